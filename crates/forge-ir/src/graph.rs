@@ -1,0 +1,239 @@
+//! The graph's data. See the crate's documentation for what it means.
+
+use crate::{Format, Rotation};
+use serde::Serialize;
+
+macro_rules! index {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        pub struct $name(pub usize);
+    };
+}
+
+index!(/** A weight of the model. */ WeightId);
+index!(/** A state of the model. */ StateId);
+index!(/** A body. */ BodyId);
+index!(/** A parameter of a body: what a layer binds a weight or a state to. */ ParamId);
+index!(/** A value of a body: 0 is what flows in, node i defines i + 1. */ ValueId);
+
+/// What is true of the whole model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Model {
+    /// The model's name, `Qwen3-0.6B`; by default the checkpoint folder's.
+    pub name: String,
+    /// The architecture as the checkpoint names it, `LlamaForCausalLM`.
+    pub architecture: String,
+    /// Rows of the embedding table and of the head.
+    pub vocabulary: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Positions the model was made for.
+    pub context: usize,
+    /// Tokens with a meaning.
+    pub specials: Specials,
+}
+
+/// Tokens with a meaning, and the sampling that the checkpoint's generation_config.json asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Specials {
+    /// Begins a text.
+    pub begin: Option<u32>,
+    /// Any of these ends an answer.
+    pub end: Vec<u32>,
+}
+
+/// A tensor of the checkpoint that the model uses.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Weight {
+    /// The tensor's name in the checkpoint.
+    pub tensor: String,
+    /// `[width]` or `[rows, columns]`.
+    pub shape: Vec<usize>,
+    /// The number format it has there.
+    pub format: Format,
+}
+
+impl Weight {
+    /// Rows of a matrix; 1 for a vector.
+    pub fn rows(&self) -> usize {
+        if self.shape.len() == 2 { self.shape[0] } else { 1 }
+    }
+
+    /// Columns of a matrix; the width of a vector.
+    pub fn columns(&self) -> usize {
+        self.shape.last().copied().unwrap_or(0)
+    }
+}
+
+/// What a slot remembers between rows: the keys and values of one layer, for every position so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct State {
+    /// Key and value heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub width: usize,
+}
+
+/// A straight line of nodes, applied once a layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Body {
+    /// What generated code calls it: `embed`, `layer`, `head`.
+    pub name: String,
+    /// Width of what flows in; 0 for the ids of the prologue.
+    pub input: usize,
+    /// What is bound anew by each application.
+    pub params: Vec<Param>,
+    /// In order of evaluation.
+    pub nodes: Vec<Node>,
+}
+
+/// A parameter of a body.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Param {
+    /// The role, in the words of the paper: `query`, `attention_gain`, `down`.
+    pub name: String,
+    /// What may be bound to it.
+    pub kind: ParamKind,
+}
+
+/// What may be bound to a parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParamKind {
+    /// A weight of this shape.
+    Weight(Vec<usize>),
+    /// A cache of this shape.
+    State(State),
+}
+
+/// One application of an operation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Node {
+    /// What the result is called: `query`, `scores`, `stream`.
+    pub name: String,
+    /// What is computed.
+    pub op: Op,
+    /// From which values.
+    pub inputs: Vec<ValueId>,
+}
+
+/// The operations. Widths are of one row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// ids -> the table's row.
+    Embed {
+        /// `[vocabulary, width]`
+        table: ParamId,
+    },
+    /// x -> gain * x / sqrt(mean(x²) + epsilon)
+    RmsNorm {
+        /// `[width]`
+        gain: ParamId,
+        /// Added to the mean of the squares.
+        epsilon: f32,
+    },
+    /// x -> W x + bias
+    Linear {
+        /// `[out, in]`
+        weight: ParamId,
+        /// `[out]`
+        bias: Option<ParamId>,
+    },
+    /// x -> every head of x turned by its row's position.
+    Rotate {
+        /// Heads in x.
+        heads: usize,
+        /// Channels a head.
+        width: usize,
+        /// By how much.
+        rotation: Rotation,
+    },
+    /// (queries, keys, values) -> for every query head, softmax(scale * q·k) v over its slot's positions so far.
+    /// Query head h reads key head h / (query_heads / state.heads).
+    Attention {
+        /// Heads in the first input.
+        query_heads: usize,
+        /// Multiplies q·k.
+        scale: f32,
+        /// Where keys and values are kept.
+        cache: ParamId,
+    },
+    /// x -> activation(x)
+    Activate(Activation),
+    /// (a, b) -> a * b, element by element.
+    Multiply,
+    /// (a, b) -> a + b, element by element.
+    Add,
+}
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// x / (1 + exp(-x))
+    Silu,
+}
+
+/// A body with its parameters bound.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Apply {
+    /// Which body.
+    pub body: BodyId,
+    /// For every parameter that is a weight, in the order of parameters.
+    pub weights: Vec<WeightId>,
+    /// For every parameter that is a state, in the order of parameters.
+    pub states: Vec<StateId>,
+}
+
+/// A graph that nobody has checked yet: what a frontend builds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Draft {
+    /// What is true of the whole model.
+    pub model: Model,
+    /// Every tensor used, each once.
+    pub weights: Vec<Weight>,
+    /// Every state, each bound once.
+    pub states: Vec<State>,
+    /// The distinct bodies.
+    pub bodies: Vec<Body>,
+    /// ids -> stream
+    pub prologue: Apply,
+    /// stream -> stream
+    pub layers: Vec<Apply>,
+    /// stream -> logits
+    pub epilogue: Apply,
+}
+
+impl Body {
+    /// The weight parameters in order: the n-th is bound to the n-th weight of an application.
+    pub fn weight_params(&self) -> impl Iterator<Item = ParamId> + '_ {
+        self.params_where(|kind| matches!(kind, ParamKind::Weight(_)))
+    }
+
+    /// The state parameters in order.
+    pub fn state_params(&self) -> impl Iterator<Item = ParamId> + '_ {
+        self.params_where(|kind| matches!(kind, ParamKind::State(_)))
+    }
+
+    fn params_where(&self, keep: impl Fn(&ParamKind) -> bool) -> impl Iterator<Item = ParamId> {
+        self.params
+            .iter()
+            .enumerate()
+            .filter(move |(_, param)| keep(&param.kind))
+            .map(|(index, _)| ParamId(index))
+    }
+}
+
+impl Apply {
+    /// The weight bound to a parameter of `body`, if the parameter is a weight.
+    pub fn weight(&self, body: &Body, param: ParamId) -> Option<WeightId> {
+        body.weight_params().position(|p| p == param).and_then(|index| self.weights.get(index)).copied()
+    }
+
+    /// The state bound to a parameter of `body`, if the parameter is a state.
+    pub fn state(&self, body: &Body, param: ParamId) -> Option<StateId> {
+        body.state_params().position(|p| p == param).and_then(|index| self.states.get(index)).copied()
+    }
+}

@@ -1,0 +1,41 @@
+//! What a model computes, and nothing of how.
+//!
+//! # The meaning of a graph
+//!
+//! A [`Graph`] takes a batch of *rows*. Each row is one token: its id, the slot (conversation) it belongs to and
+//! its position in that slot. A decode step, a chunk of a prompt and a mixture of both are the same graph with
+//! other rows; rows of one slot are in ascending position and continue what the slot's state already holds.
+//!
+//! The graph is a prologue, a list of layers and an epilogue, each an application of a [`Body`]: a straight line
+//! of [`Node`]s over values. Value 0 of a body is what flows in (the rows' ids in the prologue, the residual
+//! stream afterwards), node `i` defines value `i + 1`, and the last value flows out. A value holds one vector of
+//! f32 for each row; its width is known. Layers with equal structure share one body and differ in the weights
+//! and states that they bind to its parameters.
+//!
+//! Nodes are mathematics, not kernels. A node is evaluated for all rows at once, and only [`Op::Attention`] lets a
+//! row see another: first every row's key and value are written to the state of its slot at its position, then
+//! each row attends to the positions of its own slot up to and including its own.
+//!
+//! # Promises
+//!
+//! A [`Graph`] is only to be had from [`Draft::validate`], so whoever holds one knows that every index is in range,
+//! every width agrees, every weight is bound and every body is used. Later stages return errors for what they
+//! cannot do; they never panic over a graph. This crate does no I/O and knows no other crate of the project.
+
+mod diagnostic;
+mod format;
+mod graph;
+mod print;
+mod rotation;
+mod tolerance;
+mod validate;
+
+pub use diagnostic::{Diagnostic, Place};
+pub use format::{BLOCK, Format, Plane, PlaneElement};
+pub use graph::{
+    Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
+    StateId, ValueId, Weight, WeightId,
+};
+pub use rotation::{Pairing, Rotation};
+pub use tolerance::{Tolerance, tolerance};
+pub use validate::Graph;

@@ -1,0 +1,97 @@
+//! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
+
+use crate::{Body, Graph, Node, Op, ParamKind};
+use std::fmt::{Display, Formatter, Result};
+
+impl Display for Graph {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let model = &self.model;
+        writeln!(f, "model {} · {}", model.name, model.architecture)?;
+        writeln!(
+            f,
+            "  hidden {} · vocabulary {} · context {}",
+            model.hidden, model.vocabulary, model.context
+        )?;
+        writeln!(f, "  begin {:?} · end {:?}", model.specials.begin, model.specials.end)?;
+        writeln!(f, "prologue {}", self.body(&self.prologue).name)?;
+        let mut first = 0;
+        while first < self.layers.len() {
+            let same =
+                self.layers[first..].iter().take_while(|apply| apply.body == self.layers[first].body).count();
+            writeln!(f, "layers {first}..{} {}", first + same, self.body(&self.layers[first]).name)?;
+            first += same;
+        }
+        writeln!(f, "epilogue {}", self.body(&self.epilogue).name)?;
+        for (index, body) in self.bodies.iter().enumerate() {
+            writeln!(f)?;
+            self.print_body(f, index, body)?;
+        }
+        Ok(())
+    }
+}
+
+impl Graph {
+    fn print_body(&self, f: &mut Formatter<'_>, index: usize, body: &Body) -> Result {
+        writeln!(f, "body {}", body.name)?;
+        let example = self.applications().find(|apply| apply.body.0 == index);
+        for (param_index, param) in body.params.iter().enumerate() {
+            let id = crate::ParamId(param_index);
+            match &param.kind {
+                ParamKind::Weight(shape) => {
+                    let weight =
+                        example.and_then(|apply| apply.weight(body, id)).map(|id| &self.weights[id.0]);
+                    let bound = weight
+                        .map(|weight| format!("{} {}", weight.format, weight.tensor))
+                        .unwrap_or_default();
+                    writeln!(f, "  weight {:<16} {:<14} {bound}", param.name, format!("{shape:?}"))?;
+                }
+                ParamKind::State(state) => {
+                    writeln!(f, "  state  {:<16} {} heads of {}", param.name, state.heads, state.width)?;
+                }
+            }
+        }
+        let widths = self.widths(body);
+        let input = if body.input == 0 { "ids".to_owned() } else { format!("stream [{}]", body.input) };
+        writeln!(f, "  %0 = {input}")?;
+        for (node_index, node) in body.nodes.iter().enumerate() {
+            let value = node_index + 1;
+            writeln!(f, "  %{value} {:<10} = {} [{}]", node.name, expression(body, node), widths[value])?;
+        }
+        Ok(())
+    }
+}
+
+/// A node as a formula: `linear(%1, query) + query_bias`.
+fn expression(body: &Body, node: &Node) -> String {
+    let name = |param: crate::ParamId| body.params[param.0].name.as_str();
+    let values: Vec<String> = node.inputs.iter().map(|value| format!("%{}", value.0)).collect();
+    let x = values.join(", ");
+    match &node.op {
+        Op::Embed { table } => format!("embed({x}, {})", name(*table)),
+        Op::RmsNorm { gain, epsilon } => format!("rms_norm({x}, {}, epsilon {epsilon:e})", name(*gain)),
+        Op::Linear { weight, bias: None } => format!("linear({x}, {})", name(*weight)),
+        Op::Linear { weight, bias: Some(bias) } => {
+            format!("linear({x}, {}) + {}", name(*weight), name(*bias))
+        }
+        Op::Rotate { heads, width, rotation } => {
+            let pairing = match rotation.pairing {
+                crate::Pairing::Half => "half",
+                crate::Pairing::Interleaved => "interleaved",
+            };
+            let pairs = rotation.frequencies.len();
+            let (first, last) = (rotation.frequencies.first(), rotation.frequencies.last());
+            format!(
+                "rotate({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {})",
+                first.unwrap_or(&0.0),
+                last.unwrap_or(&0.0),
+                rotation.magnitude
+            )
+        }
+        Op::Attention { query_heads, scale, cache } => {
+            format!("attention({x}, {query_heads} heads, scale {scale}, {})", name(*cache))
+        }
+        Op::Activate(crate::Activation::Silu) => format!("silu({x})"),
+        Op::Multiply => format!("{} * {}", values[0], values[1]),
+        Op::Add => format!("{} + {}", values[0], values[1]),
+    }
+}

@@ -1,0 +1,27 @@
+//! Rotary position embedding: a fixed list of frequencies, however the configuration spelled them.
+//!
+//! Pair k of a head turns by the angle `position * frequencies[k]`; what scales the frequencies (linear, llama3,
+//! yarn, ...) has been carried out by the frontend, so that nothing after it knows those names.
+
+use serde::Serialize;
+
+/// How channels are rotated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rotation {
+    /// Radians a position for each rotated pair. Channels past `2 * frequencies.len()` are left alone.
+    pub frequencies: Vec<f32>,
+    /// Which two channels make a pair.
+    pub pairing: Pairing,
+    /// What sine and cosine are multiplied by; 1 but for yarn and longrope.
+    pub magnitude: f32,
+}
+
+/// Which two channels of a head make pair k, of n pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pairing {
+    /// k and k + n.
+    Half,
+    /// 2k and 2k + 1.
+    Interleaved,
+}

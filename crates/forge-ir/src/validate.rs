@@ -1,0 +1,266 @@
+//! The proof that a draft is a graph. Every fault is found, not only the first.
+//!
+//! Checked: every index is in range; a body's parameters and an application's bindings agree in number and shape;
+//! every value's width is what its user expects; rotations fit their heads; heads divide; every weight and body is
+//! used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
+//! epilogue ends in one logit for each entry of the vocabulary.
+
+use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind};
+use std::ops::Deref;
+
+/// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph(Draft);
+
+impl Deref for Graph {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        &self.0
+    }
+}
+
+impl Draft {
+    /// Checks everything the crate's documentation promises, and gives the graph or every fault found.
+    pub fn validate(self) -> Result<Graph, Vec<Diagnostic>> {
+        let mut check = Check { draft: &self, faults: Vec::new() };
+        check.bodies();
+        if check.faults.is_empty() {
+            check.applications();
+            check.everything_is_used();
+        }
+        let faults = check.faults;
+        if faults.is_empty() { Ok(Graph(self)) } else { Err(faults) }
+    }
+}
+
+impl Graph {
+    /// The body of an application.
+    pub fn body(&self, apply: &Apply) -> &Body {
+        &self.bodies[apply.body.0]
+    }
+
+    /// Prologue, layers and epilogue in order of evaluation.
+    pub fn applications(&self) -> impl Iterator<Item = &Apply> {
+        std::iter::once(&self.prologue).chain(&self.layers).chain(std::iter::once(&self.epilogue))
+    }
+
+    /// Widths of a body's values, the incoming one first.
+    pub fn widths(&self, body: &Body) -> Vec<usize> {
+        widths(body)
+    }
+}
+
+struct Check<'a> {
+    draft: &'a Draft,
+    faults: Vec<Diagnostic>,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, message: String) {
+        self.faults.push(Diagnostic::new("F0401", message));
+    }
+
+    fn bodies(&mut self) {
+        for body in &self.draft.bodies {
+            let mut widths = vec![body.input];
+            for (index, node) in body.nodes.iter().enumerate() {
+                let at = format!("{}.{} (node {index})", body.name, node.name);
+                let inputs: Option<Vec<usize>> =
+                    node.inputs.iter().map(|value| widths.get(value.0).copied()).collect();
+                let width = match inputs {
+                    None => Err("uses a value that is not defined before it".to_owned()),
+                    Some(inputs) => width_of(body, &node.op, &inputs),
+                };
+                match width {
+                    Ok(width) => widths.push(width),
+                    Err(why) => {
+                        self.fault(format!("{at}: {why}"));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn applications(&mut self) {
+        let draft = self.draft;
+        let mut stream = 0;
+        let layers = draft.layers.iter().enumerate().map(|(index, apply)| (format!("layer {index}"), apply));
+        let all = std::iter::once(("prologue".to_owned(), &draft.prologue))
+            .chain(layers)
+            .chain(std::iter::once(("epilogue".to_owned(), &draft.epilogue)));
+        for (at, apply) in all {
+            let Some(body) = draft.bodies.get(apply.body.0) else {
+                self.fault(format!("{at}: applies body {}, of {}", apply.body.0, draft.bodies.len()));
+                continue;
+            };
+            self.bindings(&at, body, apply);
+            if body.input != stream {
+                self.fault(format!("{at}: {} takes a width of {}, given {stream}", body.name, body.input));
+            }
+            stream = widths(body).last().copied().unwrap_or(0);
+        }
+        if stream != draft.model.vocabulary {
+            self.fault(format!(
+                "the epilogue ends in {stream} numbers, not one for each of {} tokens",
+                draft.model.vocabulary
+            ));
+        }
+    }
+
+    fn bindings(&mut self, at: &str, body: &Body, apply: &Apply) {
+        let weights: Vec<ParamId> = body.weight_params().collect();
+        let states: Vec<ParamId> = body.state_params().collect();
+        if weights.len() != apply.weights.len() || states.len() != apply.states.len() {
+            return self.fault(format!(
+                "{at}: binds {} weights and {} states to {} and {} parameters",
+                apply.weights.len(),
+                apply.states.len(),
+                weights.len(),
+                states.len()
+            ));
+        }
+        for (param, id) in weights.iter().zip(&apply.weights) {
+            let param = &body.params[param.0];
+            match self.draft.weights.get(id.0) {
+                None => self
+                    .fault(format!("{at}: {} is bound to weight {}, which does not exist", param.name, id.0)),
+                Some(weight) if ParamKind::Weight(weight.shape.clone()) != param.kind => {
+                    self.fault(format!(
+                        "{at}: {} wants {}, and {} is {:?}",
+                        param.name,
+                        kind(&param.kind),
+                        weight.tensor,
+                        weight.shape
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        for (param, id) in states.iter().zip(&apply.states) {
+            let param = &body.params[param.0];
+            match self.draft.states.get(id.0) {
+                Some(state) if ParamKind::State(state.clone()) == param.kind => {}
+                _ => self.fault(format!(
+                    "{at}: {} is bound to state {}, which is not {}",
+                    param.name,
+                    id.0,
+                    kind(&param.kind)
+                )),
+            }
+        }
+    }
+
+    fn everything_is_used(&mut self) {
+        let draft = self.draft;
+        let applications: Vec<&Apply> = std::iter::once(&draft.prologue)
+            .chain(&draft.layers)
+            .chain(std::iter::once(&draft.epilogue))
+            .collect();
+        for (index, weight) in draft.weights.iter().enumerate() {
+            if !applications.iter().any(|apply| apply.weights.iter().any(|id| id.0 == index)) {
+                self.fault(format!("nothing uses the weight {}", weight.tensor));
+            }
+        }
+        for (index, body) in draft.bodies.iter().enumerate() {
+            if !applications.iter().any(|apply| apply.body.0 == index) {
+                self.fault(format!("nothing applies the body {}", body.name));
+            }
+        }
+        for index in 0..draft.states.len() {
+            let bound =
+                applications.iter().flat_map(|apply| &apply.states).filter(|id| id.0 == index).count();
+            if bound != 1 {
+                self.fault(format!("state {index} is bound {bound} times"));
+            }
+        }
+    }
+}
+
+fn kind(kind: &ParamKind) -> String {
+    match kind {
+        ParamKind::Weight(shape) => format!("a weight of {shape:?}"),
+        ParamKind::State(state) => format!("a cache of {} heads of {}", state.heads, state.width),
+    }
+}
+
+/// Widths of the values of a body whose nodes have been checked.
+fn widths(body: &Body) -> Vec<usize> {
+    let mut widths = vec![body.input];
+    for node in &body.nodes {
+        let inputs: Vec<usize> = node.inputs.iter().map(|value| widths[value.0]).collect();
+        widths.push(width_of(body, &node.op, &inputs).unwrap_or(0));
+    }
+    widths
+}
+
+/// The width of a node's result, or why it has none.
+fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
+    let expected = match op {
+        Op::Attention { .. } => 3,
+        Op::Multiply | Op::Add => 2,
+        _ => 1,
+    };
+    if inputs.len() != expected {
+        return Err(format!("takes {expected} inputs, given {}", inputs.len()));
+    }
+    let x = inputs[0];
+    match op {
+        Op::Embed { table } => match shape(body, *table)? {
+            [_, width] => Ok(*width),
+            other => Err(format!("the table is a matrix, not {other:?}")),
+        },
+        Op::RmsNorm { gain, .. } => match shape(body, *gain)? {
+            [width] if *width == x => Ok(x),
+            other => Err(format!("the gain is {other:?}, and what it scales is {x} wide")),
+        },
+        Op::Linear { weight, bias } => {
+            let out = match shape(body, *weight)? {
+                [out, columns] if *columns == x => *out,
+                other => return Err(format!("the weight is {other:?}, and its input {x} wide")),
+            };
+            match bias.map(|bias| shape(body, bias)).transpose()? {
+                None => Ok(out),
+                Some([width]) if *width == out => Ok(out),
+                Some(other) => Err(format!("the bias is {other:?}, and the result {out} wide")),
+            }
+        }
+        Op::Rotate { heads, width, rotation } => {
+            if heads * width != x {
+                Err(format!("{heads} heads of {width} are not {x}"))
+            } else if rotation.frequencies.len() * 2 > *width {
+                Err(format!("{} pairs do not fit a head of {width}", rotation.frequencies.len()))
+            } else {
+                Ok(x)
+            }
+        }
+        Op::Attention { query_heads, cache, .. } => {
+            let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
+                return Err("its cache is not a state".to_owned());
+            };
+            if state.heads == 0 || query_heads % state.heads != 0 {
+                Err(format!("{query_heads} query heads do not share {} key heads evenly", state.heads))
+            } else if inputs
+                != [query_heads * state.width, state.heads * state.width, state.heads * state.width]
+            {
+                Err(format!(
+                    "queries, keys and values are {inputs:?} wide, for {query_heads} heads over {} of {}",
+                    state.heads, state.width
+                ))
+            } else {
+                Ok(x)
+            }
+        }
+        Op::Activate(_) => Ok(x),
+        Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
+        Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
+    }
+}
+
+fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
+    match body.params.get(param.0).map(|param| &param.kind) {
+        Some(ParamKind::Weight(shape)) => Ok(shape),
+        _ => Err(format!("parameter {} is not a weight", param.0)),
+    }
+}

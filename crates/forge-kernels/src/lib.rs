@@ -1,0 +1,2 @@
+//! The catalogue of kernels.
+pub mod spec;

@@ -1,0 +1,135 @@
+//! What a device is, to the model: buffers, spans of them, and passes that run kernels over spans.
+//!
+//! A device owns four buffers. `Weights` is the weight file, mapped and never written. `State` holds what slots
+//! remember. `Scratch` is one arena for everything that lives as long as a pass. `Rows` holds what the host says
+//! of a batch: ids, slots, positions. The model names bytes by [`Span`]; a device turns them into its own addresses.
+//!
+//! A [`Pass`] is what one submission does: dispatches in order, and barriers. Dispatches between two barriers may
+//! run in any order or at once; a barrier makes all writes before it visible to everything after it. The model
+//! places barriers itself, so every device sees the same program.
+
+use std::marker::PhantomData;
+
+/// One of a device's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Buffer {
+    /// The weight file, whole.
+    Weights,
+    /// What slots remember.
+    State,
+    /// What lives as long as a pass.
+    Scratch,
+    /// What the host says of a batch.
+    Rows,
+}
+
+impl Buffer {
+    /// Every buffer, in order.
+    pub const ALL: [Buffer; 4] = [Buffer::Weights, Buffer::State, Buffer::Scratch, Buffer::Rows];
+
+    /// The name used in recordings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Buffer::Weights => "weights",
+            Buffer::State => "state",
+            Buffer::Scratch => "scratch",
+            Buffer::Rows => "rows",
+        }
+    }
+}
+
+/// A typed range of bytes of a buffer. Offset and length are in bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Span<T> {
+    /// Which buffer.
+    pub buffer: Buffer,
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub bytes: usize,
+    element: PhantomData<T>,
+}
+
+impl<T> Clone for Span<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Span<T> {}
+
+impl<T> Span<T> {
+    /// `bytes` bytes of `buffer` from `offset`.
+    pub const fn new(buffer: Buffer, offset: usize, bytes: usize) -> Span<T> {
+        Span { buffer, offset, bytes, element: PhantomData }
+    }
+
+    /// The same bytes, to be read by a kernel.
+    pub const fn read(self) -> Binding {
+        Binding { buffer: self.buffer, offset: self.offset, bytes: self.bytes, written: false }
+    }
+
+    /// The same bytes, to be written (and perhaps read) by a kernel.
+    pub const fn write(self) -> Binding {
+        Binding { buffer: self.buffer, offset: self.offset, bytes: self.bytes, written: true }
+    }
+
+    /// The first `count` elements.
+    pub const fn first(self, count: usize) -> Span<T> {
+        let bytes = count * size_of::<T>();
+        assert!(bytes <= self.bytes, "a span was asked for more than it has");
+        Span::new(self.buffer, self.offset, bytes)
+    }
+}
+
+/// A span as a kernel's argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Which buffer.
+    pub buffer: Buffer,
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub bytes: usize,
+    /// Whether the kernel may write it.
+    pub written: bool,
+}
+
+/// One kernel of `kernels.metal`, as the host knows it. Made from the kernel's own signature.
+pub struct Kernel {
+    /// Its name in `kernels.metal`.
+    pub name: &'static str,
+    /// The names of its buffers, slot by slot; its scalars follow in the next slot as one struct of `uint`s.
+    pub buffers: &'static [&'static str],
+    /// Threads of a threadgroup.
+    pub threads: u32,
+    /// The same mathematics on a CPU.
+    pub cpu: fn(&super::cpu::Call<'_>),
+}
+
+/// What one submission does.
+pub trait Pass {
+    /// Runs `kernel` over `groups` threadgroups. `bindings` are in the order of `kernel.buffers`.
+    fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]);
+
+    /// Everything after sees what everything before wrote.
+    fn barrier(&mut self);
+
+    /// Names what follows, for captures and profiles.
+    fn group(&mut self, _name: &str) {}
+}
+
+/// Something that runs passes.
+pub trait Device {
+    /// What it is, for people: `CPU, 2 threads, AVX-512`.
+    fn describe(&self) -> String;
+
+    /// Copies bytes into a buffer. Never called while a pass runs.
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]);
+
+    /// Copies bytes out of a buffer. Never called while a pass runs.
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]);
+
+    /// Runs one pass to its end.
+    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
+}
