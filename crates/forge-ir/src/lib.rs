@@ -25,6 +25,7 @@
 mod diagnostic;
 mod format;
 mod graph;
+mod packing;
 mod print;
 mod rotation;
 mod tolerance;
@@ -36,6 +37,7 @@ pub use graph::{
     Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
     StateId, ValueId, Weight, WeightId,
 };
+pub use packing::{Layout, Packed};
 pub use rotation::{Pairing, Rotation};
 pub use tolerance::{Tolerance, tolerance};
 pub use validate::Graph;
