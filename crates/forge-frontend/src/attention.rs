@@ -37,13 +37,13 @@ impl Attention {
         let query_heads = config.count("num_attention_heads");
         let key_heads = config.count_or("num_key_value_heads", query_heads);
         let width = config.count_or("head_dim", (hidden / query_heads).max(1));
-        if query_heads % key_heads != 0 {
+        if !query_heads.is_multiple_of(key_heads) {
             config.contradiction(
                 "num_key_value_heads",
                 format!("{query_heads} query heads do not share {key_heads} key heads evenly"),
             );
         }
-        if config.get("head_dim").is_none() && hidden % query_heads != 0 {
+        if config.get("head_dim").is_none() && !hidden.is_multiple_of(query_heads) {
             let message = format!("a width of {hidden} does not divide into {query_heads} heads");
             config.contradiction("num_attention_heads", message);
         }

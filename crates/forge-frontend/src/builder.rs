@@ -7,8 +7,8 @@ use crate::header::Tensor;
 use crate::nearest::nearest;
 use crate::tensors::Tensors;
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Diagnostic, Format, Node, Op, Param, ParamId, ParamKind, Rotation, State,
-    StateId, ValueId, Weight, WeightId,
+    Activation, Apply, Body, BodyId, Diagnostic, Format, Node, Op, Param, ParamId, ParamKind, Rotation,
+    State, StateId, ValueId, Weight, WeightId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,6 @@ impl<'a> Builder<'a> {
         Layer { builder: self, body, weights: Vec::new(), states: Vec::new() }
     }
 
-
     /// Marks the tensors that nothing needs to use.
     pub(crate) fn ignore(&mut self, which: impl Fn(&str) -> bool) {
         let names = self.tensors.iter().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
@@ -94,7 +93,8 @@ impl<'a> Builder<'a> {
                 if tensor.shape != shape {
                     let message =
                         format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
-                    self.faults.push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
+                    self.faults
+                        .push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
                 }
                 let format = match tensor.dtype.as_str() {
                     "F32" => Some(Format::F32),
@@ -222,8 +222,7 @@ impl Layer<'_, '_> {
         bias: bool,
     ) -> ValueId {
         let weight = self.weight(role, &format!("{module}.weight"), &[outputs, inputs]);
-        let bias =
-            bias.then(|| self.weight(&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]));
+        let bias = bias.then(|| self.weight(&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]));
         self.node(role, Op::Linear { weight, bias }, &[x])
     }
 

@@ -64,7 +64,10 @@ pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<Str
         Err(error) => return Err(unreadable(file, &error)),
     };
     if length > LONGEST_TEXT {
-        return Err(Diagnostic::new("F0101", format!("{file} is {length} bytes long, too long for a text file")));
+        return Err(Diagnostic::new(
+            "F0101",
+            format!("{file} is {length} bytes long, too long for a text file"),
+        ));
     }
     let mut bytes = vec![0; length as usize];
     checkpoint.read(file, 0, &mut bytes).map_err(|error| unreadable(file, &error))?;

@@ -33,12 +33,7 @@ const LARGEST: u64 = u32::MAX as u64;
 impl Config {
     /// A configuration of which nothing has been asked.
     pub(crate) fn new(document: Document) -> Config {
-        Config {
-            document,
-            asked: RefCell::default(),
-            faults: RefCell::default(),
-            broken: Cell::new(false),
-        }
+        Config { document, asked: RefCell::default(), faults: RefCell::default(), broken: Cell::new(false) }
     }
 
     /// The whole file.
@@ -242,7 +237,8 @@ impl<'a> Section<'a> {
         let path = self.path_of(key);
         let file = &self.config.document.file;
         let mut fault = Diagnostic::new("F0203", format!("{file} lacks the key {path}"));
-        if let Some(found) = nearest(key, self.map.into_iter().flat_map(|map| map.keys()).map(String::as_str)) {
+        if let Some(found) = nearest(key, self.map.into_iter().flat_map(|map| map.keys()).map(String::as_str))
+        {
             fault = fault.note(format!("it has {found}"));
         }
         self.config.fault(fault);

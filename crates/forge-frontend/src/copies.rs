@@ -16,8 +16,13 @@ pub(crate) fn check(
     let (a, b) = (tensors.get(copy)?, tensors.get(used)?);
     let differs = || {
         Some(
-            Diagnostic::new("F0305", format!("{copy} is not equal to {used}, to which the configuration ties it"))
-                .note("only one of the two can be meant: set tie_word_embeddings to false, or leave the tensor out"),
+            Diagnostic::new(
+                "F0305",
+                format!("{copy} is not equal to {used}, to which the configuration ties it"),
+            )
+            .note(
+                "only one of the two can be meant: set tie_word_embeddings to false, or leave the tensor out",
+            ),
         )
     };
     if (&a.dtype, &a.shape, a.bytes) != (&b.dtype, &b.shape, b.bytes) {

@@ -123,14 +123,16 @@ fn layout(file: &str, tensors: &[Tensor], start: u64, length: u64) -> Option<Dia
         let name = &tensor.name;
         let end = tensor.offset.saturating_add(tensor.bytes);
         if end > length {
-            let message = format!("{file} is cut short: it has {length} bytes, and {name} ends at byte {end}");
+            let message =
+                format!("{file} is cut short: it has {length} bytes, and {name} ends at byte {end}");
             return Some(
                 Diagnostic::new("F0103", message)
                     .note("an interrupted download leaves such files: fetch it again"),
             );
         }
         if tensor.offset != expected {
-            let what = if tensor.offset < expected { "overlaps the tensor before it" } else { "follows a hole" };
+            let what =
+                if tensor.offset < expected { "overlaps the tensor before it" } else { "follows a hole" };
             return Some(Diagnostic::new("F0105", format!("{name} in {file} {what}")));
         }
         expected = end;

@@ -44,9 +44,11 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
             let at = offset(text, error.line(), error.column());
             let message = error.to_string();
             let what = message.split(" at line ").next().unwrap_or_default().to_owned();
-            return Err(vec![
-                Diagnostic::new("F0201", format!("{file} is not JSON")).at(file, character(text, at), what),
-            ]);
+            return Err(vec![Diagnostic::new("F0201", format!("{file} is not JSON")).at(
+                file,
+                character(text, at),
+                what,
+            )]);
         }
     };
     let mut scan = Scan { text, at: 0, keys: BTreeMap::new(), twice: Vec::new() };
@@ -60,11 +62,7 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
                 .note("JSON leaves open which of the two counts: delete one")
         })
         .collect();
-    if twice.is_empty() {
-        Ok(Document { file: file.to_owned(), value, keys: scan.keys })
-    } else {
-        Err(twice)
-    }
+    if twice.is_empty() { Ok(Document { file: file.to_owned(), value, keys: scan.keys }) } else { Err(twice) }
 }
 
 /// The byte at a line and column, both from 1, as serde_json counts them.

@@ -84,12 +84,7 @@ fn plain(theta: f64, channels: usize) -> Vec<f32> {
         .collect()
 }
 
-fn scaled(
-    config: &Section<'_>,
-    scaling: Option<&Section<'_>>,
-    context: usize,
-    plain: Vec<f32>,
-) -> Vec<f32> {
+fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, context: usize, plain: Vec<f32>) -> Vec<f32> {
     let Some(scaling) = scaling else { return plain };
     let (new, old) = (scaling.word("rope_type"), scaling.word("type"));
     if new.is_some() && old.is_some() && new != old {

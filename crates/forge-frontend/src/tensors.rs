@@ -47,10 +47,14 @@ impl Tensors {
         for (name, file) in &index {
             let found = tensors.get(name);
             if found.is_none_or(|tensor| tensor.file != *file) {
-                let held = found.map_or("no file has it".to_owned(), |tensor| format!("{} has it", tensor.file));
+                let held =
+                    found.map_or("no file has it".to_owned(), |tensor| format!("{} has it", tensor.file));
                 faults.push(
-                    Diagnostic::new("F0107", format!("{file} lacks the tensor {name} that {INDEX} says it holds"))
-                        .note(held),
+                    Diagnostic::new(
+                        "F0107",
+                        format!("{file} lacks the tensor {name} that {INDEX} says it holds"),
+                    )
+                    .note(held),
                 );
             }
         }
@@ -110,7 +114,9 @@ fn no_weights(checkpoint: &dyn Checkpoint) -> Diagnostic {
     }
     let old = |file: &&String| [".bin", ".pth", ".pt", ".gguf"].iter().any(|end| file.ends_with(end));
     match files.iter().find(old) {
-        Some(file) => fault.note(format!("{file} is in a format that forge does not read: convert it to safetensors")),
+        Some(file) => {
+            fault.note(format!("{file} is in a format that forge does not read: convert it to safetensors"))
+        }
         None => fault.note("a folder as Hugging Face keeps it is expected: config.json, weights, tokenizer"),
     }
 }
@@ -129,7 +135,11 @@ fn parse_index(text: &str) -> Result<BTreeMap<String, String>, Vec<Diagnostic>> 
             Some(file) if !file.contains(['/', '\\']) && file.ends_with(".safetensors") => {
                 index.insert(name.clone(), file.to_owned());
             }
-            _ => return Err(bad(format!("{INDEX} says that {name} is in {file}, which is no safetensors file"))),
+            _ => {
+                return Err(bad(format!(
+                    "{INDEX} says that {name} is in {file}, which is no safetensors file"
+                )));
+            }
         }
     }
     if index.is_empty() {

@@ -44,11 +44,7 @@ pub(crate) fn matrix(
 }
 
 /// The numbers of a packed vector.
-pub(crate) fn vector(
-    numbers: &dyn Numbers,
-    graph: &Graph,
-    packed: &Packed,
-) -> Result<Vec<f32>, Diagnostic> {
+pub(crate) fn vector(numbers: &dyn Numbers, graph: &Graph, packed: &Packed) -> Result<Vec<f32>, Diagnostic> {
     let mut out = vec![0.0; packed.shape.iter().product()];
     let mut first = 0;
     for (index, part) in packed.parts.iter().enumerate() {

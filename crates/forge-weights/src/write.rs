@@ -227,7 +227,7 @@ fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> Diagnostic {
     for (index, part) in packed.parts.iter().enumerate() {
         let weight = &graph.weights[part.0];
         let (from, step) = gather::place(packed, index, before);
-        if row >= from && (row - from) % step == 0 && (row - from) / step < weight.shape[0] {
+        if row >= from && (row - from).is_multiple_of(step) && (row - from) / step < weight.shape[0] {
             found = (&weight.tensor, (row - from) / step);
         }
         before += weight.shape[0];
@@ -236,7 +236,8 @@ fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> Diagnostic {
     let format = packed.format;
     match why {
         Unfit::NotFinite { column } => {
-            let place = if packed.shape.len() == 1 { format!("[{row}]") } else { format!("[{row}, {column}]") };
+            let place =
+                if packed.shape.len() == 1 { format!("[{row}]") } else { format!("[{row}, {column}]") };
             Diagnostic::new("F0602", format!("{tensor}{place} is not a finite number"))
                 .note("a checkpoint with infinities or NaNs gives no text worth having")
         }
