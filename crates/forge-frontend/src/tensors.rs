@@ -86,6 +86,11 @@ impl Tensors {
         self.0.values()
     }
 
+    /// The files that hold them.
+    pub fn files(&self) -> BTreeSet<&str> {
+        self.iter().map(|tensor| tensor.file.as_str()).collect()
+    }
+
     /// Fills `out` with a tensor's bytes from its byte `offset` on.
     ///
     /// # Errors

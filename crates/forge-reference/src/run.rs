@@ -5,12 +5,14 @@ use crate::linear::linear;
 use crate::rows::{Row, Values};
 use forge_ir::{Activation, Apply, Body, Diagnostic, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId};
 
-/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on.
+/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on. `progress` is told
+/// how many applications are done.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn Numbers,
     rows: &[Row],
     wanted: &[usize],
+    progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
     let vocabulary = graph.model.vocabulary;
     if rows.is_empty() {
@@ -22,9 +24,11 @@ pub(crate) fn run(
     }
     let run = Run { graph, numbers };
     let mut stream = run.apply(&graph.prologue, rows, Values::default())?;
-    for layer in &graph.layers {
+    for (index, layer) in graph.layers.iter().enumerate() {
+        progress(index as u64 + 1);
         stream = run.apply(layer, rows, stream)?;
     }
+    progress(graph.layers.len() as u64 + 1);
     // Rows see each other in attention alone: without any, the others' logits need not be computed.
     let epilogue = graph.body(&graph.epilogue);
     if epilogue.nodes.iter().any(|node| matches!(node.op, Op::Attention { .. })) {

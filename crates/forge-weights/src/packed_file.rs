@@ -23,13 +23,15 @@ where
     ///
     /// # Errors
     /// When the file cannot be read or its header is not that of the plan.
-    pub fn open(graph: &'a Graph, plan: &'a [Packed], read: Read) -> Result<Self, Diagnostic> {
+    pub fn open(plan: &'a [Packed], graph: &'a Graph, read: Read) -> Result<Self, Diagnostic> {
         let layout = FileLayout::new(graph, plan)?;
         let mut header = vec![0; layout.header.len()];
         read(0, &mut header).map_err(|error| unreadable(&error))?;
         if header != layout.header {
             return Err(Diagnostic::new("F0604", "the weight file was not written for this plan"));
         }
+        // A file that was cut short is told from one that was not by its last byte.
+        read(layout.bytes - 1, &mut [0]).map_err(|error| unreadable(&error))?;
         Ok(PackedFile { graph, plan, layout, read })
     }
 
