@@ -7,7 +7,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../forge-runtime/src");
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../forge-runtime/src");
     println!("cargo:rerun-if-changed={}", root.display());
     let mut files = Vec::new();
     collect(&root, &mut files);
@@ -15,7 +16,8 @@ fn main() {
     let mut list = String::from("&[\n");
     for path in files {
         println!("cargo:rerun-if-changed={}", path.display());
-        let inside = path.strip_prefix(&root).expect("it was found there").to_string_lossy().replace('\\', "/");
+        let inside =
+            path.strip_prefix(&root).expect("it was found there").to_string_lossy().replace('\\', "/");
         // The runtime is a crate here and a module there.
         let name = if inside == "lib.rs" { "mod.rs" } else { &inside };
         writeln!(list, "    ({name:?}, include_str!({:?})),", path.display().to_string()).expect("memory");

@@ -7,9 +7,29 @@
 use crate::failure::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Says that forge made the directory it lies in, and with which options.
 pub(crate) const MARKER: &str = "forge.json";
+
+/// The staging directory that is in use, if one is.
+static STAGED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+fn remember(path: Option<PathBuf>) {
+    *STAGED.lock().unwrap_or_else(PoisonError::into_inner) = path;
+}
+
+/// Ctrl-C and termination take the staging directory along.
+pub(crate) fn clean_up_when_interrupted() {
+    let handler = || {
+        if let Some(staged) = STAGED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = fs::remove_dir_all(staged);
+        }
+        std::process::exit(130);
+    };
+    // Without a handler an interrupted compilation leaves its hidden staging directory behind, and nothing worse.
+    let _ = ctrlc::set_handler(handler);
+}
 
 /// A crate being written.
 pub(crate) struct Staging {
@@ -33,6 +53,7 @@ impl Staging {
             .prefix(&format!(".{name}.forge-"))
             .tempdir_in(parent)
             .map_err(|error| Failure::write(parent, &error))?;
+        remember(Some(directory.path().to_owned()));
         Ok(Staging { directory, target: target.to_owned() })
     }
 
@@ -53,6 +74,7 @@ impl Staging {
     /// Puts the crate in place. What was there before is gone only once the new one stands.
     pub(crate) fn finish(self) -> Result<(), Failure> {
         let target = self.target;
+        remember(None);
         let staged = self.directory.keep();
         open_to_readers(&staged);
         if !target.exists() {

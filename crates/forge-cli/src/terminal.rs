@@ -62,14 +62,14 @@ pub(crate) fn spinner(verb: &str, what: &str) -> ProgressBar {
     bar
 }
 
-/// Every fault, with the line it is in where there is one. `text` gives the content of a file of the checkpoint.
-pub(crate) fn faults(faults: &[Diagnostic], root: &std::path::Path, text: impl Fn(&str) -> Option<String>) {
+/// Every fault, with the line it is in where there is one. Places are in files of the checkpoint at `root`.
+pub(crate) fn faults(faults: &[Diagnostic], root: &std::path::Path) {
     let styled = anstream::stderr().as_inner().is_terminal();
     for fault in faults {
         let mut report = Report::error().with_code(fault.code).with_message(&fault.message).with_notes(fault.notes.clone());
         let mut file = SimpleFile::new(String::new(), String::new());
         if let Some(place) = &fault.place
-            && let Some(text) = text(&place.file)
+            && let Ok(text) = std::fs::read_to_string(root.join(&place.file))
         {
             file = SimpleFile::new(root.join(&place.file).display().to_string(), text);
             report = report.with_labels(vec![Label::primary((), place.span.clone()).with_message(&place.label)]);

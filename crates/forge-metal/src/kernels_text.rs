@@ -37,7 +37,8 @@ struct KernelText {
 
 impl Context {
     pub(crate) fn new(plan: &Plan) -> Context {
-        let functions: Vec<FunctionText> = plan.functions.iter().map(|function| function_text(plan, function)).collect();
+        let functions: Vec<FunctionText> =
+            plan.functions.iter().map(|function| function_text(plan, function)).collect();
         let kernels = plan.kernels.iter().map(|instance| KernelText {
             name: instance.name.clone(),
             constant: constant(&instance.name),
@@ -45,11 +46,17 @@ impl Context {
             threads: instance.decl.threads as usize,
             cpu: cpu::expression(&instance.spec),
         });
-        let mut weight_types: Vec<&'static str> =
-            plan.kernels.iter().filter_map(|instance| weight_format(&instance.spec)).map(weight_type).collect();
+        let mut weight_types: Vec<&'static str> = plan
+            .kernels
+            .iter()
+            .filter_map(|instance| weight_format(&instance.spec))
+            .map(weight_type)
+            .collect();
         weight_types.sort_unstable();
         weight_types.dedup();
-        let half = functions.iter().any(|function| function.parameters.iter().any(|parameter| parameter.contains("<f16>")));
+        let half = functions
+            .iter()
+            .any(|function| function.parameters.iter().any(|parameter| parameter.contains("<f16>")));
         Context { functions, kernels: kernels.collect(), weight_types, half }
     }
 }
@@ -86,9 +93,11 @@ struct Parameter {
 }
 
 /// The parameter that a buffer belongs to, and how the buffer is got from it.
-fn parameter_of(instance: &Instance, buffer: &forge_kernels::BufferDecl) -> (Parameter, String) {
+fn parameter_of(instance: &Instance, buffer: &forge_kernels::Buffer) -> (Parameter, String) {
     for plane in ["values", "codes", "scales"] {
-        if let (Some(matrix), Some(format)) = (buffer.name.strip_suffix(&format!("_{plane}")), weight_format(&instance.spec)) {
+        if let (Some(matrix), Some(format)) =
+            (buffer.name.strip_suffix(&format!("_{plane}")), weight_format(&instance.spec))
+        {
             let parameter = Parameter { name: matrix.to_owned(), rust_type: weight_type(format).to_owned() };
             return (parameter, format!("{matrix}.{plane}"));
         }
@@ -125,7 +134,13 @@ fn function_text(plan: &Plan, function: &Function) -> FunctionText {
     text.extend(parameters.iter().map(|parameter| format!("{}: {}", parameter.name, parameter.rust_type)));
     text.extend(scalars.iter().map(|scalar| format!("{scalar}: u32")));
     let body = body(plan, function);
-    FunctionText { name: names::identifier(&function.name), formula: function.formula.clone(), parameters: text, body, takes }
+    FunctionText {
+        name: names::identifier(&function.name),
+        formula: function.formula.clone(),
+        parameters: text,
+        body,
+        takes,
+    }
 }
 
 /// The dispatch, or a choice of dispatches by rows.
@@ -162,7 +177,7 @@ fn dispatch(instance: &Instance) -> String {
             format!("{expression}.{}()", if buffer.written { "write" } else { "read" })
         })
         .collect();
-    let grid: Vec<String> = grid.iter().map(|size| size.rust()).collect();
+    let grid: Vec<String> = grid.iter().map(ToString::to_string).collect();
     format!(
         "pass.dispatch(&{}, &[{}], &[{}], [{}])",
         constant(&instance.name),

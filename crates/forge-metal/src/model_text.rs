@@ -6,7 +6,8 @@ use crate::render::CrateOptions;
 use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_planner::{
-    Condition, FEW, FieldKind, Load, MAX_SPLITS, Operand, Plan, Regime, SPLIT_POSITIONS, Section, Step, pass_cost,
+    Condition, FEW, FieldKind, Load, MAX_SPLITS, Operand, Plan, Regime, SPLIT_POSITIONS, Section, Step,
+    pass_cost,
 };
 use serde::Serialize;
 
@@ -33,7 +34,8 @@ pub(crate) struct Context {
     epilogue: StepsText,
     scratches: Vec<ScratchText>,
     split_positions: usize,
-    max_splits: usize,
+    weight_imports: String,
+    kernel_weight_imports: String,
 }
 
 #[derive(Serialize)]
@@ -123,8 +125,7 @@ struct ScratchText {
     name: String,
     declaration: String,
     offset: String,
-    rows: &'static str,
-    width: String,
+    elements: String,
 }
 
 impl Context {
@@ -170,9 +171,21 @@ impl Context {
             epilogue: StepsText { steps: steps(plan, &kernels, epilogue, Caller::Head) },
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
-            max_splits: MAX_SPLITS,
+            weight_imports: imports(&kernels.weight_types, Some("WeightFile")),
+            kernel_weight_imports: imports(&kernels.weight_types, None),
             kernels,
         }
+    }
+}
+
+/// The names of a `use`, in order; braces only where there are several and the template has none.
+fn imports(types: &[&str], also: Option<&str>) -> String {
+    let mut names: Vec<&str> = types.iter().copied().chain(also).collect();
+    names.sort_unstable();
+    match (also, &names[..]) {
+        (None, [only]) => (*only).to_owned(),
+        (None, _) => format!("{{{}}}", names.join(", ")),
+        (Some(_), _) => names.join(", "),
     }
 }
 
@@ -190,7 +203,12 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
         summary.push(format!("feed-forward {width}"));
     }
     summary.push(format!("vocabulary {}", names::grouped(model.vocabulary as u64)));
-    let mut formats: Vec<&str> = plan.weights.iter().filter(|weight| weight.shape.len() == 2).map(|weight| weight.format.name()).collect();
+    let mut formats: Vec<&str> = plan
+        .weights
+        .iter()
+        .filter(|weight| weight.shape.len() == 2)
+        .map(|weight| weight.format.name())
+        .collect();
     formats.sort_unstable();
     formats.dedup();
     ModelText {
@@ -236,6 +254,9 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("CONTEXT", plan.context, "Most positions of a conversation.");
     constant("CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
     constant("FEW", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
+    if attention_shape(plan).is_some() {
+        constant("MOST_SPLITS", MAX_SPLITS, "Most threadgroups that share a row's cache.");
+    }
     constants
 }
 
@@ -275,13 +296,19 @@ fn pass_text(plan: &Plan, load: Load) -> PassText {
 
 fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section) -> SectionText {
     let split = section.steps.iter().filter(|step| step.condition == Condition::Split).count();
+    let mut fields = fields(section, |name| format!("&name({name:?})"), None);
+    align(&mut fields);
     SectionText {
         type_name: names::camel_case(&section.name),
         function: names::identifier(&section.name),
-        fields: fields(section, |name| format!("&name({name:?})"), None),
+        fields,
         steps: steps(plan, kernels, section, Caller::Layer),
         dispatches: section.steps.len() - split,
-        split_phrase: if split == 0 { String::new() } else { format!(", and {split} more where the cache is split") },
+        split_phrase: if split == 0 {
+            String::new()
+        } else {
+            format!(", and {split} more where the cache is split")
+        },
     }
 }
 
@@ -303,8 +330,12 @@ fn outer_fields(plan: &Plan) -> Vec<FieldText> {
 }
 
 /// Declarations and look-ups of a section's weights. `stored` overrides the name that a field has in the weight file.
-fn fields(section: &Section, name: impl Fn(&str) -> String, stored: Option<&dyn Fn(usize) -> String>) -> Vec<FieldText> {
-    let mut texts: Vec<FieldText> = section
+fn fields(
+    section: &Section,
+    name: impl Fn(&str) -> String,
+    stored: Option<&dyn Fn(usize) -> String>,
+) -> Vec<FieldText> {
+    section
         .fields
         .iter()
         .enumerate()
@@ -315,19 +346,29 @@ fn fields(section: &Section, name: impl Fn(&str) -> String, stored: Option<&dyn 
                 FieldKind::Matrix { format, rows, columns } => {
                     let rust_type = weight_type(format);
                     let (r, c) = (names::number(rows as u64), names::number(columns as u64));
-                    (rust_type.to_owned(), format!("[{rows}, {columns}]"), format!("{rust_type}::find(file, {file_name}, {r}, {c})?"))
+                    (
+                        rust_type.to_owned(),
+                        format!("[{rows}, {columns}]"),
+                        format!("{rust_type}::find(file, {file_name}, {r}, {c})?"),
+                    )
                 }
                 FieldKind::Vector { width } => {
                     let number = names::number(width as u64);
-                    ("Span<f32>".to_owned(), format!("[{width}]"), format!("file.vector({file_name}, {number})?"))
+                    (
+                        "Span<f32>".to_owned(),
+                        format!("[{width}]"),
+                        format!("file.vector({file_name}, {number})?"),
+                    )
                 }
             };
             let comment = format!("{shape}  {}", field.comment).trim_end().to_owned();
-            FieldText { name: identifier.clone(), declaration: format!("{identifier}: {rust_type},\u{0}// {comment}"), find }
+            FieldText {
+                name: identifier.clone(),
+                declaration: format!("{identifier}: {rust_type},\u{0}// {comment}"),
+                find,
+            }
         })
-        .collect();
-    align(&mut texts);
-    texts
+        .collect()
 }
 
 /// Puts the comments of declarations in one column.
@@ -348,8 +389,11 @@ fn scratches(plan: &Plan) -> Vec<ScratchText> {
             let element = if scratch.name == "next" { "u32" } else { "f32" };
             let rows = if scratch.rows == FEW { "few" } else { "rows" };
             let name = names::identifier(&scratch.name);
-            let shape = if scratch.width == 1 { format!("[{rows}]") } else { format!("[{rows}, {}]", scratch.width) };
-            let declaration = format!("{name}: Span<{element}>,\u{0}// {shape}  {}", about(&scratch.name)).trim_end().to_owned();
+            let shape =
+                if scratch.width == 1 { format!("[{rows}]") } else { format!("[{rows}, {}]", scratch.width) };
+            let declaration = format!("{name}: Span<{element}>,\u{0}// {shape}  {}", about(&scratch.name))
+                .trim_end()
+                .to_owned();
             FieldText { name, declaration, find: String::new() }
         })
         .collect();
@@ -361,10 +405,34 @@ fn scratches(plan: &Plan) -> Vec<ScratchText> {
             name: text.name,
             declaration: text.declaration,
             offset: names::number(scratch.offset as u64),
-            rows: if scratch.rows == FEW { "few" } else { "rows" },
-            width: names::number(scratch.width as u64),
+            elements: elements(plan, scratch),
         })
         .collect()
+}
+
+/// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
+fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
+    let rows = if scratch.rows == FEW { "few" } else { "rows" };
+    if scratch.width == 1 {
+        return rows.to_owned();
+    }
+    let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
+    let known = [
+        ("stream", plan.model.hidden, "HIDDEN"),
+        ("normed", plan.model.hidden, "HIDDEN"),
+        ("final_normed", plan.model.hidden, "HIDDEN"),
+        ("logits", plan.model.vocabulary, "VOCABULARY"),
+        ("inner", feed_forward(plan).unwrap_or(0), "FEED_FORWARD"),
+        ("qkv", (heads + 2 * key_heads) * head, "(QUERY_HEADS + 2 * KEY_HEADS) * HEAD"),
+        ("q", heads * head, "QUERY_HEADS * HEAD"),
+        ("heads", heads * head, "QUERY_HEADS * HEAD"),
+        ("partials", heads * MAX_SPLITS * (head + 2), "QUERY_HEADS * MOST_SPLITS * (HEAD + 2)"),
+    ];
+    let named = known.into_iter().find(|(name, width, _)| *name == scratch.name && *width == scratch.width);
+    format!(
+        "{rows} * {}",
+        named.map_or_else(|| names::number(scratch.width as u64), |(.., text)| text.to_owned())
+    )
 }
 
 /// What a scratch buffer is for, where its name does not say it all.
@@ -382,6 +450,9 @@ fn about(name: &str) -> &'static str {
     }
 }
 
+/// A call longer than this is broken into a line for each argument.
+const LONGEST_CALL: usize = 104;
+
 /// In which function a step is called, which decides how its operands are named.
 #[derive(Clone, Copy, PartialEq)]
 enum Caller {
@@ -391,23 +462,40 @@ enum Caller {
 }
 
 fn steps(plan: &Plan, kernels: &kernels_text::Context, section: &Section, caller: Caller) -> Vec<StepText> {
-    section.steps.iter().map(|step| StepText { text: step_text(plan, kernels, section, step, caller) }).collect()
+    section
+        .steps
+        .iter()
+        .map(|step| StepText { text: step_text(plan, kernels, section, step, caller) })
+        .collect()
 }
 
-fn step_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section, step: &Step, caller: Caller) -> String {
+fn step_text(
+    plan: &Plan,
+    kernels: &kernels_text::Context,
+    section: &Section,
+    step: &Step,
+    caller: Caller,
+) -> String {
     let function = &kernels.functions[step.function];
     let arguments: Vec<String> = function
         .takes
         .iter()
         .map(|parameter| {
-            let operand = step.arguments.iter().find(|argument| names::identifier(&argument.parameter) == *parameter);
-            operand.map_or_else(|| scalar(parameter, caller), |argument| operand_text(plan, section, argument.operand, caller))
+            let operand =
+                step.arguments.iter().find(|argument| names::identifier(&argument.parameter) == *parameter);
+            operand.map_or_else(
+                || scalar(parameter, caller),
+                |argument| operand_text(plan, section, argument.operand, caller),
+            )
         })
         .collect();
-    let call = format!("kernels::{}(pass, {});", function.name, arguments.join(", "));
+    let mut call = format!("kernels::{}(pass, {});", function.name, arguments.join(", "));
+    if call.len() > LONGEST_CALL {
+        call = format!("kernels::{}(\n    pass,\n    {},\n);", function.name, arguments.join(",\n    "));
+    }
     let barrier = if step.waits { "pass.barrier();\n" } else { "" };
     match step.condition {
-        Condition::Always => format!("{barrier}// {}\n{call}", step.formula),
+        Condition::Always => format!("// {}\n{barrier}{call}", step.formula),
         Condition::Split => {
             let inside = format!("{barrier}{call}").replace('\n', "\n    ");
             format!("// {}\nif b.splits > 1 {{\n    {inside}\n}}", step.formula)
@@ -421,11 +509,15 @@ fn scalar(name: &str, caller: Caller) -> String {
 
 fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller) -> String {
     match operand {
-        Operand::Field(field) if caller == Caller::Layer => format!("w.{}", names::identifier(&section.fields[field].name)),
+        Operand::Field(field) if caller == Caller::Layer => {
+            format!("w.{}", names::identifier(&section.fields[field].name))
+        }
         Operand::Field(field) => {
             // A tied head is the embedding: the weight is stored, and named, once.
-            let application = plan.applications.iter().find(|application| &plan.sections[application.section] == section);
-            let stored = application.map(|application| plan.weights[application.weights[field]].name.as_str());
+            let application =
+                plan.applications.iter().find(|application| &plan.sections[application.section] == section);
+            let stored =
+                application.map(|application| plan.weights[application.weights[field]].name.as_str());
             format!("self.{}", names::identifier(stored.unwrap_or(&section.fields[field].name)))
         }
         Operand::Scratch(scratch) => format!("s.{}", names::identifier(&plan.scratch[scratch].name)),

@@ -2,8 +2,10 @@
 
 /// `SmolLM2-135M.Instruct` as the name of a crate and its binary: `smollm2-135m-instruct`.
 pub(crate) fn crate_name(name: &str) -> String {
-    let mut text: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c.to_ascii_lowercase() } else { '-' }).collect();
+    let mut text: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c.to_ascii_lowercase() } else { '-' })
+        .collect();
     while text.contains("--") {
         text = text.replace("--", "-");
     }
@@ -12,7 +14,10 @@ pub(crate) fn crate_name(name: &str) -> String {
         None => "model".to_owned(),
         Some(first) if first.is_ascii_digit() => format!("model-{text}"),
         // Cargo refuses keywords and the names of crates that come with Rust.
-        Some(_) if is_keyword(&text) || ["test", "core", "std", "alloc", "proc-macro"].contains(&text.as_str()) => {
+        Some(_)
+            if is_keyword(&text)
+                || ["test", "core", "std", "alloc", "proc-macro"].contains(&text.as_str()) =>
+        {
             format!("{text}-model")
         }
         Some(_) => text,
@@ -25,7 +30,8 @@ pub(crate) fn type_name(architecture: &str) -> String {
     let text: String = base.chars().filter(char::is_ascii_alphanumeric).collect();
     let starts_well = text.starts_with(|c: char| c.is_ascii_uppercase());
     // Names that model.rs has other uses for.
-    let taken = ["Model", "Layer", "Cache", "Scratch", "Batch", "Info", "Layout", "Cost", "Span", "Buffer", "Pass"];
+    let taken =
+        ["Model", "Layer", "Cache", "Scratch", "Batch", "Info", "Layout", "Cost", "Span", "Buffer", "Pass"];
     if starts_well && !taken.contains(&text.as_str()) { text } else { format!("Compiled{text}") }
 }
 
@@ -33,7 +39,10 @@ pub(crate) fn type_name(architecture: &str) -> String {
 pub(crate) fn camel_case(name: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
-        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+        letters
+            .next()
+            .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+            .unwrap_or_default()
     };
     name.split('_').map(word).collect()
 }
@@ -45,11 +54,11 @@ pub(crate) fn identifier(name: &str) -> String {
 
 fn is_keyword(name: &str) -> bool {
     const KEYWORDS: [&str; 52] = [
-        "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
-        "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro",
-        "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static", "struct",
-        "super", "trait", "true", "try", "type", "typeof", "union", "unsafe", "unsized", "use", "virtual", "where",
-        "while", "yield",
+        "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do",
+        "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let",
+        "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self",
+        "static", "struct", "super", "trait", "true", "try", "type", "typeof", "union", "unsafe", "unsized",
+        "use", "virtual", "where", "while", "yield",
     ];
     KEYWORDS.contains(&name)
 }
@@ -98,12 +107,20 @@ mod tests {
 
     #[test]
     fn names_are_spelled_for_their_place() {
-        let crates = [("SmolLM2-135M.Instruct", "smollm2-135m-instruct"), ("7b", "model-7b"), ("", "model"), ("test", "test-model")];
+        let crates = [
+            ("SmolLM2-135M.Instruct", "smollm2-135m-instruct"),
+            ("7b", "model-7b"),
+            ("", "model"),
+            ("test", "test-model"),
+        ];
         assert_eq!(crates.map(|(name, _)| crate_name(name)), crates.map(|(_, name)| name.to_owned()));
         assert_eq!(type_name("LlamaForCausalLM"), "Llama");
         assert_eq!(type_name("Model"), "CompiledModel");
         assert_eq!(camel_case("layer_2"), "Layer2");
         assert_eq!(identifier("type"), "type_");
-        assert_eq!((number(151_936), number(4096), grouped(4096)), ("151_936".into(), "4096".into(), "4,096".into()));
+        assert_eq!(
+            (number(151_936), number(4096), grouped(4096)),
+            ("151_936".into(), "4096".into(), "4,096".into())
+        );
     }
 }

@@ -39,19 +39,26 @@ const TEMPLATES: [(&str, &str); 5] = [
 
 /// Renders every text file of the crate.
 pub fn render(plan: &Plan, options: &CrateOptions) -> Result<CrateFiles, RenderError> {
-    let context = Value::from_serialize(model_text::Context::new(plan, options, kernels_text::Context::new(plan)));
+    let context = Value::from(minijinja::value::Serde(&model_text::Context::new(
+        plan,
+        options,
+        kernels_text::Context::new(plan),
+    )));
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_keep_trailing_newline(true);
-    environment.set_trim_blocks(false);
     environment.add_filter("literal", |text: String| names::literal(&text));
     let mut files = CrateFiles::new();
     for (name, template) in TEMPLATES {
-        let text = environment.render_str(template, &context).map_err(|source| RenderError { name, source })?;
+        let text =
+            environment.render_str(template, &context).map_err(|source| RenderError { name, source })?;
         files.insert(name.to_owned(), tidy(&text).into_bytes());
     }
-    let header = format!("{} by forge {}: every kernel that this model uses, and no other.", plan.model.name, options.version);
-    files.insert("src/kernels.metal".to_owned(), forge_kernels::assemble(&plan.kernels, &header).into_bytes());
+    let header = format!(
+        "{} by forge {}: every kernel that this model uses, and no other.",
+        plan.model.name, options.version
+    );
+    files
+        .insert("src/kernels.metal".to_owned(), forge_kernels::assemble(&plan.kernels, &header).into_bytes());
     for (path, text) in runtime_files::FILES {
         files.insert(format!("src/runtime/{path}"), text.as_bytes().to_vec());
     }

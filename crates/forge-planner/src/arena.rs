@@ -40,7 +40,8 @@ pub(crate) fn assign(plan: &mut Plan) {
 
 /// Whether two buffers are ever alive at one step.
 fn together(a: &Scratch, b: &Scratch) -> bool {
-    let overlap = |a: &(usize, usize, usize), b: &(usize, usize, usize)| a.0 == b.0 && a.1 <= b.2 && b.1 <= a.2;
+    let overlap =
+        |a: &(usize, usize, usize), b: &(usize, usize, usize)| a.0 == b.0 && a.1 <= b.2 && b.1 <= a.2;
     a.lifetimes.is_empty()
         || b.lifetimes.is_empty()
         || a.lifetimes.iter().any(|a| b.lifetimes.iter().any(|b| overlap(a, b)))
@@ -50,12 +51,23 @@ fn together(a: &Scratch, b: &Scratch) -> bool {
 fn floor(plan: &Plan) -> usize {
     let alive = |scratch: &Scratch, section, step| {
         scratch.lifetimes.is_empty()
-            || scratch.lifetimes.iter().any(|(s, first, last)| *s == section && (*first..=*last).contains(&step))
+            || scratch
+                .lifetimes
+                .iter()
+                .any(|(s, first, last)| *s == section && (*first..=*last).contains(&step))
     };
-    let steps = plan.sections.iter().enumerate().flat_map(|(section, data)| (0..data.steps.len()).map(move |step| (section, step)));
+    let steps = plan
+        .sections
+        .iter()
+        .enumerate()
+        .flat_map(|(section, data)| (0..data.steps.len()).map(move |step| (section, step)));
     steps
         .map(|(section, step)| {
-            plan.scratch.iter().filter(|scratch| alive(scratch, section, step)).map(|scratch| scratch.bytes).sum()
+            plan.scratch
+                .iter()
+                .filter(|scratch| alive(scratch, section, step))
+                .map(|scratch| scratch.bytes)
+                .sum()
         })
         .max()
         .unwrap_or(0)

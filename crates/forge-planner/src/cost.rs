@@ -66,7 +66,9 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
     let rows = if head { load.wanted } else { load.rows };
     for argument in &step.arguments {
         match argument.operand {
-            Operand::Field(field) => cost.weight_bytes += field_bytes(&section.fields[field].kind, &instance.spec, rows),
+            Operand::Field(field) => {
+                cost.weight_bytes += field_bytes(&section.fields[field].kind, &instance.spec, rows)
+            }
             Operand::Scratch(index) if plan.scratch[index].name != "partials" => {
                 cost.scratch_bytes += rows * plan.scratch[index].width as u64 * 4;
             }
@@ -126,7 +128,8 @@ impl Plan {
 
     /// Bytes by format over the weight file, widest format first.
     pub fn bytes_by_format(&self) -> Vec<(Format, u64)> {
-        let of = |format| self.weights.iter().filter(|packed| packed.format == format).map(packed_bytes).sum();
+        let of =
+            |format| self.weights.iter().filter(|packed| packed.format == format).map(packed_bytes).sum();
         Format::ALL.into_iter().map(|format| (format, of(format))).filter(|(_, bytes)| *bytes > 0).collect()
     }
 }

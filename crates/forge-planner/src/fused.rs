@@ -7,35 +7,35 @@ use forge_ir::{Activation, Body, BodyId, Layout, Op, ParamId, Rotation};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Value(pub usize);
+pub(crate) struct Value(pub(crate) usize);
 
 /// The operations of one body.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fused {
+pub(crate) struct Fused {
     /// Which body.
-    pub body: BodyId,
+    pub(crate) body: BodyId,
     /// In order of evaluation.
-    pub operations: Vec<Operation>,
+    pub(crate) operations: Vec<Operation>,
     /// Width of every value.
-    pub widths: Vec<usize>,
+    pub(crate) widths: Vec<usize>,
 }
 
 /// One operation: it defines `output` from `inputs`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// What the step is called.
-    pub name: String,
+    pub(crate) name: String,
     /// What it does.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// From which values.
-    pub inputs: Vec<Value>,
+    pub(crate) inputs: Vec<Value>,
     /// To which value.
-    pub output: Value,
+    pub(crate) output: Value,
 }
 
 /// What becomes of a projection's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// It is the output.
     Store,
     /// It is added to the second input, in place.
@@ -46,7 +46,7 @@ pub enum Ending {
 
 /// The kinds of operation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A node that no rule has touched.
     Node(Op),
     /// Several weights applied to one input at once.
@@ -89,9 +89,11 @@ impl Fused {
         let operations = body.nodes.iter().enumerate().map(|(index, node)| Operation {
             name: node.name.clone(),
             kind: match &node.op {
-                Op::Linear { weight, bias } => {
-                    Kind::Project { parts: vec![(*weight, *bias)], layout: Layout::Rows, ending: Ending::Store }
-                }
+                Op::Linear { weight, bias } => Kind::Project {
+                    parts: vec![(*weight, *bias)],
+                    layout: Layout::Rows,
+                    ending: Ending::Store,
+                },
                 op => Kind::Node(op.clone()),
             },
             inputs: node.inputs.iter().map(|value| Value(value.0)).collect(),
@@ -108,7 +110,12 @@ impl Fused {
 
     /// How many operations read the value; the body's result counts as read.
     pub(crate) fn uses(&self, value: Value) -> usize {
-        let read = self.operations.iter().flat_map(|operation| &operation.inputs).filter(|input| **input == value).count();
+        let read = self
+            .operations
+            .iter()
+            .flat_map(|operation| &operation.inputs)
+            .filter(|input| **input == value)
+            .count();
         let last = self.operations.last().is_some_and(|operation| operation.output == value);
         read + usize::from(last)
     }
@@ -122,7 +129,9 @@ impl Fused {
     pub(crate) fn plain_projection(&self, value: Value) -> Option<(usize, (ParamId, Option<ParamId>))> {
         let place = self.definition(value)?;
         match &self.operations[place].kind {
-            Kind::Project { parts, layout: Layout::Rows, ending: Ending::Store } if parts.len() == 1 && self.uses(value) == 1 => {
+            Kind::Project { parts, layout: Layout::Rows, ending: Ending::Store }
+                if parts.len() == 1 && self.uses(value) == 1 =>
+            {
                 Some((place, parts[0]))
             }
             _ => None,

@@ -9,11 +9,14 @@
 //! it and what it touches.
 
 use crate::plan::{Condition, Operand, Plan, Regime, Span, Step};
+use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, PartialEq)]
 struct Touch {
     span: Span,
     written: bool,
+    /// The step that touches, of this section; none if it is of a section before.
+    step: Option<usize>,
 }
 
 /// Sets `waits` of every step.
@@ -40,37 +43,45 @@ fn walk(plan: &mut Plan, section: usize, incoming: &[Touch]) -> Vec<Touch> {
     let mut pending = incoming.to_vec();
     for index in 0..plan.sections[section].steps.len() {
         let step = &plan.sections[section].steps[index];
-        let touches = touches(plan, step);
-        let waits = touches.iter().any(|touch| {
-            pending.iter().any(|before| (before.written || touch.written) && before.span.overlaps(&touch.span))
-        });
-        if waits && step.condition == Condition::Always {
+        let touches = touches(plan, step, index);
+        let conflict = |before: &&Touch| {
+            touches.iter().any(|touch| (before.written || touch.written) && before.span.overlaps(&touch.span))
+        };
+        let waits_for: BTreeSet<Option<usize>> =
+            pending.iter().filter(conflict).map(|before| before.step).collect();
+        let certain = step.condition == Condition::Always;
+        if !waits_for.is_empty() && certain {
             pending.clear();
         }
         pending.extend(touches);
-        plan.sections[section].steps[index].waits = waits;
+        let step = &mut plan.sections[section].steps[index];
+        step.waits = !waits_for.is_empty();
+        step.waits_for = waits_for.into_iter().collect();
     }
     // Keys and values are another layer's in the next section.
     pending.retain(|touch| touch.span.outside.is_none());
+    pending.iter_mut().for_each(|touch| touch.step = None);
     pending
 }
 
 /// What a step reads and writes of what is ever written, over all its kernels.
-fn touches(plan: &Plan, step: &Step) -> Vec<Touch> {
+fn touches(plan: &Plan, step: &Step, index: usize) -> Vec<Touch> {
     let mut touches = Vec::new();
     for argument in &step.arguments {
         let span = match argument.operand {
-            Operand::Scratch(index) => {
-                let scratch = &plan.scratch[index];
+            Operand::Scratch(scratch) => {
+                let scratch = &plan.scratch[scratch];
                 Span { outside: None, start: scratch.offset, end: scratch.offset + scratch.bytes }
             }
-            Operand::Keys | Operand::Values => Span { outside: Some(argument.operand), start: 0, end: usize::MAX },
+            Operand::Keys | Operand::Values => {
+                Span { outside: Some(argument.operand), start: 0, end: usize::MAX }
+            }
             Operand::Field(_) | Operand::Batch(_) => continue,
         };
         let kernels = Regime::ALL.iter().filter_map(|regime| plan.functions[step.function].kernel(*regime));
         let mut buffers = kernels.flat_map(|kernel| &plan.kernels[kernel].decl.buffers);
         let written = buffers.any(|buffer| buffer.name == argument.parameter && buffer.written);
-        touches.push(Touch { span, written });
+        touches.push(Touch { span, written, step: Some(index) });
     }
     touches
 }

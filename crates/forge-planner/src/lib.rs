@@ -7,7 +7,7 @@
 //! Metal is spelled; it asks `forge-kernels` for rendered instances and reads their parsed signatures.
 //!
 //! The stages, each a module:
-//! 1. `lower`: a body's nodes become [`fused::Fused`] operations, one each, except what has no kernel of its own.
+//! 1. `fused`: a body's nodes become a list of operations, one each.
 //! 2. `rules`: each file rewrites a pattern of those into fewer. A rule states its algebra as an equation, and
 //!    leaves the list alone where its precondition fails.
 //! 3. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
@@ -25,32 +25,33 @@ mod arena;
 mod cost;
 mod fused;
 mod hazards;
-mod lower;
 mod options;
 mod plan;
 mod print;
 mod rules;
+mod section;
 mod select;
+mod steps;
 
 pub use cost::{Cost, Load, pass_cost, step_cost};
-pub use fused::{Fused, Operation};
 pub use options::{Options, Quant};
 pub use plan::{
-    Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, MAX_SPLITS, Operand, Plan, Regime,
-    SPLIT_POSITIONS, Scratch, Section, Span, State, Step, Variant,
+    Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, MAX_SPLITS, Operand, Plan,
+    Regime, SPLIT_POSITIONS, Scratch, Section, Span, State, Step, Variant,
 };
+pub use print::signature;
 
-use forge_ir::{Diagnostic, Graph};
+use forge_ir::{BodyId, Diagnostic, Graph};
+use fused::Fused;
 
 /// Plans the graph.
 pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
-    let lists = lower::lower(graph)
-        .into_iter()
-        .map(|mut list| {
-            rules::apply(&mut list);
-            list
-        })
-        .collect::<Vec<_>>();
+    let fuse = |(index, body)| {
+        let mut list = Fused::of(BodyId(index), body, graph.widths(body));
+        rules::apply(&mut list);
+        list
+    };
+    let lists: Vec<Fused> = graph.bodies.iter().enumerate().map(fuse).collect();
     let mut plan = select::select(graph, options, &lists)?;
     arena::assign(&mut plan);
     hazards::place_barriers(&mut plan);

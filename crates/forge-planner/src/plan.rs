@@ -198,8 +198,10 @@ pub struct Step {
     pub arguments: Vec<Argument>,
     /// Whether it runs.
     pub condition: Condition,
-    /// Whether it waits for everything before it.
+    /// Whether a barrier stands before it.
     pub waits: bool,
+    /// The steps that the barrier is for: numbers within this section, none for what ran before the section.
+    pub waits_for: Vec<Option<usize>>,
 }
 
 /// When a step runs.
@@ -320,7 +322,8 @@ impl Plan {
     /// Bytes of keys and values for one position of one slot.
     pub fn cache_bytes_per_position(&self) -> usize {
         let element = if self.cache == Format::F32 { 4 } else { 2 };
-        let states = self.applications.iter().filter_map(|application| self.sections[application.section].state);
+        let states =
+            self.applications.iter().filter_map(|application| self.sections[application.section].state);
         states.map(|state| 2 * state.heads * state.width * element).sum()
     }
 

@@ -42,15 +42,17 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
         }
     };
     let [left, right] = multiply.inputs[..] else { return None };
-    let (other, (activate, activation)) =
-        activated(left).map(|found| (right, found)).or_else(|| activated(right).map(|found| (left, found)))?;
+    let (other, (activate, activation)) = activated(left)
+        .map(|found| (right, found))
+        .or_else(|| activated(right).map(|found| (left, found)))?;
     let (gate_place, gate) = list.plain_projection(list.operations[activate].inputs[0])?;
     let (up_place, up) = list.plain_projection(other)?;
     let input = list.operations[gate_place].inputs[0];
     if list.operations[up_place].inputs[0] != input || gate.1.is_some() != up.1.is_some() {
         return None;
     }
-    let kind = Kind::Project { parts: vec![gate, up], layout: Layout::Alternate, ending: Ending::Gate(activation) };
+    let kind =
+        Kind::Project { parts: vec![gate, up], layout: Layout::Alternate, ending: Ending::Gate(activation) };
     Some(Fit { kind, input, gone: vec![activate, gate_place, up_place] })
 }
 
@@ -90,7 +92,10 @@ mod tests {
     fn two_projections_and_an_activation_become_one() {
         let mut list = feed_forward(0, false);
         assert!(rewrite(&mut list));
-        assert_eq!(text(&list), "%4 gate_up = project 0+1 Alternate gate(%0)\n%5 down = project 3 Rows(%4)\n");
+        assert_eq!(
+            text(&list),
+            "%4 gate_up = project 0+1 Alternate gate(%0)\n%5 down = project 3 Rows(%4)\n"
+        );
         assert!(!rewrite(&mut list));
     }
 

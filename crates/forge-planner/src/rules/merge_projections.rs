@@ -25,7 +25,8 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
         layout: Layout::Rows,
         ending: Ending::Store,
     };
-    list.operations.insert(place, Operation { name: "qkv".to_owned(), kind, inputs: vec![input], output: all });
+    list.operations
+        .insert(place, Operation { name: "qkv".to_owned(), kind, inputs: vec![input], output: all });
     true
 }
 
@@ -55,7 +56,8 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let parts: Vec<Part> = list.operations[place].inputs.iter().map(part).collect::<Option<_>>()?;
     let input = list.operations[parts[0].place].inputs[0];
     let alike = parts.iter().all(|part| {
-        list.operations[part.place].inputs[0] == input && part.weight.1.is_some() == parts[0].weight.1.is_some()
+        list.operations[part.place].inputs[0] == input
+            && part.weight.1.is_some() == parts[0].weight.1.is_some()
     });
     alike.then_some(Fit { input, parts })
 }

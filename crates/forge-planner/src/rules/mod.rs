@@ -45,7 +45,9 @@ pub(crate) mod tests {
         let line = |operation: &crate::fused::Operation| {
             let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();
             let what = match &operation.kind {
-                Kind::Node(op) => format!("{op:?}").split([' ', '(']).next().unwrap_or_default().to_lowercase(),
+                Kind::Node(op) => {
+                    format!("{op:?}").split([' ', '(']).next().unwrap_or_default().to_lowercase()
+                }
                 Kind::Project { parts, layout, ending } => {
                     let parts: Vec<String> = parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
                     let ending = match ending {

@@ -30,7 +30,8 @@ fn fits(list: &Fused, add: usize) -> Option<(usize, crate::fused::Value)> {
     let [left, right] = operation.inputs[..] else { return None };
     [(left, right), (right, left)].into_iter().find_map(|(stream, result)| {
         let (project, _) = list.plain_projection(result)?;
-        let read_later = list.operations[add + 1..].iter().any(|operation| operation.inputs.contains(&stream));
+        let read_later =
+            list.operations[add + 1..].iter().any(|operation| operation.inputs.contains(&stream));
         (project < add && !read_later && stream != result).then_some((project, stream))
     })
 }

@@ -10,7 +10,9 @@ use forge_ir::{Op, Rotation};
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place).map(|fit| (place, fit)));
     let Some((place, fit)) = fit else { return false };
-    let Kind::Node(Op::Attention { query_heads, scale, cache }) = list.operations[place].kind else { return false };
+    let Kind::Node(Op::Attention { query_heads, scale, cache }) = list.operations[place].kind else {
+        return false;
+    };
     let rotated = list.new_value(fit.query_width);
     let output = list.operations[place].output;
     let rotate = Operation {
@@ -43,7 +45,9 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let Kind::Node(Op::Attention { .. }) = attention.kind else { return None };
     let [query, key, value] = attention.inputs[..] else { return None };
     let rotation = |value| match &list.operations[list.definition(value)?].kind {
-        Kind::Node(Op::Rotate { rotation, .. }) => Some((list.operations[list.definition(value)?].inputs[0], rotation)),
+        Kind::Node(Op::Rotate { rotation, .. }) => {
+            Some((list.operations[list.definition(value)?].inputs[0], rotation))
+        }
         _ => None,
     };
     let slice = |value| {
