@@ -40,7 +40,8 @@ impl Directory {
         }
     }
 
-    fn at(root: PathBuf) -> Directory {
+    /// The files of a directory, whatever they are.
+    pub(crate) fn at(root: PathBuf) -> Directory {
         Directory { root, open: Mutex::new(BTreeMap::new()) }
     }
 

@@ -12,11 +12,15 @@ use forge_frontend::{Checkpoint, Opened};
 use forge_ir::{Format, Graph};
 use forge_metal::CrateOptions;
 use forge_planner::{Options, Plan, Quant, Regime};
-use forge_weights::PackedFile;
+use forge_weights::{PackedFile, Stored};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
+
+/// The weight file's name.
+const WEIGHTS: &str = "weights.safetensors";
 
 /// A checkpoint that has been opened, read and planned.
 pub(crate) struct Planned {
@@ -117,23 +121,24 @@ fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
 /// Writes weights.safetensors into the staging directory.
 fn pack(planned: &Planned, directory: &Path) -> Result<(), Failure> {
     let Planned { checkpoint, opened, plan, .. } = planned;
-    let started = Instant::now();
-    let before = opened.graph.weights.iter().map(|weight| weight.format.matrix_bytes(weight.rows(), weight.columns())).sum::<u64>();
-    let path = directory.join("weights.safetensors");
-    let file = File::create(&path).map_err(|error| Failure::write(&path, &error))?;
+    let (graph, started) = (&opened.graph, Instant::now());
+    let bytes = |weight: &forge_ir::Weight| weight.format.planes()[0].element.bytes() as u64 * weight.shape.iter().product::<usize>() as u64;
+    let before: u64 = graph.weights.iter().map(bytes).sum();
+    let path = directory.join(WEIGHTS);
+    let mut file = File::create(&path).map_err(|error| Failure::write(&path, &error))?;
     let bar = terminal::bytes_bar("Packing", plan.weight_bytes());
-    let source = opened.tensors.numbers(checkpoint, &opened.graph);
-    let summary = forge_weights::write(&plan.weights, &opened.graph, &source, file, &mut |bytes| bar.set_position(bytes));
+    let source = Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));
+    let summary = forge_weights::write(graph, &plan.weights, &source, &mut file, &mut |progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.written);
+    });
     bar.finish_and_clear();
-    let summary = summary.map_err(|error| match error {
-        forge_weights::WriteError::Write(error) => Failure::write(&path, &error),
-        forge_weights::WriteError::Weight(fault) => Failure::Faults { faults: vec![fault], root: checkpoint.root().to_owned() },
-    })?;
+    let summary = summary.map_err(|fault| Failure::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
     let seconds = started.elapsed().as_secs_f64();
     terminal::stage("Packing", &format!("{} → {}   {seconds:.1} s", size(before), size(summary.bytes)));
-    if let Some(worst) = summary.worst().filter(|worst| worst.error > 0.0) {
-        let percent = 100.0 * worst.error;
-        terminal::more(&format!("largest error of a weight: {percent:.2}% of its size, in {}", worst.name));
+    let worst = summary.weights.iter().max_by(|a, b| a.error.total_cmp(&b.error));
+    if let Some(worst) = worst.filter(|worst| worst.error > 0.0) {
+        terminal::more(&format!("largest error: {:.2}% of the size of {}'s numbers", 100.0 * worst.error, worst.name));
     }
     Ok(())
 }
@@ -141,21 +146,27 @@ fn pack(planned: &Planned, directory: &Path) -> Result<(), Failure> {
 /// Writes golden.json: what the reference makes of the weights that were written.
 fn certify(planned: &Planned, staging: &Staging) -> Result<(), Failure> {
     let Planned { opened, plan, .. } = planned;
-    let written = Directory::whatever(staging.path());
+    let written = Directory::at(staging.path().to_owned());
     let failed = |fault: forge_ir::Diagnostic| Failure::other(format!("golden.json: {fault}"));
-    let packed = PackedFile::open(&written, "weights.safetensors", &plan.weights, &opened.graph).map_err(failed)?;
+    let started = Instant::now();
+    let packed = PackedFile::open(&opened.graph, &plan.weights, |offset, out| written.read(WEIGHTS, offset, out));
+    let packed = packed.map_err(failed)?;
     let sequences = forge_reference::sequences(plan.model.vocabulary, plan.context, parameters(&opened.graph));
-    let bar = terminal::steps_bar("Certifying", sequences.len() as u64);
-    let golden = forge_reference::golden(&opened.graph, &packed, &sequences, &mut |done| bar.set_position(done));
-    bar.finish_and_clear();
-    let sequences = golden.map_err(failed)?;
+    let rows: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
+    let spinner = terminal::spinner("Certifying", &format!("reference logits of {} texts, {rows} tokens", sequences.len()));
+    let golden = forge_reference::golden(&opened.graph, &packed, &sequences);
+    spinner.finish_and_clear();
+    let golden = golden.map_err(failed)?;
     let tolerance = forge_ir::tolerance(plan.cache);
     let text = json!({
         "model": plan.model.name,
         "tolerance": {"bound": tolerance.bound, "reason": tolerance.reason},
-        "sequences": sequences,
+        "sequences": golden,
     });
-    staging.write("golden.json", format!("{text}\n").as_bytes())
+    staging.write("golden.json", format!("{text}\n").as_bytes())?;
+    let seconds = started.elapsed().as_secs_f64();
+    terminal::stage("Certifying", &format!("reference logits of {} texts, {rows} tokens   {seconds:.1} s", golden.len()));
+    Ok(())
 }
 
 fn copy(checkpoint: &Directory, file: &str, staging: &Staging) -> Result<(), Failure> {
@@ -197,7 +208,7 @@ fn say_model(opened: &Opened) {
     let mut formats: Vec<&str> = graph.weights.iter().map(|weight| weight.format.name()).collect();
     formats.sort_unstable();
     formats.dedup();
-    let files = opened.tensors.files().len();
+    let files = opened.tensors.iter().map(|tensor| &tensor.file).collect::<BTreeSet<_>>().len();
     let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let (architecture, layers) = (&graph.model.architecture, graph.layers.len());
     let parameters = count(parameters(graph));
@@ -254,9 +265,4 @@ fn summary(planned: &Planned, out: &Path) -> serde_json::Value {
         "decode": counts,
         "kernels": plan.kernels.iter().map(|kernel| &kernel.name).collect::<Vec<_>>(),
     })
-}
-
-/// Whether a checkpoint has a file.
-pub(crate) fn has(checkpoint: &Directory, file: &str) -> bool {
-    checkpoint.len(file).is_ok()
 }

@@ -57,7 +57,7 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Fai
     for tensor in tensors.iter() {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
         numbers += tensor.shape.iter().map(|size| *size as u64).product::<u64>();
-        text.push_str(&format!("  {:<5} {:<14} {}  ({})\n", tensor.dtype(), format!("[{}]", shape.join(", ")), tensor.name, tensor.file));
+        text.push_str(&format!("  {:<5} {:<14} {}  ({})\n", tensor.dtype, format!("[{}]", shape.join(", ")), tensor.name, tensor.file));
     }
     text.push_str(&format!("{} numbers\n", grouped(numbers)));
     Ok(text)

@@ -30,13 +30,13 @@ pub struct Golden {
 /// Multiplications that the sequences of a model may take altogether: some ten seconds on two cores.
 const BUDGET: u64 = 60_000_000_000;
 
-/// Texts that exercise every regime of rows: one row; a small batch and a decode step; a prefill; a prefill that is
-/// continued by a small batch and a decode step.
+/// Texts that exercise every regime of rows: one row; a small batch and a decode step; a prefill that is continued by a
+/// small batch and a decode step; a longer one, whose last steps attend to more positions than one split takes.
 ///
 /// The tokens are random but always the same. A text takes a multiplication for each of the model's `parameters` and
-/// each of its tokens; texts that would exceed a budget are left out or replaced by shorter ones, down to one row, and
-/// four and one.
-pub fn sequences(vocabulary: usize, parameters: u64) -> Vec<Sequence> {
+/// each of its tokens; texts that would exceed a budget or `context` are left out or replaced by shorter ones, down to one
+/// row, and four and one.
+pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequence> {
     let mut left = BUDGET / parameters.max(1);
     let mut random = Random(vocabulary as u64);
     let mut chosen = Vec::new();
@@ -45,12 +45,13 @@ pub fn sequences(vocabulary: usize, parameters: u64) -> Vec<Sequence> {
         (&[&[1]], true),
         (&[&[8, 1], &[4, 1]], true),
         (&[&[33, 5, 1], &[17, 2, 1]], false),
-        (&[&[70]], false),
+        (&[&[70, 2, 1]], false),
     ];
     for (line, needed) in lines {
         let rows = |chunks: &[usize]| chunks.iter().sum::<usize>();
-        let fits = line.iter().find(|chunks| rows(chunks) as u64 <= left);
-        let Some(chunks) = fits.or(if needed { line.last() } else { None }) else { continue };
+        let fits = line.iter().find(|chunks| rows(chunks) as u64 <= left && rows(chunks) <= context);
+        let least = line.last().filter(|chunks| needed && rows(chunks) <= context);
+        let Some(chunks) = fits.or(least) else { continue };
         left = left.saturating_sub(rows(chunks) as u64);
         let ids = (0..rows(chunks)).map(|_| random.below(vocabulary)).collect();
         chosen.push(Sequence { ids, chunks: chunks.to_vec() });
