@@ -30,6 +30,11 @@ pub(crate) fn error(message: &str) {
     let _ = writeln!(anstream::stderr(), "{FAULT}error{FAULT:#}: {message}");
 }
 
+/// A line of a report that is bad news.
+pub(crate) fn fault_line(what: &str) -> String {
+    format!("{FAULT}fault{FAULT:#}: {what}")
+}
+
 /// A bar over bytes. Drawn on a terminal only, and not for what is over at once.
 pub(crate) fn bytes_bar(verb: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
