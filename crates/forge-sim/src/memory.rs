@@ -8,6 +8,7 @@ use crate::shadow::Shadow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::null_mut;
@@ -201,6 +202,29 @@ impl Memory {
         let floor = buffer.floor;
         let Some(shadow) = &mut buffer.shadow else { return true };
         bytes == 0 || shadow.at(offset, bytes).iter().all(|cell| cell.wrote >= floor)
+    }
+
+    /// The ranges of a range that something has written, from its start; none if nothing ever writes the buffer.
+    pub(crate) fn initialised(&mut self, buffer: BufferId, offset: usize, bytes: usize) -> Option<Vec<Range<usize>>> {
+        let buffer = &mut self.buffers[buffer.0];
+        let floor = buffer.floor;
+        let shadow = buffer.shadow.as_mut()?;
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        if bytes == 0 {
+            return Some(ranges);
+        }
+        let cells = shadow.at(offset, bytes);
+        let each = bytes / cells.len();
+        for (index, cell) in cells.iter().enumerate() {
+            if cell.wrote < floor {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == index * each => last.end += each,
+                _ => ranges.push(index * each..(index + 1) * each),
+            }
+        }
+        Some(ranges)
     }
 
     /// Where kernels see a range that lies inside its buffer.

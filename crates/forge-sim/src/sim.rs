@@ -226,19 +226,33 @@ impl<'p> Sim<'p> {
 
     /// Everything after sees what everything before wrote.
     pub fn barrier(&mut self) {
-        if let Some(last) = self.needed.last_mut() {
-            *last = self.engine.watch.spared;
-        }
-        self.needed.push(false);
+        let before = self.interval;
         self.fence();
+        self.previous = before;
+        self.needed.push(false);
     }
 
-    /// As a barrier, but one that the host makes by waiting for the device.
+    /// The host waits for the device: as a barrier, but one that is always needed.
     pub fn fence(&mut self) {
-        self.previous = self.interval;
+        if let Some(last) = self.needed.last_mut() {
+            *last |= self.engine.watch.spared;
+        }
         self.interval = self.engine.tick();
+        self.previous = self.interval;
         self.engine.watch.spared = false;
         self.engine.watch.dispatches.clear();
+    }
+
+    /// Of each barrier so far, whether two dispatches would conflict without it. Of the last, not yet known before
+    /// another barrier or a fence.
+    pub fn needed(&self) -> &[bool] {
+        &self.needed
+    }
+
+    /// Notes that the host reads what nothing has written.
+    pub(crate) fn unwritten_read(&mut self, message: String) {
+        let fault = Fault { kind: Kind::NeverWritten, kernel: "host".to_owned(), line: 0, message, count: 1 };
+        self.engine.watch.faults.add(fault, None);
     }
 
     /// Notes a fault of the host's.
