@@ -1,5 +1,5 @@
-// Joins the shares that a row's cache was split into. A partial is {{ width }} sums, the maximum they were weighted
-// against, and the sum of weights; those of an empty share are 0 with a maximum that nothing is below. A thread has a channel.
+// Joins the shares that a row's cache was split into. A share left {{ width }} sums of values, the maximum score that they
+// are weighted against, and the sum of weights; an empty one left zeros under a maximum of -1e38. A thread has a channel.
 struct {{ args }} {
     uint rows;
     uint splits;

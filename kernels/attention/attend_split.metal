@@ -1,3 +1,4 @@
+{% set vector = element ~ step %}
 // softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of a row's cache and the {{ group }} query heads that
 // read the same key head, so that a cached byte is loaded once for all of them.
 //
@@ -33,7 +34,8 @@ kernel void {{ name }}(
     const uint length = positions[row] + 1u;
     const uint begin = length * split / args.splits;
     const uint end = length * (split + 1u) / args.splits;
-    const ulong cached = (ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y)) * ulong(args.context) * {{ width }}ul;
+    const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
+    const ulong cached = cached_head * ulong(args.context) * {{ width }}ul;
 
     // This simdgroup's heads{% if idle_heads %}; the last simdgroup repeats the last head where there are fewer{% endif %}.
     const uint first = simdgroup_id * {{ heads_each }}u;
@@ -43,7 +45,11 @@ kernel void {{ name }}(
     {{ sum }} sums[{{ heads_each }}][{{ sums_each }}];
     #pragma unroll
     for (uint h = 0u; h < {{ heads_each }}u; h++) {
-        head[h] = row * {{ query_heads }}u + group.y * {{ group }}u + {% if idle_heads %}min(first + h, {{ group - 1 }}u){% else %}first + h{% endif %};
+{% if idle_heads %}
+        head[h] = row * {{ query_heads }}u + group.y * {{ group }}u + min(first + h, {{ group - 1 }}u);
+{% else %}
+        head[h] = row * {{ query_heads }}u + group.y * {{ group }}u + first + h;
+{% endif %}
         maximum[h] = -1.0e38f;
         total[h] = 0.0f;
         #pragma unroll
@@ -70,7 +76,7 @@ kernel void {{ name }}(
         // Stage keys.
         for (uint i = thread_id; i < count * {{ width // step }}u; i += {{ threads }}u) {
             const uint place = i / {{ width // step }}u * {{ pitch }}u + i % {{ width // step }}u * {{ step }}u;
-            *(threadgroup {{ element }}{{ step }}*)(staged + place) = *(device const {{ element }}{{ step }}*)(keys + source + ulong(i * {{ step }}u));
+            *(threadgroup {{ vector }}*)(staged + place) = ((device const {{ vector }}*)(keys + source))[i];
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -81,13 +87,13 @@ kernel void {{ name }}(
         float scores[{{ heads_each }}] = {0.0f};
         for (uint c = 0u; c < {{ width }}u; c += {{ step }}u) {
 {% else %}
-        // Scores: the lane's position against every head; {{ 32 // tile }} lanes share a position, each takes a part of the channels.
+        // Scores: the lane's position against every head. {{ 32 // tile }} lanes share a position, each has a part of the channels.
         const bool live = lane < count;
         const uint place = min(lane % {{ tile }}u, count - 1u) * {{ pitch }}u;
         float scores[{{ heads_each }}] = {0.0f};
         for (uint c = lane / {{ tile }}u * {{ step }}u; c < {{ width }}u; c += {{ 32 // tile * step }}u) {
 {% endif %}
-            const float{{ step }} key = float{{ step }}(*(threadgroup const {{ element }}{{ step }}*)(staged + place + c));
+            const float{{ step }} key = float{{ step }}(*(threadgroup const {{ vector }}*)(staged + place + c));
             #pragma unroll
             for (uint h = 0u; h < {{ heads_each }}u; h++) {
                 scores[h] += dot(key, *(device const float{{ step }}*)(q + head[h] * {{ width }}u + c));
@@ -98,7 +104,7 @@ kernel void {{ name }}(
         // Stage values where the keys were, and meanwhile turn scores into weights.
         for (uint i = thread_id; i < count * {{ width // step }}u; i += {{ threads }}u) {
             const uint place = i / {{ width // step }}u * {{ pitch }}u + i % {{ width // step }}u * {{ step }}u;
-            *(threadgroup {{ element }}{{ step }}*)(staged + place) = *(device const {{ element }}{{ step }}*)(values + source + ulong(i * {{ step }}u));
+            *(threadgroup {{ vector }}*)(staged + place) = ((device const {{ vector }}*)(values + source))[i];
         }
         float weights[{{ heads_each }}];
         #pragma unroll
@@ -152,7 +158,8 @@ kernel void {{ name }}(
         }
 {% endif %}
         const bool alone = args.splits == 1u;
-        device float* target = alone ? heads + head[h] * {{ width }}u : partials + (head[h] * args.splits + split) * {{ width + 2 }}u;
+        device float* share = partials + (head[h] * args.splits + split) * {{ width + 2 }}u;
+        device float* target = alone ? heads + head[h] * {{ width }}u : share;
         const float divisor = alone ? total[h] : 1.0f;
         #pragma unroll
         for (uint j = 0u; j < {{ sums_each }}u; j++) {
@@ -167,8 +174,8 @@ kernel void {{ name }}(
 {% endif %}
         }
         if (lane == 0u && !alone) {
-            target[{{ width }}] = maximum[h];
-            target[{{ width + 1 }}] = total[h];
+            share[{{ width }}] = maximum[h];
+            share[{{ width + 1 }}] = total[h];
         }
     }
 }

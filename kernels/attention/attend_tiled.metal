@@ -1,5 +1,8 @@
-// softmax({{ scale }} * q k) v of many rows. A threadgroup takes 8 rows of one query head and {{ tile }} positions at a time; scores and
-// sums of values are products of 8 x 8 matrices, shared by 4 simdgroups. The softmax is online.
+{% set vector = "float" ~ step %}
+{% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
+{% set in_tile = "lane < " ~ tile ~ "u && " if parts > 1 else "" %}
+// softmax({{ scale }} * q k) v of many rows. A threadgroup takes 8 rows of one query head, and {{ tile }} positions at a time.
+// Scores and sums of values are products of 8 x 8 matrices, shared by 4 simdgroups. The softmax is online.
 //
 // Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn,
 // with the other rows' weights at 0; so control flow is the same for all threads.
@@ -29,31 +32,43 @@ kernel void {{ name }}(
     const uint last = args.rows - 1u;
     const uint head = group.y;
 
-    // Stage the queries; rows past the last repeat it.{% if padded != width %} Channels past the last are zeros.{% endif %}
-
+    // Stage the queries; rows past the last repeat it.
+{% if padded != width %}
+    // Channels past the last are zeros.
+{% endif %}
     for (uint i = thread_id; i < {{ 8 * padded // step }}u; i += 128u) {
         const uint r = i / {{ padded // step }}u;
         const uint c = i % {{ padded // step }}u * {{ step }}u;
         device const float* source = q + (min(first + r, last) * {{ query_heads }}u + head) * {{ width }}u + c;
-        *(threadgroup float{{ step }}*)(staged + r * {{ pitch }}u + c) = {% if padded != width %}c >= {{ width }}u ? float{{ step }}(0.0f) : {% endif %}*(device const float{{ step }}*)source;
+{% if padded != width %}
+        const {{ vector }} value = c < {{ width }}u ? *(device const {{ vector }}*)source : {{ vector }}(0.0f);
+{% else %}
+        const {{ vector }} value = *(device const {{ vector }}*)source;
+{% endif %}
+        *(threadgroup {{ vector }}*)(staged + r * {{ pitch }}u + c) = value;
     }
     if (thread_id < 64u) {
         decay[thread_id] = 0.0f;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // This simdgroup's share of a product q k: 8 positions{% if parts > 1 %} and one of {{ parts }} parts of the channels{% endif %}.
-    const uint own_positions = simdgroup_id{% if parts > 1 %} % {{ tile // 8 }}u{% endif %} * 8u;
-    const uint part = {% if parts > 1 %}simdgroup_id / {{ tile // 8 }}u{% else %}0u{% endif %};
+{% if parts > 1 %}
+    // This simdgroup's share of a product q k: 8 positions and one of {{ parts }} parts of the channels.
+    const uint own_positions = simdgroup_id % {{ tile // 8 }}u * 8u;
+    const uint part = simdgroup_id / {{ tile // 8 }}u;
+{% else %}
+    // This simdgroup's share of a product q k: 8 positions.
+    const uint own_positions = simdgroup_id * 8u;
+{% endif %}
     simdgroup_matrix<float, 8, 8> queries[{{ queries_each }}];
     #pragma unroll
     for (uint i = 0u; i < {{ queries_each }}u; i++) {
 {% if matrices % parts != 0 %}
-        if (part + i * {{ parts }}u >= {{ matrices }}u) {
+        if ({{ matrix }} >= {{ matrices }}u) {
             continue;
         }
 {% endif %}
-        simdgroup_load(queries[i], staged + (part + i * {{ parts }}u) * 8u, {{ pitch }}ul);
+        simdgroup_load(queries[i], staged + {{ matrix }} * 8u, {{ pitch }}ul);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -81,15 +96,22 @@ kernel void {{ name }}(
             longest = max(longest, positions[min(first + end, last)]);
             end++;
         }
-        const ulong cached = (ulong(slot) * {{ key_heads }}ul + ulong(head / {{ group }}u)) * ulong(args.context) * {{ width }}ul;
+        const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(head / {{ group }}u);
+        device const {{ element }}* cached_keys = keys + cached_head * ulong(args.context) * {{ width }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong(args.context) * {{ width }}ul;
 
         for (uint start = 0u; start <= longest; start += {{ tile }}u) {
             // Stage keys; positions past the last repeat it.
             for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
-                device const {{ element }}* source = keys + cached + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
-                *(threadgroup float{{ step }}*)(staged + p * {{ pitch }}u + c) = {% if padded != width %}c >= {{ width }}u ? float{{ step }}(0.0f) : {% endif %}float{{ step }}(*(device const {{ element }}{{ step }}*)source);
+                device const {{ element }}* source = cached_keys + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
+{% if padded != width %}
+                const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
+{% else %}
+                const {{ vector }} value = {{ vector }}(*(device const {{ element }}{{ step }}*)source);
+{% endif %}
+                *(threadgroup {{ vector }}*)(staged + p * {{ pitch }}u + c) = value;
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -98,12 +120,13 @@ kernel void {{ name }}(
             #pragma unroll
             for (uint i = 0u; i < {{ queries_each }}u; i++) {
 {% if matrices % parts != 0 %}
-                if (part + i * {{ parts }}u >= {{ matrices }}u) {
+                if ({{ matrix }} >= {{ matrices }}u) {
                     continue;
                 }
 {% endif %}
                 simdgroup_matrix<float, 8, 8> key;
-                simdgroup_load(key, staged + own_positions * {{ pitch }}u + (part + i * {{ parts }}u) * 8u, {{ pitch }}ul, ulong2(0ul, 0ul), true);
+                threadgroup float* source = staged + own_positions * {{ pitch }}u + {{ matrix }} * 8u;
+                simdgroup_load(key, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
                 simdgroup_multiply_accumulate(product, queries[i], key, product);
             }
             simdgroup_store(product, scores + simdgroup_id * 8u, 36ul);
@@ -113,10 +136,19 @@ kernel void {{ name }}(
             for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
-                device const {{ element }}* source = values + cached + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
-                *(threadgroup float{{ step }}*)(staged + p * {{ pitch }}u + c) = {% if padded != width %}c >= {{ width }}u ? float{{ step }}(0.0f) : {% endif %}float{{ step }}(*(device const {{ element }}{{ step }}*)source);
+                device const {{ element }}* source = cached_values + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
+{% if padded != width %}
+                const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
+{% else %}
+                const {{ vector }} value = {{ vector }}(*(device const {{ element }}{{ step }}*)source);
+{% endif %}
+                *(threadgroup {{ vector }}*)(staged + p * {{ pitch }}u + c) = value;
             }
-            // Meanwhile turn scores into weights: a lane has a position{% if parts > 1 %}, and adds up what {{ parts }} simdgroups computed of it{% endif %}.
+{% if parts > 1 %}
+            // Meanwhile turn scores into weights: a lane has a position, and adds up what {{ parts }} simdgroups computed of it.
+{% else %}
+            // Meanwhile turn scores into weights: a lane has a position.
+{% endif %}
             #pragma unroll
             for (uint i = 0u; i < 2u; i++) {
                 const uint r = simdgroup_id * 2u + i;
@@ -124,7 +156,7 @@ kernel void {{ name }}(
 {% for distance in distances %}
                 score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
-                const bool live = r >= begin && r < end && {% if parts > 1 %}lane < {{ tile }}u && {% endif %}start + lane <= limit[i];
+                const bool live = r >= begin && r < end && {{ in_tile }}start + lane <= limit[i];
                 score = live ? score * {{ scale }} : -1.0e38f;
                 const float highest = max(maximum[i], simd_max(score));
                 const float keep = exp(maximum[i] - highest);

@@ -1,5 +1,5 @@
-// Rotates {{ query_heads }} query heads and {{ key_heads }} key heads of {{ width }} by position; keys and values go to the cache of the
-// row's slot at its position, queries to q. A thread takes two channels that turn together.
+// Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
+// cache, to the row's slot and position. A thread takes two of a head's {{ width }} channels, those that turn together.
 
 // Radians a position, for each pair of channels that turns.
 constant float {{ name }}_frequencies[{{ pairs }}] = {

@@ -1,3 +1,4 @@
+{% set block = "packet" if per_block == 1 else "packet / " ~ per_block ~ "u" %}
 // Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ format }}, widened to f32. One threadgroup a row.
 struct {{ args }} {
     uint rows;
@@ -22,7 +23,7 @@ kernel void {{ name }}(
         float4 weights[{{ vectors }}];
 {% if scaled %}
         {{ format }}_decode(table_codes[id * {{ stride }}u + packet], weights);
-        const float scale = float(table_scales[id * {{ blocks }}u + packet{% if per_block > 1 %} / {{ per_block }}u{% endif %}]);
+        const float scale = float(table_scales[id * {{ blocks }}u + {{ block }}]);
 {% else %}
         {{ format }}_decode(table_values[id * {{ stride }}u + packet], weights);
 {% endif %}

@@ -18,7 +18,11 @@ kernel void {{ name }}(
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float partials[{{ simdgroups }}];
-    device const {{ vector }}* source = (device const {{ vector }}*)(x + {{ "wanted[row]" if gather else "row" }} * {{ width }}u);
+{% if gather %}
+    device const {{ vector }}* source = (device const {{ vector }}*)(x + wanted[row] * {{ width }}u);
+{% else %}
+    device const {{ vector }}* source = (device const {{ vector }}*)(x + row * {{ width }}u);
+{% endif %}
     device const {{ vector }}* gains = (device const {{ vector }}*)gain;
     device {{ vector }}* target = (device {{ vector }}*)(y + row * {{ width }}u);
 

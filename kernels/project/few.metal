@@ -1,7 +1,9 @@
+{% set exists = "row < args.rows && output < " ~ outputs ~ "u" if ragged else "row < args.rows" %}
+{% set block = "packet" if per_block == 1 else "packet / " ~ per_block ~ "u" %}
 // y = W x for a few rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
 //
-// A simdgroup computes {{ rows_per_simdgroup }} rows of W against {{ tile_rows }} rows of x. A lane takes every 32nd packet of 16 bytes and
-// decodes it once for all rows of x.
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W against {{ tile_rows }} rows of x. A lane takes every 32nd packet of 16 bytes,
+// and decodes it once for all rows of x.
 struct {{ args }} {
     uint rows;
 };
@@ -26,7 +28,10 @@ kernel void {{ name }}(
 
     float sums[{{ rows_per_simdgroup }}][{{ tile_rows }}] = {};
     for (uint packet = lane; packet < {{ packets }}u; packet += 32u) {
-        // Decode, once. Rows past the last repeat it.
+        // Decode, once.
+{% if ragged %}
+        // Rows past the last repeat it.
+{% endif %}
         float4 weights[{{ rows_per_simdgroup }}][{{ vectors }}];
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
@@ -37,7 +42,7 @@ kernel void {{ name }}(
 {% endif %}
             {{ format }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + packet], weights[r]);
 {% if scaled %}
-            const float scale = float(weight_scales[row * {{ blocks }}u + packet{% if per_block > 1 %} / {{ per_block }}u{% endif %}]);
+            const float scale = float(weight_scales[row * {{ blocks }}u + {{ block }}]);
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
                 weights[r][v] *= scale;
@@ -70,7 +75,7 @@ kernel void {{ name }}(
             const float gate = simd_sum(sums[r][t]);
             const float up = simd_sum(sums[r + 1u][t]);
             const uint output = first + r;
-            if (lane == t * {{ rows_per_simdgroup }}u + r && row < args.rows{% if ragged %} && output < {{ outputs }}u{% endif %}) {
+            if (lane == t * {{ rows_per_simdgroup }}u + r && {{ exists }}) {
 {% if bias %}
                 y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate + bias[output]) * (up + bias[output + 1u]);
 {% else %}
@@ -83,7 +88,7 @@ kernel void {{ name }}(
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
             const float sum = simd_sum(sums[r][t]);
             const uint output = first + r;
-            if (lane == t * {{ rows_per_simdgroup }}u + r && row < args.rows{% if ragged %} && output < {{ outputs }}u{% endif %}) {
+            if (lane == t * {{ rows_per_simdgroup }}u + r && {{ exists }}) {
                 y[row * {{ outputs }}u + output] {{ assign }} sum{% if bias %} + bias[output]{% endif %};
             }
         }

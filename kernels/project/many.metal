@@ -1,7 +1,9 @@
+{% set exists = "first_row + row < args.rows" ~ (" && output < " ~ outputs ~ "u" if ragged else "") %}
+{% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
 // y = W x for many rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
 //
-// A threadgroup computes {{ tile_rows }} rows of x times {{ tile_outputs }} outputs, 32 columns at a time: both are staged as f32 in
-// threadgroup memory, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
+// A threadgroup computes {{ tile_rows }} rows of x times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in threadgroup
+// memory as f32, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
 struct {{ args }} {
     uint rows;
 };
@@ -40,7 +42,10 @@ kernel void {{ name }}(
     }
 
     for (uint block = 0u; block < {{ blocks }}u; block++) {
-        // Decode 32 columns of {{ tile_outputs }} rows of W. Rows past the last repeat it; columns past the last are stored as zeros.
+        // Decode 32 columns of {{ tile_outputs }} rows of W.
+{% if ragged %}
+        // Rows past the last repeat it.
+{% endif %}
         for (uint i = thread_id; i < {{ tile_outputs * per_block }}u; i += 128u) {
 {% if per_block > 1 %}
             const uint output = i / {{ per_block }}u;
@@ -53,15 +58,19 @@ kernel void {{ name }}(
 {% else %}
             const uint row = first_output + output;
 {% endif %}
-            threadgroup float4* target = (threadgroup float4*)(tile_weights + output * {{ pitch }}u{% if per_block > 1 %} + part * {{ columns }}u{% endif %});
             float4 weights[{{ vectors }}];
-            {{ format }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + block{% if per_block > 1 %} * {{ per_block }}u + part{% endif %}], weights);
+            {{ format }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
 {% if scaled %}
             const float scale = float(weight_scales[row * {{ blocks }}u + block]);
 {% endif %}
+{% if per_block > 1 %}
+            threadgroup float* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
+{% else %}
+            threadgroup float* target = tile_weights + output * {{ pitch }}u;
+{% endif %}
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
-                target[v] = weights[v]{% if scaled %} * scale{% endif %};
+                *(threadgroup float4*)(target + 4u * v) = weights[v]{% if scaled %} * scale{% endif %};
             }
         }
         // The same columns of {{ tile_rows }} rows of x. Rows past the last repeat it.
@@ -83,8 +92,9 @@ kernel void {{ name }}(
             }
             #pragma unroll
             for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
+                threadgroup float* source = tile_weights + (own_output + j * 8u) * {{ pitch }}u + k;
                 simdgroup_matrix<float, 8, 8> right;
-                simdgroup_load(right, tile_weights + (own_output + j * 8u) * {{ pitch }}u + k, {{ pitch }}ul, ulong2(0ul, 0ul), true);
+                simdgroup_load(right, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
                 #pragma unroll
                 for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
                     simdgroup_multiply_accumulate(sums[i][j], left[i], right, sums[i][j]);
@@ -99,7 +109,8 @@ kernel void {{ name }}(
     for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
         #pragma unroll
         for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
-            simdgroup_store(sums[i][j], tile + (own_row + i * 8u) * {{ tile_outputs + 4 }}u + own_output + j * 8u, {{ tile_outputs + 4 }}ul);
+            const uint place = (own_row + i * 8u) * {{ tile_outputs + 4 }}u + own_output + j * 8u;
+            simdgroup_store(sums[i][j], tile + place, {{ tile_outputs + 4 }}ul);
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -110,7 +121,7 @@ kernel void {{ name }}(
         const uint row = i / {{ tile_outputs // 2 }}u;
         const uint column = i % {{ tile_outputs // 2 }}u * 2u;
         const uint output = first_output + column;
-        if (first_row + row < args.rows{% if ragged %} && output < {{ outputs }}u{% endif %}) {
+        if ({{ exists }}) {
             const float gate = tile[row * {{ tile_outputs + 4 }}u + column]{% if bias %} + bias[output]{% endif %};
             const float up = tile[row * {{ tile_outputs + 4 }}u + column + 1u]{% if bias %} + bias[output + 1u]{% endif %};
             y[(first_row + row) * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
@@ -121,8 +132,9 @@ kernel void {{ name }}(
         const uint row = i / {{ tile_outputs }}u;
         const uint column = i % {{ tile_outputs }}u;
         const uint output = first_output + column;
-        if (first_row + row < args.rows{% if ragged %} && output < {{ outputs }}u{% endif %}) {
-            y[(first_row + row) * {{ outputs }}u + output] {{ assign }} tile[row * {{ tile_outputs + 4 }}u + column]{% if bias %} + bias[output]{% endif %};
+        if ({{ exists }}) {
+            const float sum = tile[row * {{ tile_outputs + 4 }}u + column];
+            y[(first_row + row) * {{ outputs }}u + output] {{ assign }} sum{% if bias %} + bias[output]{% endif %};
         }
     }
 {% endif %}

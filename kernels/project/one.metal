@@ -1,7 +1,14 @@
+{% set start = "part * 32u + lane" if split > 1 else "lane" %}
+{% set block = "packet" if per_block == 1 else "packet / " ~ per_block ~ "u" %}
 // y = W x for one row of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
 //
-// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once{% if split > 1 %}, and {{ split }} simdgroups share them by columns{% endif %}. A lane
-// takes every {{ 32 * split }}th packet of 16 bytes, straight to registers; what it loads of x serves all its rows.
+{% if split > 1 %}
+// {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A lane takes every {{ 32 * split }}th packet
+// of 16 bytes, straight to registers; what it loads of x serves all its rows.
+{% else %}
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once. A lane takes every 32nd packet of 16 bytes, straight to registers;
+// what it loads of x serves all its rows.
+{% endif %}
 struct {{ args }} {
     uint rows;
 };
@@ -33,8 +40,11 @@ kernel void {{ name }}(
 {% endif %}
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint packet = {{ "part * 32u + lane" if split > 1 else "lane" }}; packet < {{ packets }}u; packet += {{ 32 * split }}u) {
-        // Weights first: all loads are under way before the first is needed. Rows past the last repeat it.
+    for (uint packet = {{ start }}; packet < {{ packets }}u; packet += {{ 32 * split }}u) {
+        // Weights first: all loads are under way before the first is needed.
+{% if ragged %}
+        // Rows past the last repeat it.
+{% endif %}
         uint4 codes[{{ rows_per_simdgroup }}];
 {% if scaled %}
         float scales[{{ rows_per_simdgroup }}];
@@ -48,7 +58,7 @@ kernel void {{ name }}(
 {% endif %}
             codes[r] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
 {% if scaled %}
-            scales[r] = float(weight_scales[row * {{ blocks }}u + packet{% if per_block > 1 %} / {{ per_block }}u{% endif %}]);
+            scales[r] = float(weight_scales[row * {{ blocks }}u + {{ block }}]);
 {% endif %}
         }
 
@@ -83,26 +93,31 @@ kernel void {{ name }}(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if activation %}
+
+    // Rows alternate gate, up; a thread finishes a pair of them.
     const uint own = thread_id * 2u;
+    const uint at = own / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
     const uint output = group * {{ group_outputs }}u + own;
     if (own < {{ group_outputs }}u{% if ragged %} && output < {{ outputs }}u{% endif %}) {
         float gate = {{ "bias[output]" if bias else "0.0f" }};
         float up = {{ "bias[output + 1u]" if bias else "0.0f" }};
         #pragma unroll
         for (uint p = 0u; p < {{ split }}u; p++) {
-            const uint at = (own / {{ rows_per_simdgroup }}u * {{ split }}u + p) * {{ rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
-            gate += partials[at];
-            up += partials[at + 1u];
+            gate += partials[at + p * {{ rows_per_simdgroup }}u];
+            up += partials[at + p * {{ rows_per_simdgroup }}u + 1u];
         }
         y[output / 2u] = {{ activation }}(gate) * up;
     }
 {% else %}
+
+    // A thread finishes a row.
+    const uint at = thread_id / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + thread_id % {{ rows_per_simdgroup }}u;
     const uint output = group * {{ group_outputs }}u + thread_id;
     if (thread_id < {{ group_outputs }}u{% if ragged %} && output < {{ outputs }}u{% endif %}) {
         float sum = {{ "bias[output]" if bias else "0.0f" }};
         #pragma unroll
         for (uint p = 0u; p < {{ split }}u; p++) {
-            sum += partials[(thread_id / {{ rows_per_simdgroup }}u * {{ split }}u + p) * {{ rows_per_simdgroup }}u + thread_id % {{ rows_per_simdgroup }}u];
+            sum += partials[at + p * {{ rows_per_simdgroup }}u];
         }
         y[output] {{ assign }} sum;
     }

@@ -19,7 +19,11 @@ constexpr half operator""h(long double value) {
     return half(value);
 }
 
-// Vectors, and their constructors. `float4(...)` is a macro's call; `float4 x` is no call, and means the type.
+// Metal has no such type, and refuses what names it.
+#define double metal_has_no_double
+
+// Vectors, and their constructors. `float4(...)` is a macro's call; `float4 x` is no call, and means the type. What is
+// deleted would be found by making vectors of scalars, which clang does on its own.
 #define VECTORS(T)                                        \
     typedef T T##2 __attribute__((ext_vector_type(2)));   \
     typedef T T##3 __attribute__((ext_vector_type(3)));   \
@@ -30,11 +34,14 @@ constexpr half operator""h(long double value) {
     T##3 make_##T##3(T);                                  \
     T##3 make_##T##3(T, T, T);                            \
     T##3 make_##T##3(T##3);                               \
+    T##3 make_##T##3(T, T) = delete;                      \
     T##4 make_##T##4(T);                                  \
     T##4 make_##T##4(T, T, T, T);                         \
     T##4 make_##T##4(T##2, T##2);                         \
     T##4 make_##T##4(T##3, T);                            \
-    T##4 make_##T##4(T##4);
+    T##4 make_##T##4(T##4);                               \
+    T##4 make_##T##4(T, T) = delete;                      \
+    T##4 make_##T##4(T, T, T) = delete;
 
 VECTORS(char)
 VECTORS(uchar)
@@ -70,11 +77,15 @@ half4 make_half4(float4);
 
 namespace metal {
 
-template <class To, class From>
-To as_type(From value) {
-    static_assert(sizeof(To) == sizeof(From), "as_type keeps the size");
-    return __builtin_bit_cast(To, value);
-}
+template <bool>
+struct only_if {};
+template <>
+struct only_if<true> {
+    typedef void yes;
+};
+
+template <class To, class From, class = typename only_if<sizeof(To) == sizeof(From)>::yes>
+To as_type(From value);
 
 // Arithmetic. Arguments of one call have one type.
 #define SAME_TYPE(T)  \

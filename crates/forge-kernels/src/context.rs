@@ -286,7 +286,7 @@ struct RotateContext<'a> {
     magnitude: f32,
     /// Of the cache.
     element: &'static str,
-    /// The frequencies, eight a line.
+    /// The frequencies, six a line.
     table: Vec<String>,
     /// Frequencies.
     pairs: usize,
@@ -310,7 +310,7 @@ impl<'a> RotateContext<'a> {
             pairing: spec.pairing,
             magnitude: spec.rotation.magnitude,
             element: element(spec.cache).0,
-            table: spec.rotation.frequencies.chunks(8).map(line).collect(),
+            table: spec.rotation.frequencies.chunks(6).map(line).collect(),
             pairs: spec.rotation.frequencies.len(),
             half: spec.width / 2,
             row_pairs: row_width / 2,

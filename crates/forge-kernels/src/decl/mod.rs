@@ -24,6 +24,8 @@ mod grid;
 mod parse;
 mod token;
 
+use std::fmt;
+
 pub use grid::Expr;
 pub(crate) use token::{Kind, tokenize};
 
@@ -81,6 +83,18 @@ impl KernelDecl {
     }
 }
 
+/// The declaration as people read it.
+impl fmt::Display for KernelDecl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KernelDecl { name, threads, threadgroup_bytes, grid: [x, y, z], .. } = self;
+        writeln!(f, "{name}: [{x}, {y}, {z}] groups of {threads} threads, {threadgroup_bytes} bytes each")?;
+        for Buffer { name, element, written, slot } in &self.buffers {
+            writeln!(f, "  {slot:2} {:7} {element} {name}", if *written { "written" } else { "read" })?;
+        }
+        write!(f, "  {:2} scalars {}", self.buffers.len(), self.scalars.join(", "))
+    }
+}
+
 /// One buffer of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
@@ -124,7 +138,7 @@ pub enum DeclFault {
     #[error("`{name}` is a second kernel; a text has one")]
     SecondKernel { name: String },
     #[error("expected {expected}, found {found}")]
-    Syntax { expected: &'static str, found: String },
+    Syntax { expected: String, found: String },
     #[error("the comment, the bracket or the parenthesis that opens here is not closed")]
     Unclosed,
     #[error("kernel `{kernel}` has no grid: put `// grid: <x>, <y>, <z>` directly above it")]

@@ -85,8 +85,9 @@ impl<'a> Parser<'a> {
         self.peek().or(self.tokens.last().copied()).map_or(1, |token| token.line)
     }
 
-    fn expected<T>(&self, expected: &'static str) -> Result<T> {
+    fn expected<T>(&self, expected: &str) -> Result<T> {
         let found = self.peek().map_or("the end of the text".to_owned(), |token| format!("`{}`", token.text));
+        let expected = expected.to_owned();
         Err(DeclError { line: self.line(), fault: DeclFault::Syntax { expected, found } })
     }
 
@@ -107,7 +108,7 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, text: &'static str) -> Result<()> {
-        if self.accept(text) { Ok(()) } else { self.expected(text) }
+        if self.accept(text) { Ok(()) } else { self.expected(&format!("`{text}`")) }
     }
 
     fn number(&mut self, expected: &'static str) -> Result<u32> {
@@ -180,7 +181,7 @@ impl<'a> Parser<'a> {
         self.expect("struct")?;
         let name = self.word("the name of a struct")?.text;
         if !self.is_symbol(0, "{") {
-            return self.expected("{");
+            return self.expected("`{`");
         }
         let mut fields = Vec::new();
         let mut inner = Parser { tokens: self.bracketed()?, at: 0 };
@@ -222,7 +223,7 @@ impl<'a> Parser<'a> {
         }
 
         if !self.is_symbol(0, "(") {
-            return self.expected("(");
+            return self.expected("`(`");
         }
         let Signature { buffers, scalars, builtins } = signature(self.bracketed()?, name, line, structs)?;
         if buffers.len() + 1 > KernelDecl::MOST_SLOTS {
@@ -241,7 +242,7 @@ impl<'a> Parser<'a> {
         }
 
         if !self.is_symbol(0, "{") {
-            return self.expected("{");
+            return self.expected("`{`");
         }
         let bytes = threadgroup_bytes(self.bracketed()?)?;
         if bytes > u64::from(KernelDecl::MOST_THREADGROUP_BYTES) {
@@ -273,11 +274,12 @@ fn signature(tokens: &[Token<'_>], kernel: &str, line: u32, structs: &[Struct<'_
     let (mut buffers, mut builtins) = (Vec::new(), Vec::new());
     let mut scalars: Option<Vec<String>> = None;
     parser.skip_comments();
-    while let Some(first) = parser.peek() {
-        let line = first.line;
+    while parser.peek().is_some() {
+        let constant_first = parser.accept("const");
+        let line = parser.line();
         let fault = |fault| Err(DeclError { line, fault });
         let next = buffers.len() as u32 + u32::from(scalars.is_some());
-        match first.text {
+        match parser.peek().map_or("", |token| token.text) {
             "device" => {
                 let (element, constant) = parser.pointee("*")?;
                 let name = parser.word("the name of a buffer")?.text.to_owned();
@@ -288,7 +290,7 @@ fn signature(tokens: &[Token<'_>], kernel: &str, line: u32, structs: &[Struct<'_
                 if scalars.is_some() {
                     return fault(DeclFault::AfterScalars { name });
                 }
-                buffers.push(Buffer { name, element, written: !constant, slot });
+                buffers.push(Buffer { name, element, written: !(constant || constant_first), slot });
             }
             "constant" => {
                 let (element, _) = parser.pointee("&")?;
@@ -332,11 +334,10 @@ impl Parser<'_> {
     /// `device const float*`: the element, and whether it is constant.
     fn pointee(&mut self, sign: &'static str) -> Result<(String, bool)> {
         self.at += 1;
-        let before = self.accept("const");
+        let constant = self.accept("const");
         let element = self.word("the type of a buffer's elements")?.text.to_owned();
-        let after = self.accept("const");
         self.expect(sign)?;
-        Ok((element, before || after))
+        Ok((element, constant))
     }
 
     fn attribute(&mut self, name: &str) -> Result<()> {
