@@ -275,7 +275,7 @@ fn rotate_append_turns_pairs_and_fills_the_cache() {
             }
             let (pair, first, other) = match pairing {
                 Pairing::Half => (channel % pairs, channel < pairs, (channel + pairs) % (2 * pairs)),
-                Pairing::Interleaved => (channel / 2, channel % 2 == 0, channel ^ 1),
+                Pairing::Interleaved => (channel / 2, channel.is_multiple_of(2), channel ^ 1),
             };
             let angle = f64::from(positions[row] as f32 * frequencies[pair]);
             let sign = if first { -1.0 } else { 1.0 };

@@ -19,24 +19,42 @@ pub enum Level {
 }
 
 impl Level {
+    /// Every level of this kind of machine, best first.
+    const ALL: &[Level] = &[
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon,
+        Level::Portable,
+    ];
+
     /// The levels that this machine has, best first.
     pub fn available() -> Vec<Level> {
-        let mut levels = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
-            if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
-                levels.push(Level::Avx512);
+        Level::ALL.iter().copied().filter(|level| level.is_here()).collect()
+    }
+
+    fn is_here(self) -> bool {
+        match self {
+            Level::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                use std::arch::is_x86_feature_detected as has;
+                has!("avx2") && has!("fma") && has!("f16c")
             }
-            if avx2 {
-                levels.push(Level::Avx2);
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                use std::arch::is_x86_feature_detected as has;
+                Level::Avx2.is_here()
+                    && has!("avx512f")
+                    && has!("avx512bw")
+                    && has!("avx512dq")
+                    && has!("avx512vl")
             }
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => true,
         }
-        #[cfg(target_arch = "aarch64")]
-        levels.push(Level::Neon);
-        levels.push(Level::Portable);
-        levels
     }
 
     /// The best level, or the one that `FORGE_CPU` names.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+pub mod reference;
+
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{CpuDevice, Format};
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Span};
