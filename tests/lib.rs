@@ -88,21 +88,20 @@ pub struct Built {
     pub program: PathBuf,
 }
 
-/// Every model in every format, compiled and built once for each test binary.
+/// Every model in every format, and a model of odd sizes, compiled and built once for each test binary.
 pub fn all_built() -> &'static [Built] {
     static BUILT: OnceLock<Vec<Built>> = OnceLock::new();
     BUILT.get_or_init(|| {
         let workspace = scratch().join("crates");
         let mut crates = Vec::new();
-        for model_name in models() {
+        let mut checkpoints: Vec<(String, PathBuf)> =
+            models().into_iter().map(|name| (name.clone(), model(&name))).collect();
+        checkpoints.push((ODD.to_owned(), odd()));
+        for (model_name, checkpoint) in checkpoints {
             for format in FORMATS {
                 let name = format!("{model_name}-{format}").replace('_', "-");
                 let directory = workspace.join(&name);
-                let (checkpoint, out) =
-                    (model(&model_name).display().to_string(), directory.display().to_string());
-                let arguments =
-                    ["compile", &checkpoint, "-o", &out, "--quant", format, "--name", &name, "--force"];
-                run(Command::new(forge()).args(arguments));
+                compile(&checkpoint, &directory, format, &name);
                 crates.push((model_name.clone(), format.to_owned(), directory, name));
             }
         }
@@ -117,18 +116,57 @@ pub fn all_built() -> &'static [Built] {
     })
 }
 
+/// The model of odd sizes.
+pub const ODD: &str = "odd";
+
+/// A checkpoint whose sizes are multiples of nothing: what no real model has, and every bound of a kernel needs.
+fn odd() -> PathBuf {
+    let directory = scratch().join(ODD);
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+        "hidden_size": 90, "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 10,
+        "intermediate_size": 51, "vocab_size": 301, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": false,
+        "mlp_bias": false, "bos_token_id": 256, "eos_token_id": 257,
+    });
+    xtask::random_model::write(&config, None, &directory).unwrap_or_else(|error| panic!("{error}"));
+    directory
+}
+
+/// Compiles a checkpoint. Files that have not changed keep their times, so that cargo builds only what has.
+fn compile(checkpoint: &Path, directory: &Path, format: &str, name: &str) {
+    let fresh = tempfile::tempdir().expect("a temporary directory");
+    let out = fresh.path().join(name);
+    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
+    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--quant", format, "--name", name]));
+    update(&out, directory);
+}
+
+/// Makes `to` hold what `from` holds, touching only files that differ.
+fn update(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("the build folder is writable");
+    for entry in std::fs::read_dir(from).expect("it was just written").flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if source.is_dir() {
+            update(&source, &target);
+            continue;
+        }
+        let mut bytes = std::fs::read(&source).expect("it was just written");
+        if entry.file_name() == "Cargo.toml" {
+            // A crate that forge wrote is a workspace of its own; here it is a member.
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let (package, _) = text.split_once("[profile.release]").expect("the manifest has a profile");
+            bytes = package.as_bytes().to_vec();
+        }
+        if std::fs::read(&target).ok().as_ref() != Some(&bytes) {
+            std::fs::write(&target, bytes).expect("the build folder is writable");
+        }
+    }
+}
+
 /// Builds crates as members of one workspace; gives their programs by name.
 fn build_together<'a>(workspace: &Path, members: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
-    let mut list = Vec::new();
-    for name in members {
-        // A crate that forge wrote is a workspace of its own; here it is a member.
-        let manifest = workspace.join(name).join("Cargo.toml");
-        let text = std::fs::read_to_string(&manifest)
-            .unwrap_or_else(|error| panic!("{}: {error}", manifest.display()));
-        let (package, _) = text.split_once("[profile.release]").expect("the manifest has a profile");
-        std::fs::write(&manifest, package).expect("the build folder is writable");
-        list.push(format!("{name:?}"));
-    }
+    let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
     // The same versions as this project's own build, so that dependencies come from one list.

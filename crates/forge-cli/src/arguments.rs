@@ -9,7 +9,9 @@ use std::path::PathBuf;
 /// every shape, its memory is known to the byte, and it can prove on your machine that it computes the model.
 #[derive(Debug, Parser)]
 #[command(name = "forge", version, arg_required_else_help = true)]
-#[command(after_help = "Start here:\n  forge run <model> -- generate -p \"Once upon a time\"\n  forge compile <model> -o out && cd out && cargo run --release -- generate -p \"Once upon a time\"")]
+#[command(
+    after_help = "Start here:\n  forge run <model> -- generate -p \"Once upon a time\"\n  forge compile <model> -o out && cd out && cargo run --release -- generate -p \"Once upon a time\""
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -29,7 +29,9 @@ impl Directory {
             return Ok(Directory::at(path));
         }
         if path.is_file() {
-            return Err(Failure::other(format!("{model} is a file; a checkpoint is a directory with config.json in it")));
+            return Err(Failure::other(format!(
+                "{model} is a file; a checkpoint is a directory with config.json in it"
+            )));
         }
         match in_hub_cache(model) {
             Some(snapshot) => Ok(Directory::at(snapshot)),
@@ -93,7 +95,8 @@ impl Checkpoint for Directory {
 
 /// Whether a name could be a hub repository's, `owner/name`.
 fn is_repository(name: &str) -> bool {
-    let plain = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    let plain =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     name.split_once('/').is_some_and(|(owner, name)| plain(owner) && plain(name))
 }
 

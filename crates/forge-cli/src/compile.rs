@@ -32,7 +32,12 @@ pub(crate) struct Planned {
 }
 
 /// `forge compile`.
-pub(crate) fn command(arguments: &CompileArguments, out: &Path, force: bool, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn command(
+    arguments: &CompileArguments,
+    out: &Path,
+    force: bool,
+    as_json: bool,
+) -> Result<(), Failure> {
     let planned = compile(arguments, out, force)?;
     if as_json {
         let summary = summary(&planned, out);
@@ -62,15 +67,26 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
         command: command_line(arguments),
         version: env!("CARGO_PKG_VERSION"),
     };
-    let files = forge_metal::render(plan, &crate_options).map_err(|error| Failure::other(error.to_string()))?;
+    let files =
+        forge_metal::render(plan, &crate_options).map_err(|error| Failure::other(error.to_string()))?;
     for (path, bytes) in &files {
         staging.write(path, bytes)?;
     }
     let lines = |ours: bool| {
-        let texts = files.iter().filter(|(path, _)| path.starts_with("src/runtime/") != ours && path.starts_with("src/"));
+        let texts = files
+            .iter()
+            .filter(|(path, _)| path.starts_with("src/runtime/") != ours && path.starts_with("src/"));
         texts.map(|(_, bytes)| bytes.iter().filter(|byte| **byte == b'\n').count() as u64).sum::<u64>()
     };
-    terminal::stage("Rendering", &format!("{}  {} lines of your model, {} of runtime", out.display(), grouped(lines(true)), grouped(lines(false))));
+    terminal::stage(
+        "Rendering",
+        &format!(
+            "{}  {} lines of your model, {} of runtime",
+            out.display(),
+            grouped(lines(true)),
+            grouped(lines(false))
+        ),
+    );
     for file in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
         copy(checkpoint, file, &staging)?;
     }
@@ -95,23 +111,26 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
     let name = arguments.name.clone().unwrap_or_else(|| checkpoint.name(&arguments.model));
     let root = checkpoint.root().to_owned();
     let faults = |faults| Failure::Faults { faults, root: root.clone() };
-    let frontend = forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
+    let frontend =
+        forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
     let opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     say_model(&opened);
-    let plan = forge_planner::plan(&opened.graph, &options).map_err(|faults| Failure::Faults { faults, root })?;
+    let plan =
+        forge_planner::plan(&opened.graph, &options).map_err(|faults| Failure::Faults { faults, root })?;
     Ok(Planned { checkpoint, opened, options, plan, name })
 }
 
 fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
     let formats = || Format::ALL.map(Format::name).join(", ");
-    let quant = Quant::from_name(&arguments.quant)
-        .ok_or_else(|| Failure::misuse(format!("--quant {}: no such format; there are keep, {}", arguments.quant, formats())))?;
+    let quant = Quant::from_name(&arguments.quant).ok_or_else(|| {
+        Failure::misuse(format!("--quant {}: no such format; there are keep, {}", arguments.quant, formats()))
+    })?;
     let cache = match &arguments.kv {
         None => None,
         Some(name) => Some(
-            Format::from_name(name)
-                .filter(|format| matches!(format, Format::F32 | Format::F16))
-                .ok_or_else(|| Failure::misuse(format!("--kv {name}: keys and values are cached as f32 or f16")))?,
+            Format::from_name(name).filter(|format| matches!(format, Format::F32 | Format::F16)).ok_or_else(
+                || Failure::misuse(format!("--kv {name}: keys and values are cached as f32 or f16")),
+            )?,
         ),
     };
     let slots = usize::from(arguments.slots);
@@ -122,23 +141,31 @@ fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
 fn pack(planned: &Planned, directory: &Path) -> Result<(), Failure> {
     let Planned { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
-    let bytes = |weight: &forge_ir::Weight| weight.format.planes()[0].element.bytes() as u64 * weight.shape.iter().product::<usize>() as u64;
+    let bytes = |weight: &forge_ir::Weight| {
+        weight.format.planes()[0].element.bytes() as u64 * weight.shape.iter().product::<usize>() as u64
+    };
     let before: u64 = graph.weights.iter().map(bytes).sum();
     let path = directory.join(WEIGHTS);
     let mut file = File::create(&path).map_err(|error| Failure::write(&path, &error))?;
     let bar = terminal::bytes_bar("Packing", plan.weight_bytes());
-    let source = Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));
+    let source =
+        Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));
     let summary = forge_weights::write(graph, &plan.weights, &source, &mut file, &mut |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.written);
     });
     bar.finish_and_clear();
-    let summary = summary.map_err(|fault| Failure::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
+    let summary = summary
+        .map_err(|fault| Failure::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
     let seconds = started.elapsed().as_secs_f64();
     terminal::stage("Packing", &format!("{} → {}   {seconds:.1} s", size(before), size(summary.bytes)));
     let worst = summary.weights.iter().max_by(|a, b| a.error.total_cmp(&b.error));
     if let Some(worst) = worst.filter(|worst| worst.error > 0.0) {
-        terminal::more(&format!("largest error: {:.2}% of the size of {}'s numbers", 100.0 * worst.error, worst.name));
+        terminal::more(&format!(
+            "largest error: {:.2}% of the size of {}'s numbers",
+            100.0 * worst.error,
+            worst.name
+        ));
     }
     Ok(())
 }
@@ -149,11 +176,16 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(), Failure> {
     let written = Directory::at(staging.path().to_owned());
     let failed = |fault: forge_ir::Diagnostic| Failure::other(format!("golden.json: {fault}"));
     let started = Instant::now();
-    let packed = PackedFile::open(&opened.graph, &plan.weights, |offset, out| written.read(WEIGHTS, offset, out));
+    let packed =
+        PackedFile::open(&opened.graph, &plan.weights, |offset, out| written.read(WEIGHTS, offset, out));
     let packed = packed.map_err(failed)?;
-    let sequences = forge_reference::sequences(plan.model.vocabulary, plan.context, parameters(&opened.graph));
+    let sequences =
+        forge_reference::sequences(plan.model.vocabulary, plan.context, parameters(&opened.graph));
     let rows: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
-    let spinner = terminal::spinner("Certifying", &format!("reference logits of {} texts, {rows} tokens", sequences.len()));
+    let spinner = terminal::spinner(
+        "Certifying",
+        &format!("reference logits of {} texts, {rows} tokens", sequences.len()),
+    );
     let golden = forge_reference::golden(&opened.graph, &packed, &sequences);
     spinner.finish_and_clear();
     let golden = golden.map_err(failed)?;
@@ -165,7 +197,10 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(), Failure> {
     });
     staging.write("golden.json", format!("{text}\n").as_bytes())?;
     let seconds = started.elapsed().as_secs_f64();
-    terminal::stage("Certifying", &format!("reference logits of {} texts, {rows} tokens   {seconds:.1} s", golden.len()));
+    terminal::stage(
+        "Certifying",
+        &format!("reference logits of {} texts, {rows} tokens   {seconds:.1} s", golden.len()),
+    );
     Ok(())
 }
 
@@ -212,35 +247,47 @@ fn say_model(opened: &Opened) {
     let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let (architecture, layers) = (&graph.model.architecture, graph.layers.len());
     let parameters = count(parameters(graph));
-    terminal::stage("Reading", &format!("{architecture} · {layers} layers · {parameters} parameters · {}, {files}", formats.join(" and ")));
+    terminal::stage(
+        "Reading",
+        &format!(
+            "{architecture} · {layers} layers · {parameters} parameters · {}, {files}",
+            formats.join(" and ")
+        ),
+    );
 }
 
 fn say_plan(plan: &Plan) {
     let counts = plan.counts(Regime::One, false);
     let layers: usize = counts.dispatches_per_layer.iter().sum();
     let per_layer = counts.dispatches_per_layer.first().copied().unwrap_or(0);
-    terminal::stage("Planning", &format!(
-        "{} dispatches a token: {per_layer} a layer and {} · {} barriers · {} kernels · scratch {}",
-        counts.dispatches,
-        counts.dispatches - layers,
-        counts.barriers,
-        plan.kernels.len(),
-        size(plan.arena_bytes as u64),
-    ));
+    terminal::stage(
+        "Planning",
+        &format!(
+            "{} dispatches a token: {per_layer} a layer and {} · {} barriers · {} kernels · scratch {}",
+            counts.dispatches,
+            counts.dispatches - layers,
+            counts.barriers,
+            plan.kernels.len(),
+            size(plan.arena_bytes as u64),
+        ),
+    );
 }
 
 fn say_ready(plan: &Plan, out: &Path, started: Instant) {
     let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
     let cache = plan.cache_bytes_per_position() as u64 * plan.context as u64 * plan.slots as u64;
-    terminal::stage("Ready", &format!(
-        "in {:.1} s.  At context {}: {} weights + {} cache + {} scratch = {}",
-        started.elapsed().as_secs_f64(),
-        grouped(plan.context as u64),
-        size(weights),
-        size(cache),
-        size(scratch),
-        size(weights + cache + scratch),
-    ));
+    terminal::stage(
+        "Ready",
+        &format!(
+            "in {:.1} s.  At context {}: {} weights + {} cache + {} scratch = {}",
+            started.elapsed().as_secs_f64(),
+            grouped(plan.context as u64),
+            size(weights),
+            size(cache),
+            size(scratch),
+            size(weights + cache + scratch),
+        ),
+    );
     terminal::stage("Next", &format!("cd {} && cargo run --release -- generate -p \"Hello\"", out.display()));
 }
 

@@ -18,14 +18,18 @@ pub(crate) fn doctor() -> Result<(), Failure> {
     let mut findings = vec![
         Finding {
             name: "cargo",
-            found: version("cargo", &["--version"]).ok_or_else(|| "install Rust 1.90 or later: https://rustup.rs".to_owned()),
+            found: version("cargo", &["--version"])
+                .ok_or_else(|| "install Rust 1.90 or later: https://rustup.rs".to_owned()),
             needed_for: "building what forge writes",
             required: true,
         },
         Finding {
             name: "clang",
             found: forge_kernels::check::find_clang()
-                .and_then(|clang| version(&clang.to_string_lossy(), &["--version"]).map(|text| format!("{text} ({})", clang.display())))
+                .and_then(|clang| {
+                    version(&clang.to_string_lossy(), &["--version"])
+                        .map(|text| format!("{text} ({})", clang.display()))
+                })
                 .ok_or_else(|| clang_advice().to_owned()),
             needed_for: "forge verify: executing Metal kernels on this CPU",
             required: false,
@@ -34,24 +38,25 @@ pub(crate) fn doctor() -> Result<(), Failure> {
     findings.push(Finding {
         name: "Metal",
         found: match cfg!(target_os = "macos") {
-            true => version("xcrun", &["--find", "metal"]).ok_or_else(|| "no offline compiler: kernels are compiled when the program starts".to_owned()),
+            true => version("xcrun", &["--find", "metal"]).ok_or_else(|| {
+                "no offline compiler: kernels are compiled when the program starts".to_owned()
+            }),
             false => Err("only on a Mac; here programs run on the CPU".to_owned()),
         },
         needed_for: "running on the GPU",
         required: false,
     });
-    findings.push(Finding {
-        name: "CPU",
-        found: Ok(cpu()),
-        needed_for: "running anywhere",
-        required: true,
-    });
+    findings.push(Finding { name: "CPU", found: Ok(cpu()), needed_for: "running anywhere", required: true });
     let mut well = true;
     for finding in &findings {
         match &finding.found {
             Ok(what) => anstream::println!("  {:<7} {what}", finding.name),
             Err(advice) => {
-                anstream::println!("  {:<7} not found, needed for {}: {advice}", finding.name, finding.needed_for);
+                anstream::println!(
+                    "  {:<7} not found, needed for {}: {advice}",
+                    finding.name,
+                    finding.needed_for
+                );
                 well &= !finding.required;
             }
         }
@@ -61,11 +66,16 @@ pub(crate) fn doctor() -> Result<(), Failure> {
 
 /// What to type to get clang.
 pub(crate) fn clang_advice() -> &'static str {
-    if cfg!(target_os = "macos") { "xcode-select --install" } else { "sudo apt-get install clang-19 (or any clang from 15 on)" }
+    if cfg!(target_os = "macos") {
+        "xcode-select --install"
+    } else {
+        "sudo apt-get install clang-19 (or any clang from 15 on)"
+    }
 }
 
 fn version(program: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let output =
+        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().next().map(|line| line.trim().to_owned())
 }

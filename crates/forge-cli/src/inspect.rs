@@ -33,7 +33,9 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
     };
     // Whoever reads may have seen enough (`| head`); that is no failure.
     match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::other(format!("standard output: {error}"))),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::other(format!("standard output: {error}")))
+        }
         _ => Ok(()),
     }
 }
@@ -42,11 +44,22 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
 fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Failure> {
     let checkpoint = Directory::find(&arguments.model)?;
     let root = checkpoint.root().to_owned();
-    let tensors = Tensors::open(&checkpoint).map_err(|faults| Failure::Faults { faults, root: root.clone() })?;
-    let files: Vec<(String, u64)> = checkpoint.files().into_iter().map(|file| { let bytes = checkpoint.len(&file).unwrap_or(0); (file, bytes) }).collect();
+    let tensors =
+        Tensors::open(&checkpoint).map_err(|faults| Failure::Faults { faults, root: root.clone() })?;
+    let files: Vec<(String, u64)> = checkpoint
+        .files()
+        .into_iter()
+        .map(|file| {
+            let bytes = checkpoint.len(&file).unwrap_or(0);
+            (file, bytes)
+        })
+        .collect();
     if as_json {
         let files: std::collections::BTreeMap<_, _> = files.into_iter().collect();
-        return Ok(format!("{:#}\n", json!({"root": root.display().to_string(), "files": files, "tensors": tensors})));
+        return Ok(format!(
+            "{:#}\n",
+            json!({"root": root.display().to_string(), "files": files, "tensors": tensors})
+        ));
     }
     let mut text = format!("checkpoint {}\n", root.display());
     for (file, bytes) in files {
@@ -57,7 +70,13 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Fai
     for tensor in tensors.iter() {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
         numbers += tensor.shape.iter().map(|size| *size as u64).product::<u64>();
-        text.push_str(&format!("  {:<5} {:<14} {}  ({})\n", tensor.dtype, format!("[{}]", shape.join(", ")), tensor.name, tensor.file));
+        text.push_str(&format!(
+            "  {:<5} {:<14} {}  ({})\n",
+            tensor.dtype,
+            format!("[{}]", shape.join(", ")),
+            tensor.name,
+            tensor.file
+        ));
     }
     text.push_str(&format!("{} numbers\n", grouped(numbers)));
     Ok(text)

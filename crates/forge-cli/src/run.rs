@@ -28,7 +28,10 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
     let program = build::build(&crate_directory, Some(&cache.join("target")))?;
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= 1.0 {
-        terminal::stage("Built", &format!("in {seconds:.0} s; the next build of any model takes a fraction of it"));
+        terminal::stage(
+            "Built",
+            &format!("in {seconds:.0} s; the next build of any model takes a fraction of it"),
+        );
     }
     let status = Command::new(&program)
         .args(program_arguments)
@@ -44,11 +47,21 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
 /// Where compiled crates are kept: `$FORGE_CACHE`, or `forge` in the user's cache directory.
 fn cache_directory() -> Result<PathBuf, Failure> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let in_home = || variable("HOME").map(|home| if cfg!(target_os = "macos") { home.join("Library/Caches/forge") } else { home.join(".cache/forge") });
+    let in_home = || {
+        variable("HOME").map(|home| {
+            if cfg!(target_os = "macos") {
+                home.join("Library/Caches/forge")
+            } else {
+                home.join(".cache/forge")
+            }
+        })
+    };
     variable("FORGE_CACHE")
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("forge")))
         .or_else(in_home)
-        .ok_or_else(|| Failure::other("there is no HOME to keep compiled crates in; set FORGE_CACHE to a directory"))
+        .ok_or_else(|| {
+            Failure::other("there is no HOME to keep compiled crates in; set FORGE_CACHE to a directory")
+        })
 }
 
 /// Everything that a compiled crate depends on.

@@ -49,7 +49,9 @@ pub(crate) fn bytes_bar(verb: &str, total: u64) -> ProgressBar {
 /// A bar over steps.
 pub(crate) fn steps_bar(verb: &str, total: u64) -> ProgressBar {
     let bar = bytes_bar(verb, total);
-    if let Ok(style) = ProgressStyle::with_template("  {prefix:<10.green.bold} {bar:30.cyan} {pos} of {len}  {eta} left  {msg}") {
+    if let Ok(style) = ProgressStyle::with_template(
+        "  {prefix:<10.green.bold} {bar:30.cyan} {pos} of {len}  {eta} left  {msg}",
+    ) {
         bar.set_style(style.progress_chars("██░"));
     }
     bar
@@ -71,13 +73,17 @@ pub(crate) fn spinner(verb: &str, what: &str) -> ProgressBar {
 pub(crate) fn faults(faults: &[Diagnostic], root: &std::path::Path) {
     let styled = anstream::stderr().as_inner().is_terminal();
     for fault in faults {
-        let mut report = Report::error().with_code(fault.code).with_message(&fault.message).with_notes(fault.notes.clone());
+        let mut report = Report::error()
+            .with_code(fault.code)
+            .with_message(&fault.message)
+            .with_notes(fault.notes.clone());
         let mut file = SimpleFile::new(String::new(), String::new());
         if let Some(place) = &fault.place
             && let Ok(text) = std::fs::read_to_string(root.join(&place.file))
         {
             file = SimpleFile::new(root.join(&place.file).display().to_string(), text);
-            report = report.with_labels(vec![Label::primary((), place.span.clone()).with_message(&place.label)]);
+            report =
+                report.with_labels(vec![Label::primary((), place.span.clone()).with_message(&place.label)]);
         }
         let config = term::Config::default();
         let rendered = match styled {
@@ -145,7 +151,8 @@ mod tests {
 
     #[test]
     fn numbers_for_people() {
-        let sizes = [(512, "512 B"), (1_190_000_000, "1.19 GB"), (375_100_000, "375 MB"), (22_900, "22.9 KB")];
+        let sizes =
+            [(512, "512 B"), (1_190_000_000, "1.19 GB"), (375_100_000, "375 MB"), (22_900, "22.9 KB")];
         assert_eq!(sizes.map(|(bytes, _)| size(bytes)), sizes.map(|(_, text)| text.to_owned()));
         let counts = [(999, "999"), (111_936, "112 K"), (596_049_920, "596 M"), (1_104_218_112, "1.10 B")];
         assert_eq!(counts.map(|(number, _)| count(number)), counts.map(|(_, text)| text.to_owned()));

@@ -50,12 +50,16 @@ struct Findings {
 /// `forge verify`.
 pub(crate) fn command(directory: &Path, as_json: bool) -> Result<(), Failure> {
     if !directory.join(MARKER).is_file() {
-        return Err(Failure::misuse(format!("{} is not a crate that forge made: it has no {MARKER}", directory.display())));
+        return Err(Failure::misuse(format!(
+            "{} is not a crate that forge made: it has no {MARKER}",
+            directory.display()
+        )));
     }
     let golden = golden(directory)?;
     let text = read(&directory.join("src/kernels.metal"))?;
-    let program = Program::compile(&text)
-        .map_err(|error| Failure::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice())))?;
+    let program = Program::compile(&text).map_err(|error| {
+        Failure::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice()))
+    })?;
     let built = build::build(directory, None)?;
     let mut findings = Findings::default();
     for (index, sequence) in golden.sequences.iter().enumerate() {
@@ -80,7 +84,8 @@ fn golden(directory: &Path) -> Result<Golden, Failure> {
             path.display()
         )));
     }
-    serde_json::from_str(&read(&path)?).map_err(|error| Failure::other(format!("{}: {error}", path.display())))
+    serde_json::from_str(&read(&path)?)
+        .map_err(|error| Failure::other(format!("{}: {error}", path.display())))
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -92,7 +97,8 @@ fn record(program: &Path, directory: &Path, sequence: &Sequence) -> Result<Recor
     let list = |numbers: &[String]| numbers.join(",");
     let ids: Vec<String> = sequence.ids.iter().map(u32::to_string).collect();
     let chunks: Vec<String> = sequence.chunks.iter().map(usize::to_string).collect();
-    let file = tempfile::NamedTempFile::new().map_err(|error| Failure::write(&std::env::temp_dir(), &error))?;
+    let file =
+        tempfile::NamedTempFile::new().map_err(|error| Failure::write(&std::env::temp_dir(), &error))?;
     let output = Command::new(program)
         .args(["record", "--ids", &list(&ids), "--chunks", &list(&chunks), "--output"])
         .arg(file.path())
@@ -107,7 +113,12 @@ fn record(program: &Path, directory: &Path, sequence: &Sequence) -> Result<Recor
     Recording::parse(&read(file.path())?).map_err(|error| Failure::other(format!("the recording: {error}")))
 }
 
-fn replay(program: &Program, recording: &Recording, directory: &Path, (text, of): (usize, usize)) -> Result<Report, Failure> {
+fn replay(
+    program: &Program,
+    recording: &Recording,
+    directory: &Path,
+    (text, of): (usize, usize),
+) -> Result<Report, Failure> {
     let weights = directory.join("weights.safetensors");
     let mut replay = Replay::new(program, recording, Weights::File(&weights))
         .map_err(|error| Failure::other(format!("the recording cannot be replayed: {error}")))?;
@@ -128,7 +139,9 @@ impl Findings {
         self.needed += report.waits.iter().filter(|wait| wait.needed).count();
         self.stopped = self.stopped.take().or(report.stopped);
         for fault in report.faults {
-            let same = |other: &&mut Fault| (other.kind, &other.kernel, other.line) == (fault.kind, &fault.kernel, fault.line);
+            let same = |other: &&mut Fault| {
+                (other.kind, &other.kernel, other.line) == (fault.kind, &fault.kernel, fault.line)
+            };
             match self.faults.iter_mut().find(same) {
                 Some(known) => known.count += fault.count,
                 None => self.faults.push(fault),
@@ -168,9 +181,17 @@ impl Findings {
             0 => "the referee has nothing to say".to_owned(),
             count => format!("{count} faults"),
         };
-        anstream::println!("{} dispatches, {} barriers of which {} were needed: {faults}", self.steps, self.barriers, self.needed);
+        anstream::println!(
+            "{} dispatches, {} barriers of which {} were needed: {faults}",
+            self.steps,
+            self.barriers,
+            self.needed
+        );
         let verdict = if self.worst <= bound { "within" } else { "BEYOND" };
-        anstream::println!("logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}", self.worst);
+        anstream::println!(
+            "logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}",
+            self.worst
+        );
     }
 }
 
@@ -180,6 +201,7 @@ fn distance(found: &[f32], sequence: &Sequence) -> f64 {
         return f64::INFINITY;
     }
     let differences = found.iter().zip(&sequence.logits).map(|(a, b)| f64::from(*a - *b).abs());
-    let worst = differences.fold(0.0, |worst: f64, next| if next.is_nan() { f64::INFINITY } else { worst.max(next) });
+    let worst =
+        differences.fold(0.0, |worst: f64, next| if next.is_nan() { f64::INFINITY } else { worst.max(next) });
     worst / sequence.deviation
 }

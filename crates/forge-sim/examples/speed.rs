@@ -58,7 +58,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let program = Program::compile(TEXT)?;
     println!("compiled in {:?}", start.elapsed());
     let (rows, width) = (1024usize, 2048usize);
-    for (kernel, groups, outputs) in [("vector", rows / 4, rows), ("wide", rows / 4, rows), ("tiles", rows / 32, rows * 32)] {
+    for (kernel, groups, outputs) in
+        [("vector", rows / 4, rows), ("wide", rows / 4, rows), ("tiles", rows / 32, rows * 32)]
+    {
         let mut sim = Sim::new(&program)?;
         let w = sim.memory.constant("w", &vec![0u8; rows * width * 4])?;
         let x = sim.memory.floats("x", &vec![1.0; width])?;

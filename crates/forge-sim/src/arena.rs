@@ -46,7 +46,14 @@ impl Arena {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Arena { base: start as usize, span: SPAN, slots: Vec::new(), last: 0, shadow: Shadow::new(SPAN), used: 0 })
+        Ok(Arena {
+            base: start as usize,
+            span: SPAN,
+            slots: Vec::new(),
+            last: 0,
+            shadow: Shadow::new(SPAN),
+            used: 0,
+        })
     }
 
     /// Forgets every array: a kernel starts.
@@ -57,7 +64,12 @@ impl Arena {
     }
 
     /// The address of array `id`, and whether it is new.
-    pub(crate) fn array(&mut self, id: u32, bytes: usize, name: impl FnOnce() -> String) -> Result<(usize, bool), Full> {
+    pub(crate) fn array(
+        &mut self,
+        id: u32,
+        bytes: usize,
+        name: impl FnOnce() -> String,
+    ) -> Result<(usize, bool), Full> {
         if let Some(slot) = self.slots.iter().find(|slot| slot.id == id) {
             return Ok((self.base + slot.offset, false));
         }
@@ -74,7 +86,9 @@ impl Arena {
     /// The array that has all of these bytes.
     #[inline(always)]
     pub(crate) fn holds(&mut self, offset: usize, size: usize) -> bool {
-        let inside = |slot: &Slot| offset.wrapping_sub(slot.offset) < slot.bytes && offset + size <= slot.offset + slot.bytes;
+        let inside = |slot: &Slot| {
+            offset.wrapping_sub(slot.offset) < slot.bytes && offset + size <= slot.offset + slot.bytes
+        };
         if self.slots.get(self.last).is_some_and(inside) {
             return true;
         }

@@ -57,7 +57,8 @@ const STANDARD_LIBRARY: &[(&str, &str)] = &[
 ];
 const HOOKS: &str = include_str!("../stdlib/hooks.cpp");
 
-const COMMON: &[&str] = &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
+const COMMON: &[&str] =
+    &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
 
 /// Reads before a write to the same place are kept, because one of bytes never written must be seen.
 const INSTRUMENTED: &[&str] = &[
@@ -98,7 +99,9 @@ fn search() -> Option<Clang> {
         return ask(&command);
     }
     let numbered = (15..=30).rev().map(|version| format!("clang-{version}"));
-    numbered.chain(["clang".to_owned(), "/opt/homebrew/opt/llvm/bin/clang".to_owned()]).find_map(|name| ask(&name))
+    numbered
+        .chain(["clang".to_owned(), "/opt/homebrew/opt/llvm/bin/clang".to_owned()])
+        .find_map(|name| ask(&name))
 }
 
 /// The clang called `command`, if it is one and new enough.
@@ -119,10 +122,9 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
         return Ok(target);
     }
     create(&folder)?;
-    let work = tempfile::Builder::new()
-        .prefix("compile-")
-        .tempdir_in(&folder)
-        .map_err(|source| CompileError::Io { what: format!("cannot write in {}", folder.display()), source })?;
+    let work = tempfile::Builder::new().prefix("compile-").tempdir_in(&folder).map_err(|source| {
+        CompileError::Io { what: format!("cannot write in {}", folder.display()), source }
+    })?;
     for (name, text) in STANDARD_LIBRARY {
         write(&work.path().join(name), text)?;
     }
@@ -154,7 +156,8 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
 /// The features that this machine has and kernels need to be fast: fused multiply-add, and halves.
 fn machine_flags() -> &'static [&'static str] {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+    {
         return &["-mavx2", "-mfma", "-mf16c"];
     }
     &[]
@@ -203,9 +206,11 @@ fn create(folder: &Path) -> Result<(), CompileError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CompileError> {
-    fs::write(path, text).map_err(|source| CompileError::Io { what: format!("cannot write {}", path.display()), source })
+    fs::write(path, text)
+        .map_err(|source| CompileError::Io { what: format!("cannot write {}", path.display()), source })
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), CompileError> {
-    fs::rename(from, to).map_err(|source| CompileError::Io { what: format!("cannot write {}", to.display()), source })
+    fs::rename(from, to)
+        .map_err(|source| CompileError::Io { what: format!("cannot write {}", to.display()), source })
 }

@@ -325,7 +325,12 @@ impl Engine {
     }
 
     /// An operation between the lanes of a simdgroup.
-    pub(crate) unsafe fn meet(engine: *mut Engine, value: *const u8, size: usize, place: *const c_void) -> *mut Meeting {
+    pub(crate) unsafe fn meet(
+        engine: *mut Engine,
+        value: *const u8,
+        size: usize,
+        place: *const c_void,
+    ) -> *mut Meeting {
         unsafe {
             let site = site((*engine).watch.program, place);
             let lane = (*engine).current % LANES;
@@ -457,7 +462,14 @@ impl Simdgroup {
 
 impl Meeting {
     fn new() -> Meeting {
-        Meeting { ready: 0, lanes: 0, lane: 0, padding: 0, result: Aligned([0; 512]), value: Aligned([0; 1024]) }
+        Meeting {
+            ready: 0,
+            lanes: 0,
+            lane: 0,
+            padding: 0,
+            result: Aligned([0; 512]),
+            value: Aligned([0; 1024]),
+        }
     }
 }
 

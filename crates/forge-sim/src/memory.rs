@@ -205,7 +205,12 @@ impl Memory {
     }
 
     /// The ranges of a range that something has written, from its start; none if nothing ever writes the buffer.
-    pub(crate) fn initialised(&mut self, buffer: BufferId, offset: usize, bytes: usize) -> Option<Vec<Range<usize>>> {
+    pub(crate) fn initialised(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        bytes: usize,
+    ) -> Option<Vec<Range<usize>>> {
         let buffer = &mut self.buffers[buffer.0];
         let floor = buffer.floor;
         let shadow = buffer.shadow.as_mut()?;
@@ -275,7 +280,13 @@ fn anonymous() -> io::Result<File> {
     tempfile::tempfile()
 }
 
-fn map(at: Option<usize>, bytes: usize, sharing: i32, file: Option<&File>, offset: usize) -> io::Result<Mapping> {
+fn map(
+    at: Option<usize>,
+    bytes: usize,
+    sharing: i32,
+    file: Option<&File>,
+    offset: usize,
+) -> io::Result<Mapping> {
     let place = at.map_or(null_mut(), |at| at as *mut libc::c_void);
     let flags = sharing
         | if at.is_some() { libc::MAP_FIXED } else { 0 }

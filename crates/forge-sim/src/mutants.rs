@@ -75,11 +75,13 @@ pub fn mutants(text: &str) -> Result<Vec<Mutant>, Malformed> {
 fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<usize>, String)> {
     let token = &tokens[index];
     let opens = tokens.get(index + 1).is_some_and(|next| next.is("("));
-    let Some(close) = (token.sort == Sort::Word && opens).then(|| closing(tokens, index + 1)).flatten() else {
+    let Some(close) = (token.sort == Sort::Word && opens).then(|| closing(tokens, index + 1)).flatten()
+    else {
         return if token.is("?") { ternary(text, tokens, index) } else { Vec::new() };
     };
     // Where the line is kept, whatever the words were.
-    let padded = |range: &Range<usize>, with: &str| with.to_owned() + &crate::text::blank(&text[range.clone()]);
+    let padded =
+        |range: &Range<usize>, with: &str| with.to_owned() + &crate::text::blank(&text[range.clone()]);
     match token.text {
         "threadgroup_barrier" | "simdgroup_barrier" => {
             let range = token.start..tokens[close].end();
@@ -115,7 +117,10 @@ fn ternary(text: &str, tokens: &[Token<'_>], question: usize) -> Vec<(Plant, Ran
             "(" | "[" if depth == 0 => break,
             "(" | "[" => depth -= 1,
             "," | ";" | "{" | "}" | "return" | "?" | ":" if depth == 0 => break,
-            "=" if depth == 0 && !matches!(tokens[first - 2].text, "=" | "<" | ">" | "!") && !tokens[first].is("=") => {
+            "=" if depth == 0
+                && !matches!(tokens[first - 2].text, "=" | "<" | ">" | "!")
+                && !tokens[first].is("=") =>
+            {
                 break;
             }
             _ => {}
@@ -134,7 +139,10 @@ fn comparisons(text: &str, tokens: &[Token<'_>], from: usize, to: usize) -> Vec<
     let (mut start, mut depth) = (from, 0);
     for at in from..=to {
         let ends = at == to
-            || (depth == 0 && at + 1 < to && matches!(tokens[at].text, "&" | "|") && tokens[at + 1].is(tokens[at].text));
+            || (depth == 0
+                && at + 1 < to
+                && matches!(tokens[at].text, "&" | "|")
+                && tokens[at + 1].is(tokens[at].text));
         if ends && start < at {
             parts.push(start..at);
         }
@@ -176,12 +184,16 @@ fn owner(text: &str, tokens: &[Token<'_>], kernels: &[Signature], at: usize) -> 
         match token.text {
             "{" => depth += 1,
             "}" => depth -= 1,
-            "(" if depth == 0 && index > 0 && tokens[index - 1].sort == Sort::Word => name = Some(tokens[index - 1].text),
+            "(" if depth == 0 && index > 0 && tokens[index - 1].sort == Sort::Word => {
+                name = Some(tokens[index - 1].text)
+            }
             _ => {}
         }
     }
     let name = name.filter(|_| depth > 0)?;
-    let uses = |kernel: &&Signature| crate::text::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name));
+    let uses = |kernel: &&Signature| {
+        crate::text::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name))
+    };
     kernels.iter().find(uses).map(|kernel| kernel.name.clone())
 }
 
@@ -233,7 +245,8 @@ fn judge(mutant: &Mutant, samples: &[(&Sample, Vec<Vec<u8>>)], limit: u64, cache
         return Fate::NotRun;
     }
     let only = [mutant.kernel.as_str()];
-    let program = match Program::compile_with(&mutant.text, Options { only: Some(&only), cache: Some(cache) }) {
+    let program = match Program::compile_with(&mutant.text, Options { only: Some(&only), cache: Some(cache) })
+    {
         Ok(program) => program,
         Err(error) => return Fate::Refused(error.to_string()),
     };

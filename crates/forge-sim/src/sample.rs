@@ -56,7 +56,12 @@ impl Samples {
     }
 
     /// What a dispatch is about to be given, if it is worth keeping.
-    pub(crate) fn take(&mut self, memory: &mut Memory, dispatch: &Dispatch, bindings: &[Bound]) -> Option<Sample> {
+    pub(crate) fn take(
+        &mut self,
+        memory: &mut Memory,
+        dispatch: &Dispatch,
+        bindings: &[Bound],
+    ) -> Option<Sample> {
         let kept = self.kept.entry(dispatch.kernel.clone()).or_default();
         let known = |sample: &Sample| sample.scalars == dispatch.scalars && sample.groups == dispatch.groups;
         let bytes: usize = bindings.iter().map(|bound| bound.bytes).sum();
@@ -65,7 +70,8 @@ impl Samples {
         }
         let mut given: Vec<Given> = Vec::new();
         for (index, bound) in bindings.iter().enumerate() {
-            let end = bound.offset.checked_add(bound.bytes).filter(|end| *end <= memory.size(bound.buffer))?;
+            let end =
+                bound.offset.checked_add(bound.bytes).filter(|end| *end <= memory.size(bound.buffer))?;
             let same_as = bindings[..index].iter().position(|other| {
                 (other.buffer, other.offset, other.bytes) == (bound.buffer, bound.offset, bound.bytes)
             });

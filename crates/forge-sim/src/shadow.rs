@@ -143,7 +143,11 @@ impl Now {
                 found = (clash, Other::Read);
             }
         }
-        if found.0 <= Clash::Spared && cell.read_before >= self.previous && cell.read_before < self.group && !atomic {
+        if found.0 <= Clash::Spared
+            && cell.read_before >= self.previous
+            && cell.read_before < self.group
+            && !atomic
+        {
             let clash = self.relation(cell.read_before, 0);
             if clash > found.0 {
                 found = (clash, Other::ReadBefore);

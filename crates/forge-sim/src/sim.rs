@@ -103,7 +103,11 @@ impl<'p> Sim<'p> {
             return None;
         }
         if groups.contains(&0) {
-            self.refuse(name, line, format!("it is launched over {groups:?} threadgroups: nothing would run"));
+            self.refuse(
+                name,
+                line,
+                format!("it is launched over {groups:?} threadgroups: nothing would run"),
+            );
             return None;
         }
         let buffers = signature.buffers().len();
@@ -114,7 +118,11 @@ impl<'p> Sim<'p> {
         let index = self.program.find(name)?;
         let bytes = self.program.kernels()[index].scalar_bytes;
         if bytes != scalars.len() * 4 {
-            self.refuse(name, line, format!("its scalars are {bytes} bytes and it is given {}", scalars.len() * 4));
+            self.refuse(
+                name,
+                line,
+                format!("its scalars are {bytes} bytes and it is given {}", scalars.len() * 4),
+            );
             return None;
         }
         Some(threads)
@@ -130,14 +138,17 @@ impl<'p> Sim<'p> {
     ) -> Result<(), String> {
         for ((slot, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
             let size = self.memory.size(bound.buffer);
-            let bytes = if bound.bytes == usize::MAX { size.saturating_sub(bound.offset) } else { bound.bytes };
+            let bytes =
+                if bound.bytes == usize::MAX { size.saturating_sub(bound.offset) } else { bound.bytes };
             if bound.offset.checked_add(bytes).is_none_or(|end| end > size) {
                 let (offset, name) = (bound.offset, &parameter.name);
                 return Err(format!("`{name}` is bytes {offset}.. of {bytes}, and its buffer has {size}"));
             }
-            let window = self.memory.window(bound.buffer, bound.offset, bytes).map_err(|error| error.to_string())?;
+            let window =
+                self.memory.window(bound.buffer, bound.offset, bytes).map_err(|error| error.to_string())?;
             let buffer = &mut self.memory.buffers[bound.buffer.index()];
-            let shadow = buffer.shadow.as_deref_mut().map_or(std::ptr::null_mut(), |shadow| shadow as *mut Shadow);
+            let shadow =
+                buffer.shadow.as_deref_mut().map_or(std::ptr::null_mut(), |shadow| shadow as *mut Shadow);
             self.engine.pointers[slot] = window.start as *mut c_void;
             self.engine.watch.views.push(View {
                 start: window.start,
@@ -169,7 +180,8 @@ impl<'p> Sim<'p> {
         }
         for parameter in &signature.parameters {
             let Source::Slot(Space::Threadgroup, slot) = parameter.source else { continue };
-            let bytes = *threadgroup.get(slot).ok_or_else(|| format!("`{}` is given no memory", parameter.name))?;
+            let bytes =
+                *threadgroup.get(slot).ok_or_else(|| format!("`{}` is given no memory", parameter.name))?;
             let id = u32::MAX - slot as u32;
             let Ok((address, _)) = self.engine.watch.arena.array(id, bytes, || parameter.name.clone()) else {
                 return Err(format!("`{}` is given {bytes} bytes; there are {LIMIT}", parameter.name));

@@ -31,8 +31,8 @@ fn check(declarations: &str, cases: &[(&str, &dyn Fn(usize, &[f32]) -> f32)]) {
             )
         })
         .collect();
-    let program =
-        Program::compile(&format!("{HEAD}{declarations}\n{kernels}")).unwrap_or_else(|error| panic!("{error}"));
+    let program = Program::compile(&format!("{HEAD}{declarations}\n{kernels}"))
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut wrong = Vec::new();
     for (index, (expression, expected)) in cases.iter().enumerate() {
         let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{error}"));
@@ -71,7 +71,9 @@ fn operations_of_a_simdgroup() {
             ("simd_all(v > 0.0f)", &|_, _| 0.0),
             ("simd_any(v > 21.0f)", &|_, _| 1.0),
             ("simd_any(v > 22.0f)", &|_, _| 0.0),
-            ("popcount(uint(ulong(simd_ballot(v > 0.0f))))", &|_, v| v.iter().filter(|x| **x > 0.0).count() as f32),
+            ("popcount(uint(ulong(simd_ballot(v > 0.0f))))", &|_, v| {
+                v.iter().filter(|x| **x > 0.0).count() as f32
+            }),
             ("uint(ulong(simd_ballot(lane == 3u)))", &|_, _| 8.0),
             ("simd_broadcast(v, 7)", &|_, v| v[7]),
             ("simd_broadcast_first(v)", &|_, v| v[0]),
@@ -126,18 +128,24 @@ fn arithmetic_of_a_thread() {
             ("round(v * 0.5f) - trunc(v * 0.5f)", &|i, v| (v[i] * 0.5).round() - (v[i] * 0.5).trunc()),
             ("rint(v * 0.5f)", &|i, v| (v[i] * 0.5).round_ties_even()),
             ("clamp(v, -2.0f, 3.0f) + saturate(v)", &|i, v| v[i].clamp(-2.0, 3.0) + v[i].clamp(0.0, 1.0)),
-            ("min(max(v, 1.0f), 4.0f) + float(min(lane, SIZE))", &|i, v| v[i].clamp(1.0, 4.0) + i.min(3) as f32),
+            ("min(max(v, 1.0f), 4.0f) + float(min(lane, SIZE))", &|i, v| {
+                v[i].clamp(1.0, 4.0) + i.min(3) as f32
+            }),
             ("max(float4(v), 0.0f).x + fmax(v, NAN)", &|i, v| v[i].max(0.0) + v[i]),
             ("mix(v, 10.0f, 0.25f) + step(0.0f, v) + sign(v)", &|i, v| {
                 let sign = if v[i] == 0.0 { 0.0 } else { v[i].signum() };
                 v[i] + (10.0 - v[i]) * 0.25 + f32::from(v[i] >= 0.0) + sign
             }),
             ("select(1.0f, 2.0f, v > 0.0f)", &|i, v| if v[i] > 0.0 { 2.0 } else { 1.0 }),
-            ("select(float2(1.0f), float2(v), float2(v) > float2(0.0f)).y", &|i, v| if v[i] > 0.0 { v[i] } else { 1.0 }),
+            ("select(float2(1.0f), float2(v), float2(v) > float2(0.0f)).y", &|i, v| {
+                if v[i] > 0.0 { v[i] } else { 1.0 }
+            }),
             ("dot(float4(v, 1.0f, 2.0f, 3.0f), float4(2.0f))", &|i, v| 2.0 * (v[i] + 6.0)),
             ("length(float2(3.0f, 4.0f)) * v", &|i, v| v[i] * 5.0),
             ("float4(float2(v, 1.0f), float2(2.0f, 3.0f)).zyxw.z", &|i, v| v[i]),
-            ("float4(uint4(lane)).w + float4(int2(int(v)).xy.x, 0.0f, 0.0f, 0.0f).x", &|i, v| i as f32 + v[i]),
+            ("float4(uint4(lane)).w + float4(int2(int(v)).xy.x, 0.0f, 0.0f, 0.0f).x", &|i, v| {
+                i as f32 + v[i]
+            }),
             ("float4(half4(half(v))).y", &|i, v| v[i]),
             ("half(2049.0f)", &|_, _| 2048.0),
             ("half(1.0h) / 3.0h * 3.0h", &|_, _| 1.0),
@@ -159,9 +167,16 @@ fn arithmetic_of_a_thread() {
             ("char(int(lane) * 8) + uchar(lane * 16u) + short(int(v))", &|i, v| {
                 f32::from((i * 8) as u8 as i8) + f32::from((i * 16) as u8) + v[i]
             }),
-            ("float(packed_float3(float3(v, 2.0f, 3.0f))[0]) + float(sizeof(packed_half3))", &|i, v| v[i] + 6.0),
-            ("Pair{v, float2(1.0f, 2.0f)}.b.y + float(sizeof(float3)) + float(alignof(half4))", &|_, _| 2.0 + 16.0 + 8.0),
-            ("float(int4(as_type<char4>(lane)).x) + float(uint4(as_type<uchar4>(0x04030201u)).w)", &|i, _| i as f32 + 4.0),
+            ("float(packed_float3(float3(v, 2.0f, 3.0f))[0]) + float(sizeof(packed_half3))", &|i, v| {
+                v[i] + 6.0
+            }),
+            ("Pair{v, float2(1.0f, 2.0f)}.b.y + float(sizeof(float3)) + float(alignof(half4))", &|_, _| {
+                2.0 + 16.0 + 8.0
+            }),
+            (
+                "float(int4(as_type<char4>(lane)).x) + float(uint4(as_type<uchar4>(0x04030201u)).w)",
+                &|i, _| i as f32 + 4.0,
+            ),
             ("numeric_limits<float>::infinity() > v ? 1.0f : M_PI_F", &|_, _| 1.0),
         ],
     );

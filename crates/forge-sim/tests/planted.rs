@@ -103,26 +103,10 @@ fn every_kind_of_fault() {
              threadgroup_barrier(mem_flags::mem_threadgroup);
              y[gid] = s[tid / 64u];",
         ),
-        (
-            "read beyond a buffer",
-            Some(Kind::OutOfBounds),
-            "y[gid] = x[tid + 1u]; //!",
-        ),
-        (
-            "write before a buffer",
-            Some(Kind::OutOfBounds),
-            "y[int(gid) - 1] = x[tid]; //!",
-        ),
-        (
-            "far beyond a buffer",
-            Some(Kind::OutOfBounds),
-            "y[gid] = x[tid * 100000000u]; //!",
-        ),
-        (
-            "beyond the scalars",
-            Some(Kind::OutOfBounds),
-            "y[gid] = float((&args.n)[tid / 100u]); //!",
-        ),
+        ("read beyond a buffer", Some(Kind::OutOfBounds), "y[gid] = x[tid + 1u]; //!"),
+        ("write before a buffer", Some(Kind::OutOfBounds), "y[int(gid) - 1] = x[tid]; //!"),
+        ("far beyond a buffer", Some(Kind::OutOfBounds), "y[gid] = x[tid * 100000000u]; //!"),
+        ("beyond the scalars", Some(Kind::OutOfBounds), "y[gid] = float((&args.n)[tid / 100u]); //!"),
         (
             "beyond an array",
             Some(Kind::OutOfBounds),
@@ -204,11 +188,7 @@ fn every_kind_of_fault() {
             Some(Kind::Misaligned),
             "y[gid] = float(*(device const ushort*)((device const uchar*)x + tid)); //!",
         ),
-        (
-            "two threadgroups write one place",
-            Some(Kind::GroupRace),
-            "y[tid] = x[tid] + float(gid); //!",
-        ),
+        ("two threadgroups write one place", Some(Kind::GroupRace), "y[tid] = x[tid] + float(gid); //!"),
         (
             "a threadgroup reads what another writes",
             Some(Kind::GroupRace),
@@ -223,16 +203,8 @@ fn every_kind_of_fault() {
              threadgroup_barrier(mem_flags::mem_threadgroup);
              y[gid] = s[tid]; //!",
         ),
-        (
-            "a buffer never written",
-            Some(Kind::NeverWritten),
-            "y[gid] = x[tid] + y[256u + gid]; //!",
-        ),
-        (
-            "a sum that starts from nothing",
-            Some(Kind::NeverWritten),
-            "y[gid] += x[tid]; //!",
-        ),
+        ("a buffer never written", Some(Kind::NeverWritten), "y[gid] = x[tid] + y[256u + gid]; //!"),
+        ("a sum that starts from nothing", Some(Kind::NeverWritten), "y[gid] += x[tid]; //!"),
         (
             "write through a pointer made writable",
             Some(Kind::ReadOnly),
@@ -250,16 +222,8 @@ fn every_kind_of_fault() {
              if (tid == 5u) *plain = 7u; //!
              y[gid] = x[tid];",
         ),
-        (
-            "division by zero",
-            Some(Kind::Arithmetic),
-            "y[gid] = float(100u / (tid - 5u * (n / 100u))); //!",
-        ),
-        (
-            "no end",
-            Some(Kind::Arithmetic),
-            "for (uint i = 0; i < n; i += n / 200u) y[gid] = x[tid]; //!",
-        ),
+        ("division by zero", Some(Kind::Arithmetic), "y[gid] = float(100u / (tid - 5u * (n / 100u))); //!"),
+        ("no end", Some(Kind::Arithmetic), "for (uint i = 0; i < n; i += n / 200u) y[gid] = x[tid]; //!"),
     ];
     let wrong: Vec<String> = cases.iter().filter_map(|(name, kind, body)| check(name, body, *kind)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,12 +1,12 @@
 //! `cargo xtask`: the chores of this project, one file each.
 
-mod random_model;
 mod test;
 mod validate;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use xtask::random_model;
 
 /// The chores of this project.
 #[derive(Parser)]
@@ -42,7 +42,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Test => test::test(),
-        Chore::RandomModel { config, shard, out } => random_model::write(config.as_deref(), shard, &out),
+        Chore::RandomModel { config, shard, out } => random_model::write_from(config.as_deref(), shard, &out),
         Chore::Validate { files } => validate::validate(&files),
     };
     match done {

@@ -17,16 +17,17 @@ struct Tensor {
     deviation: f32,
 }
 
-/// Writes the checkpoint.
-pub(crate) fn write(config: Option<&Path>, shard: Option<u64>, out: &Path) -> Result<(), String> {
-    let config = match config {
-        Some(path) => {
-            let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?
-        }
-        None => billion(),
-    };
-    let tensors = tensors(&config)?;
+/// Writes a checkpoint for the configuration in a file; without one, of a Llama of 1.1 billion parameters.
+pub fn write_from(config: Option<&Path>, shard: Option<u64>, out: &Path) -> Result<(), String> {
+    let Some(path) = config else { return write(&billion(), shard, out) };
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let config = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    write(&config, shard, out)
+}
+
+/// Writes a checkpoint for a configuration, a new file after every `shard` bytes of weights.
+pub fn write(config: &Value, shard: Option<u64>, out: &Path) -> Result<(), String> {
+    let tensors = tensors(config)?;
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let files = shards(&tensors, shard.unwrap_or(u64::MAX));
     let mut index = BTreeMap::new();
@@ -38,9 +39,8 @@ pub(crate) fn write(config: Option<&Path>, shard: Option<u64>, out: &Path) -> Re
         let path = out.join(&name);
         write_file(&path, members).map_err(|error| format!("{}: {error}", path.display()))?;
         index.extend(members.iter().map(|tensor| (tensor.name.clone(), Value::from(name.clone()))));
-        eprintln!("{}", path.display());
     }
-    let mut texts = vec![("config.json", config.clone()), ("tokenizer.json", tokenizer(&config))];
+    let mut texts = vec![("config.json", config.clone()), ("tokenizer.json", tokenizer(config))];
     if files.len() > 1 {
         let total: u64 = tensors.iter().map(bytes).sum();
         texts.push((

@@ -4,10 +4,15 @@
 use forge_ir::{Format, tolerance};
 use serde_json::Value;
 use std::process::Command;
-use tests::{Built, all_built, deviation, distance, forge, id_list, ids, model, numbers, run};
+use tests::{Built, ODD, all_built, deviation, distance, forge, id_list, ids, model, numbers, run};
 
-/// The three prompts of a model's golden.json, with the last position's logits.
+/// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
+///
+/// The model of odd sizes has none: nobody but the reference has computed it.
 fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
+    if name == ODD {
+        return Vec::new();
+    }
     let text = std::fs::read_to_string(model(name).join("golden.json")).expect("a model has golden.json");
     let golden: Value = serde_json::from_str(&text).expect("golden.json is JSON");
     let bytes =
@@ -70,7 +75,7 @@ fn logits_equal_those_of_transformers() {
 #[test]
 fn every_position_equals_the_last_of_its_prefix() {
     every_crate(|built| {
-        let (prompt, ..) = golden(&built.model).swap_remove(1);
+        let prompt: Vec<u32> = (0..23).map(|index| index * 97 % 300).collect();
         let all = built.json(&["logits", "--ids", &id_list(&prompt), "--all", "--json"]);
         let rows = all["logits"].as_array().expect("one row a position");
         assert_eq!(rows.len(), prompt.len());
