@@ -43,7 +43,7 @@ pub fn evaluate(
         Want::Last => ids.len().saturating_sub(1)..ids.len(),
     };
     let rows: Vec<Row> = rows::of_slot(0, ids).collect();
-    run::run(graph, numbers, &rows, &wanted.collect::<Vec<_>>(), &mut |_| {})
+    run::run(graph, numbers, &rows, &wanted.collect::<Vec<_>>())
 }
 
 /// The `count` tokens that follow a text when the likeliest is taken each time; of equals the lowest.

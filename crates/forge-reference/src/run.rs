@@ -5,14 +5,12 @@ use crate::linear::linear;
 use crate::rows::{Row, Values};
 use forge_ir::{Activation, Apply, Body, Diagnostic, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId};
 
-/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on. `progress` is told
-/// how many applications are done.
+/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn Numbers,
     rows: &[Row],
     wanted: &[usize],
-    progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
     let vocabulary = graph.model.vocabulary;
     if rows.is_empty() {
@@ -24,11 +22,9 @@ pub(crate) fn run(
     }
     let run = Run { graph, numbers };
     let mut stream = run.apply(&graph.prologue, rows, Values::default())?;
-    for (index, layer) in graph.layers.iter().enumerate() {
-        progress(index as u64 + 1);
+    for layer in &graph.layers {
         stream = run.apply(layer, rows, stream)?;
     }
-    progress(graph.layers.len() as u64 + 1);
     // Rows see each other in attention alone: without any, the others' logits need not be computed.
     let is_alone =
         !graph.body(&graph.epilogue).nodes.iter().any(|node| matches!(node.op, Op::Attention { .. }));
@@ -36,7 +32,6 @@ pub(crate) fn run(
     let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
     let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
     let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers })?;
-    progress(graph.layers.len() as u64 + 2);
     let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
     Ok(wanted.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }

@@ -27,4 +27,4 @@ pub use codec::{Unfit, decode_row, encode_row, plane_bytes};
 pub use layout::{ALIGNMENT, PAGE};
 pub use packed_file::PackedFile;
 pub use stored::Stored;
-pub use write::{Stat, Summary, WriteError, write};
+pub use write::{Progress, Stat, Summary, write};

@@ -23,7 +23,7 @@ where
     ///
     /// # Errors
     /// When the file cannot be read or its header is not that of the plan.
-    pub fn open(plan: &'a [Packed], graph: &'a Graph, read: Read) -> Result<Self, Diagnostic> {
+    pub fn open(graph: &'a Graph, plan: &'a [Packed], read: Read) -> Result<Self, Diagnostic> {
         let layout = FileLayout::new(graph, plan)?;
         let mut header = vec![0; layout.header.len()];
         read(0, &mut header).map_err(|error| unreadable(&error))?;

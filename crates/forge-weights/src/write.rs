@@ -8,37 +8,22 @@ use crate::gather;
 use crate::layout::FileLayout;
 use forge_ir::{Diagnostic, Format, Graph, Layout, Numbers, Packed};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::Write;
 use std::ops::Range;
 
 /// Numbers of the rows that are encoded at once.
 const BLOCK_NUMBERS: usize = 1 << 20;
 
-/// Why a weight file was not written.
-#[derive(Debug)]
-pub enum WriteError {
-    /// The sink failed.
-    Write(io::Error),
-    /// The plan does not fit the graph, a weight cannot be read, or a number does not fit its format.
-    Weight(Diagnostic),
+/// How far the writing is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The weight at hand.
+    pub weight: &'a str,
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes of the whole file.
+    pub total: u64,
 }
-
-impl From<Diagnostic> for WriteError {
-    fn from(fault: Diagnostic) -> WriteError {
-        WriteError::Weight(fault)
-    }
-}
-
-impl std::fmt::Display for WriteError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            WriteError::Write(error) => write!(f, "the weight file cannot be written: {error}"),
-            WriteError::Weight(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for WriteError {}
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,32 +56,34 @@ impl Summary {
     }
 }
 
-/// Writes the file of a plan. `progress` is told now and then how many bytes have been written.
+/// Writes the file of a plan.
 ///
 /// # Errors
-/// What the sink has received until then is of no use.
+/// When the plan does not fit the graph, a number does not fit its format, or reading or writing fails. What the sink
+/// has received until then is of no use.
 pub fn write(
-    plan: &[Packed],
     graph: &Graph,
+    plan: &[Packed],
     numbers: &dyn Numbers,
-    mut sink: impl Write,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Summary, WriteError> {
+    sink: &mut dyn Write,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Summary, Diagnostic> {
     let layout = FileLayout::new(graph, plan)?;
-    let mut out = Output { sink: &mut sink, hasher: crc32fast::Hasher::new(), written: 0 };
+    let mut out = Output { sink, hasher: crc32fast::Hasher::new(), written: 0 };
     out.put(&layout.header)?;
     let mut weights = Vec::new();
     for (packed, place) in plan.iter().zip(&layout.weights) {
+        let mut report = |written| progress(Progress { weight: &packed.name, written, total: layout.bytes });
         let sums = match packed.shape[..] {
             [rows, columns] => {
                 let job = Matrix { graph, packed, numbers, columns };
-                job.write(rows, place.padding, &mut out, progress)?
+                job.write(rows, place.padding, &mut out, &mut report)?
             }
             _ => {
                 let row = gather::vector(numbers, graph, packed)?;
                 let finite = row.iter().position(|x| !x.is_finite());
                 if let Some(column) = finite {
-                    return Err(unfit(graph, packed, column, Unfit::NotFinite { column: 0 }).into());
+                    return Err(unfit(graph, packed, column, Unfit::NotFinite { column: 0 }));
                 }
                 out.pad(place.padding[0])?;
                 let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -104,7 +91,7 @@ pub fn write(
                 Sums::default()
             }
         };
-        progress(out.written);
+        report(out.written);
         weights.push(Stat {
             name: packed.name.clone(),
             format: packed.format,
@@ -112,7 +99,7 @@ pub fn write(
             error: sums.relative(),
         });
     }
-    out.sink.flush().map_err(WriteError::Write)?;
+    out.sink.flush().map_err(|error| unwritable(&error))?;
     Ok(Summary { bytes: out.written, crc32: out.hasher.finalize(), weights })
 }
 
@@ -161,8 +148,8 @@ impl Matrix<'_> {
         rows: usize,
         padding: [u64; 2],
         out: &mut Output<'_>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Sums, WriteError> {
+        report: &mut dyn FnMut(u64),
+    ) -> Result<Sums, Diagnostic> {
         let turn = match self.packed.layout {
             Layout::Rows => 1,
             Layout::Alternate => self.packed.parts.len(),
@@ -186,7 +173,7 @@ impl Matrix<'_> {
                 scales.extend(more);
                 sums = block.sums.into_iter().fold(sums, Sums::plus);
             }
-            progress(out.written);
+            report(out.written);
         }
         if !scales.is_empty() {
             out.pad(padding[1])?;
@@ -224,16 +211,20 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        self.sink.write_all(bytes).map_err(WriteError::Write)?;
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Diagnostic> {
+        self.sink.write_all(bytes).map_err(|error| unwritable(&error))?;
         self.hasher.update(bytes);
         self.written += bytes.len() as u64;
         Ok(())
     }
 
-    fn pad(&mut self, bytes: u64) -> Result<(), WriteError> {
+    fn pad(&mut self, bytes: u64) -> Result<(), Diagnostic> {
         self.put(&vec![0; bytes as usize])
     }
+}
+
+fn unwritable(error: &std::io::Error) -> Diagnostic {
+    Diagnostic::new("F0603", format!("the weight file cannot be written: {error}"))
 }
 
 /// The fault of a number that a format cannot hold, named by the tensor it comes from. A vector's row is its element.

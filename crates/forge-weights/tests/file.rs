@@ -4,7 +4,7 @@ use forge_ir::{
     Apply, BLOCK, Body, BodyId, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
     ParamId, ParamKind, Specials, ValueId, Weight, WeightId,
 };
-use forge_weights::{ALIGNMENT, PAGE, PackedFile, Stored, Summary, WriteError, write};
+use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, write};
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use std::io;
@@ -68,10 +68,11 @@ fn packed(name: &str, format: Format, shape: &[usize], layout: Layout, parts: &[
 
 fn pack(graph: &Graph, plan: &[Packed]) -> (Vec<u8>, Summary) {
     let (mut file, mut last) = (Vec::new(), 0);
-    let summary = write(plan, graph, &Stored::new(graph, checkpoint), &mut file, &mut |bytes| {
-        assert!(bytes >= last);
-        last = bytes;
-    });
+    let summary =
+        write(graph, plan, &Stored::new(graph, checkpoint), &mut file, &mut |progress: Progress<'_>| {
+            assert!(last <= progress.written && progress.written <= progress.total);
+            last = progress.written;
+        });
     let summary = summary.unwrap();
     assert_eq!((summary.bytes, last), (file.len() as u64, file.len() as u64));
     assert_eq!(summary.crc32, crc32fast::hash(&file));
@@ -165,7 +166,7 @@ proptest! {
         let (file, _) = pack(&graph, &plan);
         tensors(&file);
         let stored = Stored::new(&graph, checkpoint);
-        let back = PackedFile::open(&plan, &graph, read_of(&file)).unwrap();
+        let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
         for packed in &plan {
             for part in &packed.parts {
                 let weight = &graph.weights[part.0];
@@ -211,8 +212,8 @@ fn plans_that_do_not_fit_are_refused() {
         vec![rows("_padding.0", &[3, 40], &[1])],
     ];
     for plan in cases {
-        let result = write(&plan, &graph, &Stored::new(&graph, checkpoint), Vec::new(), &mut |_| {});
-        let Err(WriteError::Weight(fault)) = result else { panic!("{plan:?}: {result:?}") };
+        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut Vec::new(), &mut |_| {});
+        let Err(fault) = result else { panic!("{plan:?}: {result:?}") };
         assert!(fault.code == "F0601" && fault.message.contains(&plan[0].name), "{fault}");
     }
 }
@@ -239,8 +240,8 @@ fn numbers_that_cannot_be_stored_name_their_tensor() {
     ];
     for (packed, value, at, expected) in cases {
         let result =
-            write(std::slice::from_ref(packed), &graph, &poisoned(value, at), Vec::new(), &mut |_| {});
-        let Err(WriteError::Weight(fault)) = result else { panic!("{result:?}") };
+            write(&graph, std::slice::from_ref(packed), &poisoned(value, at), &mut Vec::new(), &mut |_| {});
+        let Err(fault) = result else { panic!("{result:?}") };
         assert_eq!(fault.message, expected);
     }
 }
@@ -251,7 +252,7 @@ fn files_that_were_not_written_for_the_plan_are_refused() {
     let plan = [packed("w", Format::Q8_0, &[3, 40], Layout::Rows, &[1])];
     let (file, _) = pack(&graph, &plan);
     let other = [packed("w", Format::Q4_0, &[3, 40], Layout::Rows, &[1])];
-    let is_fault = |plan: &[Packed], file: &[u8]| PackedFile::open(plan, &graph, read_of(file)).is_err();
+    let is_fault = |plan: &[Packed], file: &[u8]| PackedFile::open(&graph, plan, read_of(file)).is_err();
     assert!(!is_fault(&plan, &file));
     assert!(is_fault(&other, &file));
     assert!(is_fault(&plan, &file[..file.len() - 1]));
@@ -262,10 +263,10 @@ fn files_that_were_not_written_for_the_plan_are_refused() {
 fn a_sink_that_fails_is_told() {
     let graph = graph(&[vec![3, 40]]);
     let plan = [packed("w", Format::F32, &[3, 40], Layout::Rows, &[1])];
-    let mut room = [0_u8; 17000];
-    let result = write(&plan, &graph, &Stored::new(&graph, checkpoint), &mut room[..], &mut |_| {});
-    assert!(!matches!(result, Err(WriteError::Weight(_))));
-    let mut room = [0_u8; 100];
-    let result = write(&plan, &graph, &Stored::new(&graph, checkpoint), &mut room[..], &mut |_| {});
-    assert!(matches!(result, Err(WriteError::Write(_))));
+    let (file, _) = pack(&graph, &plan);
+    for (room, expected) in [(file.len(), None), (file.len() - 1, Some("F0603")), (100, Some("F0603"))] {
+        let mut room = vec![0; room];
+        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut &mut room[..], &mut |_| {});
+        assert_eq!(result.err().map(|fault| fault.code), expected);
+    }
 }

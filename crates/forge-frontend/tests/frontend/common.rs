@@ -5,6 +5,14 @@ use forge_ir::Diagnostic;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
+/// Names of all models of tests/models.
+pub(crate) fn models() -> Vec<String> {
+    let folder = format!("{}/../../tests/models", env!("CARGO_MANIFEST_DIR"));
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let models = entries.filter(|path| path.join("config.json").is_file());
+    models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+}
+
 /// A model of tests/models.
 pub(crate) fn model(name: &str) -> Memory {
     let folder = format!("{}/../../tests/models/{name}", env!("CARGO_MANIFEST_DIR"));

@@ -1,15 +1,16 @@
 //! Snapshots of the graphs of the test models, and spellings that make the same graph.
 
-use crate::common::{Raw, edit, edit_weights, model, read, shard};
+use crate::common::{Raw, edit, edit_weights, model, models, read, shard};
 use forge_frontend::{Memory, Options, read_model};
 use forge_ir::{Graph, Op};
 use serde_json::{Value, json};
 
 #[test]
 fn graphs() {
-    for name in ["llama", "llama3_rope", "llama_bias"] {
-        let options = Options { name: name.to_owned(), ..Options::default() };
-        let opened = read_model(&model(name), &options).unwrap();
+    for name in models() {
+        let options = Options { name: name.clone(), ..Options::default() };
+        let opened =
+            read_model(&model(&name), &options).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"));
         insta::assert_snapshot!(name, opened.graph);
     }
 }

@@ -146,7 +146,7 @@ fn bound(graph: &Graph, apply: &Apply, name: &str) -> Option<WeightId> {
 pub(crate) fn pack(case: &Case, plan: &[Packed]) -> (Vec<u8>, forge_weights::Summary) {
     let mut file = Vec::new();
     let summary =
-        forge_weights::write(plan, &case.opened.graph, &case.stored(), &mut file, &mut |_| {}).unwrap();
+        forge_weights::write(&case.opened.graph, plan, &case.stored(), &mut file, &mut |_| {}).unwrap();
     (file, summary)
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> 
         out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     };
-    PackedFile::open(plan, graph, read).unwrap()
+    PackedFile::open(graph, plan, read).unwrap()
 }
 
 /// The largest difference.

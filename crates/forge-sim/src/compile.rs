@@ -1,0 +1,216 @@
+//! Runs clang: C++ text in, a shared library out. Libraries are kept in a cache by the hash of all that went in, so
+//! a text that has been compiled is not compiled again.
+
+use crate::signature::Malformed;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::{env, fs, io};
+
+/// Why there is no program.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// No clang on this machine.
+    #[error(
+        "forge-sim needs clang 15 or later, and found none.\n  On Debian or Ubuntu type: sudo apt-get install clang\n  On macOS type: xcode-select --install\n  Or set FORGE_CLANG to where it is."
+    )]
+    NoClang,
+    /// A signature that cannot be read.
+    #[error("kernels.metal:{}: {}", .0.line, .0.message)]
+    Malformed(Malformed),
+    /// Clang refused the text.
+    #[error("clang refuses this text:\n{0}")]
+    Refused(String),
+    /// The library that clang made cannot be loaded.
+    #[error("cannot load {path}: {message}")]
+    Load {
+        /// The library.
+        path: PathBuf,
+        /// What the loader says.
+        message: String,
+    },
+    /// A file could not be written or clang could not be started.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+const STANDARD_LIBRARY: &[(&str, &str)] = &[
+    ("metal_stdlib", include_str!("../stdlib/metal_stdlib")),
+    ("metal_simdgroup", "#include \"metal_stdlib\"\n"),
+    ("metal_simdgroup_matrix", "#include \"metal_stdlib\"\n"),
+    ("metal_atomic", "#include \"metal_stdlib\"\n"),
+    ("metal_math", "#include \"metal_stdlib\"\n"),
+    ("metal_compute", "#include \"metal_stdlib\"\n"),
+    ("types.h", include_str!("../stdlib/types.h")),
+    ("hooks.h", include_str!("../stdlib/hooks.h")),
+    ("math.h", include_str!("../stdlib/math.h")),
+    ("integer.h", include_str!("../stdlib/integer.h")),
+    ("simd.h", include_str!("../stdlib/simd.h")),
+    ("matrix.h", include_str!("../stdlib/matrix.h")),
+    ("atomic.h", include_str!("../stdlib/atomic.h")),
+];
+const HOOKS: &str = include_str!("../stdlib/hooks.cpp");
+
+const COMMON: &[&str] =
+    &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
+
+/// Reads before a write to the same place are kept, because one of bytes never written must be seen.
+const INSTRUMENTED: &[&str] = &[
+    "-O1",
+    "-gline-tables-only",
+    "-fvisibility=hidden",
+    "-fsanitize=thread,array-bounds,integer-divide-by-zero",
+    "-fsanitize-recover=array-bounds,integer-divide-by-zero",
+    "-mllvm",
+    "-tsan-instrument-read-before-write",
+    "-mllvm",
+    "-tsan-instrument-func-entry-exit=0",
+    "-fno-optimize-sibling-calls",
+    "-fno-strict-aliasing",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-Xclang",
+    "-ffloat16-excess-precision=none",
+];
+
+/// A clang that was found.
+#[derive(Clone, Debug)]
+pub struct Clang {
+    /// What to run.
+    pub command: String,
+    /// The first line of `--version`.
+    pub version: String,
+}
+
+/// The clang of this machine: `FORGE_CLANG`, or the newest that is installed.
+pub fn clang() -> Result<Clang, CompileError> {
+    static FOUND: OnceLock<Option<Clang>> = OnceLock::new();
+    FOUND.get_or_init(search).clone().ok_or(CompileError::NoClang)
+}
+
+fn search() -> Option<Clang> {
+    if let Ok(command) = env::var("FORGE_CLANG") {
+        return ask(&command);
+    }
+    let numbered = (15..=30).rev().map(|version| format!("clang-{version}"));
+    numbered
+        .chain(["clang".to_owned(), "/opt/homebrew/opt/llvm/bin/clang".to_owned()])
+        .find_map(|name| ask(&name))
+}
+
+/// The clang called `command`, if it is one and new enough.
+fn ask(command: &str) -> Option<Clang> {
+    let output = Command::new(command).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.lines().next()?.to_owned();
+    let number = version.split("version ").nth(1)?.split('.').next()?.parse::<u32>().ok()?;
+    (version.contains("clang") && number >= 15).then(|| Clang { command: command.to_owned(), version })
+}
+
+/// The library of `source`, compiled now or before.
+pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, CompileError> {
+    let clang = clang()?;
+    let folder = cache.map_or_else(default_cache, Path::to_owned);
+    let target = folder.join(format!("{}.so", key(source, &clang)));
+    if target.is_file() {
+        return Ok(target);
+    }
+    create(&folder)?;
+    let work = tempfile::Builder::new().prefix("compile-").tempdir_in(&folder).map_err(|source| {
+        CompileError::Io { what: format!("cannot write in {}", folder.display()), source }
+    })?;
+    for (name, text) in STANDARD_LIBRARY {
+        write(&work.path().join(name), text)?;
+    }
+    write(&work.path().join("hooks.cpp"), HOOKS)?;
+    write(&work.path().join("kernels.metal"), source)?;
+    let machine = machine_flags();
+    let run = |flags: &[&[&str]]| run(&clang, work.path(), flags);
+    let hooks = folder.join(format!("hooks-{}.o", key(HOOKS, &clang)));
+    if !hooks.is_file() {
+        run(&[COMMON, &["-O2", "-o", "hooks.o"], machine, &["hooks.cpp"]])?;
+        rename(&work.path().join("hooks.o"), &hooks)?;
+    }
+    run(&[COMMON, INSTRUMENTED, machine, &["-I.", "-o", "kernels.o", "kernels.metal"]])?;
+    let hooks = hooks.to_string_lossy();
+    run(&[&["-shared", "-o", "kernels.so", "kernels.o", &hooks, "-lm"]])?;
+    if cfg!(target_os = "macos") {
+        // Lines are in a bundle beside the library, made while the object file still exists.
+        let bundle = target.with_extension("so.dSYM");
+        let arguments = ["-o", "kernels.so.dSYM", "kernels.so"];
+        let made = Command::new("dsymutil").args(arguments).current_dir(work.path()).output();
+        if made.is_ok_and(|output| output.status.success()) {
+            let _ = fs::rename(work.path().join("kernels.so.dSYM"), bundle);
+        }
+    }
+    rename(&work.path().join("kernels.so"), &target)?;
+    Ok(target)
+}
+
+/// The features that this machine has and kernels need to be fast: fused multiply-add, and halves.
+fn machine_flags() -> &'static [&'static str] {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+    {
+        return &["-mavx2", "-mfma", "-mf16c"];
+    }
+    &[]
+}
+
+fn run(clang: &Clang, folder: &Path, flags: &[&[&str]]) -> Result<(), CompileError> {
+    let output = Command::new(&clang.command)
+        .args(flags.iter().copied().flatten())
+        .current_dir(folder)
+        .output()
+        .map_err(|source| CompileError::Io { what: format!("cannot run {}", clang.command), source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(CompileError::Refused(String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+/// A name for what compiling `source` gives on this machine with this compiler.
+fn key(source: &str, clang: &Clang) -> String {
+    let parts = (COMMON, INSTRUMENTED, machine_flags(), STANDARD_LIBRARY, HOOKS, &clang.version);
+    let mut words = [0u64; 2];
+    for (salt, word) in words.iter_mut().enumerate() {
+        let mut hasher = DefaultHasher::new();
+        (salt, &parts, source).hash(&mut hasher);
+        *word = hasher.finish();
+    }
+    format!("{:016x}{:016x}", words[0], words[1])
+}
+
+/// The folder of compiled libraries: the user's cache, because a library from a folder that others can write to
+/// would be code of theirs.
+fn default_cache() -> PathBuf {
+    if let Some(folder) = env::var_os("FORGE_SIM_CACHE").or_else(|| env::var_os("XDG_CACHE_HOME")) {
+        return PathBuf::from(folder).join("forge-sim");
+    }
+    match env::var_os("HOME") {
+        Some(home) if cfg!(target_os = "macos") => PathBuf::from(home).join("Library/Caches/forge-sim"),
+        Some(home) => PathBuf::from(home).join(".cache/forge-sim"),
+        None => env::temp_dir().join(format!("forge-sim-{}", std::process::id())),
+    }
+}
+
+fn create(folder: &Path) -> Result<(), CompileError> {
+    fs::create_dir_all(folder)
+        .map_err(|source| CompileError::Io { what: format!("cannot create {}", folder.display()), source })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CompileError> {
+    fs::write(path, text)
+        .map_err(|source| CompileError::Io { what: format!("cannot write {}", path.display()), source })
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), CompileError> {
+    fs::rename(from, to)
+        .map_err(|source| CompileError::Io { what: format!("cannot write {}", to.display()), source })
+}

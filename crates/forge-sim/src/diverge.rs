@@ -1,0 +1,125 @@
+//! Whether the threads of a group go the same way: those that meet must meet at one place, and all must come.
+
+use crate::engine::{Engine, LANES, State};
+use crate::fault::Kind;
+use crate::watch::Watch;
+use std::ops::Range;
+
+impl Engine {
+    /// Whether threads that have all arrived have arrived at one place, having passed the same places.
+    #[inline(always)]
+    pub(crate) fn together(&mut self, threads: Range<usize>) -> bool {
+        let all = &self.threads[threads.clone()];
+        let first = all[0];
+        let same = all.iter().all(|thread| thread.site == first.site && thread.state == first.state);
+        // Trails are compared within a simdgroup.
+        let same_trail = all.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.trail == lanes[0].trail));
+        (same && same_trail) || self.apart(threads)
+    }
+
+    /// Two places may be one line, where the compiler has copied code. Reports what is not.
+    #[cold]
+    fn apart(&mut self, threads: Range<usize>) -> bool {
+        let line = |watch: &Watch, site| program(watch).line(site);
+        let first = self.threads[threads.start];
+        let home = line(&self.watch, first.site);
+        let other = threads.clone().find(|index| {
+            let thread = &self.threads[*index];
+            thread.state != first.state || line(&self.watch, thread.site) != home
+        });
+        if let Some(other) = other {
+            let (here, there) = (self.place(threads.start), self.place(other));
+            self.watch.fault(Kind::Divergence, first.site, |watch| {
+                let group = watch.groups.len() - 1;
+                format!(
+                    "in threadgroup {group}, thread {} waits at {here} while thread {other} waits at {there}",
+                    threads.start
+                )
+            });
+            return false;
+        }
+        self.trails_agree(threads)
+    }
+
+    /// Whether every lane of each simdgroup has passed the same loads and stores of matrices.
+    fn trails_agree(&mut self, threads: Range<usize>) -> bool {
+        for first in threads.clone().step_by(LANES) {
+            let lanes = first..(first + LANES).min(threads.end);
+            let Some(other) =
+                lanes.clone().find(|lane| self.threads[*lane].trail != self.threads[first].trail)
+            else {
+                continue;
+            };
+            let (a, b) = (self.threads[first].passed, self.threads[other].passed);
+            let site =
+                if self.threads[other].trail != 0 && self.threads[first].trail == 0 { b } else { a.max(b) };
+            self.watch.fault(Kind::Divergence, site, |watch| {
+                let group = watch.groups.len() - 1;
+                format!(
+                    "in threadgroup {group}, not every lane of a simdgroup reaches this: threads {first} and {other} differ"
+                )
+            });
+            return false;
+        }
+        true
+    }
+
+    /// At the end of a group: threads that have all finished must have passed the same places.
+    pub(crate) fn compare_trails(&mut self) {
+        let threads = 0..self.threads.len();
+        let same =
+            self.threads.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.trail == lanes[0].trail));
+        if !same && !self.trails_agree(threads) {
+            self.stopped = true;
+        }
+    }
+
+    /// Reports that nobody can go on.
+    #[cold]
+    pub(crate) fn divergence(&mut self) {
+        self.stopped = true;
+        let Some(waiting) = (0..self.threads.len()).find(|index| self.threads[*index].state != State::Done)
+        else {
+            return;
+        };
+        let thread = self.threads[waiting];
+        let lanes = waiting / LANES * LANES..(waiting / LANES * LANES + LANES).min(self.threads.len());
+        let range = if thread.state == State::Barrier { 0..self.threads.len() } else { lanes };
+        let other = range.clone().find(|index| {
+            self.threads[*index].state != thread.state || self.threads[*index].site != thread.site
+        });
+        let alike = self.threads[range.clone()]
+            .iter()
+            .filter(|other| other.state == thread.state && other.site == thread.site)
+            .count();
+        let (here, total) = (self.place(waiting), range.len());
+        let other = other.map(|index| (index, self.place(index)));
+        self.watch.fault(Kind::Divergence, thread.site, |watch| {
+            let group = watch.groups.len() - 1;
+            let rest = other.map_or_else(String::new, |(index, place)| format!("; thread {index} {}", verb(&place)));
+            format!("in threadgroup {group}, {alike} of {total} threads reach {here}, thread {waiting} among them{rest}")
+        });
+    }
+
+    /// Where a thread is, for people.
+    fn place(&self, index: usize) -> String {
+        let thread = &self.threads[index];
+        let line = program(&self.watch).line(thread.site);
+        match thread.state {
+            State::Barrier => format!("the threadgroup barrier of line {line}"),
+            State::SimdgroupBarrier => format!("the simdgroup barrier of line {line}"),
+            State::Meeting => format!("the simdgroup operation of line {line}"),
+            State::Done => "its end".to_owned(),
+            State::Ready => "no barrier".to_owned(),
+        }
+    }
+}
+
+fn verb(place: &str) -> String {
+    if place == "its end" { "has returned".to_owned() } else { format!("waits at {place}") }
+}
+
+fn program(watch: &Watch) -> &crate::program::Program {
+    // SAFETY: the program outlives every dispatch of its kernels.
+    unsafe { &*watch.program }
+}

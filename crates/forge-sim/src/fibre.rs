@@ -1,0 +1,108 @@
+//! Fibres: each thread of a threadgroup has a stack of its own and runs until it has to wait for others.
+
+use corosensei::stack::{STACK_ALIGNMENT, Stack, StackPointer};
+use corosensei::{Coroutine, Yielder};
+use std::io;
+use std::num::NonZeroUsize;
+
+/// Bytes of a stack, without its guard.
+const STACK: usize = 256 << 10;
+/// Bytes below a stack that fault when touched.
+const GUARD: usize = 64 << 10;
+
+/// A stack. Tops are staggered, because stacks that all start at one distance from a page compete for the same few
+/// lines of the cache.
+pub(crate) struct FibreStack {
+    start: usize,
+    top: usize,
+}
+
+impl FibreStack {
+    fn new(index: usize) -> io::Result<FibreStack> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the system chooses the place; the guard is its lowest part.
+        let start = unsafe {
+            let start = libc::mmap(std::ptr::null_mut(), GUARD + STACK, access, flags, -1, 0);
+            if start == libc::MAP_FAILED || libc::mprotect(start, GUARD, libc::PROT_NONE) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            start as usize
+        };
+        let stagger = (index % 32) * 1088 / STACK_ALIGNMENT * STACK_ALIGNMENT;
+        Ok(FibreStack { start, top: start + GUARD + STACK - stagger })
+    }
+}
+
+impl Drop for FibreStack {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped in `new`, and its coroutine is gone.
+        unsafe { libc::munmap(self.start as *mut libc::c_void, GUARD + STACK) };
+    }
+}
+
+// SAFETY: the lowest part is a guard, and what is above is far more than the least.
+unsafe impl Stack for FibreStack {
+    fn base(&self) -> StackPointer {
+        NonZeroUsize::new(self.top).unwrap_or(NonZeroUsize::MAX)
+    }
+
+    fn limit(&self) -> StackPointer {
+        NonZeroUsize::new(self.start).unwrap_or(NonZeroUsize::MAX)
+    }
+}
+
+/// How a fibre stops for a while.
+pub(crate) type Pause = Yielder<(), ()>;
+
+/// One fibre. It runs its body again and again, stopping after each time.
+pub(crate) struct Fibre {
+    coroutine: Option<Coroutine<(), (), (), FibreStack>>,
+    body: fn(&Pause),
+    /// Addresses of its stack.
+    pub(crate) low: usize,
+    pub(crate) high: usize,
+}
+
+impl Fibre {
+    /// The fibre of thread `index`.
+    pub(crate) fn new(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
+        let stack = FibreStack::new(index)?;
+        let (low, high) = (stack.start, stack.top);
+        Ok(Fibre { coroutine: Some(start(stack, body)), body, low, high })
+    }
+
+    /// Goes on until it stops again.
+    #[inline(always)]
+    pub(crate) fn resume(&mut self) {
+        if let Some(coroutine) = &mut self.coroutine {
+            coroutine.resume(());
+        }
+    }
+
+    /// Forgets what it was doing.
+    pub(crate) fn reset(&mut self) {
+        let Some(mut coroutine) = self.coroutine.take() else { return };
+        // SAFETY: what is on the stack is the kernel's and the executor's own frames, which own nothing.
+        unsafe { coroutine.force_reset() };
+        self.coroutine = Some(start(coroutine.into_stack(), self.body));
+    }
+}
+
+impl Drop for Fibre {
+    fn drop(&mut self) {
+        if let Some(coroutine) = &mut self.coroutine {
+            // SAFETY: as in `reset`.
+            unsafe { coroutine.force_reset() };
+        }
+    }
+}
+
+fn start(stack: FibreStack, body: fn(&Pause)) -> Coroutine<(), (), (), FibreStack> {
+    Coroutine::with_stack(stack, move |pause: &Pause, ()| {
+        loop {
+            body(pause);
+            pause.suspend(());
+        }
+    })
+}

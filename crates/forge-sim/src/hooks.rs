@@ -1,0 +1,101 @@
+//! What instrumented code calls. One executor at most runs on a system thread at a time; it is found through a
+//! thread-local pointer.
+
+use crate::engine::Engine;
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+
+/// The functions that `hooks.cpp` passes calls on to, in its order.
+#[repr(C)]
+pub(crate) struct Table {
+    access: unsafe extern "C" fn(*mut c_void, u32, *const c_void),
+    range: unsafe extern "C" fn(*mut c_void, u64, u32, *const c_void),
+    barrier: unsafe extern "C" fn(u32, u32, *const c_void),
+    meet: unsafe extern "C" fn(*const c_void, u32, *const c_void) -> *mut c_void,
+    pass: unsafe extern "C" fn(*const c_void) -> u32,
+    threadgroup: unsafe extern "C" fn(u32, u64, u32, *const c_char) -> *mut c_void,
+    atomic: unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void),
+    trap: unsafe extern "C" fn(u32, u64, *const c_void),
+}
+
+pub(crate) static TABLE: Table = Table { access, range, barrier, meet, pass, threadgroup, atomic, trap };
+
+thread_local! {
+    static ENGINE: Cell<*mut Engine> = const { Cell::new(null_mut()) };
+}
+
+/// The executor of this system thread.
+#[inline(always)]
+pub(crate) fn engine() -> *mut Engine {
+    ENGINE.get()
+}
+
+/// Sets the executor of this system thread, and returns the one before.
+pub(crate) fn set_engine(engine: *mut Engine) -> *mut Engine {
+    ENGINE.replace(engine)
+}
+
+// SAFETY, of all below: kernels run only while `engine()` is set, on fibres of that engine. References into the
+// engine end before a fibre is left, because others use the engine meanwhile.
+
+unsafe extern "C" fn access(at: *mut c_void, code: u32, place: *const c_void) {
+    let engine = engine();
+    unsafe {
+        if !(*engine).watch.access(at as usize, code, place) {
+            Engine::give_up(engine);
+        }
+        let watch = &mut (*engine).watch;
+        if watch.counters.accesses > watch.budget {
+            Engine::too_long(engine, place);
+        }
+    }
+}
+
+unsafe extern "C" fn range(at: *mut c_void, size: u64, write: u32, place: *const c_void) {
+    let engine = engine();
+    unsafe {
+        if !(*engine).watch.range(at as usize, size as usize, write != 0, place) {
+            Engine::give_up(engine);
+        }
+    }
+}
+
+unsafe extern "C" fn barrier(simdgroup: u32, flags: u32, place: *const c_void) {
+    let engine = engine();
+    unsafe {
+        if simdgroup != 0 {
+            Engine::simdgroup_barrier(engine, flags, place);
+        } else {
+            Engine::threadgroup_barrier(engine, flags, place);
+        }
+    }
+}
+
+unsafe extern "C" fn meet(value: *const c_void, size: u32, place: *const c_void) -> *mut c_void {
+    unsafe { Engine::meet(engine(), value.cast(), size as usize, place).cast() }
+}
+
+unsafe extern "C" fn pass(place: *const c_void) -> u32 {
+    unsafe { Engine::pass(engine(), place) }
+}
+
+unsafe extern "C" fn threadgroup(id: u32, size: u64, _alignment: u32, name: *const c_char) -> *mut c_void {
+    unsafe {
+        let name = CStr::from_ptr(name);
+        Engine::array(engine(), id, size as usize, name) as *mut c_void
+    }
+}
+
+unsafe extern "C" fn atomic(at: *mut c_void, size: u32, kind: u32, place: *const c_void) {
+    let engine = engine();
+    unsafe {
+        if !(*engine).watch.atomic(at as usize, size as usize, kind, place) {
+            Engine::give_up(engine);
+        }
+    }
+}
+
+unsafe extern "C" fn trap(kind: u32, value: u64, place: *const c_void) {
+    unsafe { Engine::trap(engine(), kind, value, place) }
+}

@@ -1,0 +1,263 @@
+//! Faults planted in kernels, to see whether the referee finds them: each barrier removed in turn, each bound removed
+//! in turn. A bound is the `min(a, b)` that clamps an index, or a comparison that guards what may not exist.
+
+use crate::program::{Options, Program};
+use crate::sample::Sample;
+use crate::signature::{Malformed, Signature, kernels, split};
+use crate::text::{Sort, Token, closing, tokens};
+use crate::{CompileError, Fault};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{io, thread};
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Plant {
+    /// A barrier.
+    Barrier,
+    /// A clamp: `min(a, b)` became `a`.
+    Clamp,
+    /// A guard: a comparison became what it is where everything exists.
+    Guard,
+}
+
+/// A text with one fault in it.
+#[derive(Clone, Debug)]
+pub struct Mutant {
+    /// The kernel that has it, or that uses the function that has it.
+    pub kernel: String,
+    /// Its line.
+    pub line: usize,
+    /// What was removed.
+    pub plant: Plant,
+    /// The words that were replaced, and by what.
+    pub change: String,
+    /// The whole text.
+    pub text: String,
+}
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fate {
+    /// The referee found a fault.
+    Caught(Fault),
+    /// No fault, but the kernel left other bytes: a comparison with reference logits sees that.
+    Different,
+    /// Nothing at all differs on these dispatches: the bound is never reached.
+    Same,
+    /// It does not compile.
+    Refused(String),
+    /// No dispatch of this kernel was kept.
+    NotRun,
+}
+
+/// Every fault that can be planted in a text, in the order of its lines.
+pub fn mutants(text: &str) -> Result<Vec<Mutant>, Malformed> {
+    let tokens = tokens(text);
+    let kernels = kernels(text)?;
+    let mut found = Vec::new();
+    for index in 0..tokens.len() {
+        for (plant, range, replacement) in planted(text, &tokens, index) {
+            let Some(kernel) = owner(text, &tokens, &kernels, range.start) else { continue };
+            let change = format!("`{}` -> `{replacement}`", one_line(&text[range.clone()]));
+            let mutated = [&text[..range.start], &replacement, &text[range.end..]].concat();
+            found.push(Mutant { kernel, line: tokens[index].line, plant, change, text: mutated });
+        }
+    }
+    Ok(found)
+}
+
+/// What can be replaced at a token.
+fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<usize>, String)> {
+    let token = &tokens[index];
+    let opens = tokens.get(index + 1).is_some_and(|next| next.is("("));
+    let Some(close) = (token.sort == Sort::Word && opens).then(|| closing(tokens, index + 1)).flatten()
+    else {
+        return if token.is("?") { ternary(text, tokens, index) } else { Vec::new() };
+    };
+    // Where the line is kept, whatever the words were.
+    let padded =
+        |range: &Range<usize>, with: &str| with.to_owned() + &crate::text::blank(&text[range.clone()]);
+    match token.text {
+        "threadgroup_barrier" | "simdgroup_barrier" => {
+            let range = token.start..tokens[close].end();
+            vec![(Plant::Barrier, range.clone(), padded(&range, "(void)0"))]
+        }
+        "min" => {
+            let arguments = split(tokens, index + 2, close);
+            let [first, _] = arguments.as_slice() else { return Vec::new() };
+            let kept = format!("({})", &text[tokens[first.start].start..tokens[first.end - 1].end()]);
+            vec![(Plant::Clamp, token.start..tokens[close].end(), kept)]
+        }
+        "if" => {
+            // A guard that leaves early is open when false; one around what it guards, when true.
+            let leaves = tokens[close + 1..].iter().find(|token| !token.is("{"));
+            let leaves = leaves.is_some_and(|token| matches!(token.text, "continue" | "return" | "break"));
+            let open = if leaves { "false" } else { "true" };
+            comparisons(text, tokens, index + 2, close)
+                .into_iter()
+                .map(|range| (Plant::Guard, range.clone(), padded(&range, open)))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The condition of `condition ? a : b` where it begins after `=`, `(`, `,`, `return` or `;`.
+fn ternary(text: &str, tokens: &[Token<'_>], question: usize) -> Vec<(Plant, Range<usize>, String)> {
+    let mut depth = 0;
+    let mut first = question;
+    while first > 0 {
+        match tokens[first - 1].text {
+            ")" | "]" => depth += 1,
+            "(" | "[" if depth == 0 => break,
+            "(" | "[" => depth -= 1,
+            "," | ";" | "{" | "}" | "return" | "?" | ":" if depth == 0 => break,
+            "=" if depth == 0
+                && !matches!(tokens[first - 2].text, "=" | "<" | ">" | "!")
+                && !tokens[first].is("=") =>
+            {
+                break;
+            }
+            _ => {}
+        }
+        first -= 1;
+    }
+    comparisons(text, tokens, first, question)
+        .into_iter()
+        .map(|range| (Plant::Guard, range, "true".to_owned()))
+        .collect()
+}
+
+/// The comparisons that `tokens[from..to]` joins by `&&` or `||`.
+fn comparisons(text: &str, tokens: &[Token<'_>], from: usize, to: usize) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let (mut start, mut depth) = (from, 0);
+    for at in from..=to {
+        let ends = at == to
+            || (depth == 0
+                && at + 1 < to
+                && matches!(tokens[at].text, "&" | "|")
+                && tokens[at + 1].is(tokens[at].text));
+        if ends && start < at {
+            parts.push(start..at);
+        }
+        if ends {
+            start = at + 2;
+        }
+        match tokens[at].text {
+            "(" | "[" => depth += 1,
+            ")" | "]" => depth -= 1,
+            _ => {}
+        }
+    }
+    let compares = |part: &Range<usize>| {
+        let mut depth = 0;
+        tokens[part.clone()].iter().any(|token| {
+            match token.text {
+                "(" | "[" => depth += 1,
+                ")" | "]" => depth -= 1,
+                _ => {}
+            }
+            depth == 0 && matches!(token.text, "<" | ">" | "=")
+        })
+    };
+    parts.retain(compares);
+    let bytes = |part: Range<usize>| tokens[part.start].start..tokens[part.end - 1].end();
+    let _ = text;
+    parts.into_iter().map(bytes).collect()
+}
+
+/// The kernel that a byte belongs to: the one around it, or the first that names the function around it.
+fn owner(text: &str, tokens: &[Token<'_>], kernels: &[Signature], at: usize) -> Option<String> {
+    if let Some(kernel) = kernels.iter().find(|kernel| kernel.body.contains(&at)) {
+        return Some(kernel.name.clone());
+    }
+    // A function: a name, parentheses and a brace, outside all braces.
+    let mut depth = 0;
+    let mut name = None;
+    for (index, token) in tokens.iter().enumerate().take_while(|(_, token)| token.start <= at) {
+        match token.text {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            "(" if depth == 0 && index > 0 && tokens[index - 1].sort == Sort::Word => {
+                name = Some(tokens[index - 1].text)
+            }
+            _ => {}
+        }
+    }
+    let name = name.filter(|_| depth > 0)?;
+    let uses = |kernel: &&Signature| {
+        crate::text::tokens(&text[kernel.body.clone()]).iter().any(|token| token.is(name))
+    };
+    kernels.iter().find(uses).map(|kernel| kernel.name.clone())
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Runs every mutant on the samples of its kernel. `limit` is of accesses; `told` hears of each as it is done.
+pub fn run(
+    text: &str,
+    mutants: &[Mutant],
+    samples: &[Sample],
+    limit: u64,
+    told: &(dyn Fn(&Mutant, &Fate) + Sync),
+) -> Result<Vec<Fate>, CompileError> {
+    let failed = |source: io::Error| CompileError::Io { what: "cannot run a sample".to_owned(), source };
+    let mut by_kernel: HashMap<&str, Vec<(&Sample, Vec<Vec<u8>>)>> = HashMap::new();
+    let program = Program::compile(text)?;
+    for sample in samples {
+        let right = sample.run(&program, limit).map_err(failed)?;
+        by_kernel.entry(&sample.kernel).or_default().push((sample, right.left));
+    }
+    let cache = tempfile::tempdir().map_err(failed)?;
+    let next = AtomicUsize::new(0);
+    let fates = Mutex::new(vec![Fate::NotRun; mutants.len()]);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(mutant) = mutants.get(index) else { return };
+            let samples = by_kernel.get(mutant.kernel.as_str()).map_or(&[][..], Vec::as_slice);
+            let fate = judge(mutant, samples, limit, cache.path());
+            told(mutant, &fate);
+            if let Ok(mut fates) = fates.lock() {
+                fates[index] = fate;
+            }
+        }
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(mutants.len().max(1));
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(work);
+        }
+    });
+    Ok(fates.into_inner().unwrap_or_default())
+}
+
+fn judge(mutant: &Mutant, samples: &[(&Sample, Vec<Vec<u8>>)], limit: u64, cache: &std::path::Path) -> Fate {
+    if samples.is_empty() {
+        return Fate::NotRun;
+    }
+    let only = [mutant.kernel.as_str()];
+    let program = match Program::compile_with(&mutant.text, Options { only: Some(&only), cache: Some(cache) })
+    {
+        Ok(program) => program,
+        Err(error) => return Fate::Refused(error.to_string()),
+    };
+    let mut fate = Fate::Same;
+    for (sample, right) in samples {
+        match sample.run(&program, limit) {
+            Ok(outcome) if !outcome.faults.is_empty() => return Fate::Caught(outcome.faults[0].clone()),
+            Ok(outcome) if outcome.left != *right => fate = Fate::Different,
+            Ok(_) => {}
+            Err(error) => return Fate::Refused(error.to_string()),
+        }
+    }
+    fate
+}

@@ -1,0 +1,121 @@
+//! A Metal text that has been compiled and loaded: kernels that the executor can call for one thread, and the lines
+//! of the text that their code came from.
+
+use crate::compile::{CompileError, library};
+use crate::hooks::{TABLE, Table};
+use crate::rewrite::rewrite;
+use crate::signature::Signature;
+use addr2line::Loader;
+use libloading::{Library, Symbol};
+use std::cell::OnceCell;
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+
+/// Calls a kernel for one thread with its pointers and launch builtins.
+pub(crate) type Call = unsafe extern "C" fn(*const *mut c_void, *const u32);
+
+/// A kernel that can be called.
+pub struct Kernel {
+    /// What the text says of it.
+    pub signature: Signature,
+    /// Bytes of its struct of scalars.
+    pub scalar_bytes: usize,
+    pub(crate) call: Call,
+}
+
+/// How to compile.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'o> {
+    /// Only these kernels.
+    pub only: Option<&'o [&'o str]>,
+    /// Where compiled libraries are kept, in place of the user's cache.
+    pub cache: Option<&'o Path>,
+}
+
+/// A compiled text.
+pub struct Program {
+    kernels: Vec<Kernel>,
+    path: PathBuf,
+    base: usize,
+    lines: OnceCell<Option<Loader>>,
+    // The kernels' code lives in it, so it is dropped last.
+    _library: Library,
+}
+
+impl Program {
+    /// Compiles all of a text.
+    pub fn compile(text: &str) -> Result<Program, CompileError> {
+        Program::compile_with(text, Options::default())
+    }
+
+    /// Compiles a text.
+    pub fn compile_with(text: &str, options: Options<'_>) -> Result<Program, CompileError> {
+        let (source, signatures) = rewrite(text, options.only).map_err(CompileError::Malformed)?;
+        let path = library(&source, options.cache)?;
+        // SAFETY: the library was made by our own compiler run; loading it runs no code but an empty initialiser.
+        unsafe { Program::load(&path, signatures) }
+            .map_err(|error| CompileError::Load { path: path.clone(), message: error.to_string() })
+    }
+
+    /// # Safety
+    /// The library must have been compiled from a text with these signatures.
+    unsafe fn load(path: &Path, signatures: Vec<Signature>) -> Result<Program, libloading::Error> {
+        // SAFETY: names and types of symbols are those that `rewrite` and `hooks.cpp` write.
+        unsafe {
+            let library = Library::new(path)?;
+            let bind: Symbol<'_, unsafe extern "C" fn(*const Table)> = library.get(b"forge_bind")?;
+            bind(&TABLE);
+            let base = base_of(*bind as *const c_void);
+            let mut kernels = Vec::new();
+            for signature in signatures {
+                let call = library.get::<Call>(format!("forge_call_{}", signature.name).as_bytes())?;
+                let bytes =
+                    library.get::<*const u32>(format!("forge_scalars_{}", signature.name).as_bytes())?;
+                let (call, scalar_bytes) = (*call, **bytes as usize);
+                kernels.push(Kernel { signature, scalar_bytes, call });
+            }
+            Ok(Program { kernels, path: path.to_owned(), base, lines: OnceCell::new(), _library: library })
+        }
+    }
+
+    /// Every kernel, in the order of the text.
+    pub fn kernels(&self) -> &[Kernel] {
+        &self.kernels
+    }
+
+    /// The number of the kernel of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.kernels.iter().position(|kernel| kernel.signature.name == name)
+    }
+
+    /// An address in the code as a distance from its start.
+    pub(crate) fn site(&self, address: *const c_void) -> u32 {
+        (address as usize).wrapping_sub(self.base) as u32
+    }
+
+    /// The line of the text that made the code just before a place, which is where a call returned to; 0 if unknown.
+    pub(crate) fn line(&self, site: u32) -> usize {
+        let lines = self.lines.get_or_init(|| Loader::new(&self.path).ok());
+        let Some(lines) = lines else { return 0 };
+        let address = u64::from(site).saturating_sub(1) + lines.relative_address_base();
+        let Ok(mut frames) = lines.find_frames(address) else { return 0 };
+        while let Ok(Some(frame)) = frames.next() {
+            if let Some(location) = frame.location
+                && location.file.is_some_and(|file| file.ends_with("kernels.metal"))
+            {
+                return location.line.unwrap_or(0) as usize;
+            }
+        }
+        0
+    }
+}
+
+/// The address that the library which holds `symbol` is loaded at.
+fn base_of(symbol: *const c_void) -> usize {
+    // SAFETY: all zeros is a value of this struct of pointers, and dladdr fills it in.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(symbol, &mut info);
+        info.dli_fbase as usize
+    }
+}

@@ -1,0 +1,134 @@
+//! Single dispatches lifted out of a replay with all that they were given, so that they can be run again by
+//! themselves: on them, faults that were planted in a kernel are looked for in milliseconds.
+
+use crate::fault::Fault;
+use crate::memory::{Bound, Memory};
+use crate::program::Program;
+use crate::recording::Dispatch;
+use crate::sim::Sim;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+
+/// What a dispatch was given in one binding.
+#[derive(Clone, Debug)]
+struct Given {
+    bytes: Vec<u8>,
+    /// None where nothing writes the buffer: all of it counts.
+    initialised: Option<Vec<Range<usize>>>,
+    written: bool,
+    /// The binding before it that has the same bytes, if one has.
+    same_as: Option<usize>,
+}
+
+/// A dispatch that can be run again.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The kernel.
+    pub kernel: String,
+    given: Vec<Given>,
+    scalars: Vec<u32>,
+    groups: [u32; 3],
+    threads: u32,
+}
+
+/// What came of running a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What the referee found.
+    pub faults: Vec<Fault>,
+    /// What the kernel left in each binding that it may write.
+    pub left: Vec<Vec<u8>>,
+}
+
+/// Collects samples: of each kernel, dispatches that differ in scalars or threadgroups, the smallest first.
+#[derive(Debug)]
+pub struct Samples {
+    each: usize,
+    largest: usize,
+    kept: HashMap<String, Vec<Sample>>,
+}
+
+impl Samples {
+    /// At most `each` of a kernel, none that is given more than `largest` bytes.
+    pub fn new(each: usize, largest: usize) -> Samples {
+        Samples { each, largest, kept: HashMap::new() }
+    }
+
+    /// What a dispatch is about to be given, if it is worth keeping.
+    pub(crate) fn take(
+        &mut self,
+        memory: &mut Memory,
+        dispatch: &Dispatch,
+        bindings: &[Bound],
+    ) -> Option<Sample> {
+        let kept = self.kept.entry(dispatch.kernel.clone()).or_default();
+        let known = |sample: &Sample| sample.scalars == dispatch.scalars && sample.groups == dispatch.groups;
+        let bytes: usize = bindings.iter().map(|bound| bound.bytes).sum();
+        if kept.len() >= self.each || kept.iter().any(known) || bytes > self.largest {
+            return None;
+        }
+        let mut given: Vec<Given> = Vec::new();
+        for (index, bound) in bindings.iter().enumerate() {
+            let end =
+                bound.offset.checked_add(bound.bytes).filter(|end| *end <= memory.size(bound.buffer))?;
+            let same_as = bindings[..index].iter().position(|other| {
+                (other.buffer, other.offset, other.bytes) == (bound.buffer, bound.offset, bound.bytes)
+            });
+            given.push(Given {
+                bytes: memory.contents(bound.buffer)[bound.offset..end].to_vec(),
+                initialised: memory.initialised(bound.buffer, bound.offset, bound.bytes),
+                written: bound.written,
+                same_as,
+            });
+        }
+        Some(Sample {
+            kernel: dispatch.kernel.clone(),
+            given,
+            scalars: dispatch.scalars.clone(),
+            groups: dispatch.groups,
+            threads: dispatch.threads,
+        })
+    }
+
+    pub(crate) fn keep(&mut self, sample: Sample) {
+        self.kept.entry(sample.kernel.clone()).or_default().push(sample);
+    }
+
+    pub(crate) fn finish(self) -> Vec<Sample> {
+        let mut all: Vec<Sample> = self.kept.into_values().flatten().collect();
+        all.sort_by(|a, b| (&a.kernel, a.groups, &a.scalars).cmp(&(&b.kernel, b.groups, &b.scalars)));
+        all
+    }
+}
+
+impl Sample {
+    /// Runs the dispatch again, with the kernel of this name as `program` has it. `limit` is of accesses.
+    pub fn run(&self, program: &Program, limit: u64) -> io::Result<Outcome> {
+        let mut sim = Sim::new(program)?;
+        sim.limit(limit);
+        let mut bindings: Vec<Bound> = Vec::new();
+        for (index, given) in self.given.iter().enumerate() {
+            let name = format!("binding {index}");
+            let id = match (given.same_as, &given.initialised) {
+                (Some(earlier), _) => bindings[earlier].buffer,
+                (None, None) => sim.memory.constant(&name, &given.bytes)?,
+                (None, Some(ranges)) => {
+                    let id = sim.memory.unwritten(&name, given.bytes.len())?;
+                    for range in ranges {
+                        sim.memory.write(id, range.start, &given.bytes[range.clone()]);
+                    }
+                    id
+                }
+            };
+            bindings.push(if given.written { id.write() } else { id.read() });
+        }
+        sim.dispatch_with(&self.kernel, &bindings, &self.scalars, self.groups, Some(self.threads), &[]);
+        let left = bindings
+            .iter()
+            .filter(|bound| bound.written)
+            .map(|bound| sim.memory.contents(bound.buffer).to_vec())
+            .collect();
+        Ok(Outcome { faults: sim.take_faults(), left })
+    }
+}

@@ -1,0 +1,313 @@
+//! Dispatches kernels over buffers, as a command encoder would, and keeps what the referee found.
+
+use crate::arena::LIMIT;
+use crate::engine::{Engine, LANES, MOST_THREADS};
+use crate::fault::{Fault, Kind};
+use crate::hooks::set_engine;
+use crate::memory::{Bound, Memory};
+use crate::program::Program;
+use crate::rewrite::{FIRST_THREADGROUP, POINTERS};
+use crate::shadow::Shadow;
+use crate::signature::{Signature, Source, Space};
+use crate::watch::{Counters, View};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::io;
+
+/// A device that runs the kernels of one program, one dispatch after another.
+pub struct Sim<'p> {
+    program: &'p Program,
+    /// The buffers.
+    pub memory: Memory,
+    engine: Box<Engine>,
+    counters: BTreeMap<String, Counters>,
+    /// Whether each barrier command so far was needed; the last is not known yet.
+    needed: Vec<bool>,
+    interval: u32,
+    previous: u32,
+    stopped: bool,
+}
+
+impl<'p> Sim<'p> {
+    /// A device without buffers.
+    pub fn new(program: &'p Program) -> io::Result<Sim<'p>> {
+        Ok(Sim {
+            program,
+            memory: Memory::new(),
+            engine: Box::new(Engine::new()?),
+            counters: BTreeMap::new(),
+            needed: Vec::new(),
+            interval: 2,
+            previous: 2,
+            stopped: false,
+        })
+    }
+
+    /// Runs a kernel over `groups` threadgroups of as many threads as it states. `bindings` are in the order of its
+    /// buffers. Says whether it ran to its end; faults are in [`Sim::faults`].
+    pub fn dispatch(&mut self, kernel: &str, bindings: &[Bound], scalars: &[u32], groups: [u32; 3]) -> bool {
+        self.dispatch_with(kernel, bindings, scalars, groups, None, &[])
+    }
+
+    /// As [`Sim::dispatch`], with threads of a threadgroup as the host states them, and bytes for each
+    /// `[[threadgroup(n)]]`.
+    pub fn dispatch_with(
+        &mut self,
+        kernel: &str,
+        bindings: &[Bound],
+        scalars: &[u32],
+        groups: [u32; 3],
+        threads: Option<u32>,
+        threadgroup: &[usize],
+    ) -> bool {
+        let Some(index) = self.program.find(kernel) else {
+            self.refuse(kernel, 0, format!("there is no kernel `{kernel}`"));
+            return false;
+        };
+        let signature = &self.program.kernels()[index].signature;
+        let Some(threads) = self.check(signature, bindings, scalars, groups, threads) else { return false };
+        self.engine.watch.clear();
+        self.engine.watch.program = self.program;
+        self.engine.watch.kernel = index;
+        self.engine.pointers = [std::ptr::null_mut(); POINTERS];
+        if let Err(message) = self.bind(signature, bindings, scalars, threadgroup) {
+            self.refuse(kernel, signature.line, message);
+            return false;
+        }
+        self.launch(index, groups, threads as usize)
+    }
+
+    /// What makes a dispatch one that its kernel was not written for.
+    fn check(
+        &mut self,
+        signature: &Signature,
+        bindings: &[Bound],
+        scalars: &[u32],
+        groups: [u32; 3],
+        stated: Option<u32>,
+    ) -> Option<u32> {
+        let (name, line) = (&signature.name, signature.line);
+        let threads = match (signature.threads, stated) {
+            (Some(own), Some(given)) if own != given => {
+                self.refuse(name, line, format!("it is launched with {given} threads and states {own}"));
+                return None;
+            }
+            (own, given) => own.or(given),
+        };
+        let Some(threads) = threads else {
+            self.refuse(name, line, "it does not state its threads and neither does the launch".to_owned());
+            return None;
+        };
+        if threads == 0 || threads as usize > MOST_THREADS {
+            self.refuse(name, line, format!("{threads} threads: a threadgroup has 1 to {MOST_THREADS}"));
+            return None;
+        }
+        if groups.contains(&0) {
+            self.refuse(
+                name,
+                line,
+                format!("it is launched over {groups:?} threadgroups: nothing would run"),
+            );
+            return None;
+        }
+        let buffers = signature.buffers().len();
+        if buffers != bindings.len() {
+            self.refuse(name, line, format!("it has {buffers} buffers and is given {}", bindings.len()));
+            return None;
+        }
+        let index = self.program.find(name)?;
+        let bytes = self.program.kernels()[index].scalar_bytes;
+        if bytes != scalars.len() * 4 {
+            self.refuse(
+                name,
+                line,
+                format!("its scalars are {bytes} bytes and it is given {}", scalars.len() * 4),
+            );
+            return None;
+        }
+        Some(threads)
+    }
+
+    /// Gives the kernel its buffers, scalars and threadgroup memory.
+    fn bind(
+        &mut self,
+        signature: &Signature,
+        bindings: &[Bound],
+        scalars: &[u32],
+        threadgroup: &[usize],
+    ) -> Result<(), String> {
+        for ((slot, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
+            let size = self.memory.size(bound.buffer);
+            let bytes =
+                if bound.bytes == usize::MAX { size.saturating_sub(bound.offset) } else { bound.bytes };
+            if bound.offset.checked_add(bytes).is_none_or(|end| end > size) {
+                let (offset, name) = (bound.offset, &parameter.name);
+                return Err(format!("`{name}` is bytes {offset}.. of {bytes}, and its buffer has {size}"));
+            }
+            let window =
+                self.memory.window(bound.buffer, bound.offset, bytes).map_err(|error| error.to_string())?;
+            let buffer = &mut self.memory.buffers[bound.buffer.index()];
+            let shadow =
+                buffer.shadow.as_deref_mut().map_or(std::ptr::null_mut(), |shadow| shadow as *mut Shadow);
+            self.engine.pointers[slot] = window.start as *mut c_void;
+            self.engine.watch.views.push(View {
+                start: window.start,
+                bytes,
+                low: window.low,
+                reach: window.reach,
+                written: bound.written && parameter.written && !shadow.is_null(),
+                shadow,
+                origin: bound.offset,
+                floor: buffer.floor,
+                name: parameter.name.clone(),
+            });
+        }
+        if let Some((slot, parameter)) = signature.scalars() {
+            // The scalars are read only, and live as long as the dispatch.
+            let start = scalars.as_ptr() as usize;
+            self.engine.pointers[slot] = start as *mut c_void;
+            self.engine.watch.views.push(View {
+                start,
+                bytes: scalars.len() * 4,
+                low: start,
+                reach: scalars.len() * 4,
+                written: false,
+                shadow: std::ptr::null_mut(),
+                origin: 0,
+                floor: 0,
+                name: parameter.name.clone(),
+            });
+        }
+        for parameter in &signature.parameters {
+            let Source::Slot(Space::Threadgroup, slot) = parameter.source else { continue };
+            let bytes =
+                *threadgroup.get(slot).ok_or_else(|| format!("`{}` is given no memory", parameter.name))?;
+            let id = u32::MAX - slot as u32;
+            let Ok((address, _)) = self.engine.watch.arena.array(id, bytes, || parameter.name.clone()) else {
+                return Err(format!("`{}` is given {bytes} bytes; there are {LIMIT}", parameter.name));
+            };
+            self.engine.pointers[FIRST_THREADGROUP + slot] = address as *mut c_void;
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, index: usize, groups: [u32; 3], threads: usize) -> bool {
+        let kernel = &self.program.kernels()[index];
+        let name = kernel.signature.name.clone();
+        if let Err(error) = self.engine.prepare(threads) {
+            self.refuse(&name, kernel.signature.line, error.to_string());
+            return false;
+        }
+        let engine: *mut Engine = &mut *self.engine;
+        self.engine.call = Some(kernel.call);
+        self.engine.stopped = false;
+        let start = self.engine.tick();
+        self.engine.watch.dispatches.push((start, name.clone()));
+        self.engine.watch.groups.clear();
+        let device = &mut self.engine.watch.device;
+        (device.dispatch, device.interval, device.previous) = (start, self.interval, self.previous);
+        let all = groups.map(|groups| groups.wrapping_mul(1));
+        let words = &mut self.engine.words;
+        words[7..9].fill(0);
+        words[9..12].copy_from_slice(&[threads as u32, 1, 1]);
+        words[12..15].copy_from_slice(&all);
+        words[15..18].copy_from_slice(&[all[0].wrapping_mul(threads as u32), all[1], all[2]]);
+        words[21] = threads.div_ceil(LANES) as u32;
+        words[22] = LANES as u32;
+        let before = set_engine(engine);
+        'groups: for z in 0..groups[2] {
+            for y in 0..groups[1] {
+                for x in 0..groups[0] {
+                    // SAFETY: the engine is set for this system thread, and `self` is borrowed by this call alone.
+                    unsafe {
+                        Engine::run_group(engine, [x, y, z]);
+                        if (*engine).stopped {
+                            break 'groups;
+                        }
+                    }
+                }
+            }
+        }
+        set_engine(before);
+        self.stopped |= self.engine.stopped;
+        let total = self.counters.entry(name).or_default();
+        total.add(&self.engine.watch.counters);
+        total.dispatches += 1;
+        !self.engine.stopped
+    }
+
+    /// Everything after sees what everything before wrote.
+    pub fn barrier(&mut self) {
+        let before = self.interval;
+        self.fence();
+        self.previous = before;
+        self.needed.push(false);
+    }
+
+    /// The host waits for the device: as a barrier, but one that is always needed.
+    pub fn fence(&mut self) {
+        if let Some(last) = self.needed.last_mut() {
+            *last |= self.engine.watch.spared;
+        }
+        self.interval = self.engine.tick();
+        self.previous = self.interval;
+        self.engine.watch.spared = false;
+        self.engine.watch.dispatches.clear();
+    }
+
+    /// Of each barrier so far, whether two dispatches would conflict without it. Of the last, not yet known before
+    /// another barrier or a fence.
+    pub fn needed(&self) -> &[bool] {
+        &self.needed
+    }
+
+    /// Notes that the host reads what nothing has written.
+    pub(crate) fn unwritten_read(&mut self, message: String) {
+        let fault = Fault { kind: Kind::NeverWritten, kernel: "host".to_owned(), line: 0, message, count: 1 };
+        self.engine.watch.faults.add(fault, None);
+    }
+
+    /// Notes a fault of the host's.
+    pub(crate) fn refuse(&mut self, kernel: &str, line: usize, message: String) {
+        let fault = Fault { kind: Kind::Launch, kernel: kernel.to_owned(), line, message, count: 1 };
+        self.engine.watch.faults.add(fault, None);
+    }
+
+    /// Lets a dispatch make so many accesses at most: a kernel that does not end is a fault, not a wait.
+    pub fn limit(&mut self, accesses: u64) {
+        self.engine.watch.budget = accesses;
+    }
+
+    /// Every fault so far.
+    pub fn faults(&self) -> &[Fault] {
+        self.engine.watch.faults.all()
+    }
+
+    /// Takes every fault so far.
+    pub fn take_faults(&mut self) -> Vec<Fault> {
+        self.engine.watch.faults.take()
+    }
+
+    /// What each kernel has done so far.
+    pub fn counters(&self) -> &BTreeMap<String, Counters> {
+        &self.counters
+    }
+
+    /// Whether a dispatch could not be run to its end, so that later values mean nothing.
+    pub fn stopped(&self) -> bool {
+        self.stopped
+    }
+}
+
+impl Counters {
+    fn add(&mut self, other: &Counters) {
+        self.dispatches += other.dispatches;
+        self.groups += other.groups;
+        self.accesses += other.accesses;
+        self.loaded += other.loaded;
+        self.stored += other.stored;
+        self.threadgroup += other.threadgroup;
+        self.barriers += other.barriers;
+        self.simd += other.simd;
+    }
+}
