@@ -223,6 +223,18 @@ impl<'a> Section<'a> {
         self.fault_at(&path, fault, why, notes);
     }
 
+    /// Refuses any value of a key but this one, or a list of nothing but this one. Absent is right too.
+    pub(crate) fn only(&self, key: &str, right: impl Into<Value>, why: &str) {
+        let right = right.into();
+        let is_right = |value: &Value| match value {
+            Value::Array(values) => values.iter().all(|value| *value == right),
+            value => *value == right,
+        };
+        if self.get(key).is_some_and(|value| !is_right(value)) {
+            self.refuse(key, why, &[]);
+        }
+    }
+
     /// Notes that no architecture is known by the name under a key.
     pub(crate) fn refuse_architecture(&self, key: &str, name: &str, notes: &[String]) {
         let fault = Diagnostic::new("F0202", format!("forge does not know the architecture {name}"));
