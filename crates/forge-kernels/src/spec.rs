@@ -70,11 +70,11 @@ pub enum Rows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Epilogue {
-    /// y[r][o] = v
+    /// `y[r][o] = v`
     Store,
-    /// y[r][o] += v
+    /// `y[r][o] += v`
     Add,
-    /// Outputs alternate gate, up: y[r][o / 2] = activation(gate) * up
+    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
     Gate(Activation),
 }
 
