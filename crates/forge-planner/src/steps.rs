@@ -87,7 +87,7 @@ impl Select<'_> {
                     pairing: rotation.pairing,
                 });
                 let formula = "q = rotate(queries of qkv); cache[slots, positions] = rotate(keys), values";
-                let function = self.function("rotate", formula, &[(&Regime::ALL, spec)]);
+                let function = self.function("rotate_append", formula, &[(&Regime::ALL, spec)]);
                 draft.step(
                     &operation.name,
                     "Turn q and k by their positions; append k and v to the cache.",

@@ -16,7 +16,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
     let rotated = list.new_value(fit.query_width);
     let output = list.operations[place].output;
     let rotate = Operation {
-        name: "rotate".to_owned(),
+        name: "rotate_append".to_owned(),
         kind: Kind::RotateAppend { query_heads, rotation: fit.rotation, cache },
         inputs: vec![fit.all],
         output: rotated,
