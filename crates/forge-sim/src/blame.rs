@@ -50,22 +50,36 @@ impl Watch {
             let offset = at.wrapping_sub(watch.arena.base);
             let whose = watch.views.iter().find(|view| at.wrapping_sub(view.low) < view.reach);
             let what = match (whose, watch.arena.nearest(offset)) {
-                (Some(view), _) => format!("byte {} of `{}`", at.wrapping_sub(view.start) as isize, view.name),
+                (Some(view), _) => {
+                    format!("byte {} of `{}`", at.wrapping_sub(view.start) as isize, view.name)
+                }
                 (None, Some(slot)) if offset < watch.arena.span => {
                     format!("byte {} of `{}`", offset.wrapping_sub(slot.offset) as isize, slot.name)
                 }
                 _ => "its own memory".to_owned(),
             };
-            format!("{} {} {size} bytes at {what}, which is not a multiple of {size}", watch.who(), verb(code))
+            format!(
+                "{} {} {size} bytes at {what}, which is not a multiple of {size}",
+                watch.who(),
+                verb(code)
+            )
         });
         false
     }
 
     #[cold]
-    pub(crate) fn outside_arena(&mut self, offset: usize, size: usize, code: u32, place: *const c_void) -> bool {
+    pub(crate) fn outside_arena(
+        &mut self,
+        offset: usize,
+        size: usize,
+        code: u32,
+        place: *const c_void,
+    ) -> bool {
         let site = site(self.program, place);
         self.fault(Kind::OutOfBounds, site, |watch| match watch.arena.nearest(offset) {
-            Some(slot) => beyond(watch, code, size, offset as isize - slot.offset as isize, &slot.name, slot.bytes),
+            Some(slot) => {
+                beyond(watch, code, size, offset as isize - slot.offset as isize, &slot.name, slot.bytes)
+            }
             None => format!("{} {} threadgroup memory that it has not declared", watch.who(), verb(code)),
         });
         true
@@ -96,7 +110,10 @@ impl Watch {
             let near = watch.views.iter().min_by_key(|view| view.start.abs_diff(at));
             let near = near.map_or_else(String::new, |view| {
                 let distance = (at as i128) - (view.start as i128);
-                format!("; `{}`, the nearest, has {} bytes and is {distance} bytes away", view.name, view.bytes)
+                format!(
+                    "; `{}`, the nearest, has {} bytes and is {distance} bytes away",
+                    view.name, view.bytes
+                )
             });
             format!("{} {} {size} bytes far from anything bound{near}", watch.who(), verb(code))
         });
@@ -108,7 +125,10 @@ impl Watch {
         let site = site(self.program, place);
         self.fault(Kind::ReadOnly, site, |watch| {
             let name = &watch.last_view().name;
-            format!("{} writes {size} bytes at byte {offset} of `{name}`, which is bound to be read", watch.who())
+            format!(
+                "{} writes {size} bytes at byte {offset} of `{name}`, which is bound to be read",
+                watch.who()
+            )
         });
     }
 
@@ -118,7 +138,10 @@ impl Watch {
             let who = watch.who();
             watch.arena.nearest(offset).map_or_else(String::new, |slot| {
                 let at = offset - slot.offset;
-                format!("{who} reads {size} bytes at byte {at} of `{}`, which no thread of it has written", slot.name)
+                format!(
+                    "{who} reads {size} bytes at byte {at} of `{}`, which no thread of it has written",
+                    slot.name
+                )
             })
         });
     }
@@ -127,21 +150,40 @@ impl Watch {
     pub(crate) fn unwritten(&mut self, offset: usize, size: usize, site: u32) {
         self.fault(Kind::NeverWritten, site, |watch| {
             let name = &watch.last_view().name;
-            format!("{} reads {size} bytes at byte {offset} of `{name}`, which nothing has written", watch.who())
+            format!(
+                "{} reads {size} bytes at byte {offset} of `{name}`, which nothing has written",
+                watch.who()
+            )
         });
     }
 
     #[cold]
-    pub(crate) fn race_in_array(&mut self, offset: usize, size: usize, code: u32, site: u32, found: (Clash, Other, Cell)) {
+    pub(crate) fn race_in_array(
+        &mut self,
+        offset: usize,
+        size: usize,
+        code: u32,
+        site: u32,
+        found: (Clash, Other, Cell),
+    ) {
         self.fault(Kind::Race, site, |watch| {
-            let (at, name) =
-                watch.arena.nearest(offset).map_or((0, ""), |slot| (offset - slot.offset, slot.name.as_str()));
+            let (at, name) = watch
+                .arena
+                .nearest(offset)
+                .map_or((0, ""), |slot| (offset - slot.offset, slot.name.as_str()));
             watch.clash(at, size, code, name, found)
         });
     }
 
     #[cold]
-    pub(crate) fn race(&mut self, offset: usize, size: usize, code: u32, site: u32, found: (Clash, Other, Cell)) {
+    pub(crate) fn race(
+        &mut self,
+        offset: usize,
+        size: usize,
+        code: u32,
+        site: u32,
+        found: (Clash, Other, Cell),
+    ) {
         let kind = match found.0 {
             Clash::Group => Kind::GroupRace,
             Clash::Dispatch => Kind::Hazard,
@@ -161,7 +203,10 @@ impl Watch {
         let place = if place == 0 { String::new() } else { format!(" at {}", self.line(place)) };
         match clash {
             Clash::Group => {
-                format!("{own}, which threadgroup {} of the same dispatch {done}{place}", self.group_at(clock))
+                format!(
+                    "{own}, which threadgroup {} of the same dispatch {done}{place}",
+                    self.group_at(clock)
+                )
             }
             Clash::Dispatch => format!(
                 "{own}, which a dispatch of `{}` {done}{place}, and no barrier stands between the dispatches",
@@ -177,7 +222,11 @@ fn verb(code: u32) -> &'static str {
 }
 
 fn beyond(watch: &Watch, code: u32, size: usize, offset: isize, name: &str, bytes: usize) -> String {
-    format!("{} {} {size} bytes at byte {offset} of `{name}`, which has {bytes} bytes", watch.who(), verb(code))
+    format!(
+        "{} {} {size} bytes at byte {offset} of `{name}`, which has {bytes} bytes",
+        watch.who(),
+        verb(code)
+    )
 }
 
 impl Watch {

@@ -2,10 +2,12 @@
 //! a text that has been compiled is not compiled again.
 
 use crate::signature::Malformed;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 use std::{env, fs, io};
 
 /// Why there is no program.
@@ -55,11 +57,15 @@ const STANDARD_LIBRARY: &[(&str, &str)] = &[
     ("matrix.h", include_str!("../stdlib/matrix.h")),
     ("atomic.h", include_str!("../stdlib/atomic.h")),
 ];
+/// How long a library stays in the cache after its last use.
+const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 const HOOKS: &str = include_str!("../stdlib/hooks.cpp");
 
-const COMMON: &[&str] = &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
+const COMMON: &[&str] =
+    &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
 
-/// Reads before a write to the same place are kept, because one of bytes never written must be seen.
+/// Reads before a write to the same place are kept, because one of bytes never written must be seen. Variables of a
+/// thread start as a pattern, numbers as NaN: what is used before it is set shows in the results.
 const INSTRUMENTED: &[&str] = &[
     "-O1",
     "-gline-tables-only",
@@ -70,6 +76,7 @@ const INSTRUMENTED: &[&str] = &[
     "-tsan-instrument-read-before-write",
     "-mllvm",
     "-tsan-instrument-func-entry-exit=0",
+    "-ftrivial-auto-var-init=pattern",
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
     "-fno-math-errno",
@@ -98,7 +105,9 @@ fn search() -> Option<Clang> {
         return ask(&command);
     }
     let numbered = (15..=30).rev().map(|version| format!("clang-{version}"));
-    numbered.chain(["clang".to_owned(), "/opt/homebrew/opt/llvm/bin/clang".to_owned()]).find_map(|name| ask(&name))
+    numbered
+        .chain(["clang".to_owned(), "/opt/homebrew/opt/llvm/bin/clang".to_owned()])
+        .find_map(|name| ask(&name))
 }
 
 /// The clang called `command`, if it is one and new enough.
@@ -116,13 +125,15 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     let folder = cache.map_or_else(default_cache, Path::to_owned);
     let target = folder.join(format!("{}.so", key(source, &clang)));
     if target.is_file() {
+        // What is used stays; see `prune`.
+        let _ = File::open(&target).and_then(|file| file.set_modified(SystemTime::now()));
         return Ok(target);
     }
     create(&folder)?;
-    let work = tempfile::Builder::new()
-        .prefix("compile-")
-        .tempdir_in(&folder)
-        .map_err(|source| CompileError::Io { what: format!("cannot write in {}", folder.display()), source })?;
+    prune(&folder);
+    let work = tempfile::Builder::new().prefix("compile-").tempdir_in(&folder).map_err(|source| {
+        CompileError::Io { what: format!("cannot write in {}", folder.display()), source }
+    })?;
     for (name, text) in STANDARD_LIBRARY {
         write(&work.path().join(name), text)?;
     }
@@ -151,10 +162,24 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     Ok(target)
 }
 
+/// Removes from the cache what nobody has used for two weeks.
+fn prune(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let age =
+            entry.metadata().and_then(|about| about.modified()).ok().and_then(|time| time.elapsed().ok());
+        let ours = entry.path().extension().is_some_and(|extension| extension == "so" || extension == "o");
+        if ours && age.is_some_and(|age| age > KEPT) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// The features that this machine has and kernels need to be fast: fused multiply-add, and halves.
 fn machine_flags() -> &'static [&'static str] {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+    {
         return &["-mavx2", "-mfma", "-mf16c"];
     }
     &[]
@@ -203,9 +228,11 @@ fn create(folder: &Path) -> Result<(), CompileError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CompileError> {
-    fs::write(path, text).map_err(|source| CompileError::Io { what: format!("cannot write {}", path.display()), source })
+    fs::write(path, text)
+        .map_err(|source| CompileError::Io { what: format!("cannot write {}", path.display()), source })
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), CompileError> {
-    fs::rename(from, to).map_err(|source| CompileError::Io { what: format!("cannot write {}", to.display()), source })
+    fs::rename(from, to)
+        .map_err(|source| CompileError::Io { what: format!("cannot write {}", to.display()), source })
 }

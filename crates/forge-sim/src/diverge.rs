@@ -31,7 +31,10 @@ impl Engine {
             let (here, there) = (self.place(threads.start), self.place(other));
             self.watch.fault(Kind::Divergence, first.site, |watch| {
                 let group = watch.groups.len() - 1;
-                format!("in threadgroup {group}, thread {} waits at {here} while thread {other} waits at {there}", threads.start)
+                format!(
+                    "in threadgroup {group}, thread {} waits at {here} while thread {other} waits at {there}",
+                    threads.start
+                )
             });
             return false;
         }
@@ -42,11 +45,14 @@ impl Engine {
     fn trails_agree(&mut self, threads: Range<usize>) -> bool {
         for first in threads.clone().step_by(LANES) {
             let lanes = first..(first + LANES).min(threads.end);
-            let Some(other) = lanes.clone().find(|lane| self.threads[*lane].trail != self.threads[first].trail) else {
+            let Some(other) =
+                lanes.clone().find(|lane| self.threads[*lane].trail != self.threads[first].trail)
+            else {
                 continue;
             };
             let (a, b) = (self.threads[first].passed, self.threads[other].passed);
-            let site = if self.threads[other].trail != 0 && self.threads[first].trail == 0 { b } else { a.max(b) };
+            let site =
+                if self.threads[other].trail != 0 && self.threads[first].trail == 0 { b } else { a.max(b) };
             self.watch.fault(Kind::Divergence, site, |watch| {
                 let group = watch.groups.len() - 1;
                 format!(
@@ -61,7 +67,8 @@ impl Engine {
     /// At the end of a group: threads that have all finished must have passed the same places.
     pub(crate) fn compare_trails(&mut self) {
         let threads = 0..self.threads.len();
-        let same = self.threads.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.trail == lanes[0].trail));
+        let same =
+            self.threads.chunks(LANES).all(|lanes| lanes.iter().all(|lane| lane.trail == lanes[0].trail));
         if !same && !self.trails_agree(threads) {
             self.stopped = true;
         }
@@ -71,7 +78,8 @@ impl Engine {
     #[cold]
     pub(crate) fn divergence(&mut self) {
         self.stopped = true;
-        let Some(waiting) = (0..self.threads.len()).find(|index| self.threads[*index].state != State::Done) else {
+        let Some(waiting) = (0..self.threads.len()).find(|index| self.threads[*index].state != State::Done)
+        else {
             return;
         };
         let thread = self.threads[waiting];

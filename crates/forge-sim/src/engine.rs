@@ -7,6 +7,7 @@ use crate::fibre::{Fibre, Pause};
 use crate::hooks::engine;
 use crate::program::Call;
 use crate::rewrite::{BUILTIN_WORDS, POINTERS};
+use crate::shadow::{HOST, Now, Shadow};
 use crate::watch::{Watch, site};
 use std::ffi::{CStr, c_void};
 use std::io;
@@ -97,7 +98,7 @@ impl Engine {
             arrived: 0,
             done: 0,
             stopped: false,
-            clock: crate::shadow::HOST + 1,
+            clock: HOST + 1,
             call: None,
             pointers: [std::ptr::null_mut(); POINTERS],
             words: [0; BUILTIN_WORDS],
@@ -108,6 +109,12 @@ impl Engine {
     pub(crate) fn tick(&mut self) -> u32 {
         self.clock += 1;
         self.clock
+    }
+
+    /// Time starts anew; what is remembered by time must be forgotten.
+    pub(crate) fn restart(&mut self) {
+        self.clock = HOST + 1;
+        self.watch.arena.shadow = Shadow::new(0);
     }
 
     /// Makes as many fibres as a threadgroup has threads.
@@ -179,7 +186,7 @@ impl Engine {
         let now = &mut self.watch.device;
         (now.clock, now.barrier, now.group) = (clock, clock, clock);
         let now = &mut self.watch.group;
-        *now = crate::shadow::Now {
+        *now = Now {
             clock,
             barrier: clock,
             group: clock,
@@ -325,7 +332,12 @@ impl Engine {
     }
 
     /// An operation between the lanes of a simdgroup.
-    pub(crate) unsafe fn meet(engine: *mut Engine, value: *const u8, size: usize, place: *const c_void) -> *mut Meeting {
+    pub(crate) unsafe fn meet(
+        engine: *mut Engine,
+        value: *const u8,
+        size: usize,
+        place: *const c_void,
+    ) -> *mut Meeting {
         unsafe {
             let site = site((*engine).watch.program, place);
             let lane = (*engine).current % LANES;
@@ -457,7 +469,14 @@ impl Simdgroup {
 
 impl Meeting {
     fn new() -> Meeting {
-        Meeting { ready: 0, lanes: 0, lane: 0, padding: 0, result: Aligned([0; 512]), value: Aligned([0; 1024]) }
+        Meeting {
+            ready: 0,
+            lanes: 0,
+            lane: 0,
+            padding: 0,
+            result: Aligned([0; 512]),
+            value: Aligned([0; 1024]),
+        }
     }
 }
 

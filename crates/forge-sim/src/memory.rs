@@ -54,7 +54,6 @@ pub struct Bound {
 
 /// One buffer.
 pub(crate) struct Buffer {
-    pub(crate) name: String,
     pub(crate) bytes: usize,
     file: File,
     /// Where the host sees it.
@@ -105,52 +104,45 @@ impl Memory {
     }
 
     /// A buffer of `bytes` bytes that nothing has written.
-    pub fn unwritten(&mut self, name: &str, bytes: usize) -> io::Result<BufferId> {
+    pub fn unwritten(&mut self, bytes: usize) -> io::Result<BufferId> {
         let file = anonymous()?;
         file.set_len(round_up(bytes.max(1)) as u64)?;
         let host = map(None, round_up(bytes.max(1)), libc::MAP_SHARED, Some(&file), 0)?;
-        self.buffers.push(Buffer {
-            name: name.to_owned(),
-            bytes,
-            file,
-            host,
-            shadow: Some(Box::new(Shadow::new(bytes))),
-            floor: 1,
-        });
+        self.buffers.push(Buffer { bytes, file, host, shadow: Some(Box::new(Shadow::new(bytes))), floor: 1 });
         Ok(BufferId(self.buffers.len() - 1))
     }
 
     /// A buffer that holds these bytes.
-    pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<BufferId> {
-        let id = self.unwritten(name, bytes.len())?;
+    pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<BufferId> {
+        let id = self.unwritten(bytes.len())?;
         self.write(id, 0, bytes);
         Ok(id)
     }
 
     /// A buffer that holds these numbers.
-    pub fn floats(&mut self, name: &str, values: &[f32]) -> io::Result<BufferId> {
+    pub fn floats(&mut self, values: &[f32]) -> io::Result<BufferId> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.bytes(name, &bytes)
+        self.bytes(&bytes)
     }
 
     /// A buffer that holds these words.
-    pub fn words(&mut self, name: &str, values: &[u32]) -> io::Result<BufferId> {
+    pub fn words(&mut self, values: &[u32]) -> io::Result<BufferId> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.bytes(name, &bytes)
+        self.bytes(&bytes)
     }
 
     /// A buffer that shows a file and is never written.
-    pub fn file(&mut self, name: &str, path: &Path) -> io::Result<BufferId> {
+    pub fn file(&mut self, path: &Path) -> io::Result<BufferId> {
         let file = File::open(path)?;
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let host = map(None, round_up(bytes.max(1)), libc::MAP_PRIVATE, Some(&file), 0)?;
-        self.buffers.push(Buffer { name: name.to_owned(), bytes, file, host, shadow: None, floor: 1 });
+        self.buffers.push(Buffer { bytes, file, host, shadow: None, floor: 1 });
         Ok(BufferId(self.buffers.len() - 1))
     }
 
     /// A buffer that holds these bytes and is never written.
-    pub fn constant(&mut self, name: &str, bytes: &[u8]) -> io::Result<BufferId> {
-        let id = self.bytes(name, bytes)?;
+    pub fn constant(&mut self, bytes: &[u8]) -> io::Result<BufferId> {
+        let id = self.bytes(bytes)?;
         self.buffers[id.0].shadow = None;
         Ok(id)
     }
@@ -196,6 +188,13 @@ impl Memory {
         true
     }
 
+    /// Forgets when bytes were written, and remembers that they were.
+    pub(crate) fn age(&mut self) {
+        for shadow in self.buffers.iter_mut().filter_map(|buffer| buffer.shadow.as_mut()) {
+            shadow.age();
+        }
+    }
+
     /// Whether something has written every byte of a range.
     pub fn written(&mut self, buffer: BufferId, offset: usize, bytes: usize) -> bool {
         let buffer = &mut self.buffers[buffer.0];
@@ -205,7 +204,12 @@ impl Memory {
     }
 
     /// The ranges of a range that something has written, from its start; none if nothing ever writes the buffer.
-    pub(crate) fn initialised(&mut self, buffer: BufferId, offset: usize, bytes: usize) -> Option<Vec<Range<usize>>> {
+    pub(crate) fn initialised(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        bytes: usize,
+    ) -> Option<Vec<Range<usize>>> {
         let buffer = &mut self.buffers[buffer.0];
         let floor = buffer.floor;
         let shadow = buffer.shadow.as_mut()?;
@@ -275,7 +279,13 @@ fn anonymous() -> io::Result<File> {
     tempfile::tempfile()
 }
 
-fn map(at: Option<usize>, bytes: usize, sharing: i32, file: Option<&File>, offset: usize) -> io::Result<Mapping> {
+fn map(
+    at: Option<usize>,
+    bytes: usize,
+    sharing: i32,
+    file: Option<&File>,
+    offset: usize,
+) -> io::Result<Mapping> {
     let place = at.map_or(null_mut(), |at| at as *mut libc::c_void);
     let flags = sharing
         | if at.is_some() { libc::MAP_FIXED } else { 0 }

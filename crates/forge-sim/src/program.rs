@@ -69,7 +69,8 @@ impl Program {
             let mut kernels = Vec::new();
             for signature in signatures {
                 let call = library.get::<Call>(format!("forge_call_{}", signature.name).as_bytes())?;
-                let bytes = library.get::<*const u32>(format!("forge_scalars_{}", signature.name).as_bytes())?;
+                let bytes =
+                    library.get::<*const u32>(format!("forge_scalars_{}", signature.name).as_bytes())?;
                 let (call, scalar_bytes) = (*call, **bytes as usize);
                 kernels.push(Kernel { signature, scalar_bytes, call });
             }

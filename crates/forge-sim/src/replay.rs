@@ -70,18 +70,25 @@ pub struct Report {
 
 impl<'p> Replay<'p> {
     /// Makes the recording's buffers.
-    pub fn new(program: &'p Program, recording: &'p Recording, weights: Weights<'_>) -> io::Result<Replay<'p>> {
+    pub fn new(
+        program: &'p Program,
+        recording: &'p Recording,
+        weights: Weights<'_>,
+    ) -> io::Result<Replay<'p>> {
         let mut sim = Sim::new(program)?;
         let mut buffers = BTreeMap::new();
         for (name, size) in &recording.buffers {
             let id = match (&size.file, weights) {
-                (None, _) => sim.memory.unwritten(name, size.bytes)?,
-                (Some(_), Weights::File(path)) => sim.memory.file(name, path)?,
-                (Some(_), Weights::Bytes(bytes)) => sim.memory.constant(name, bytes)?,
+                (None, _) => sim.memory.unwritten(size.bytes)?,
+                (Some(_), Weights::File(path)) => sim.memory.file(path)?,
+                (Some(_), Weights::Bytes(bytes)) => sim.memory.constant(bytes)?,
             };
             if sim.memory.size(id) != size.bytes {
-                let message =
-                    format!("`{name}` has {} bytes and the recording says {}", sim.memory.size(id), size.bytes);
+                let message = format!(
+                    "`{name}` has {} bytes and the recording says {}",
+                    sim.memory.size(id),
+                    size.bytes
+                );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             buffers.insert(name.as_str(), id);
@@ -148,7 +155,10 @@ impl<'p> Replay<'p> {
                 self.sim.refuse(
                     "host",
                     0,
-                    format!("the host writes {count} bytes at {offset}, beyond the end of `{}`", write.buffer),
+                    format!(
+                        "the host writes {count} bytes at {offset}, beyond the end of `{}`",
+                        write.buffer
+                    ),
                 );
             }
         }
@@ -195,7 +205,8 @@ impl<'p> Replay<'p> {
                 self.sim.unwritten_read(message);
             }
             let bytes = &self.sim.memory.contents(*buffer)[read.offset..end];
-            let values = bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+            let values =
+                bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]));
             report.reads.push(Values { what: read.what.clone(), values: values.collect() });
         }
     }

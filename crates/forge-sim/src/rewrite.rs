@@ -48,7 +48,8 @@ pub(crate) fn rewrite(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<
 fn select(text: &str, only: Option<&[&str]>) -> Result<(String, Vec<Signature>), Malformed> {
     let all = kernels(text)?;
     let Some(only) = only else { return Ok((text.to_owned(), all)) };
-    let (kept, dropped): (Vec<_>, Vec<_>) = all.into_iter().partition(|kernel| only.contains(&kernel.name.as_str()));
+    let (kept, dropped): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|kernel| only.contains(&kernel.name.as_str()));
     let edits: Vec<_> = dropped
         .into_iter()
         .map(|kernel| (kernel.range.clone(), blank(&text[kernel.range.clone()])))
@@ -67,12 +68,16 @@ fn arrays(text: &str) -> Result<Vec<(std::ops::Range<usize>, String)>, Malformed
     let tokens = tokens(text);
     let mut edits = Vec::new();
     for (index, token) in tokens.iter().enumerate() {
-        if token.sort == Sort::Directive && token.text.starts_with("#define") && token.text.contains("threadgroup ") {
+        if token.sort == Sort::Directive
+            && token.text.starts_with("#define")
+            && token.text.contains("threadgroup ")
+        {
             let message = "threadgroup memory declared by a macro cannot be seen: write it out".to_owned();
             return Err(Malformed { line: token.line, message });
         }
         let begins = index > 0
-            && (matches!(tokens[index - 1].text, ";" | "{" | "}") || tokens[index - 1].sort == Sort::Directive);
+            && (matches!(tokens[index - 1].text, ";" | "{" | "}")
+                || tokens[index - 1].sort == Sort::Directive);
         if !token.is("threadgroup") || !begins {
             continue;
         }
@@ -127,7 +132,9 @@ fn write_call(source: &mut String, kernel: &Signature) -> Result<(), Malformed> 
         arguments.push(match &parameter.source {
             Source::Builtin(builtin) => {
                 let Some((_, offset)) = BUILTINS.iter().find(|(known, _)| known == builtin) else {
-                    return Err(malformed(format!("`{name}` asks for `{builtin}`, which is not a launch builtin")));
+                    return Err(malformed(format!(
+                        "`{name}` asks for `{builtin}`, which is not a launch builtin"
+                    )));
                 };
                 format!("forge_builtin<{element}>(words + {offset})")
             }

@@ -56,7 +56,12 @@ impl Samples {
     }
 
     /// What a dispatch is about to be given, if it is worth keeping.
-    pub(crate) fn take(&mut self, memory: &mut Memory, dispatch: &Dispatch, bindings: &[Bound]) -> Option<Sample> {
+    pub(crate) fn take(
+        &mut self,
+        memory: &mut Memory,
+        dispatch: &Dispatch,
+        bindings: &[Bound],
+    ) -> Option<Sample> {
         let kept = self.kept.entry(dispatch.kernel.clone()).or_default();
         let known = |sample: &Sample| sample.scalars == dispatch.scalars && sample.groups == dispatch.groups;
         let bytes: usize = bindings.iter().map(|bound| bound.bytes).sum();
@@ -65,7 +70,8 @@ impl Samples {
         }
         let mut given: Vec<Given> = Vec::new();
         for (index, bound) in bindings.iter().enumerate() {
-            let end = bound.offset.checked_add(bound.bytes).filter(|end| *end <= memory.size(bound.buffer))?;
+            let end =
+                bound.offset.checked_add(bound.bytes).filter(|end| *end <= memory.size(bound.buffer))?;
             let same_as = bindings[..index].iter().position(|other| {
                 (other.buffer, other.offset, other.bytes) == (bound.buffer, bound.offset, bound.bytes)
             });
@@ -102,13 +108,12 @@ impl Sample {
         let mut sim = Sim::new(program)?;
         sim.limit(limit);
         let mut bindings: Vec<Bound> = Vec::new();
-        for (index, given) in self.given.iter().enumerate() {
-            let name = format!("binding {index}");
+        for given in &self.given {
             let id = match (given.same_as, &given.initialised) {
                 (Some(earlier), _) => bindings[earlier].buffer,
-                (None, None) => sim.memory.constant(&name, &given.bytes)?,
+                (None, None) => sim.memory.constant(&given.bytes)?,
                 (None, Some(ranges)) => {
-                    let id = sim.memory.unwritten(&name, given.bytes.len())?;
+                    let id = sim.memory.unwritten(given.bytes.len())?;
                     for range in ranges {
                         sim.memory.write(id, range.start, &given.bytes[range.clone()]);
                     }

@@ -143,7 +143,11 @@ impl Now {
                 found = (clash, Other::Read);
             }
         }
-        if found.0 <= Clash::Spared && cell.read_before >= self.previous && cell.read_before < self.group && !atomic {
+        if found.0 <= Clash::Spared
+            && cell.read_before >= self.previous
+            && cell.read_before < self.group
+            && !atomic
+        {
             let clash = self.relation(cell.read_before, 0);
             if clash > found.0 {
                 found = (clash, Other::ReadBefore);
@@ -202,6 +206,14 @@ impl Shadow {
     /// Of `bytes` bytes that nothing has written.
     pub(crate) fn new(bytes: usize) -> Shadow {
         Shadow { cells: zeroed(bytes.div_ceil(4)), shift: 2 }
+    }
+
+    /// Grows to hold `bytes` bytes.
+    pub(crate) fn reach(&mut self, bytes: usize) {
+        let cells = bytes.div_ceil(4) << (2 - self.shift);
+        if self.cells.len() < cells {
+            self.cells.resize(cells, Cell::default());
+        }
     }
 
     /// Makes granules small enough for an access at `offset` of `size` bytes.

@@ -227,7 +227,9 @@ mod tests {
         assert_eq!(found.len(), 1);
         let kernel = &found[0];
         assert_eq!((kernel.name.as_str(), kernel.line, kernel.threads), ("go", 3, Some(64)));
-        assert!(text[kernel.range.clone()].starts_with("[[max") && text[kernel.range.clone()].ends_with("= 1; }"));
+        assert!(
+            text[kernel.range.clone()].starts_with("[[max") && text[kernel.range.clone()].ends_with("= 1; }")
+        );
         let shown: Vec<_> = kernel
             .parameters
             .iter()

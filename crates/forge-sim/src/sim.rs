@@ -103,7 +103,11 @@ impl<'p> Sim<'p> {
             return None;
         }
         if groups.contains(&0) {
-            self.refuse(name, line, format!("it is launched over {groups:?} threadgroups: nothing would run"));
+            self.refuse(
+                name,
+                line,
+                format!("it is launched over {groups:?} threadgroups: nothing would run"),
+            );
             return None;
         }
         let buffers = signature.buffers().len();
@@ -114,7 +118,11 @@ impl<'p> Sim<'p> {
         let index = self.program.find(name)?;
         let bytes = self.program.kernels()[index].scalar_bytes;
         if bytes != scalars.len() * 4 {
-            self.refuse(name, line, format!("its scalars are {bytes} bytes and it is given {}", scalars.len() * 4));
+            self.refuse(
+                name,
+                line,
+                format!("its scalars are {bytes} bytes and it is given {}", scalars.len() * 4),
+            );
             return None;
         }
         Some(threads)
@@ -130,14 +138,17 @@ impl<'p> Sim<'p> {
     ) -> Result<(), String> {
         for ((slot, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
             let size = self.memory.size(bound.buffer);
-            let bytes = if bound.bytes == usize::MAX { size.saturating_sub(bound.offset) } else { bound.bytes };
+            let bytes =
+                if bound.bytes == usize::MAX { size.saturating_sub(bound.offset) } else { bound.bytes };
             if bound.offset.checked_add(bytes).is_none_or(|end| end > size) {
                 let (offset, name) = (bound.offset, &parameter.name);
                 return Err(format!("`{name}` is bytes {offset}.. of {bytes}, and its buffer has {size}"));
             }
-            let window = self.memory.window(bound.buffer, bound.offset, bytes).map_err(|error| error.to_string())?;
+            let window =
+                self.memory.window(bound.buffer, bound.offset, bytes).map_err(|error| error.to_string())?;
             let buffer = &mut self.memory.buffers[bound.buffer.index()];
-            let shadow = buffer.shadow.as_deref_mut().map_or(std::ptr::null_mut(), |shadow| shadow as *mut Shadow);
+            let shadow =
+                buffer.shadow.as_deref_mut().map_or(std::ptr::null_mut(), |shadow| shadow as *mut Shadow);
             self.engine.pointers[slot] = window.start as *mut c_void;
             self.engine.watch.views.push(View {
                 start: window.start,
@@ -145,6 +156,7 @@ impl<'p> Sim<'p> {
                 low: window.low,
                 reach: window.reach,
                 written: bound.written && parameter.written && !shadow.is_null(),
+                device: true,
                 shadow,
                 origin: bound.offset,
                 floor: buffer.floor,
@@ -161,6 +173,7 @@ impl<'p> Sim<'p> {
                 low: start,
                 reach: scalars.len() * 4,
                 written: false,
+                device: false,
                 shadow: std::ptr::null_mut(),
                 origin: 0,
                 floor: 0,
@@ -169,7 +182,8 @@ impl<'p> Sim<'p> {
         }
         for parameter in &signature.parameters {
             let Source::Slot(Space::Threadgroup, slot) = parameter.source else { continue };
-            let bytes = *threadgroup.get(slot).ok_or_else(|| format!("`{}` is given no memory", parameter.name))?;
+            let bytes =
+                *threadgroup.get(slot).ok_or_else(|| format!("`{}` is given no memory", parameter.name))?;
             let id = u32::MAX - slot as u32;
             let Ok((address, _)) = self.engine.watch.arena.array(id, bytes, || parameter.name.clone()) else {
                 return Err(format!("`{}` is given {bytes} bytes; there are {LIMIT}", parameter.name));
@@ -228,7 +242,7 @@ impl<'p> Sim<'p> {
     pub fn barrier(&mut self) {
         let before = self.interval;
         self.fence();
-        self.previous = before;
+        self.previous = before.min(self.interval);
         self.needed.push(false);
     }
 
@@ -236,6 +250,10 @@ impl<'p> Sim<'p> {
     pub fn fence(&mut self) {
         if let Some(last) = self.needed.last_mut() {
             *last |= self.engine.watch.spared;
+        }
+        if self.engine.clock > u32::MAX / 2 {
+            self.memory.age();
+            self.engine.restart();
         }
         self.interval = self.engine.tick();
         self.previous = self.interval;

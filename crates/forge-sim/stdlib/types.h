@@ -37,8 +37,9 @@ FORGE_VECTORS(short)
 FORGE_VECTORS(ushort)
 FORGE_VECTORS(int)
 FORGE_VECTORS(uint)
-FORGE_VECTORS(long)
-FORGE_VECTORS(ulong)
+// Vectors of three and four longs are wider than any access that is watched, so there are none.
+typedef long long2 __attribute__((ext_vector_type(2)));
+typedef ulong ulong2 __attribute__((ext_vector_type(2)));
 FORGE_VECTORS(half)
 FORGE_VECTORS(bfloat)
 FORGE_VECTORS(float)
@@ -113,11 +114,7 @@ using ::forge_build;
 #define uint3(...) forge_build<uint, 3>(__VA_ARGS__)
 #define uint4(...) forge_build<uint, 4>(__VA_ARGS__)
 #define long2(...) forge_build<long, 2>(__VA_ARGS__)
-#define long3(...) forge_build<long, 3>(__VA_ARGS__)
-#define long4(...) forge_build<long, 4>(__VA_ARGS__)
 #define ulong2(...) forge_build<ulong, 2>(__VA_ARGS__)
-#define ulong3(...) forge_build<ulong, 3>(__VA_ARGS__)
-#define ulong4(...) forge_build<ulong, 4>(__VA_ARGS__)
 #define half2(...) forge_build<half, 2>(__VA_ARGS__)
 #define half3(...) forge_build<half, 3>(__VA_ARGS__)
 #define half4(...) forge_build<half, 4>(__VA_ARGS__)

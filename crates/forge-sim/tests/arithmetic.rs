@@ -12,15 +12,18 @@ fn lanes(declarations: &str, body: &str, values: &[f32]) -> Vec<f32> {
     );
     let program = Program::compile(&text).unwrap_or_else(|error| panic!("{body}: {error}"));
     let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{body}: {error}"));
-    let x = sim.memory.floats("x", values).unwrap_or_else(|error| panic!("{error}"));
-    let y = sim.memory.unwritten("y", 128).unwrap_or_else(|error| panic!("{error}"));
+    let x = sim.memory.floats(values).unwrap_or_else(|error| panic!("{error}"));
+    let y = sim.memory.unwritten(128).unwrap_or_else(|error| panic!("{error}"));
     sim.dispatch("k", &[x.read(), y.write()], &[], [1, 1, 1]);
     assert!(sim.faults().is_empty(), "{body}: {:?}", sim.faults());
     sim.memory.read_floats(y)
 }
 
-/// Many expressions in one kernel: compiling is what takes time. Each is `(MSL, what lane i must have)`.
-fn check(declarations: &str, cases: &[(&str, &dyn Fn(usize, &[f32]) -> f32)]) {
+/// An expression in MSL, and what a lane must have of the values of all.
+type Case<'c> = (&'c str, &'c dyn Fn(usize, &[f32]) -> f32);
+
+/// Many expressions in one text: compiling is what takes time.
+fn check(declarations: &str, cases: &[Case<'_>]) {
     let values: Vec<f32> = (0..32).map(|i| ((i * 37 + 11) % 32) as f32 - 9.0).collect();
     let kernels: String = cases
         .iter()
@@ -31,13 +34,13 @@ fn check(declarations: &str, cases: &[(&str, &dyn Fn(usize, &[f32]) -> f32)]) {
             )
         })
         .collect();
-    let program =
-        Program::compile(&format!("{HEAD}{declarations}\n{kernels}")).unwrap_or_else(|error| panic!("{error}"));
+    let program = Program::compile(&format!("{HEAD}{declarations}\n{kernels}"))
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut wrong = Vec::new();
     for (index, (expression, expected)) in cases.iter().enumerate() {
         let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{error}"));
-        let x = sim.memory.floats("x", &values).unwrap_or_else(|error| panic!("{error}"));
-        let y = sim.memory.unwritten("y", 128).unwrap_or_else(|error| panic!("{error}"));
+        let x = sim.memory.floats(&values).unwrap_or_else(|error| panic!("{error}"));
+        let y = sim.memory.unwritten(128).unwrap_or_else(|error| panic!("{error}"));
         sim.dispatch(&format!("k{index}"), &[x.read(), y.write()], &[], [1, 1, 1]);
         let found = sim.memory.read_floats(y);
         let wanted: Vec<f32> = (0..32).map(|lane| expected(lane, &values)).collect();
@@ -71,7 +74,9 @@ fn operations_of_a_simdgroup() {
             ("simd_all(v > 0.0f)", &|_, _| 0.0),
             ("simd_any(v > 21.0f)", &|_, _| 1.0),
             ("simd_any(v > 22.0f)", &|_, _| 0.0),
-            ("popcount(uint(ulong(simd_ballot(v > 0.0f))))", &|_, v| v.iter().filter(|x| **x > 0.0).count() as f32),
+            ("popcount(uint(ulong(simd_ballot(v > 0.0f))))", &|_, v| {
+                v.iter().filter(|x| **x > 0.0).count() as f32
+            }),
             ("uint(ulong(simd_ballot(lane == 3u)))", &|_, _| 8.0),
             ("simd_broadcast(v, 7)", &|_, v| v[7]),
             ("simd_broadcast_first(v)", &|_, v| v[0]),
@@ -126,18 +131,24 @@ fn arithmetic_of_a_thread() {
             ("round(v * 0.5f) - trunc(v * 0.5f)", &|i, v| (v[i] * 0.5).round() - (v[i] * 0.5).trunc()),
             ("rint(v * 0.5f)", &|i, v| (v[i] * 0.5).round_ties_even()),
             ("clamp(v, -2.0f, 3.0f) + saturate(v)", &|i, v| v[i].clamp(-2.0, 3.0) + v[i].clamp(0.0, 1.0)),
-            ("min(max(v, 1.0f), 4.0f) + float(min(lane, SIZE))", &|i, v| v[i].clamp(1.0, 4.0) + i.min(3) as f32),
+            ("min(max(v, 1.0f), 4.0f) + float(min(lane, SIZE))", &|i, v| {
+                v[i].clamp(1.0, 4.0) + i.min(3) as f32
+            }),
             ("max(float4(v), 0.0f).x + fmax(v, NAN)", &|i, v| v[i].max(0.0) + v[i]),
             ("mix(v, 10.0f, 0.25f) + step(0.0f, v) + sign(v)", &|i, v| {
                 let sign = if v[i] == 0.0 { 0.0 } else { v[i].signum() };
                 v[i] + (10.0 - v[i]) * 0.25 + f32::from(v[i] >= 0.0) + sign
             }),
             ("select(1.0f, 2.0f, v > 0.0f)", &|i, v| if v[i] > 0.0 { 2.0 } else { 1.0 }),
-            ("select(float2(1.0f), float2(v), float2(v) > float2(0.0f)).y", &|i, v| if v[i] > 0.0 { v[i] } else { 1.0 }),
+            ("select(float2(1.0f), float2(v), float2(v) > float2(0.0f)).y", &|i, v| {
+                if v[i] > 0.0 { v[i] } else { 1.0 }
+            }),
             ("dot(float4(v, 1.0f, 2.0f, 3.0f), float4(2.0f))", &|i, v| 2.0 * (v[i] + 6.0)),
             ("length(float2(3.0f, 4.0f)) * v", &|i, v| v[i] * 5.0),
             ("float4(float2(v, 1.0f), float2(2.0f, 3.0f)).zyxw.z", &|i, v| v[i]),
-            ("float4(uint4(lane)).w + float4(int2(int(v)).xy.x, 0.0f, 0.0f, 0.0f).x", &|i, v| i as f32 + v[i]),
+            ("float4(uint4(lane)).w + float4(int2(int(v)).xy.x, 0.0f, 0.0f, 0.0f).x", &|i, v| {
+                i as f32 + v[i]
+            }),
             ("float4(half4(half(v))).y", &|i, v| v[i]),
             ("half(2049.0f)", &|_, _| 2048.0),
             ("half(1.0h) / 3.0h * 3.0h", &|_, _| 1.0),
@@ -151,7 +162,7 @@ fn arithmetic_of_a_thread() {
                 (i.count_ones() + i.leading_zeros() + i.trailing_zeros()) as f32
             }),
             ("mulhi(lane << 28, 64u) + rotate(0x80000001u, 1u) + extract_bits(0xf0u, 4u, 4u)", &|i, _| {
-                ((((i as u64) << 28) & 0xffff_ffff) * 64 >> 32) as f32 + 3.0 + 15.0
+                (((((i as u64) << 28) & 0xffff_ffff) * 64) >> 32) as f32 + 3.0 + 15.0
             }),
             ("table[lane & 3u] * 2.0f", &|i, _| 2f32.powi(i as i32 % 4 + 1)),
             ("any(float4(v, 0.0f, 0.0f, 0.0f) > float4(5.0f)) ? 1.0f : 0.0f", &|i, v| f32::from(v[i] > 5.0)),
@@ -159,9 +170,16 @@ fn arithmetic_of_a_thread() {
             ("char(int(lane) * 8) + uchar(lane * 16u) + short(int(v))", &|i, v| {
                 f32::from((i * 8) as u8 as i8) + f32::from((i * 16) as u8) + v[i]
             }),
-            ("float(packed_float3(float3(v, 2.0f, 3.0f))[0]) + float(sizeof(packed_half3))", &|i, v| v[i] + 6.0),
-            ("Pair{v, float2(1.0f, 2.0f)}.b.y + float(sizeof(float3)) + float(alignof(half4))", &|_, _| 2.0 + 16.0 + 8.0),
-            ("float(int4(as_type<char4>(lane)).x) + float(uint4(as_type<uchar4>(0x04030201u)).w)", &|i, _| i as f32 + 4.0),
+            ("float(packed_float3(float3(v, 2.0f, 3.0f))[0]) + float(sizeof(packed_half3))", &|i, v| {
+                v[i] + 6.0
+            }),
+            ("Pair{v, float2(1.0f, 2.0f)}.b.y + float(sizeof(float3)) + float(alignof(half4))", &|_, _| {
+                2.0 + 16.0 + 8.0
+            }),
+            (
+                "float(int4(as_type<char4>(lane)).x) + float(uint4(as_type<uchar4>(0x04030201u)).w)",
+                &|i, _| i as f32 + 4.0,
+            ),
             ("numeric_limits<float>::infinity() > v ? 1.0f : M_PI_F", &|_, _| 1.0),
         ],
     );
@@ -197,8 +215,8 @@ kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]]
     let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
     let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{error}"));
     let values: Vec<f32> = (0..128).map(|i| ((i * 29) % 17) as f32 - 8.0).collect();
-    let x = sim.memory.floats("x", &values).unwrap_or_else(|error| panic!("{error}"));
-    let y = sim.memory.unwritten("y", 2048).unwrap_or_else(|error| panic!("{error}"));
+    let x = sim.memory.floats(&values).unwrap_or_else(|error| panic!("{error}"));
+    let y = sim.memory.unwritten(2048).unwrap_or_else(|error| panic!("{error}"));
     sim.dispatch("k", &[x.read(), y.write()], &[], [1, 1, 1]);
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
     let found = sim.memory.read_floats(y);

@@ -17,8 +17,8 @@ fn check(name: &str, body: &str, kind: Option<Kind>) -> Option<String> {
     let program = Program::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{name}: {error}"));
     let values: Vec<f32> = (0..128).map(|i| i as f32).collect();
-    let x = sim.memory.floats("x", &values).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let y = sim.memory.unwritten("y", 2048).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let x = sim.memory.floats(&values).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let y = sim.memory.unwritten(2048).unwrap_or_else(|error| panic!("{name}: {error}"));
     sim.limit(1_000_000);
     sim.dispatch("k", &[x.read(), y.write()], &[100], [2, 1, 1]);
     let faults: Vec<String> = sim.faults().iter().map(|fault| fault.to_string()).collect();
@@ -103,26 +103,10 @@ fn every_kind_of_fault() {
              threadgroup_barrier(mem_flags::mem_threadgroup);
              y[gid] = s[tid / 64u];",
         ),
-        (
-            "read beyond a buffer",
-            Some(Kind::OutOfBounds),
-            "y[gid] = x[tid + 1u]; //!",
-        ),
-        (
-            "write before a buffer",
-            Some(Kind::OutOfBounds),
-            "y[int(gid) - 1] = x[tid]; //!",
-        ),
-        (
-            "far beyond a buffer",
-            Some(Kind::OutOfBounds),
-            "y[gid] = x[tid * 100000000u]; //!",
-        ),
-        (
-            "beyond the scalars",
-            Some(Kind::OutOfBounds),
-            "y[gid] = float((&args.n)[tid / 100u]); //!",
-        ),
+        ("read beyond a buffer", Some(Kind::OutOfBounds), "y[gid] = x[tid + 1u]; //!"),
+        ("write before a buffer", Some(Kind::OutOfBounds), "y[int(gid) - 1] = x[tid]; //!"),
+        ("far beyond a buffer", Some(Kind::OutOfBounds), "y[gid] = x[tid * 100000000u]; //!"),
+        ("beyond the scalars", Some(Kind::OutOfBounds), "y[gid] = float((&args.n)[tid / 100u]); //!"),
         (
             "beyond an array",
             Some(Kind::OutOfBounds),
@@ -204,11 +188,7 @@ fn every_kind_of_fault() {
             Some(Kind::Misaligned),
             "y[gid] = float(*(device const ushort*)((device const uchar*)x + tid)); //!",
         ),
-        (
-            "two threadgroups write one place",
-            Some(Kind::GroupRace),
-            "y[tid] = x[tid] + float(gid); //!",
-        ),
+        ("two threadgroups write one place", Some(Kind::GroupRace), "y[tid] = x[tid] + float(gid); //!"),
         (
             "a threadgroup reads what another writes",
             Some(Kind::GroupRace),
@@ -223,16 +203,8 @@ fn every_kind_of_fault() {
              threadgroup_barrier(mem_flags::mem_threadgroup);
              y[gid] = s[tid]; //!",
         ),
-        (
-            "a buffer never written",
-            Some(Kind::NeverWritten),
-            "y[gid] = x[tid] + y[256u + gid]; //!",
-        ),
-        (
-            "a sum that starts from nothing",
-            Some(Kind::NeverWritten),
-            "y[gid] += x[tid]; //!",
-        ),
+        ("a buffer never written", Some(Kind::NeverWritten), "y[gid] = x[tid] + y[256u + gid]; //!"),
+        ("a sum that starts from nothing", Some(Kind::NeverWritten), "y[gid] += x[tid]; //!"),
         (
             "write through a pointer made writable",
             Some(Kind::ReadOnly),
@@ -250,16 +222,8 @@ fn every_kind_of_fault() {
              if (tid == 5u) *plain = 7u; //!
              y[gid] = x[tid];",
         ),
-        (
-            "division by zero",
-            Some(Kind::Arithmetic),
-            "y[gid] = float(100u / (tid - 5u * (n / 100u))); //!",
-        ),
-        (
-            "no end",
-            Some(Kind::Arithmetic),
-            "for (uint i = 0; i < n; i += n / 200u) y[gid] = x[tid]; //!",
-        ),
+        ("division by zero", Some(Kind::Arithmetic), "y[gid] = float(100u / (tid - 5u * (n / 100u))); //!"),
+        ("no end", Some(Kind::Arithmetic), "for (uint i = 0; i < n; i += n / 200u) y[gid] = x[tid]; //!"),
     ];
     let wrong: Vec<String> = cases.iter().filter_map(|(name, kind, body)| check(name, body, *kind)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
