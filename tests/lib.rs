@@ -1,1 +1,228 @@
-//! Helpers of the whole-pipeline tests.
+//! Helpers of the whole-pipeline tests: models, the compiler as a user runs it, and the crates it writes.
+//!
+//! A model is a folder of `tests/models` with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
+//! Face transformers computed in f32. Whatever lies there is tested: adding a folder adds its tests. Crates are written
+//! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The formats that every model is compiled to.
+pub const FORMATS: [&str; 6] = ["keep", "f32", "f16", "bf16", "q8_0", "q4_0"];
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Names of all models, in order.
+pub fn models() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join("tests/models")).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().join("golden.json").is_file())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    assert!(!names.is_empty(), "tests/models has no models");
+    names
+}
+
+/// A model's folder.
+pub fn model(name: &str) -> PathBuf {
+    root().join("tests/models").join(name)
+}
+
+/// Where tests write.
+pub fn scratch() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("tests")
+}
+
+/// The compiler, built.
+pub fn forge() -> &'static Path {
+    static FORGE: OnceLock<PathBuf> = OnceLock::new();
+    FORGE.get_or_init(|| {
+        let arguments = ["build", "--package", "forge-cli", "--message-format=json-render-diagnostics"];
+        let output = run(Command::new(env!("CARGO")).args(arguments).current_dir(root()));
+        executables(&output).remove("forge").expect("cargo names the program it built")
+    })
+}
+
+/// Programs that a `cargo build` made, by name.
+fn executables(output: &Output) -> BTreeMap<String, PathBuf> {
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    messages
+        .filter_map(|message| {
+            let path = PathBuf::from(message["executable"].as_str()?);
+            Some((message["target"]["name"].as_str()?.to_owned(), path))
+        })
+        .collect()
+}
+
+/// Runs a command that must succeed.
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    output
+}
+
+/// Runs the compiler with these arguments; whether it succeeds is the caller's business.
+pub fn forge_with(arguments: &[&str]) -> Output {
+    Command::new(forge()).args(arguments).output().unwrap_or_else(|error| panic!("forge: {error}"))
+}
+
+/// A compiled and built crate.
+pub struct Built {
+    /// The model's name.
+    pub model: String,
+    /// What `--quant` was.
+    pub format: String,
+    /// The crate.
+    pub directory: PathBuf,
+    /// Its program.
+    pub program: PathBuf,
+}
+
+/// Every model in every format, and a model of odd sizes, compiled and built once for each test binary.
+pub fn all_built() -> &'static [Built] {
+    static BUILT: OnceLock<Vec<Built>> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let workspace = scratch().join("crates");
+        let mut crates = Vec::new();
+        let mut checkpoints: Vec<(String, PathBuf)> =
+            models().into_iter().map(|name| (name.clone(), model(&name))).collect();
+        checkpoints.push((ODD.to_owned(), odd()));
+        for (model_name, checkpoint) in checkpoints {
+            for format in FORMATS {
+                let name = format!("{model_name}-{format}").replace('_', "-");
+                let directory = workspace.join(&name);
+                compile(&checkpoint, &directory, format, &name);
+                crates.push((model_name.clone(), format.to_owned(), directory, name));
+            }
+        }
+        let programs = build_together(&workspace, crates.iter().map(|(.., name)| name.as_str()));
+        crates
+            .into_iter()
+            .map(|(model, format, directory, name)| {
+                let program = programs.get(&name).cloned().unwrap_or_else(|| panic!("{name} was not built"));
+                Built { model, format, directory, program }
+            })
+            .collect()
+    })
+}
+
+/// The model of odd sizes.
+pub const ODD: &str = "odd";
+
+/// A checkpoint whose sizes are multiples of nothing: what no real model has, and every bound of a kernel needs.
+fn odd() -> PathBuf {
+    let directory = scratch().join(ODD);
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+        "hidden_size": 90, "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 10,
+        "intermediate_size": 51, "vocab_size": 301, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": false,
+        "mlp_bias": false, "bos_token_id": 256, "eos_token_id": 257,
+    });
+    xtask::random_model::write(&config, None, &directory).unwrap_or_else(|error| panic!("{error}"));
+    directory
+}
+
+/// Compiles a checkpoint. Files that have not changed keep their times, so that cargo builds only what has.
+fn compile(checkpoint: &Path, directory: &Path, format: &str, name: &str) {
+    let fresh = tempfile::tempdir().expect("a temporary directory");
+    let out = fresh.path().join(name);
+    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
+    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--quant", format, "--name", name]));
+    update(&out, directory);
+}
+
+/// Makes `to` hold what `from` holds, touching only files that differ.
+fn update(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("the build folder is writable");
+    for entry in std::fs::read_dir(from).expect("it was just written").flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if source.is_dir() {
+            update(&source, &target);
+            continue;
+        }
+        let mut bytes = std::fs::read(&source).expect("it was just written");
+        if entry.file_name() == "Cargo.toml" {
+            // A crate that forge wrote is a workspace of its own; here it is a member.
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let (package, _) = text.split_once("[profile.release]").expect("the manifest has a profile");
+            bytes = package.as_bytes().to_vec();
+        }
+        if std::fs::read(&target).ok().as_ref() != Some(&bytes) {
+            std::fs::write(&target, bytes).expect("the build folder is writable");
+        }
+    }
+}
+
+/// Builds crates as members of one workspace; gives their programs by name.
+fn build_together<'a>(workspace: &Path, members: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
+    let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
+    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n", list.join(", "));
+    std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
+    // The same versions as this project's own build, so that dependencies come from one list.
+    let lock = workspace.join("Cargo.lock");
+    if !lock.exists() {
+        let _ = std::fs::copy(root().join("Cargo.lock"), lock);
+    }
+    let arguments = ["build", "--release", "--workspace", "--message-format=json-render-diagnostics"];
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", scratch().join("target"));
+    executables(&run(&mut command))
+}
+
+impl Built {
+    /// Runs the program; it must succeed. Gives what it printed.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output =
+            run(Command::new(&self.program).args(arguments).args(["--device", "cpu", "--threads", "2"]));
+        String::from_utf8(output.stdout).expect("programs print UTF-8")
+    }
+
+    /// Runs the program, and reads what it printed as JSON.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.run(arguments);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+}
+
+/// Numbers of a JSON array.
+pub fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().into_iter().flatten().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect()
+}
+
+/// Ids of a JSON array.
+pub fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().into_iter().flatten().map(|id| id.as_u64().unwrap_or(u64::MAX) as u32).collect()
+}
+
+/// Ids as the command line takes them.
+pub fn id_list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// The standard deviation of numbers.
+pub fn deviation(numbers: &[f64]) -> f64 {
+    let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+    (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / numbers.len() as f64).sqrt()
+}
+
+/// The largest difference of two lists, in standard deviations of the second. NaN is as far as can be.
+pub fn distance(found: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len(), "as many logits as tokens");
+    let worst = found
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |worst: f64, next| if next.is_nan() { f64::INFINITY } else { worst.max(next) });
+    worst / deviation(expected)
+}

@@ -1,1 +1,144 @@
-//! To be written.
+//! From a Hugging Face checkpoint to a graph.
+//!
+//! [`read_model`] takes a [`Checkpoint`], which somebody else opens, and gives an [`Opened`] model: its validated
+//! graph and the places of its tensors. Nothing else is to be had from a checkpoint, and nothing in one is passed
+//! over: a configuration key that no architecture asked for, a tensor that nothing uses and one that is missing are
+//! faults, told all at once, each with the nearest known name and the way out.
+//!
+//! # How it is laid out
+//!
+//! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files.
+//! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
+//! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
+//!   `attention`, `mlp` and `rope`; the description builds the graph with `builder`.
+//!
+//! This crate touches no disk and knows `forge-ir` alone.
+
+mod architectures;
+mod attention;
+mod builder;
+mod checkpoint;
+mod config;
+mod copies;
+mod decoder;
+mod header;
+mod inert;
+mod json;
+mod mlp;
+mod nearest;
+mod rope;
+mod specials;
+mod tensors;
+
+pub use checkpoint::{Checkpoint, Memory};
+pub use header::Tensor;
+pub use tensors::Tensors;
+
+use builder::Builder;
+use forge_ir::{Diagnostic, Draft, Graph, Model};
+
+/// What the user says beyond the checkpoint.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The model's name.
+    pub name: String,
+    /// Keys of config.json, `key` or `section.key`, that are to be passed over although forge does not know them.
+    pub allow_unknown: Vec<String>,
+}
+
+/// A checkpoint that has been understood.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// What the model computes.
+    pub graph: Graph,
+    /// Where its weights lie; [`Tensors::read`] reads them by the names in the graph.
+    pub tensors: Tensors,
+    /// Tensors that the model does not need and that were left out knowingly.
+    pub ignored: Vec<String>,
+}
+
+/// Reads a checkpoint.
+///
+/// # Errors
+/// Every fault found. The order is that of the stages: checkpoint, configuration, tensors.
+pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
+    let described = describe(checkpoint, options);
+    let tensors = Tensors::open(checkpoint);
+    let (described, tensors) = match (described, tensors) {
+        (Ok(described), Ok(tensors)) => (described, tensors),
+        (described, tensors) => {
+            let faults = |first: Option<Vec<Diagnostic>>| first.into_iter().flatten();
+            let configuration = described.map_or_else(|faults| faults, |described| described.faults);
+            return Err(faults(tensors.err()).chain(configuration).collect());
+        }
+    };
+    let Described { mut model, blueprint, mut faults } = described;
+
+    let mut builder = Builder::new(&tensors);
+    let parts = blueprint.build(&mut builder);
+    for copy in &parts.copies {
+        if let Some(fault) = copies::check(checkpoint, &tensors, *copy) {
+            builder.fault(fault);
+        }
+    }
+    let ignored = match builder.finish() {
+        Ok(ignored) if faults.is_empty() => ignored,
+        finished => {
+            faults.extend(finished.err().into_iter().flatten());
+            return Err(faults);
+        }
+    };
+    (model.vocabulary, model.hidden, model.context) = (parts.vocabulary, parts.hidden, parts.context);
+    let draft = Draft {
+        model,
+        weights: builder.weights,
+        states: builder.states,
+        bodies: builder.bodies,
+        prologue: parts.prologue,
+        layers: parts.layers,
+        epilogue: parts.epilogue,
+    };
+    Ok(Opened { graph: draft.validate()?, tensors, ignored })
+}
+
+/// What the configuration alone says.
+struct Described {
+    model: Model,
+    blueprint: Box<dyn architectures::Blueprint>,
+    /// Faults that leave the description complete.
+    faults: Vec<Diagnostic>,
+}
+
+fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described, Vec<Diagnostic>> {
+    const FILE: &str = "config.json";
+    let Some(text) = checkpoint::text(checkpoint, FILE).map_err(|fault| vec![fault])? else {
+        let fault = Diagnostic::new("F0101", format!("there is no {FILE}"));
+        return Err(vec![fault.note("a model is a folder as Hugging Face keeps it")]);
+    };
+    let config = config::Config::new(json::parse(FILE, &text)?);
+    let root = config.root();
+    let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
+    let blueprint = (architecture.read)(&root);
+    let specials = specials::read(checkpoint, &root);
+    inert::check(&root);
+    config.refuse_unknown(architecture.family, &options.allow_unknown);
+
+    let broken = config.is_broken();
+    let mut faults = config.faults();
+    let specials = specials.unwrap_or_else(|more| {
+        faults.extend(more);
+        forge_ir::Specials::default()
+    });
+    if broken {
+        return Err(faults);
+    }
+    let model = Model {
+        name: options.name.clone(),
+        architecture: architecture.class.to_owned(),
+        vocabulary: 0,
+        hidden: 0,
+        context: 0,
+        specials,
+    };
+    Ok(Described { model, blueprint, faults })
+}

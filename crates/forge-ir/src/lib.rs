@@ -25,6 +25,8 @@
 mod diagnostic;
 mod format;
 mod graph;
+mod numbers;
+mod packing;
 mod print;
 mod rotation;
 mod tolerance;
@@ -36,6 +38,8 @@ pub use graph::{
     Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
     StateId, ValueId, Weight, WeightId,
 };
+pub use numbers::Numbers;
+pub use packing::{Layout, Packed};
 pub use rotation::{Pairing, Rotation};
 pub use tolerance::{Tolerance, tolerance};
 pub use validate::Graph;

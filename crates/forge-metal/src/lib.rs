@@ -1,1 +1,19 @@
-//! To be written.
+//! From a plan to the files of a crate.
+//!
+//! # Contract
+//!
+//! [`render`] takes a [`Plan`] and gives [`CrateFiles`]: paths within the crate and their bytes. It does no I/O and
+//! decides nothing about the model; what it decides is how a program is spelled. Everything is resolved to final
+//! names and literals in Rust (the modules below), and printed by the templates of `templates/crate`, which hold the
+//! text that is the same for every model and no logic but loops.
+//!
+//! The runtime that every crate carries is `forge-runtime`'s own source, embedded when this crate is built.
+
+mod cpu;
+mod kernels_text;
+mod model_text;
+mod names;
+mod render;
+mod runtime_files;
+
+pub use render::{CrateFiles, CrateOptions, RenderError, render};

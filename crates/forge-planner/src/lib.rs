@@ -1,1 +1,59 @@
-//! To be written.
+//! From a graph to a plan: which kernels run, on which bytes, in which order, and what may not overlap.
+//!
+//! # Contract
+//!
+//! [`plan`] takes a [`forge_ir::Graph`], which is proof that the graph is sound, and returns a [`Plan`] or
+//! diagnostics that name what cannot be done. It knows nothing of files, of the text of generated code, or of how
+//! Metal is spelled; it asks `forge-kernels` for rendered instances and reads their parsed signatures.
+//!
+//! The stages, each a module:
+//! 1. `fused`: a body's nodes become a list of operations, one each.
+//! 2. `rules`: each file rewrites a pattern of those into fewer. A rule states its algebra as an equation, and
+//!    leaves the list alone where its precondition fails.
+//! 3. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
+//!    weights, scratch, state and batch columns that they are launched on.
+//! 4. `arena`: scratch buffers get offsets from their lifetimes, in one allocation.
+//! 5. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
+//! 6. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
+//!
+//! # What a plan promises
+//!
+//! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. The three
+//! regimes of rows (1; 2 to 16; more) use the same steps and the same buffers, and differ in kernel instances only.
+
+mod arena;
+mod cost;
+mod fused;
+mod hazards;
+mod options;
+mod plan;
+mod print;
+mod rules;
+mod section;
+mod select;
+mod steps;
+
+pub use cost::{Cost, Load, pass_cost, step_cost};
+pub use options::{Options, Quant};
+pub use plan::{
+    Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, MAX_SPLITS, Operand, Plan,
+    Regime, SPLIT_POSITIONS, Scratch, Section, Span, State, Step, Variant,
+};
+pub use print::signature;
+
+use forge_ir::{BodyId, Diagnostic, Graph};
+use fused::Fused;
+
+/// Plans the graph.
+pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
+    let fuse = |(index, body)| {
+        let mut list = Fused::of(BodyId(index), body, graph.widths(body));
+        rules::apply(&mut list);
+        list
+    };
+    let lists: Vec<Fused> = graph.bodies.iter().enumerate().map(fuse).collect();
+    let mut plan = select::select(graph, options, &lists)?;
+    arena::assign(&mut plan);
+    hazards::place_barriers(&mut plan);
+    Ok(plan)
+}

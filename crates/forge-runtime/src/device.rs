@@ -133,3 +133,21 @@ pub trait Device {
     /// Runs one pass to its end.
     fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
 }
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        (**self).write(buffer, offset, bytes);
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        (**self).read(buffer, offset, bytes);
+    }
+
+    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        (**self).run(encode)
+    }
+}

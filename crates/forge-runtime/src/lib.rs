@@ -1,1 +1,41 @@
-//! To be written.
+//! What every generated crate carries: devices that run a model's passes, and the program around them.
+//!
+//! `forge` pastes this folder into each generated crate as `src/runtime/`, this file as its `mod.rs`; so modules
+//! name each other by `super::` alone, and nothing here knows `forge`. A generated crate adds three files:
+//! `model.rs` implements [`model::Model`], `kernels.rs` holds one [`device::Kernel`] for each kernel of
+//! `kernels.metal`, and `main.rs` is
+//!
+//! ```ignore
+//! mod kernels;
+//! mod model;
+//! #[allow(dead_code, reason = "the runtime is the same for every model; no model needs all of it")]
+//! mod runtime;
+//!
+//! fn main() -> std::process::ExitCode {
+//!     runtime::cli::main::<model::Llama>(&runtime::cli::Program {
+//!         directory: env!("CARGO_MANIFEST_DIR"),
+//!         metal: include_str!("kernels.metal"),
+//!         kernels: kernels::ALL,
+//!     })
+//! }
+//! ```
+//!
+//! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
+//! devices and [`recorder`] is one that only takes notes; [`model`] is the seam to the generated code; [`engine`]
+//! feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text;
+//! [`cli`] is the program.
+
+pub mod cli;
+pub mod cpu;
+pub mod device;
+pub mod engine;
+pub mod failure;
+pub mod golden;
+pub mod memory;
+#[cfg(target_vendor = "apple")]
+pub mod metal;
+pub mod model;
+pub mod recorder;
+pub mod sampler;
+pub mod text;
+pub mod weights;

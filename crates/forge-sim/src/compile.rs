@@ -19,8 +19,8 @@ pub enum CompileError {
     )]
     NoClang,
     /// A signature that cannot be read.
-    #[error("kernels.metal:{}: {}", .0.line, .0.message)]
-    Malformed(Malformed),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
     /// Clang refused the text.
     #[error("clang refuses this text:\n{0}")]
     Refused(String),

@@ -60,6 +60,20 @@ pub struct Counters {
     pub simd: u64,
 }
 
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        let Counters { dispatches, groups, accesses, loaded, stored, threadgroup, barriers, simd } = other;
+        self.dispatches += dispatches;
+        self.groups += groups;
+        self.accesses += accesses;
+        self.loaded += loaded;
+        self.stored += stored;
+        self.threadgroup += threadgroup;
+        self.barriers += barriers;
+        self.simd += simd;
+    }
+}
+
 /// The state of the referee.
 pub(crate) struct Watch {
     pub(crate) program: *const Program,

@@ -1,1 +1,30 @@
-//! To be written.
+//! Number formats as bytes, and the weight file.
+//!
+//! * [`Stored`] decodes weights as the checkpoint stores them.
+//! * [`write`] carries out a plan: it asks for the rows of the plan's weights, packs and encodes them, and streams
+//!   one safetensors file whose every byte's place is known beforehand.
+//! * [`PackedFile`] reads such a file and undoes the packing, so that the reference can be evaluated on the very bytes
+//!   that a device will read.
+//!
+//! # The file
+//!
+//! The header is padded with spaces so that the data begins at a multiple of [`PAGE`]; every tensor begins at a
+//! multiple of [`ALIGNMENT`] of the file. Where sizes do not give that, a tensor `_padding.N` of bytes fills the hole,
+//! because the format forbids holes. A matrix `m` of a plain format is one tensor `m`, its rows padded with zeros to
+//! whole blocks of columns; a matrix of a quantised format is the tensors `m.codes` and `m.scales`. A vector is one
+//! tensor of f32, not padded.
+//!
+//! Reading and writing are done by whoever calls: this crate is given functions and a sink, and knows `forge-ir` alone.
+
+mod codec;
+mod gather;
+mod layout;
+mod packed_file;
+mod stored;
+mod write;
+
+pub use codec::{Unfit, decode_row, encode_row, plane_bytes};
+pub use layout::{ALIGNMENT, PAGE};
+pub use packed_file::PackedFile;
+pub use stored::Stored;
+pub use write::{Progress, Stat, Summary, write};

@@ -1,0 +1,109 @@
+//! The command line, as typed. What it means is decided by the commands.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Compiles a language model into a program.
+///
+/// forge reads a Hugging Face checkpoint and writes a small Rust crate that is exactly that model: its kernels know
+/// every shape, its memory is known to the byte, and it can prove on your machine that it computes the model.
+#[derive(Debug, Parser)]
+#[command(name = "forge", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Start here:\n  forge run <model> -- generate -p \"Once upon a time\"\n  forge compile <model> -o out && cd out && cargo run --release -- generate -p \"Once upon a time\""
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Write the crate of a model.
+    Compile {
+        #[command(flatten)]
+        compile: CompileArguments,
+        /// Where the crate goes.
+        #[arg(short, long, value_name = "DIRECTORY")]
+        out: PathBuf,
+        /// Replace the directory if forge made it.
+        #[arg(long)]
+        force: bool,
+        /// Print what was made as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compile into a cache, build, and run.
+    Run {
+        #[command(flatten)]
+        compile: CompileArguments,
+        /// What the program is run with, after `--`; without it, its help.
+        #[arg(last = true, value_name = "ARGUMENTS")]
+        program: Vec<String>,
+    },
+    /// Show what a stage of the compiler makes of a model.
+    Inspect {
+        #[command(flatten)]
+        compile: CompileArguments,
+        /// Which stage.
+        #[arg(long, value_enum, default_value_t = Stage::Graph)]
+        stage: Stage,
+        /// Print it as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Execute a crate's Metal kernels on this CPU, watched by a referee, and compare with the reference.
+    ///
+    /// Builds the crate, records what its model.rs submits for a prompt, a few rows and a decode step, replays every
+    /// dispatch from kernels.metal, and reports each fault by kernel and line. Needs clang.
+    Verify {
+        /// A crate that forge made.
+        crate_directory: PathBuf,
+        /// Print the report as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what this machine has of what forge can use, and what to install.
+    Doctor,
+}
+
+/// What is compiled, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompileArguments {
+    /// A checkpoint's directory, or the name of a hub repository that is in the local hub cache.
+    pub(crate) model: String,
+    /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0.
+    #[arg(long, default_value = "keep", value_name = "FORMAT")]
+    pub(crate) quant: String,
+    /// Number format of cached keys and values: f32, f16 [default: f32 if every matrix is f32, else f16].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) kv: Option<String>,
+    /// Most positions of a conversation [default: what the model was made for].
+    #[arg(long, value_name = "POSITIONS")]
+    pub(crate) max_context: Option<usize>,
+    /// Conversations held at once unless the program is told otherwise.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) slots: u16,
+    /// What the program is called [default: the checkpoint's directory].
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// A configuration key that forge does not know, and that you know to have no effect. May be repeated.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) allow_unknown: Vec<String>,
+    /// Leave out golden.json: compiles faster, and the program's `verify` has nothing to compare with.
+    #[arg(long)]
+    pub(crate) no_golden: bool,
+}
+
+/// The stages of the compiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stage {
+    /// The files and tensors found.
+    Checkpoint,
+    /// What the model computes.
+    Graph,
+    /// Which kernels, on which bytes, in which order.
+    Plan,
+    /// The text of kernels.metal.
+    Kernels,
+}

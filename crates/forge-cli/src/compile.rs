@@ -1,0 +1,315 @@
+//! The driver: a checkpoint becomes a crate.
+//!
+//! [`compile`] is the whole pipeline in the order in which it happens: open, read, plan, render, pack, certify, write.
+//! Each stage takes what the one before it made. Nothing is written to the target until everything has succeeded.
+
+use crate::arguments::CompileArguments;
+use crate::checkpoint::Directory;
+use crate::failure::Failure;
+use crate::output::{MARKER, Staging};
+use crate::terminal::{self, count, grouped, size};
+use forge_frontend::{Checkpoint, Opened};
+use forge_ir::{Format, Graph};
+use forge_metal::CrateOptions;
+use forge_planner::{Options, Plan, Quant, Regime};
+use forge_weights::{PackedFile, Stored};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+use std::time::Instant;
+
+/// The weight file's name.
+const WEIGHTS: &str = "weights.safetensors";
+
+/// A checkpoint that has been opened, read and planned.
+pub(crate) struct Planned {
+    pub(crate) checkpoint: Directory,
+    pub(crate) opened: Opened,
+    pub(crate) options: Options,
+    pub(crate) plan: Plan,
+    pub(crate) name: String,
+}
+
+/// `forge compile`.
+pub(crate) fn command(
+    arguments: &CompileArguments,
+    out: &Path,
+    force: bool,
+    as_json: bool,
+) -> Result<(), Failure> {
+    let planned = compile(arguments, out, force)?;
+    if as_json {
+        let summary = summary(&planned, out);
+        println!("{summary:#}");
+    }
+    Ok(())
+}
+
+/// Compiles a checkpoint into a crate at `out`.
+pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> Result<Planned, Failure> {
+    let started = Instant::now();
+    let staging = Staging::begin(out, force)?;
+
+    // Open, read, plan.
+    let planned = plan(arguments)?;
+    let Planned { checkpoint, opened, plan, name, .. } = &planned;
+    let graph = &opened.graph;
+    say_plan(plan);
+
+    // Pack: the weight file, streamed.
+    pack(&planned, staging.path())?;
+
+    // Render: everything that is text.
+    let crate_options = CrateOptions {
+        name: name.clone(),
+        parameters: parameters(graph),
+        command: command_line(arguments),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    let files =
+        forge_metal::render(plan, &crate_options).map_err(|error| Failure::other(error.to_string()))?;
+    for (path, bytes) in &files {
+        staging.write(path, bytes)?;
+    }
+    let lines = |ours: bool| {
+        let texts = files
+            .iter()
+            .filter(|(path, _)| path.starts_with("src/runtime/") != ours && path.starts_with("src/"));
+        texts.map(|(_, bytes)| bytes.iter().filter(|byte| **byte == b'\n').count() as u64).sum::<u64>()
+    };
+    terminal::stage(
+        "Rendering",
+        &format!(
+            "{}  {} lines of your model, {} of runtime",
+            out.display(),
+            grouped(lines(true)),
+            grouped(lines(false))
+        ),
+    );
+    for file in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+        copy(checkpoint, file, &staging)?;
+    }
+
+    // Certify: the reference's logits, from the very bytes that were written.
+    if !arguments.no_golden {
+        certify(&planned, &staging)?;
+    }
+
+    // Write: in place at once.
+    let marker = json!({"forge": env!("CARGO_PKG_VERSION"), "command": crate_options.command, "model": plan.model.name});
+    staging.write(MARKER, format!("{marker:#}\n").as_bytes())?;
+    staging.finish()?;
+    say_ready(plan, out, started);
+    Ok(planned)
+}
+
+/// The stages that write nothing: open, read, plan.
+pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
+    let options = options(arguments)?;
+    let checkpoint = Directory::find(&arguments.model)?;
+    let name = arguments.name.clone().unwrap_or_else(|| checkpoint.name(&arguments.model));
+    let root = checkpoint.root().to_owned();
+    let faults = |faults| Failure::Faults { faults, root: root.clone() };
+    let frontend =
+        forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
+    let opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
+    say_model(&opened);
+    let plan =
+        forge_planner::plan(&opened.graph, &options).map_err(|faults| Failure::Faults { faults, root })?;
+    Ok(Planned { checkpoint, opened, options, plan, name })
+}
+
+fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
+    let formats = || Format::ALL.map(Format::name).join(", ");
+    let quant = Quant::from_name(&arguments.quant).ok_or_else(|| {
+        Failure::misuse(format!("--quant {}: no such format; there are keep, {}", arguments.quant, formats()))
+    })?;
+    let cache = match &arguments.kv {
+        None => None,
+        Some(name) => Some(
+            Format::from_name(name).filter(|format| matches!(format, Format::F32 | Format::F16)).ok_or_else(
+                || Failure::misuse(format!("--kv {name}: keys and values are cached as f32 or f16")),
+            )?,
+        ),
+    };
+    let slots = usize::from(arguments.slots);
+    Ok(Options { quant, cache, max_context: arguments.max_context, slots, ..Options::default() })
+}
+
+/// Writes weights.safetensors into the staging directory.
+fn pack(planned: &Planned, directory: &Path) -> Result<(), Failure> {
+    let Planned { checkpoint, opened, plan, .. } = planned;
+    let (graph, started) = (&opened.graph, Instant::now());
+    let bytes = |weight: &forge_ir::Weight| {
+        weight.format.planes()[0].element.bytes() as u64 * weight.shape.iter().product::<usize>() as u64
+    };
+    let before: u64 = graph.weights.iter().map(bytes).sum();
+    let path = directory.join(WEIGHTS);
+    let mut file = File::create(&path).map_err(|error| Failure::write(&path, &error))?;
+    let bar = terminal::bytes_bar("Packing", plan.weight_bytes());
+    let source =
+        Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));
+    let summary = forge_weights::write(graph, &plan.weights, &source, &mut file, &mut |progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.written);
+    });
+    bar.finish_and_clear();
+    let summary = summary
+        .map_err(|fault| Failure::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
+    let seconds = started.elapsed().as_secs_f64();
+    terminal::stage("Packing", &format!("{} → {}   {seconds:.1} s", size(before), size(summary.bytes)));
+    let worst = summary.weights.iter().max_by(|a, b| a.error.total_cmp(&b.error));
+    if let Some(worst) = worst.filter(|worst| worst.error > 0.0) {
+        terminal::more(&format!(
+            "largest error: {:.2}% of the size of {}'s numbers",
+            100.0 * worst.error,
+            worst.name
+        ));
+    }
+    Ok(())
+}
+
+/// Writes golden.json: what the reference makes of the weights that were written.
+fn certify(planned: &Planned, staging: &Staging) -> Result<(), Failure> {
+    let Planned { opened, plan, .. } = planned;
+    let written = Directory::at(staging.path().to_owned());
+    let failed = |fault: forge_ir::Diagnostic| Failure::other(format!("golden.json: {fault}"));
+    let started = Instant::now();
+    let packed =
+        PackedFile::open(&opened.graph, &plan.weights, |offset, out| written.read(WEIGHTS, offset, out));
+    let packed = packed.map_err(failed)?;
+    let sequences =
+        forge_reference::sequences(plan.model.vocabulary, plan.context, parameters(&opened.graph));
+    let rows: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
+    let spinner = terminal::spinner(
+        "Certifying",
+        &format!("reference logits of {} texts, {rows} tokens", sequences.len()),
+    );
+    let golden = forge_reference::golden(&opened.graph, &packed, &sequences);
+    spinner.finish_and_clear();
+    let golden = golden.map_err(failed)?;
+    let tolerance = forge_ir::tolerance(plan.cache);
+    let text = json!({
+        "model": plan.model.name,
+        "tolerance": {"bound": tolerance.bound, "reason": tolerance.reason},
+        "sequences": golden,
+    });
+    staging.write("golden.json", format!("{text}\n").as_bytes())?;
+    let seconds = started.elapsed().as_secs_f64();
+    terminal::stage(
+        "Certifying",
+        &format!("reference logits of {} texts, {rows} tokens   {seconds:.1} s", golden.len()),
+    );
+    Ok(())
+}
+
+fn copy(checkpoint: &Directory, file: &str, staging: &Staging) -> Result<(), Failure> {
+    let path = checkpoint.root().join(file);
+    match std::fs::read(&path) {
+        Ok(bytes) => staging.write(file, &bytes),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if file == "tokenizer.json" {
+                terminal::more("the checkpoint has no tokenizer.json: the program will take ids, not text");
+            }
+            Ok(())
+        }
+        Err(error) => Err(Failure::read(&path, &error)),
+    }
+}
+
+/// Numbers in the model's weights.
+pub(crate) fn parameters(graph: &Graph) -> u64 {
+    graph.weights.iter().map(|weight| weight.shape.iter().map(|size| *size as u64).product::<u64>()).sum()
+}
+
+/// The command that makes the crate again.
+fn command_line(arguments: &CompileArguments) -> String {
+    let mut text = format!("forge compile {} --quant {}", arguments.model, arguments.quant);
+    let options = [
+        arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
+        arguments.max_context.map(|context| format!("--max-context {context}")),
+        (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
+    ];
+    for option in options.into_iter().flatten() {
+        text.push(' ');
+        text.push_str(&option);
+    }
+    text
+}
+
+fn say_model(opened: &Opened) {
+    let graph = &opened.graph;
+    let mut formats: Vec<&str> = graph.weights.iter().map(|weight| weight.format.name()).collect();
+    formats.sort_unstable();
+    formats.dedup();
+    let files = opened.tensors.iter().map(|tensor| &tensor.file).collect::<BTreeSet<_>>().len();
+    let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    let (architecture, layers) = (&graph.model.architecture, graph.layers.len());
+    let parameters = count(parameters(graph));
+    terminal::stage(
+        "Reading",
+        &format!(
+            "{architecture} · {layers} layers · {parameters} parameters · {}, {files}",
+            formats.join(" and ")
+        ),
+    );
+}
+
+fn say_plan(plan: &Plan) {
+    let counts = plan.counts(Regime::One, false);
+    let layers: usize = counts.dispatches_per_layer.iter().sum();
+    let per_layer = counts.dispatches_per_layer.first().copied().unwrap_or(0);
+    terminal::stage(
+        "Planning",
+        &format!(
+            "{} dispatches a token: {per_layer} a layer and {} · {} barriers · {} kernels · scratch {}",
+            counts.dispatches,
+            counts.dispatches - layers,
+            counts.barriers,
+            plan.kernels.len(),
+            size(plan.arena_bytes as u64),
+        ),
+    );
+}
+
+fn say_ready(plan: &Plan, out: &Path, started: Instant) {
+    let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
+    let cache = plan.cache_bytes_per_position() as u64 * plan.context as u64 * plan.slots as u64;
+    terminal::stage(
+        "Ready",
+        &format!(
+            "in {:.1} s.  At context {}: {} weights + {} cache + {} scratch = {}",
+            started.elapsed().as_secs_f64(),
+            grouped(plan.context as u64),
+            size(weights),
+            size(cache),
+            size(scratch),
+            size(weights + cache + scratch),
+        ),
+    );
+    terminal::stage("Next", &format!("cd {} && cargo run --release -- generate -p \"Hello\"", out.display()));
+}
+
+/// What was made, for scripts.
+fn summary(planned: &Planned, out: &Path) -> serde_json::Value {
+    let plan = &planned.plan;
+    let counts = plan.counts(Regime::One, false);
+    json!({
+        "out": out.display().to_string(),
+        "name": planned.name,
+        "model": plan.model,
+        "options": planned.options,
+        "parameters": parameters(&planned.opened.graph),
+        "formats": plan.bytes_by_format().into_iter().map(|(format, bytes)| (format.name(), bytes)).collect::<std::collections::BTreeMap<_, _>>(),
+        "memory": {
+            "weights_bytes": plan.weight_bytes(),
+            "kv_bytes_per_position": plan.cache_bytes_per_position(),
+            "arena_bytes": plan.arena_bytes,
+            "context": plan.context,
+            "slots": plan.slots,
+        },
+        "decode": counts,
+        "kernels": plan.kernels.iter().map(|kernel| &kernel.name).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,99 @@
+//! `forge doctor`: what this machine has of what forge can use, and what to type for what is missing.
+
+use crate::failure::Failure;
+use std::process::Command;
+
+/// One thing that is looked for.
+struct Finding {
+    name: &'static str,
+    found: Result<String, String>,
+    /// What cannot be done without it.
+    needed_for: &'static str,
+    /// Whether forge is of little use without it.
+    required: bool,
+}
+
+/// Prints what was found; fails if something required is missing.
+pub(crate) fn doctor() -> Result<(), Failure> {
+    let mut findings = vec![
+        Finding {
+            name: "cargo",
+            found: version("cargo", &["--version"])
+                .ok_or_else(|| "install Rust 1.90 or later: https://rustup.rs".to_owned()),
+            needed_for: "building what forge writes",
+            required: true,
+        },
+        Finding {
+            name: "clang",
+            found: forge_kernels::check::find_clang()
+                .and_then(|clang| {
+                    version(&clang.to_string_lossy(), &["--version"])
+                        .map(|text| format!("{text} ({})", clang.display()))
+                })
+                .ok_or_else(|| clang_advice().to_owned()),
+            needed_for: "forge verify: executing Metal kernels on this CPU",
+            required: false,
+        },
+    ];
+    findings.push(Finding {
+        name: "Metal",
+        found: match cfg!(target_os = "macos") {
+            true => version("xcrun", &["--find", "metal"]).ok_or_else(|| {
+                "no offline compiler: kernels are compiled when the program starts".to_owned()
+            }),
+            false => Err("only on a Mac; here programs run on the CPU".to_owned()),
+        },
+        needed_for: "running on the GPU",
+        required: false,
+    });
+    findings.push(Finding { name: "CPU", found: Ok(cpu()), needed_for: "running anywhere", required: true });
+    let mut well = true;
+    for finding in &findings {
+        match &finding.found {
+            Ok(what) => anstream::println!("  {:<7} {what}", finding.name),
+            Err(advice) => {
+                anstream::println!(
+                    "  {:<7} not found, needed for {}: {advice}",
+                    finding.name,
+                    finding.needed_for
+                );
+                well &= !finding.required;
+            }
+        }
+    }
+    if well { Ok(()) } else { Err(Failure::Said(1)) }
+}
+
+/// What to type to get clang.
+pub(crate) fn clang_advice() -> &'static str {
+    if cfg!(target_os = "macos") {
+        "xcode-select --install"
+    } else {
+        "sudo apt-get install clang-19 (or any clang from 15 on)"
+    }
+}
+
+fn version(program: &str, arguments: &[&str]) -> Option<String> {
+    let output =
+        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().map(|line| line.trim().to_owned())
+}
+
+/// The CPU's cores, and the widest instructions that the CPU device would use.
+fn cpu() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    #[cfg(target_arch = "x86_64")]
+    let instructions = if std::arch::is_x86_feature_detected!("avx512f") {
+        "AVX-512"
+    } else if std::arch::is_x86_feature_detected!("avx2") {
+        "AVX2"
+    } else {
+        "portable instructions"
+    };
+    #[cfg(target_arch = "aarch64")]
+    let instructions = "NEON";
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let instructions = "portable instructions";
+    format!("{cores} cores, {instructions}")
+}

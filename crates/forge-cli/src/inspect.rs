@@ -1,0 +1,83 @@
+//! `forge inspect`: what each stage of the compiler makes of a model, as text for people or JSON for scripts.
+
+use crate::arguments::{CompileArguments, Stage};
+use crate::checkpoint::Directory;
+use crate::compile;
+use crate::failure::Failure;
+use crate::terminal::{grouped, size};
+use forge_frontend::{Checkpoint, Tensors};
+use serde_json::json;
+use std::io::Write;
+
+/// `forge inspect`.
+pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool) -> Result<(), Failure> {
+    let text = match stage {
+        Stage::Checkpoint => checkpoint(arguments, as_json)?,
+        Stage::Graph => {
+            let planned = compile::plan(arguments)?;
+            let graph = &planned.opened.graph;
+            if as_json { format!("{:#}\n", json!(**graph)) } else { graph.to_string() }
+        }
+        Stage::Plan => {
+            let plan = compile::plan(arguments)?.plan;
+            if as_json { format!("{:#}\n", plan.to_json()) } else { plan.to_string() }
+        }
+        Stage::Kernels => {
+            let plan = compile::plan(arguments)?.plan;
+            let header = format!("{}: every kernel that this model uses, and no other.", plan.model.name);
+            match as_json {
+                true => format!("{:#}\n", json!(plan.kernels.iter().map(|kernel| json!({"name": kernel.name, "spec": kernel.spec, "signature": forge_planner::signature(&kernel.decl), "text": kernel.text})).collect::<Vec<_>>())),
+                false => forge_kernels::assemble(&plan.kernels, &header),
+            }
+        }
+    };
+    // Whoever reads may have seen enough (`| head`); that is no failure.
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::other(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Files and tensors, which can be shown even where the model cannot be compiled.
+fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Failure> {
+    let checkpoint = Directory::find(&arguments.model)?;
+    let root = checkpoint.root().to_owned();
+    let tensors =
+        Tensors::open(&checkpoint).map_err(|faults| Failure::Faults { faults, root: root.clone() })?;
+    let files: Vec<(String, u64)> = checkpoint
+        .files()
+        .into_iter()
+        .map(|file| {
+            let bytes = checkpoint.len(&file).unwrap_or(0);
+            (file, bytes)
+        })
+        .collect();
+    if as_json {
+        let files: std::collections::BTreeMap<_, _> = files.into_iter().collect();
+        return Ok(format!(
+            "{:#}\n",
+            json!({"root": root.display().to_string(), "files": files, "tensors": tensors})
+        ));
+    }
+    let mut text = format!("checkpoint {}\n", root.display());
+    for (file, bytes) in files {
+        text.push_str(&format!("  {file:<32} {:>10}\n", size(bytes)));
+    }
+    text.push_str("tensors\n");
+    let mut numbers = 0;
+    for tensor in tensors.iter() {
+        let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+        numbers += tensor.shape.iter().map(|size| *size as u64).product::<u64>();
+        text.push_str(&format!(
+            "  {:<5} {:<14} {}  ({})\n",
+            tensor.dtype,
+            format!("[{}]", shape.join(", ")),
+            tensor.name,
+            tensor.file
+        ));
+    }
+    text.push_str(&format!("{} numbers\n", grouped(numbers)));
+    Ok(text)
+}

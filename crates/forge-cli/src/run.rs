@@ -1,0 +1,83 @@
+//! `forge run`: compile into a cache, build, run.
+//!
+//! A crate's place in the cache is the hash of what it is made from: the checkpoint's files with their sizes and times,
+//! the options, and this compiler. Crates there share one build folder, so dependencies are built once.
+
+use crate::arguments::CompileArguments;
+use crate::checkpoint::Directory;
+use crate::failure::Failure;
+use crate::output::MARKER;
+use crate::{build, compile, terminal};
+use forge_frontend::Checkpoint;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// `forge run`.
+pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]) -> Result<(), Failure> {
+    let checkpoint = Directory::find(&arguments.model)?;
+    let cache = cache_directory()?;
+    let name = arguments.name.clone().unwrap_or_else(|| checkpoint.name(&arguments.model));
+    let crate_directory = cache.join(format!("{name}-{:016x}", fingerprint(arguments, &checkpoint)));
+    if crate_directory.join(MARKER).is_file() {
+        terminal::stage("Compiled", &format!("before: {}", crate_directory.display()));
+    } else {
+        compile::compile(arguments, &crate_directory, true)?;
+    }
+    let started = std::time::Instant::now();
+    let program = build::build(&crate_directory, Some(&cache.join("target")))?;
+    let seconds = started.elapsed().as_secs_f64();
+    if seconds >= 1.0 {
+        terminal::stage(
+            "Built",
+            &format!("in {seconds:.0} s; the next build of any model takes a fraction of it"),
+        );
+    }
+    let status = Command::new(&program)
+        .args(program_arguments)
+        .status()
+        .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
+        None => Err(Failure::Said(130)),
+    }
+}
+
+/// Where compiled crates are kept: `$FORGE_CACHE`, or `forge` in the user's cache directory.
+fn cache_directory() -> Result<PathBuf, Failure> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let in_home = || {
+        variable("HOME").map(|home| {
+            if cfg!(target_os = "macos") {
+                home.join("Library/Caches/forge")
+            } else {
+                home.join(".cache/forge")
+            }
+        })
+    };
+    variable("FORGE_CACHE")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("forge")))
+        .or_else(in_home)
+        .ok_or_else(|| {
+            Failure::other("there is no HOME to keep compiled crates in; set FORGE_CACHE to a directory")
+        })
+}
+
+/// Everything that a compiled crate depends on.
+fn fingerprint(arguments: &CompileArguments, checkpoint: &Directory) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    format!("{arguments:?}").hash(&mut hasher);
+    checkpoint.root().canonicalize().ok().hash(&mut hasher);
+    for file in checkpoint.files() {
+        let metadata = std::fs::metadata(checkpoint.root().join(&file)).ok();
+        file.hash(&mut hasher);
+        metadata.as_ref().map(std::fs::Metadata::len).hash(&mut hasher);
+        metadata.and_then(|metadata| metadata.modified().ok()).hash(&mut hasher);
+    }
+    // The compiler itself: while it is being worked on, its version alone does not tell.
+    let program = std::env::current_exe().ok().and_then(|path| std::fs::metadata(path).ok());
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    program.and_then(|metadata| metadata.modified().ok()).hash(&mut hasher);
+    hasher.finish()
+}

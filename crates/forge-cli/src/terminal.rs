@@ -1,0 +1,162 @@
+//! What a person sees: one line for each stage, bars for what takes long, faults with the line they are in.
+//!
+//! All of it goes to standard error; standard output is for what was asked for.
+
+use anstyle::{AnsiColor, Style};
+use codespan_reporting::diagnostic::{Diagnostic as Report, Label};
+use codespan_reporting::files::SimpleFile;
+use codespan_reporting::term;
+use forge_ir::Diagnostic;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+const STAGE: Style = AnsiColor::Green.on_default().bold();
+const FAULT: Style = AnsiColor::Red.on_default().bold();
+
+/// One stage's line: a verb in the margin, and what came of it.
+pub(crate) fn stage(verb: &str, what: &str) {
+    // A closed terminal is no reason to stop compiling.
+    let _ = writeln!(anstream::stderr(), "  {STAGE}{verb:<10}{STAGE:#} {what}");
+}
+
+/// A line under a stage's.
+pub(crate) fn more(what: &str) {
+    let _ = writeln!(anstream::stderr(), "             {what}");
+}
+
+/// An error that is not about the user's files.
+pub(crate) fn error(message: &str) {
+    let _ = writeln!(anstream::stderr(), "{FAULT}error{FAULT:#}: {message}");
+}
+
+/// A line of a report that is bad news.
+pub(crate) fn fault_line(what: &str) -> String {
+    format!("{FAULT}fault{FAULT:#}: {what}")
+}
+
+/// A bar over bytes. Drawn on a terminal only, and not for what is over at once.
+pub(crate) fn bytes_bar(verb: &str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+    let template = "  {prefix:<10.green.bold} {bar:30.cyan} {bytes} of {total_bytes}  {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("██░"));
+    }
+    bar.set_prefix(verb.to_owned());
+    bar
+}
+
+/// A bar over steps.
+pub(crate) fn steps_bar(verb: &str, total: u64) -> ProgressBar {
+    let bar = bytes_bar(verb, total);
+    if let Ok(style) = ProgressStyle::with_template(
+        "  {prefix:<10.green.bold} {bar:30.cyan} {pos} of {len}  {eta} left  {msg}",
+    ) {
+        bar.set_style(style.progress_chars("██░"));
+    }
+    bar
+}
+
+/// A sign of life for something without a measure.
+pub(crate) fn spinner(verb: &str, what: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template("  {prefix:<10.green.bold} {spinner} {msg}  {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(verb.to_owned());
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// Every fault, with the line it is in where there is one. Places are in files of the checkpoint at `root`.
+pub(crate) fn faults(faults: &[Diagnostic], root: &std::path::Path) {
+    let styled = anstream::stderr().as_inner().is_terminal();
+    for fault in faults {
+        let mut report = Report::error()
+            .with_code(fault.code)
+            .with_message(&fault.message)
+            .with_notes(fault.notes.clone());
+        let mut file = SimpleFile::new(String::new(), String::new());
+        if let Some(place) = &fault.place
+            && let Ok(text) = std::fs::read_to_string(root.join(&place.file))
+        {
+            file = SimpleFile::new(root.join(&place.file).display().to_string(), text);
+            report =
+                report.with_labels(vec![Label::primary((), place.span.clone()).with_message(&place.label)]);
+        }
+        let config = term::Config::default();
+        let rendered = match styled {
+            true => {
+                let mut writer = term::termcolor::Buffer::ansi();
+                let _ = term::emit_to_write_style(&mut writer, &config, &file, &report);
+                writer.into_inner()
+            }
+            false => {
+                let mut writer = term::termcolor::Buffer::no_color();
+                let _ = term::emit_to_write_style(&mut writer, &config, &file, &report);
+                writer.into_inner()
+            }
+        };
+        let _ = std::io::stderr().write_all(&rendered);
+    }
+}
+
+/// Bytes for people: `1.19 GB`, in powers of ten as disks and Apple count them.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [("GB", 1e9), ("MB", 1e6), ("KB", 1e3)];
+    match units.into_iter().find(|(_, unit)| bytes as f64 >= *unit) {
+        Some((name, unit)) => {
+            format!("{} {name}", significant(bytes as f64 / unit))
+        }
+        None => format!("{bytes} B"),
+    }
+}
+
+/// Three significant digits.
+fn significant(value: f64) -> String {
+    match value {
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A count for people: `596 M`.
+pub(crate) fn count(number: u64) -> String {
+    match number {
+        0..1_000 => number.to_string(),
+        1_000..1_000_000 => format!("{} K", significant(number as f64 / 1e3)),
+        1_000_000..1_000_000_000 => format!("{} M", significant(number as f64 / 1e6)),
+        _ => format!("{} B", significant(number as f64 / 1e9)),
+    }
+}
+
+/// Thousands set apart: `151,936`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        let sizes =
+            [(512, "512 B"), (1_190_000_000, "1.19 GB"), (375_100_000, "375 MB"), (22_900, "22.9 KB")];
+        assert_eq!(sizes.map(|(bytes, _)| size(bytes)), sizes.map(|(_, text)| text.to_owned()));
+        let counts = [(999, "999"), (111_936, "112 K"), (596_049_920, "596 M"), (1_104_218_112, "1.10 B")];
+        assert_eq!(counts.map(|(number, _)| count(number)), counts.map(|(_, text)| text.to_owned()));
+        assert_eq!(grouped(151_936), "151,936");
+        assert_eq!(grouped(12), "12");
+    }
+}

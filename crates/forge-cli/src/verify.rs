@@ -1,0 +1,207 @@
+//! `forge verify`: a crate's Metal kernels, executed on this CPU under the referee.
+//!
+//! The crate is built, and its own program records what its model.rs submits for each text of golden.json: a decode
+//! step, a few rows, a prefill, and passes that continue what others began. `forge-sim` replays each dispatch from the
+//! text of kernels.metal. What comes out is compared with the reference's logits, and everything that the referee saw
+//! is told by kernel and line.
+
+use crate::failure::Failure;
+use crate::output::MARKER;
+use crate::{build, doctor, terminal};
+use forge_sim::{Counters, Fault, Program, Recording, Replay, Report, Weights, What};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// What golden.json holds.
+#[derive(Deserialize)]
+struct Golden {
+    tolerance: Bound,
+    sequences: Vec<Sequence>,
+}
+
+#[derive(Deserialize)]
+struct Bound {
+    bound: f64,
+}
+
+#[derive(Deserialize)]
+struct Sequence {
+    ids: Vec<u32>,
+    chunks: Vec<usize>,
+    logits: Vec<f32>,
+    deviation: f64,
+}
+
+/// What was found over all texts.
+#[derive(Default)]
+struct Findings {
+    faults: Vec<Fault>,
+    counters: BTreeMap<String, Counters>,
+    steps: usize,
+    barriers: usize,
+    needed: usize,
+    worst: f64,
+    stopped: Option<String>,
+}
+
+/// `forge verify`.
+pub(crate) fn command(directory: &Path, as_json: bool) -> Result<(), Failure> {
+    if !directory.join(MARKER).is_file() {
+        return Err(Failure::misuse(format!(
+            "{} is not a crate that forge made: it has no {MARKER}",
+            directory.display()
+        )));
+    }
+    let golden = golden(directory)?;
+    let text = read(&directory.join("src/kernels.metal"))?;
+    let program = Program::compile(&text).map_err(|error| {
+        Failure::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice()))
+    })?;
+    let built = build::build(directory, None)?;
+    let mut findings = Findings::default();
+    for (index, sequence) in golden.sequences.iter().enumerate() {
+        let recording = record(&built, directory, sequence)?;
+        let report = replay(&program, &recording, directory, (index + 1, golden.sequences.len()))?;
+        findings.add(report, sequence);
+    }
+    let bound = golden.tolerance.bound;
+    if as_json {
+        println!("{:#}", findings.to_json(bound));
+    } else {
+        findings.tell(bound);
+    }
+    if findings.ok(bound) { Ok(()) } else { Err(Failure::Said(1)) }
+}
+
+fn golden(directory: &Path) -> Result<Golden, Failure> {
+    let path = directory.join("golden.json");
+    if !path.is_file() {
+        return Err(Failure::other(format!(
+            "{} is missing: the crate was compiled with --no-golden, and there is nothing to compare with",
+            path.display()
+        )));
+    }
+    serde_json::from_str(&read(&path)?)
+        .map_err(|error| Failure::other(format!("{}: {error}", path.display())))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::read(path, &error))
+}
+
+/// What the program asks of its device for one text.
+fn record(program: &Path, directory: &Path, sequence: &Sequence) -> Result<Recording, Failure> {
+    let list = |numbers: &[String]| numbers.join(",");
+    let ids: Vec<String> = sequence.ids.iter().map(u32::to_string).collect();
+    let chunks: Vec<String> = sequence.chunks.iter().map(usize::to_string).collect();
+    let file =
+        tempfile::NamedTempFile::new().map_err(|error| Failure::write(&std::env::temp_dir(), &error))?;
+    let output = Command::new(program)
+        .args(["record", "--ids", &list(&ids), "--chunks", &list(&chunks), "--output"])
+        .arg(file.path())
+        .arg("--model-dir")
+        .arg(directory)
+        .output()
+        .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Failure::other(format!("{} record: {said}", program.display())));
+    }
+    Recording::parse(&read(file.path())?).map_err(|error| Failure::other(format!("the recording: {error}")))
+}
+
+fn replay(
+    program: &Program,
+    recording: &Recording,
+    directory: &Path,
+    (text, of): (usize, usize),
+) -> Result<Report, Failure> {
+    let weights = directory.join("weights.safetensors");
+    let mut replay = Replay::new(program, recording, Weights::File(&weights))
+        .map_err(|error| Failure::other(format!("the recording cannot be replayed: {error}")))?;
+    let bar = terminal::steps_bar("Verifying", recording.steps() as u64);
+    bar.set_message(format!("text {text} of {of}"));
+    let report = replay.run(&mut |_, done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+impl Findings {
+    fn add(&mut self, report: Report, sequence: &Sequence) {
+        let logits = report.reads.iter().find(|read| matches!(read.what, Some(What::Logits(_))));
+        let distance = logits.map_or(f64::INFINITY, |read| distance(&read.values, sequence));
+        self.worst = self.worst.max(distance);
+        self.steps += report.steps;
+        self.barriers += report.waits.len();
+        self.needed += report.waits.iter().filter(|wait| wait.needed).count();
+        self.stopped = self.stopped.take().or(report.stopped);
+        for fault in report.faults {
+            let same = |other: &&mut Fault| {
+                (other.kind, &other.kernel, other.line) == (fault.kind, &fault.kernel, fault.line)
+            };
+            match self.faults.iter_mut().find(same) {
+                Some(known) => known.count += fault.count,
+                None => self.faults.push(fault),
+            }
+        }
+        for (kernel, counters) in report.counters {
+            *self.counters.entry(kernel).or_default() += counters;
+        }
+    }
+
+    fn ok(&self, bound: f64) -> bool {
+        self.faults.is_empty() && self.stopped.is_none() && self.worst <= bound
+    }
+
+    fn to_json(&self, bound: f64) -> Value {
+        let fault = |fault: &Fault| json!({"kind": fault.kind.name(), "kernel": fault.kernel, "line": fault.line, "message": fault.message, "count": fault.count});
+        json!({
+            "ok": self.ok(bound),
+            "faults": self.faults.iter().map(fault).collect::<Vec<_>>(),
+            "steps": self.steps,
+            "worst": self.worst,
+            "bound": bound,
+            "barriers": {"total": self.barriers, "needed": self.needed},
+            "stopped": self.stopped,
+            "counters": self.counters,
+        })
+    }
+
+    fn tell(&self, bound: f64) {
+        for fault in &self.faults {
+            anstream::println!("{}", terminal::fault_line(&fault.to_string()));
+        }
+        if let Some(stopped) = &self.stopped {
+            anstream::println!("{}", terminal::fault_line(stopped));
+        }
+        let faults = match self.faults.len() {
+            0 => "the referee has nothing to say".to_owned(),
+            count => format!("{count} faults"),
+        };
+        anstream::println!(
+            "{} dispatches, {} barriers of which {} were needed: {faults}",
+            self.steps,
+            self.barriers,
+            self.needed
+        );
+        let verdict = if self.worst <= bound { "within" } else { "BEYOND" };
+        anstream::println!(
+            "logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}",
+            self.worst
+        );
+    }
+}
+
+/// The largest difference of logits, in standard deviations of the reference's. What is not a number is infinitely far.
+fn distance(found: &[f32], sequence: &Sequence) -> f64 {
+    if found.len() != sequence.logits.len() {
+        return f64::INFINITY;
+    }
+    let differences = found.iter().zip(&sequence.logits).map(|(a, b)| f64::from(*a - *b).abs());
+    let worst =
+        differences.fold(0.0, |worst: f64, next| if next.is_nan() { f64::INFINITY } else { worst.max(next) });
+    worst / sequence.deviation
+}

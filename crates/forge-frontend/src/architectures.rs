@@ -1,0 +1,74 @@
+//! The architectures that forge knows, one file each.
+//!
+//! An [`Architecture`] reads a configuration into a [`Blueprint`]; the blueprint builds the graph over the tensors.
+
+mod llama;
+
+use crate::builder::Builder;
+use crate::config::Section;
+use forge_ir::Apply;
+
+/// Every architecture; the order is that of messages.
+pub(crate) const ALL: &[Architecture] = &[llama::ARCHITECTURE];
+
+/// How one family of checkpoints is understood.
+pub(crate) struct Architecture {
+    /// What `architectures` says in config.json.
+    pub(crate) class: &'static str,
+    /// What `model_type` says in config.json.
+    pub(crate) family: &'static str,
+    /// From the configuration to a description of the model. Faults are noted in the configuration.
+    pub(crate) read: fn(&Section<'_>) -> Box<dyn Blueprint>,
+}
+
+/// A model's description, complete but for its tensors.
+pub(crate) trait Blueprint {
+    /// Builds every layer, binding tensors as it goes.
+    fn build(&self, builder: &mut Builder<'_>) -> Parts;
+}
+
+/// What a blueprint has built.
+pub(crate) struct Parts {
+    /// Rows of the embedding table and of the head.
+    pub(crate) vocabulary: usize,
+    /// Width of the residual stream.
+    pub(crate) hidden: usize,
+    /// Positions the model was made for.
+    pub(crate) context: usize,
+    /// Tensors that may be in the file although the second is used in their place; they have to be equal.
+    pub(crate) copies: Vec<(&'static str, &'static str)>,
+    /// ids -> stream
+    pub(crate) prologue: Apply,
+    /// stream -> stream
+    pub(crate) layers: Vec<Apply>,
+    /// stream -> logits
+    pub(crate) epilogue: Apply,
+}
+
+/// The architecture that a configuration names, or the fault noted in it.
+pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
+    let family = config.word("model_type");
+    let classes = config.get("architectures");
+    let class = classes.and_then(|classes| classes.get(0)).and_then(serde_json::Value::as_str);
+    let known = || {
+        let names: Vec<&str> = ALL.iter().map(|known| known.class).collect();
+        vec![format!("it knows {}", names.join(", "))]
+    };
+    let (key, found) = match (class, family) {
+        (Some(class), _) => ("architectures", ALL.iter().find(|known| known.class == class)),
+        (None, Some(family)) => ("model_type", ALL.iter().find(|known| known.family == family)),
+        (None, None) => {
+            config.count("model_type");
+            return None;
+        }
+    };
+    match (found, family) {
+        (None, _) => config.refuse_architecture(key, &known()),
+        (Some(known), Some(family)) if known.family != family => config.contradiction(
+            "model_type",
+            format!("the architecture {} is of the type {}, not {family}", known.class, known.family),
+        ),
+        _ => {}
+    }
+    found
+}

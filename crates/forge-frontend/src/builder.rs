@@ -1,0 +1,282 @@
+//! Builds a graph layer by layer, binding tensors of the checkpoint as it goes.
+//!
+//! Every application of a body is built anew; bodies that come out equal are shared. A tensor that is missing or has
+//! the wrong shape is noted and stood in for, so that all faults of a checkpoint are found at once.
+
+use crate::header::Tensor;
+use crate::nearest::nearest;
+use crate::tensors::Tensors;
+use forge_ir::{
+    Activation, Apply, Body, BodyId, Diagnostic, Format, Node, Op, Param, ParamId, ParamKind, Rotation,
+    State, StateId, ValueId, Weight, WeightId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A graph in the making.
+pub(crate) struct Builder<'a> {
+    tensors: &'a Tensors,
+    /// Every tensor bound so far.
+    pub(crate) weights: Vec<Weight>,
+    /// Every state declared so far.
+    pub(crate) states: Vec<State>,
+    /// The distinct bodies so far.
+    pub(crate) bodies: Vec<Body>,
+    bound: BTreeMap<String, WeightId>,
+    ignored: BTreeSet<String>,
+    missing: BTreeMap<String, Vec<usize>>,
+    faults: Vec<Diagnostic>,
+}
+
+/// One application of a body in the making.
+pub(crate) struct Layer<'b, 'a> {
+    builder: &'b mut Builder<'a>,
+    body: Body,
+    weights: Vec<WeightId>,
+    states: Vec<StateId>,
+}
+
+/// So many faults of one kind are told; the rest is counted.
+const TOLD: usize = 16;
+
+/// After so many missing tensors there is no point in looking for more.
+const HOPELESS: usize = 1000;
+
+impl<'a> Builder<'a> {
+    /// Nothing yet.
+    pub(crate) fn new(tensors: &'a Tensors) -> Builder<'a> {
+        Builder {
+            tensors,
+            weights: Vec::new(),
+            states: Vec::new(),
+            bodies: Vec::new(),
+            bound: BTreeMap::new(),
+            ignored: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Begins an application of a body that takes a width of `input`; 0 for ids.
+    pub(crate) fn layer(&mut self, name: &str, input: usize) -> Layer<'_, 'a> {
+        let body = Body { name: name.to_owned(), input, params: Vec::new(), nodes: Vec::new() };
+        Layer { builder: self, body, weights: Vec::new(), states: Vec::new() }
+    }
+
+    /// Marks the tensors that nothing needs to use.
+    pub(crate) fn ignore(&mut self, which: impl Fn(&str) -> bool) {
+        let names = self.tensors.iter().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
+        self.ignored.extend(names);
+    }
+
+    /// Whether so much is missing that building on is useless.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.missing.len() > HOPELESS
+    }
+
+    /// Notes a fault.
+    pub(crate) fn fault(&mut self, fault: Diagnostic) {
+        self.faults.push(fault);
+    }
+
+    fn bind(&mut self, name: &str, shape: &[usize]) -> WeightId {
+        if let Some(id) = self.bound.get(name) {
+            return *id;
+        }
+        let id = WeightId(self.weights.len());
+        self.bound.insert(name.to_owned(), id);
+        let format = match self.tensors.get(name) {
+            None => {
+                self.missing.insert(name.to_owned(), shape.to_vec());
+                None
+            }
+            Some(tensor) => {
+                if tensor.shape != shape {
+                    let message =
+                        format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
+                    self.faults
+                        .push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
+                }
+                let format = match tensor.dtype.as_str() {
+                    "F32" => Some(Format::F32),
+                    "F16" => Some(Format::F16),
+                    "BF16" => Some(Format::Bf16),
+                    _ => None,
+                };
+                if format.is_none() {
+                    let message = format!("{name} is stored as {}", tensor.dtype);
+                    self.faults.push(Diagnostic::new("F0304", message).note("forge reads F32, F16 and BF16"));
+                }
+                format
+            }
+        };
+        let format = format.unwrap_or(Format::F32);
+        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format });
+        id
+    }
+
+    /// The names of tensors that were left out on purpose; or every fault found.
+    pub(crate) fn finish(&mut self) -> Result<Vec<String>, Vec<Diagnostic>> {
+        let unused: Vec<&Tensor> = self
+            .tensors
+            .iter()
+            .filter(|tensor| !self.bound.contains_key(&tensor.name) && !self.ignored.contains(&tensor.name))
+            .collect();
+        let mut faults = std::mem::take(&mut self.faults);
+        shorten(&mut faults, "faults of tensors");
+        let mut missing: Vec<Diagnostic> = self
+            .missing
+            .iter()
+            .map(|(name, shape)| {
+                let fault =
+                    Diagnostic::new("F0301", format!("the checkpoint lacks the tensor {name} {shape:?}"));
+                match nearest(name, unused.iter().map(|tensor| tensor.name.as_str())) {
+                    Some(near) => fault.note(format!("it has {near}, which nothing uses")),
+                    None => fault,
+                }
+            })
+            .collect();
+        shorten(&mut missing, "missing tensors");
+        let mut left: Vec<Diagnostic> = unused
+            .iter()
+            .map(|tensor| {
+                let message = format!("nothing uses the tensor {} {:?}", tensor.name, tensor.shape);
+                let fault = Diagnostic::new("F0303", message).note(format!("it is in {}", tensor.file));
+                match nearest(&tensor.name, self.missing.keys().map(String::as_str)) {
+                    Some(near) => fault.note(format!("the nearest that is missing is {near}")),
+                    None => fault.note("a model compiled without it could give wrong text"),
+                }
+            })
+            .collect();
+        shorten(&mut left, "unused tensors");
+        faults.extend(missing);
+        faults.extend(left);
+        if faults.is_empty() { Ok(self.ignored.iter().cloned().collect()) } else { Err(faults) }
+    }
+}
+
+fn shorten(faults: &mut Vec<Diagnostic>, what: &str) {
+    if faults.len() > TOLD
+        && let Some(first) = faults.first()
+    {
+        let more = Diagnostic::new(first.code, format!("and {} more {what}", faults.len() - TOLD + 1));
+        faults.truncate(TOLD - 1);
+        faults.push(more);
+    }
+}
+
+impl Layer<'_, '_> {
+    /// What flows in.
+    pub(crate) const INPUT: ValueId = ValueId(0);
+
+    fn param(&mut self, role: &str, kind: ParamKind) -> ParamId {
+        self.body.params.push(Param { name: role.to_owned(), kind });
+        ParamId(self.body.params.len() - 1)
+    }
+
+    /// Declares a weight and binds a tensor to it.
+    pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
+        let id = self.builder.bind(tensor, shape);
+        self.weights.push(id);
+        self.param(role, ParamKind::Weight(shape.to_vec()))
+    }
+
+    /// Declares a cache of keys and values.
+    pub(crate) fn cache(&mut self, heads: usize, width: usize) -> ParamId {
+        let state = State { heads, width };
+        self.states.push(StateId(self.builder.states.len()));
+        self.builder.states.push(state.clone());
+        self.param("cache", ParamKind::State(state))
+    }
+
+    fn node(&mut self, name: &str, op: Op, inputs: &[ValueId]) -> ValueId {
+        self.body.nodes.push(Node { name: name.to_owned(), op, inputs: inputs.to_vec() });
+        ValueId(self.body.nodes.len())
+    }
+
+    /// Rows of a table.
+    pub(crate) fn embed(&mut self, name: &str, table: ParamId) -> ValueId {
+        self.node(name, Op::Embed { table }, &[Self::INPUT])
+    }
+
+    /// A root-mean-square norm; its gain is the tensor `<module>.weight`.
+    pub(crate) fn rms_norm(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        (role, module): (&str, &str),
+        width: usize,
+        epsilon: f32,
+    ) -> ValueId {
+        let gain = self.weight(role, &format!("{module}.weight"), &[width]);
+        self.node(name, Op::RmsNorm { gain, epsilon }, &[x])
+    }
+
+    /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The
+    /// result is called as the weight is: `query`, and the bias `query_bias`.
+    pub(crate) fn linear(
+        &mut self,
+        role: &str,
+        x: ValueId,
+        module: &str,
+        [outputs, inputs]: [usize; 2],
+        bias: bool,
+    ) -> ValueId {
+        let weight = self.weight(role, &format!("{module}.weight"), &[outputs, inputs]);
+        let bias = bias.then(|| self.weight(&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]));
+        self.node(role, Op::Linear { weight, bias }, &[x])
+    }
+
+    /// A product with a weight that is declared already.
+    pub(crate) fn product(&mut self, name: &str, x: ValueId, weight: ParamId) -> ValueId {
+        self.node(name, Op::Linear { weight, bias: None }, &[x])
+    }
+
+    /// Heads turned by their row's position.
+    pub(crate) fn rotate(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        heads: usize,
+        width: usize,
+        rotation: &Rotation,
+    ) -> ValueId {
+        self.node(name, Op::Rotate { heads, width, rotation: rotation.clone() }, &[x])
+    }
+
+    /// Attention of queries over keys and values that go to `cache`.
+    pub(crate) fn attention(
+        &mut self,
+        name: &str,
+        [query, key, value]: [ValueId; 3],
+        query_heads: usize,
+        scale: f32,
+        cache: ParamId,
+    ) -> ValueId {
+        self.node(name, Op::Attention { query_heads, scale, cache }, &[query, key, value])
+    }
+
+    /// A function of every number.
+    pub(crate) fn activate(&mut self, name: &str, x: ValueId, activation: Activation) -> ValueId {
+        self.node(name, Op::Activate(activation), &[x])
+    }
+
+    /// The product number by number.
+    pub(crate) fn multiply(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
+        self.node(name, Op::Multiply, &[a, b])
+    }
+
+    /// The sum number by number.
+    pub(crate) fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
+        self.node(name, Op::Add, &[a, b])
+    }
+
+    /// Ends the application. What was defined last flows out.
+    pub(crate) fn finish(self) -> Apply {
+        let Layer { builder, body, weights, states } = self;
+        let index = builder.bodies.iter().position(|known| *known == body).unwrap_or_else(|| {
+            builder.bodies.push(body);
+            builder.bodies.len() - 1
+        });
+        Apply { body: BodyId(index), weights, states }
+    }
+}

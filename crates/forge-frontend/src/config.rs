@@ -1,0 +1,263 @@
+//! Reading a configuration so that nothing in it goes unnoticed.
+//!
+//! A [`Config`] remembers every key that it was asked for. What is in the file and was never asked for is a fault,
+//! because a model compiled without it could give wrong text. Getters never fail: they note the fault and return a
+//! harmless stand-in, so that all faults of a file are found at once. A key whose value is null counts as absent.
+
+use crate::json::Document;
+use crate::nearest::nearest;
+use forge_ir::Diagnostic;
+use serde_json::{Map, Value};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+/// A configuration file and what is known of it so far.
+pub(crate) struct Config {
+    document: Document,
+    asked: RefCell<BTreeSet<String>>,
+    faults: RefCell<Vec<Diagnostic>>,
+    broken: Cell<bool>,
+}
+
+/// An object of the configuration: the whole file, or the value of one of its keys.
+#[derive(Clone)]
+pub(crate) struct Section<'a> {
+    config: &'a Config,
+    path: String,
+    map: Option<&'a Map<String, Value>>,
+}
+
+/// The largest number that a count may be: products of two fit a 64-bit integer.
+const LARGEST: u64 = u32::MAX as u64;
+
+impl Config {
+    /// A configuration of which nothing has been asked.
+    pub(crate) fn new(document: Document) -> Config {
+        Config { document, asked: RefCell::default(), faults: RefCell::default(), broken: Cell::new(false) }
+    }
+
+    /// The whole file.
+    pub(crate) fn root(&self) -> Section<'_> {
+        if !self.document.value.is_object() {
+            self.fault(Diagnostic::new("F0201", format!("{} is not an object", self.document.file)));
+        }
+        Section { config: self, path: String::new(), map: self.document.value.as_object() }
+    }
+
+    /// Whether a fault was found that leaves the model's description incomplete.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// All faults found.
+    pub(crate) fn faults(self) -> Vec<Diagnostic> {
+        self.faults.into_inner()
+    }
+
+    /// Notes a fault for every key that nothing asked for and that is not allowed to be there unknown.
+    pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
+        let mut unknown = Vec::new();
+        self.unknown(&self.root(), allowed, &mut unknown);
+        let asked = self.asked.borrow();
+        for path in unknown {
+            let message = format!("this configuration has a key that forge does not know: {path}");
+            let mut fault = Diagnostic::new("F0207", message);
+            if let Some(span) = self.document.key(&path) {
+                fault = fault.at(&self.document.file, span, format!("not a key of {family}"));
+            }
+            if let Some(known) = nearest(&path, asked.iter().map(String::as_str)) {
+                fault = fault.note(format!("the nearest key that forge knows is {known}"));
+            }
+            let fault = fault
+                .note("a model compiled without it could give wrong text, so nothing was written")
+                .note(format!("if you know that it has no effect: --allow-unknown {path}"));
+            // Not a reason to leave the tensors unchecked: the description is complete without the key.
+            self.faults.borrow_mut().push(fault);
+        }
+    }
+
+    fn unknown(&self, section: &Section<'_>, allowed: &[String], unknown: &mut Vec<String>) {
+        for (key, value) in section.map.into_iter().flatten() {
+            let path = section.path_of(key);
+            let asked = self.asked.borrow().contains(&path);
+            if !asked && !allowed.contains(&path) {
+                unknown.push(path);
+            } else if let (true, Some(map)) = (self.was_opened(&path), value.as_object()) {
+                self.unknown(&Section { config: self, path, map: Some(map) }, allowed, unknown);
+            }
+        }
+    }
+
+    /// Whether anything was asked of the object at a path.
+    fn was_opened(&self, path: &str) -> bool {
+        let inside = format!("{path}.");
+        let asked = self.asked.borrow();
+        asked.range(inside.clone()..).next().is_some_and(|key| key.starts_with(&inside))
+    }
+
+    fn fault(&self, fault: Diagnostic) {
+        self.broken.set(true);
+        self.faults.borrow_mut().push(fault);
+    }
+}
+
+impl<'a> Section<'a> {
+    fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// The value of a key, null and absent alike being none. Every getter goes through here.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.config.asked.borrow_mut().insert(self.path_of(key));
+        self.map?.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether a fault was found that leaves the model's description incomplete.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.config.is_broken()
+    }
+
+    /// Whether a getter was called for a key.
+    pub(crate) fn was_asked(&self, key: &str) -> bool {
+        self.config.asked.borrow().contains(&self.path_of(key))
+    }
+
+    /// Asks for every key of the object: what they mean depends on something that was refused already.
+    pub(crate) fn ask_all(&self) {
+        self.map.into_iter().flat_map(|map| map.keys()).for_each(|key| {
+            self.get(key);
+        });
+    }
+
+    /// An object.
+    pub(crate) fn section(&self, key: &str) -> Option<Section<'a>> {
+        let value = self.get(key)?;
+        match value.as_object() {
+            Some(map) => Some(Section { config: self.config, path: self.path_of(key), map: Some(map) }),
+            None => self.wrong(key, "an object"),
+        }
+    }
+
+    /// A positive whole number that has to be there.
+    pub(crate) fn count(&self, key: &str) -> usize {
+        match self.get(key) {
+            Some(value) => self.as_count(key, value),
+            None => self.missing(key, 1),
+        }
+    }
+
+    /// A positive whole number with a default.
+    pub(crate) fn count_or(&self, key: &str, default: usize) -> usize {
+        self.get(key).map_or(default, |value| self.as_count(key, value))
+    }
+
+    fn as_count(&self, key: &str, value: &Value) -> usize {
+        match value.as_u64().filter(|number| (1..=LARGEST).contains(number)) {
+            Some(number) => number as usize,
+            None => self.wrong(key, "a positive whole number").unwrap_or(1),
+        }
+    }
+
+    /// A finite number that has to be there.
+    pub(crate) fn number(&self, key: &str) -> f64 {
+        match self.get(key) {
+            Some(value) => self.as_number(key, value),
+            None => self.missing(key, 1.0),
+        }
+    }
+
+    /// A finite number with a default.
+    pub(crate) fn number_or(&self, key: &str, default: f64) -> f64 {
+        self.get(key).map_or(default, |value| self.as_number(key, value))
+    }
+
+    fn as_number(&self, key: &str, value: &Value) -> f64 {
+        match value.as_f64().filter(|number| (*number as f32).is_finite()) {
+            Some(number) => number,
+            None => self.wrong(key, "a number").unwrap_or(1.0),
+        }
+    }
+
+    /// True or false, with a default.
+    pub(crate) fn flag_or(&self, key: &str, default: bool) -> bool {
+        match self.get(key) {
+            None => default,
+            Some(Value::Bool(flag)) => *flag,
+            Some(_) => self.wrong(key, "true or false").unwrap_or(default),
+        }
+    }
+
+    /// A text, if it is there.
+    pub(crate) fn word(&self, key: &str) -> Option<&'a str> {
+        match self.get(key)? {
+            Value::String(word) => Some(word),
+            _ => self.wrong(key, "a text"),
+        }
+    }
+
+    /// One token or a list of tokens; negative numbers stand for none.
+    pub(crate) fn tokens(&self, key: &str) -> Vec<u32> {
+        let values = match self.get(key) {
+            None => &[],
+            Some(Value::Array(values)) => values.as_slice(),
+            Some(value) => std::slice::from_ref(value),
+        };
+        let tokens: Option<Vec<i64>> = values.iter().map(Value::as_i64).collect();
+        match tokens {
+            Some(tokens) => tokens.into_iter().filter_map(|token| u32::try_from(token).ok()).collect(),
+            None => self.wrong(key, "a token's number or a list of them").unwrap_or_default(),
+        }
+    }
+
+    /// Notes that the value of a key is one that forge cannot compile, and the ways out.
+    pub(crate) fn refuse(&self, key: &str, why: &str, notes: &[String]) {
+        let path = self.path_of(key);
+        let value = self.map.and_then(|map| map.get(key)).map(Value::to_string).unwrap_or_default();
+        let fault = Diagnostic::new("F0205", format!("forge cannot compile a model with {path} {value}"));
+        self.fault_at(&path, fault, why, notes);
+    }
+
+    /// Notes that no architecture is known by the name under a key.
+    pub(crate) fn refuse_architecture(&self, key: &str, notes: &[String]) {
+        let value = self.map.and_then(|map| map.get(key)).map(Value::to_string).unwrap_or_default();
+        let fault = Diagnostic::new("F0202", format!("forge does not know the architecture {value}"));
+        self.fault_at(key, fault, "unknown", notes);
+    }
+
+    /// Notes that what keys say does not fit together. Not noted when a fault was found before, as stand-ins are
+    /// then among the numbers.
+    pub(crate) fn contradiction(&self, key: &str, message: String) {
+        if !self.config.is_broken() {
+            let path = self.path_of(key);
+            self.fault_at(&path, Diagnostic::new("F0206", message), "does not fit the rest", &[]);
+        }
+    }
+
+    fn missing<T>(&self, key: &str, stand_in: T) -> T {
+        let path = self.path_of(key);
+        let file = &self.config.document.file;
+        let mut fault = Diagnostic::new("F0203", format!("{file} lacks the key {path}"));
+        if let Some(found) = nearest(key, self.map.into_iter().flat_map(|map| map.keys()).map(String::as_str))
+        {
+            fault = fault.note(format!("it has {found}"));
+        }
+        self.config.fault(fault);
+        stand_in
+    }
+
+    fn wrong<T>(&self, key: &str, expected: &str) -> Option<T> {
+        let path = self.path_of(key);
+        let fault = Diagnostic::new("F0204", format!("{path} is to be {expected}"));
+        self.fault_at(&path, fault, &format!("not {expected}"), &[]);
+        None
+    }
+
+    fn fault_at(&self, path: &str, fault: Diagnostic, label: &str, notes: &[String]) {
+        let document = &self.config.document;
+        let fault = match document.value(path) {
+            Some(span) => fault.at(&document.file, span, label),
+            None => fault.note(label),
+        };
+        self.config.fault(notes.iter().fold(fault, |fault, note| fault.note(note.as_str())));
+    }
+}

@@ -1,0 +1,125 @@
+//! The standard decoder: an embedding, layers of attention and a gated feed-forward network, each behind a norm and
+//! beside a residual stream, a final norm and a head.
+//!
+//! Most architectures are this with a detail or two changed. Their files read the details; what they share is here.
+
+use crate::architectures::{Blueprint, Parts};
+use crate::attention::Attention;
+use crate::builder::{Builder, Layer};
+use crate::config::Section;
+use crate::mlp::Mlp;
+use forge_ir::{Apply, Pairing};
+
+/// A standard decoder's description.
+pub(crate) struct Decoder {
+    /// Tokens.
+    pub(crate) vocabulary: usize,
+    /// Width of the residual stream.
+    pub(crate) hidden: usize,
+    /// Positions the model was made for.
+    pub(crate) context: usize,
+    /// Layers.
+    pub(crate) layers: usize,
+    /// Of every norm.
+    pub(crate) epsilon: f32,
+    /// Whether the head is the embedding's table.
+    pub(crate) tied: bool,
+    /// The first half of a layer.
+    pub(crate) attention: Attention,
+    /// The second half of a layer.
+    pub(crate) mlp: Mlp,
+}
+
+/// What an architecture takes a key to be that the configuration leaves out.
+pub(crate) struct Defaults {
+    /// `max_position_embeddings`
+    pub(crate) context: usize,
+    /// `rms_norm_eps`
+    pub(crate) epsilon: f64,
+    /// `rope_theta`
+    pub(crate) theta: f64,
+    /// `tie_word_embeddings`
+    pub(crate) tied: bool,
+}
+
+impl Decoder {
+    /// Reads the keys that all such architectures spell alike. Biases are off; the architecture switches them on.
+    pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
+        let hidden = config.count("hidden_size");
+        let context = config.count_or("max_position_embeddings", defaults.context);
+        Decoder {
+            vocabulary: config.count("vocab_size"),
+            hidden,
+            context,
+            layers: config.count("num_hidden_layers"),
+            epsilon: config.number_or("rms_norm_eps", defaults.epsilon) as f32,
+            tied: config.flag_or("tie_word_embeddings", defaults.tied),
+            attention: Attention::read(config, hidden, context, defaults.theta, Pairing::Half),
+            mlp: Mlp::read(config, hidden),
+        }
+    }
+
+    fn prologue(&self, builder: &mut Builder<'_>) -> Apply {
+        let mut embed = builder.layer("embed", 0);
+        let table = embed.weight("table", TABLE, &[self.vocabulary, self.hidden]);
+        embed.embed("stream", table);
+        embed.finish()
+    }
+
+    fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
+        let at = format!("model.layers.{index}");
+        let mut layer = builder.layer("layer", self.hidden);
+        let stream = Layer::INPUT;
+
+        let gain = ("attention_gain", &*format!("{at}.input_layernorm"));
+        let x = layer.rms_norm("attention_norm", stream, gain, self.hidden, self.epsilon);
+        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"));
+        let stream = layer.add("stream", stream, branch);
+
+        let gain = ("mlp_gain", &*format!("{at}.post_attention_layernorm"));
+        let x = layer.rms_norm("mlp_norm", stream, gain, self.hidden, self.epsilon);
+        let branch = self.mlp.build(&mut layer, x, &format!("{at}.mlp"));
+        layer.add("stream", stream, branch);
+        layer.finish()
+    }
+
+    fn epilogue(&self, builder: &mut Builder<'_>) -> Apply {
+        if self.tied {
+            // Some files carry the table a second time; that the two are equal is checked where bytes can be read.
+            builder.ignore(|name| name == HEAD);
+        }
+        let mut head = builder.layer("head", self.hidden);
+        let gain = ("gain", "model.norm");
+        let x = head.rms_norm("norm", Layer::INPUT, gain, self.hidden, self.epsilon);
+        let tensor = if self.tied { TABLE } else { HEAD };
+        let weight = head.weight("head", tensor, &[self.vocabulary, self.hidden]);
+        head.product("logits", x, weight);
+        head.finish()
+    }
+}
+
+const TABLE: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+impl Blueprint for Decoder {
+    fn build(&self, builder: &mut Builder<'_>) -> Parts {
+        builder.ignore(|name| name.ends_with(".rotary_emb.inv_freq"));
+        let prologue = self.prologue(builder);
+        let mut layers = Vec::new();
+        for index in 0..self.layers {
+            if builder.is_hopeless() {
+                break;
+            }
+            layers.push(self.layer(builder, index));
+        }
+        Parts {
+            vocabulary: self.vocabulary,
+            hidden: self.hidden,
+            context: self.context,
+            copies: if self.tied { vec![(HEAD, TABLE)] } else { Vec::new() },
+            prologue,
+            layers,
+            epilogue: self.epilogue(builder),
+        }
+    }
+}

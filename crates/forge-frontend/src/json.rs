@@ -1,0 +1,215 @@
+//! Where things stand in a JSON text, so that a fault can point at its key.
+//!
+//! [`parse`] gives the value and the places of all keys of its objects; it refuses a key that is given twice, of
+//! which serde_json would silently keep the last.
+
+use forge_ir::Diagnostic;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// A JSON file's value and the places of its keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Document {
+    /// The file's name.
+    pub(crate) file: String,
+    /// What it says.
+    pub(crate) value: Value,
+    keys: BTreeMap<String, Spans>,
+}
+
+#[derive(Clone, Debug)]
+struct Spans {
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Document {
+    /// The place of a key, by its path: `rope_scaling.factor`.
+    pub(crate) fn key(&self, path: &str) -> Option<Range<usize>> {
+        self.keys.get(path).map(|spans| spans.key.clone())
+    }
+
+    /// The place of a key's value.
+    pub(crate) fn value(&self, path: &str) -> Option<Range<usize>> {
+        self.keys.get(path).map(|spans| spans.value.clone())
+    }
+}
+
+/// Parses a file's text.
+pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>> {
+    let value: Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => {
+            let at = offset(text, error.line(), error.column());
+            let message = error.to_string();
+            let what = message.split(" at line ").next().unwrap_or_default().to_owned();
+            return Err(vec![Diagnostic::new("F0201", format!("{file} is not JSON")).at(
+                file,
+                character(text, at),
+                what,
+            )]);
+        }
+    };
+    let mut scan = Scan { text, at: 0, keys: BTreeMap::new(), twice: Vec::new() };
+    scan.value("");
+    let twice: Vec<Diagnostic> = scan
+        .twice
+        .iter()
+        .map(|(path, span)| {
+            Diagnostic::new("F0209", format!("{file} gives the key {path} twice"))
+                .at(file, span.clone(), "given before")
+                .note("JSON leaves open which of the two counts: delete one")
+        })
+        .collect();
+    if twice.is_empty() { Ok(Document { file: file.to_owned(), value, keys: scan.keys }) } else { Err(twice) }
+}
+
+/// The byte at a line and column, both from 1, as serde_json counts them.
+fn offset(text: &str, line: usize, column: usize) -> usize {
+    let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    (before + column.saturating_sub(1)).min(text.len())
+}
+
+/// The range of the character that holds a byte; empty at the end of the text.
+fn character(text: &str, at: usize) -> Range<usize> {
+    let start = (0..=at).rev().find(|start| text.is_char_boundary(*start)).unwrap_or(0);
+    let length = text[start..].chars().next().map_or(0, char::len_utf8);
+    start..start + length
+}
+
+/// Walks a text that serde_json has accepted, whose depth is therefore bounded. On any other text it stops early.
+struct Scan<'a> {
+    text: &'a str,
+    at: usize,
+    keys: BTreeMap<String, Spans>,
+    twice: Vec<(String, Range<usize>)>,
+}
+
+impl Scan<'_> {
+    fn peek(&mut self) -> Option<u8> {
+        let bytes = self.text.as_bytes();
+        while bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+        bytes.get(self.at).copied()
+    }
+
+    fn value(&mut self, path: &str) -> Option<Range<usize>> {
+        let first = self.peek()?;
+        let start = self.at;
+        match first {
+            b'{' => self.members(path)?,
+            b'[' => self.elements(path)?,
+            b'"' => self.string().map(|_| ())?,
+            _ => {
+                let rest = &self.text.as_bytes()[start..];
+                let end = |byte: &u8| matches!(byte, b',' | b']' | b'}') || byte.is_ascii_whitespace();
+                let length = rest.iter().position(end).unwrap_or(rest.len());
+                if length == 0 {
+                    return None;
+                }
+                self.at += length;
+            }
+        }
+        Some(start..self.at)
+    }
+
+    fn members(&mut self, path: &str) -> Option<()> {
+        self.at += 1;
+        let mut names = BTreeSet::new();
+        loop {
+            match self.peek()? {
+                b'}' => break,
+                b',' => self.at += 1,
+                _ => {
+                    let (name, key) = self.string()?;
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    self.peek().filter(|byte| *byte == b':')?;
+                    self.at += 1;
+                    let value = self.value(&path)?;
+                    if !names.insert(name) {
+                        self.twice.push((path.clone(), key.clone()));
+                    }
+                    self.keys.insert(path, Spans { key, value });
+                }
+            }
+        }
+        self.at += 1;
+        Some(())
+    }
+
+    fn elements(&mut self, path: &str) -> Option<()> {
+        self.at += 1;
+        let mut index = 0;
+        loop {
+            match self.peek()? {
+                b']' => break,
+                b',' => {
+                    self.at += 1;
+                    index += 1;
+                }
+                _ => self.value(&format!("{path}[{index}]")).map(|_| ())?,
+            }
+        }
+        self.at += 1;
+        Some(())
+    }
+
+    /// A string literal: what it says, and its place with the quotes.
+    fn string(&mut self) -> Option<(String, Range<usize>)> {
+        let start = self.at;
+        let bytes = self.text.as_bytes();
+        if bytes.get(start) != Some(&b'"') {
+            return None;
+        }
+        let mut at = start + 1;
+        while *bytes.get(at)? != b'"' {
+            at += if bytes[at] == b'\\' { 2 } else { 1 };
+        }
+        self.at = at + 1;
+        let literal = self.text.get(start..self.at)?;
+        Some((serde_json::from_str(literal).ok()?, start..self.at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_those_of_the_text() {
+        let text = r#"{ "a" : {"b": [1, {"c": -2.5e1}], "d\"x": "]}" }, "e":null }"#;
+        let document = parse("f", text).unwrap();
+        let value = |path: &str| document.value(path).map(|span| &text[span]);
+        assert_eq!(value("a.b[1].c"), Some("-2.5e1"));
+        assert_eq!(value("a.d\"x"), Some("\"]}\""));
+        assert_eq!(value("e"), Some("null"));
+        assert_eq!(document.key("a").map(|span| &text[span]), Some("\"a\""));
+        assert_eq!(value("b"), None);
+    }
+
+    #[test]
+    fn a_key_given_twice_is_refused() {
+        let faults = parse("f", r#"{"a": {"b": 1, "b": 2}, "b": 3}"#).unwrap_err();
+        assert_eq!(faults.len(), 1);
+        assert_eq!(faults[0].place.as_ref().unwrap().span, 15..18);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_parsed_or_refused(text in ".{0,60}") {
+            let _ = parse("f", &text);
+            Scan { text: &text, at: 0, keys: BTreeMap::new(), twice: Vec::new() }.value("");
+        }
+
+        #[test]
+        fn text_made_of_json_pieces_is_parsed_or_refused(
+            pieces in proptest::collection::vec(r#"[\[\]{},:"]|\\u00|"a"|null|1e|\PC"#, 0..40)
+        ) {
+            let text = pieces.concat();
+            let _ = parse("f", &text);
+            Scan { text: &text, at: 0, keys: BTreeMap::new(), twice: Vec::new() }.value("");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The gated feed-forward network: down(activation(gate(x)) * up(x)).
+
+use crate::builder::Layer;
+use crate::config::Section;
+use forge_ir::{Activation, ValueId};
+
+/// A feed-forward network's description.
+pub(crate) struct Mlp {
+    /// Width of what it reads and of what it gives.
+    pub(crate) hidden: usize,
+    /// Width between.
+    pub(crate) inner: usize,
+    /// Applied to the gate.
+    pub(crate) activation: Activation,
+    /// Whether all three projections have a bias.
+    pub(crate) bias: bool,
+}
+
+impl Mlp {
+    /// Reads the keys that most architectures spell alike; without biases.
+    pub(crate) fn read(config: &Section<'_>, hidden: usize) -> Mlp {
+        let activation = match config.word("hidden_act") {
+            None | Some("silu" | "swish") => Activation::Silu,
+            Some(_) => {
+                config.refuse("hidden_act", "forge knows silu only", &[]);
+                Activation::Silu
+            }
+        };
+        Mlp { hidden, inner: config.count("intermediate_size"), activation, bias: false }
+    }
+
+    /// From the normed stream to the branch's result. `module` is the tensors' prefix.
+    pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
+        let shape = [self.inner, self.hidden];
+        let gate = layer.linear("gate", x, &format!("{module}.gate_proj"), shape, self.bias);
+        let up = layer.linear("up", x, &format!("{module}.up_proj"), shape, self.bias);
+        let gate = layer.activate("activated", gate, self.activation);
+        let inner = layer.multiply("inner", gate, up);
+        layer.linear("down", inner, &format!("{module}.down_proj"), [self.hidden, self.inner], self.bias)
+    }
+}

@@ -1,0 +1,15 @@
+//! Where the numbers of a graph's weights come from: the checkpoint, or the weight file that was packed from it.
+//!
+//! The weight writer and the reference read weights through this and so need not know which of the two it is.
+
+use crate::{Diagnostic, WeightId};
+use std::ops::Range;
+
+/// The numbers of a graph's weights, decoded. Asked from many threads, for a few rows at a time.
+pub trait Numbers: Sync {
+    /// Fills `out` with these rows of a weight, row by row without padding. A vector is one row.
+    ///
+    /// # Errors
+    /// When the bytes cannot be read, or `rows` and `out` do not fit the weight.
+    fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic>;
+}

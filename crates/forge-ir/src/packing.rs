@@ -1,0 +1,30 @@
+//! How the model's weights become tensors of the weight file: plain data, made by the planner, carried out by the
+//! weight writer, and undone by the reader that checks what was written.
+
+use crate::{Format, WeightId};
+use serde::Serialize;
+
+/// One weight of the weight file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Packed {
+    /// Its name there, `layers.0.qkv`.
+    pub name: String,
+    /// Its number format; vectors are f32.
+    pub format: Format,
+    /// `[width]` or `[rows, columns]`, before rows are padded to whole blocks.
+    pub shape: Vec<usize>,
+    /// How the parts lie in it.
+    pub layout: Layout,
+    /// The weights of the graph that it is made of, all of the same width.
+    pub parts: Vec<WeightId>,
+}
+
+/// How the parts of a packed weight lie in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// One below the other; vectors end to end.
+    Rows,
+    /// Row i of every part in turn; for vectors, element i.
+    Alternate,
+}

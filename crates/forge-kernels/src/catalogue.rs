@@ -1,0 +1,69 @@
+//! The texts that kernels are made of, embedded: one template a kernel, and the units that kernels share.
+
+use crate::spec::{Rows, Spec};
+
+/// A template of one kernel, or a unit of plain text that kernels share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its path under `kernels/`, without `.metal`.
+    pub path: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+macro_rules! source {
+    ($path:literal) => {
+        Source { path: $path, text: include_str!(concat!("../../../kernels/", $path, ".metal")) }
+    };
+}
+
+/// Every template.
+pub const TEMPLATES: [Source; 10] = [
+    source!("embed/embed"),
+    source!("norm/rms_norm"),
+    source!("project/one"),
+    source!("project/few"),
+    source!("project/many"),
+    source!("attention/rotate_append"),
+    source!("attention/attend_split"),
+    source!("attention/attend_join"),
+    source!("attention/attend_tiled"),
+    source!("head/argmax"),
+];
+
+/// Every support unit, in the order in which a file gives them.
+pub const SUPPORT: [Source; 10] = [
+    source!("support/f32"),
+    source!("support/f16"),
+    source!("support/bf16"),
+    source!("support/q8_0"),
+    source!("support/q4_0"),
+    source!("support/load4_whole"),
+    source!("support/load4_guarded"),
+    source!("support/load4_single"),
+    source!("support/silu"),
+    source!("support/ordered"),
+];
+
+/// The path of the template that renders `spec`.
+pub fn template_path(spec: &Spec) -> &'static str {
+    match spec {
+        Spec::Embed(_) => "embed/embed",
+        Spec::RmsNorm(_) => "norm/rms_norm",
+        Spec::Project(project) => match project.rows {
+            Rows::One => "project/one",
+            Rows::Few => "project/few",
+            Rows::Many => "project/many",
+        },
+        Spec::RotateAppend(_) => "attention/rotate_append",
+        Spec::AttendSplit(_) => "attention/attend_split",
+        Spec::AttendJoin(_) => "attention/attend_join",
+        Spec::AttendTiled(_) => "attention/attend_tiled",
+        Spec::Argmax(_) => "head/argmax",
+    }
+}
+
+/// The name by which kernels ask for a support unit: the last part of its path.
+pub(crate) fn unit_name(unit: &Source) -> &'static str {
+    unit.path.rsplit('/').next().unwrap_or(unit.path)
+}

@@ -1,0 +1,225 @@
+//! What a kernel can be made for. Whatever passes here renders.
+
+use forge_ir::{BLOCK, Format};
+
+use crate::context::{DEFAULT_MEMORY, packet_columns, tile_floats};
+use crate::error::KernelError;
+use crate::spec::{Epilogue, Project, Rows, Spec};
+
+/// The widest head: registers hold the sums of one.
+const WIDEST_HEAD: usize = 256;
+
+/// Query heads that read one key head: what 8 simdgroups hold in registers.
+const LARGEST_GROUP: usize = 32;
+
+/// Words that the text of a kernel gives another meaning. A kernel's name has its role in it (`qkv_one`), so this need
+/// only hold words that someone might try.
+const KEYWORDS: [&str; 24] = [
+    "args",
+    "auto",
+    "bool",
+    "char",
+    "class",
+    "constant",
+    "device",
+    "do",
+    "double",
+    "else",
+    "float",
+    "for",
+    "half",
+    "if",
+    "int",
+    "kernel",
+    "long",
+    "main",
+    "new",
+    "short",
+    "struct",
+    "thread",
+    "threadgroup",
+    "void",
+];
+
+/// Refuses what cannot be rendered.
+pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
+    let mut characters = name.chars();
+    let starts = characters.next().is_some_and(|first| first.is_ascii_alphabetic());
+    if !starts || !characters.all(|c| c.is_ascii_alphanumeric() || c == '_') || KEYWORDS.contains(&name) {
+        return Err(KernelError::Name { name: name.to_owned() });
+    }
+    let limits = Limits { kernel: name };
+    match spec {
+        Spec::Embed(embed) => {
+            limits.positive("the vocabulary", embed.vocabulary)?;
+            limits.positive("the width", embed.width)?;
+            limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)
+        }
+        Spec::RmsNorm(norm) => {
+            limits.positive("the width", norm.width)?;
+            limits.finite("epsilon", norm.epsilon)
+        }
+        Spec::Project(project) => limits.project(project),
+        Spec::RotateAppend(rotate) => {
+            limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
+            limits.cache(rotate.cache)?;
+            let pairs = rotate.rotation.frequencies.len();
+            limits.positive("the number of rotated pairs", pairs)?;
+            limits.holds("the number of rotated pairs", pairs, pairs * 2 <= rotate.width, || {
+                format!("at most half the head's width, which is {}", rotate.width)
+            })?;
+            limits.finite("the magnitude of a rotation", rotate.rotation.magnitude)?;
+            rotate
+                .rotation
+                .frequencies
+                .iter()
+                .try_for_each(|&frequency| limits.finite("a frequency", frequency))
+        }
+        Spec::AttendSplit(attend) => {
+            limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
+            limits.cache(attend.cache)?;
+            limits.finite("the scale", attend.scale)
+        }
+        Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
+        Spec::AttendTiled(attend) => {
+            limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
+            limits.cache(attend.cache)?;
+            limits.finite("the scale", attend.scale)
+        }
+        Spec::Argmax(argmax) => {
+            limits.positive("the vocabulary", argmax.vocabulary)?;
+            limits.holds("the vocabulary", argmax.vocabulary, fits_word(argmax.vocabulary), || {
+                "below 2^32, as ids are".to_owned()
+            })
+        }
+    }
+}
+
+fn fits_word(value: usize) -> bool {
+    u32::try_from(value).is_ok()
+}
+
+struct Limits<'a> {
+    kernel: &'a str,
+}
+
+impl Limits<'_> {
+    fn positive(&self, what: &'static str, value: usize) -> Result<(), KernelError> {
+        if value > 0 { Ok(()) } else { Err(KernelError::Zero { kernel: self.kernel.to_owned(), what }) }
+    }
+
+    fn holds(
+        &self,
+        what: &'static str,
+        value: usize,
+        holds: bool,
+        must: impl FnOnce() -> String,
+    ) -> Result<(), KernelError> {
+        if holds {
+            return Ok(());
+        }
+        Err(KernelError::Dimension { kernel: self.kernel.to_owned(), what, value, must: must() })
+    }
+
+    fn finite(&self, what: &'static str, value: f32) -> Result<(), KernelError> {
+        if value.is_finite() {
+            return Ok(());
+        }
+        Err(KernelError::NotFinite { kernel: self.kernel.to_owned(), what, value })
+    }
+
+    /// Packets of a matrix are counted in 32 bits.
+    fn indexable(
+        &self,
+        what: &'static str,
+        rows: usize,
+        columns: usize,
+        format: Format,
+    ) -> Result<(), KernelError> {
+        let packets = rows.saturating_mul(columns.div_ceil(BLOCK) * (BLOCK / packet_columns(format)));
+        self.holds(what, rows, fits_word(packets), || {
+            format!(
+                "such that a matrix of {columns} columns has fewer than 2^32 packets of 16 bytes; split it"
+            )
+        })
+    }
+
+    fn cache(&self, format: Format) -> Result<(), KernelError> {
+        match format {
+            Format::F32 | Format::F16 => Ok(()),
+            _ => Err(KernelError::Cache { kernel: self.kernel.to_owned(), format }),
+        }
+    }
+
+    fn heads(&self, query_heads: usize, key_heads: usize, width: usize) -> Result<(), KernelError> {
+        self.positive("the number of query heads", query_heads)?;
+        self.positive("the number of key heads", key_heads)?;
+        self.positive("the head's width", width)?;
+        self.holds("the head's width", width, width.is_multiple_of(2), || {
+            "even: channels turn in pairs; pad the head with a channel of zeros".to_owned()
+        })?;
+        self.holds("the head's width", width, width <= WIDEST_HEAD, || {
+            format!("at most {WIDEST_HEAD}: a wider head needs a kernel of its own")
+        })?;
+        self.holds("the number of query heads", query_heads, query_heads.is_multiple_of(key_heads), || {
+            format!("a multiple of the key heads, which are {key_heads}")
+        })?;
+        let group = query_heads / key_heads;
+        self.holds("the number of query heads that read one key head", group, group <= LARGEST_GROUP, || {
+            format!("at most {LARGEST_GROUP}: repeat key heads until it is")
+        })
+    }
+
+    fn project(&self, project: &Project) -> Result<(), KernelError> {
+        self.positive("the number of outputs", project.outputs)?;
+        self.positive("the number of inputs", project.inputs)?;
+        self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
+        let knobs = project.knobs;
+        let gate = matches!(project.epilogue, Epilogue::Gate(_));
+        if gate {
+            self.holds("the number of outputs", project.outputs, project.outputs.is_multiple_of(2), || {
+                "even: gate and up rows alternate".to_owned()
+            })?;
+        }
+        if project.rows == Rows::Many {
+            for (what, value) in [("tile_rows", knobs.tile_rows), ("tile_outputs", knobs.tile_outputs)] {
+                self.positive(what, value)?;
+                self.holds(what, value, value.is_multiple_of(16), || {
+                    "a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
+                })?;
+            }
+            let bytes = 4 * tile_floats(knobs.tile_rows, knobs.tile_outputs);
+            return self.holds(
+                "the threadgroup memory of tile_rows and tile_outputs",
+                bytes,
+                bytes <= DEFAULT_MEMORY,
+                || format!("at most {DEFAULT_MEMORY} bytes; take a smaller tile"),
+            );
+        }
+        let rows = knobs.rows_per_simdgroup;
+        self.positive("rows_per_simdgroup", rows)?;
+        self.positive("simdgroups", knobs.simdgroups)?;
+        self.holds("simdgroups", knobs.simdgroups, knobs.simdgroups <= 32, || "at most 32".to_owned())?;
+        if gate {
+            self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
+                "even, as a simdgroup finishes pairs of gate and up".to_owned()
+            })?;
+        }
+        let finished = match project.rows {
+            Rows::One => {
+                self.positive("split", knobs.split)?;
+                self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
+                    format!("a divisor of simdgroups, which are {}", knobs.simdgroups)
+                })?;
+                rows
+            }
+            _ => {
+                self.positive("tile_rows", knobs.tile_rows)?;
+                rows.saturating_mul(knobs.tile_rows)
+            }
+        };
+        self.holds("the number of results of a simdgroup", finished, finished <= 32, || {
+            "at most 32, one a lane; lower rows_per_simdgroup or tile_rows".to_owned()
+        })
+    }
+}

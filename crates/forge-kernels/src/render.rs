@@ -1,0 +1,95 @@
+//! From a spec to text and declaration, and from instances to a file.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value};
+
+use crate::catalogue::{SUPPORT, TEMPLATES, template_path, unit_name};
+use crate::context::{context, literal};
+use crate::decl::KernelDecl;
+use crate::error::KernelError;
+use crate::limits;
+use crate::spec::Spec;
+
+/// A kernel made for one shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instance {
+    /// The kernel's name in the file.
+    pub name: String,
+    /// What was asked for.
+    pub spec: Spec,
+    /// Names of the support units that its text calls.
+    pub support: Vec<&'static str>,
+    /// Its text, from its first comment to its last brace; support units are not in it.
+    pub text: String,
+    /// What its signature says.
+    pub decl: KernelDecl,
+}
+
+/// Renders `spec` as a kernel called `name`.
+pub fn render(name: &str, spec: &Spec) -> Result<Instance, KernelError> {
+    limits::check(name, spec)?;
+    let context = context(name, spec);
+    let text = render_template(template_path(spec), context.variables)
+        .map_err(|source| KernelError::Template { kernel: name.to_owned(), source })?;
+    let decl = KernelDecl::parse(&text)
+        .map_err(|source| KernelError::Declaration { kernel: name.to_owned(), source })?;
+    Ok(Instance { name: name.to_owned(), spec: spec.clone(), support: context.support, text, decl })
+}
+
+/// One file of every instance: `header` as its comment, what Metal needs, support units once each, kernels in order.
+///
+/// Instances need names of their own.
+pub fn assemble(instances: &[Instance], header: &str) -> String {
+    let mut file = String::new();
+    for line in header.lines() {
+        file.push_str(format!("// {line}").trim_end());
+        file.push('\n');
+    }
+    if !header.is_empty() {
+        file.push('\n');
+    }
+    file.push_str("#include <metal_stdlib>\n#include <metal_simdgroup_matrix>\nusing namespace metal;\n");
+    let used = |unit: &&_| instances.iter().any(|instance| instance.support.contains(&unit_name(unit)));
+    let units = SUPPORT.iter().filter(used).map(|unit| unit.text);
+    for text in units.chain(instances.iter().map(|instance| instance.text.as_str())) {
+        file.push('\n');
+        file.push_str(text);
+    }
+    file
+}
+
+fn render_template(path: &str, variables: Value) -> Result<String, Error> {
+    let template = TEMPLATES
+        .iter()
+        .find(|template| template.path == path)
+        .ok_or_else(|| Error::new(ErrorKind::TemplateNotFound, path.to_owned()))?;
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
+    environment.set_syntax(syntax.build()?);
+    environment.set_formatter(format_value);
+    // Buffers that may be absent shift those after them, so a signature asks for its next slot instead of naming it.
+    let slots = AtomicUsize::new(0);
+    environment.add_function("slot", move || slots.fetch_add(1, Ordering::Relaxed));
+    environment.template_from_named_str(template.path, template.text)?.render(variables)
+}
+
+/// Prints floats as literals, names and integers as they are, and nothing else.
+fn format_value(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
+    let written = match value.kind() {
+        ValueKind::Number if value.is_integer() => write!(out, "{value}"),
+        ValueKind::Number => write!(out, "{}", literal(f64::try_from(value.clone())? as f32)),
+        ValueKind::String => write!(out, "{value}"),
+        other => {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("a value of kind {other} was printed"),
+            ));
+        }
+    };
+    written.map_err(Error::from)
+}

@@ -1,0 +1,103 @@
+//! Specs that tests render: every format, epilogue and regime, at sizes that are round and sizes that are not.
+
+use forge_ir::{Activation, Format, Pairing, Rotation};
+use forge_kernels::Spec;
+use forge_kernels::spec::{
+    Argmax, AttendJoin, AttendSplit, AttendTiled, Embed, Epilogue, Knobs, Project, RmsNorm, RotateAppend,
+    Rows,
+};
+
+/// A projection with the knobs that nobody chose.
+pub(crate) fn project(
+    rows: Rows,
+    format: Format,
+    outputs: usize,
+    inputs: usize,
+    epilogue: Epilogue,
+) -> Project {
+    let knobs = Knobs::default_for(rows, format, outputs, inputs);
+    Project { rows, format, outputs, inputs, bias: false, epilogue, knobs }
+}
+
+/// Projections of every kind; some share rows between simdgroups.
+pub(crate) fn projections() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for format in Format::ALL {
+        for rows in [Rows::One, Rows::Few, Rows::Many] {
+            for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Activation::Silu)] {
+                for (outputs, inputs, bias) in
+                    [(64, 128, false), (50, 56, true), (112, 30, false), (7, 64, true)]
+                {
+                    if outputs % 2 == 1 && matches!(epilogue, Epilogue::Gate(_)) {
+                        continue;
+                    }
+                    let plain = Project { bias, ..project(rows, format, outputs, inputs, epilogue) };
+                    specs.push(Spec::Project(plain.clone()));
+                    if rows == Rows::One {
+                        let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
+                        specs.push(Spec::Project(Project { knobs, ..plain }));
+                    }
+                }
+            }
+        }
+    }
+    specs
+}
+
+/// Rotation, and attention in each of its kernels, for every width and size of group.
+pub(crate) fn attentions() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for width in [6, 16, 20, 30, 64, 80, 120, 128, 250, 256] {
+        for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (6, 1), (9, 1), (32, 1), (14, 2)] {
+            for cache in [Format::F16, Format::F32] {
+                let scale = 1.0 / (width as f32).sqrt();
+                specs.push(Spec::RotateAppend(rotate(
+                    query_heads,
+                    key_heads,
+                    width,
+                    cache,
+                    width / 2,
+                    Pairing::Half,
+                )));
+                specs.push(Spec::AttendSplit(AttendSplit { query_heads, key_heads, width, cache, scale }));
+                specs.push(Spec::AttendTiled(AttendTiled { query_heads, key_heads, width, cache, scale }));
+            }
+        }
+        specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width }));
+    }
+    specs.push(Spec::RotateAppend(rotate(4, 2, 64, Format::F16, 10, Pairing::Half)));
+    specs.push(Spec::RotateAppend(rotate(4, 2, 64, Format::F16, 32, Pairing::Interleaved)));
+    specs
+}
+
+/// Rotation and append with frequencies as of base 10,000.
+pub(crate) fn rotate(
+    query_heads: usize,
+    key_heads: usize,
+    width: usize,
+    cache: Format,
+    pairs: usize,
+    pairing: Pairing,
+) -> RotateAppend {
+    let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
+    let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
+    let rotation = Rotation { frequencies, pairing, magnitude };
+    RotateAppend { query_heads, key_heads, width, cache, rotation, pairing }
+}
+
+/// Embedding, norm and argmax.
+pub(crate) fn others() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for format in Format::ALL {
+        for width in [64, 56, 30] {
+            specs.push(Spec::Embed(Embed { format, vocabulary: 512, width }));
+        }
+    }
+    for width in [64, 56, 30, 4096] {
+        for gather in [false, true] {
+            specs.push(Spec::RmsNorm(RmsNorm { width, epsilon: 1e-5, gather }));
+        }
+    }
+    specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
+    specs
+}

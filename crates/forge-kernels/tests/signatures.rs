@@ -1,0 +1,81 @@
+//! The buffers, scalars and grids that planners and devices rely on, for every kernel that tests render.
+
+mod common;
+
+use forge_ir::Format;
+use forge_kernels::spec::Rows;
+use forge_kernels::{KernelDecl, Spec, render};
+
+/// Names of the planes of a weight, with `*` before what is written.
+fn planes(weight: &str, format: Format) -> Vec<String> {
+    format.planes().iter().map(|plane| format!("{weight}_{}", plane.name)).collect()
+}
+
+/// Buffers, scalars and grid as the documentation of [`Spec`] states them.
+fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
+    let buffers = |names: &str| names.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let grid = |x: String, y: &str, z: &str| [x, y.to_owned(), z.to_owned()];
+    let rows = || "rows".to_owned();
+    match spec {
+        Spec::Embed(embed) => {
+            let names = [planes("table", embed.format), buffers("ids *stream")].concat();
+            (names, "rows", grid(rows(), "1", "1"))
+        }
+        Spec::RmsNorm(norm) => {
+            let names = if norm.gather { "x gain wanted *y" } else { "x gain *y" };
+            (buffers(names), "rows", grid(rows(), "1", "1"))
+        }
+        Spec::Project(project) => {
+            let rest = if project.bias { "bias x *y" } else { "x *y" };
+            let names = [planes("weight", project.format), buffers(rest)].concat();
+            let knobs = project.knobs;
+            let groups = |each: usize| project.outputs.div_ceil(each).to_string();
+            let grid = match project.rows {
+                Rows::One => {
+                    grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), "1", "1")
+                }
+                Rows::Few => {
+                    let y = format!("rows.div_ceil({})", knobs.tile_rows);
+                    grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups), &y, "1")
+                }
+                Rows::Many => {
+                    grid(format!("rows.div_ceil({})", knobs.tile_rows), &groups(knobs.tile_outputs), "1")
+                }
+            };
+            (names, "rows", grid)
+        }
+        Spec::RotateAppend(rotate) => {
+            let pairs = (rotate.query_heads + 2 * rotate.key_heads) * rotate.width / 2;
+            let grid = grid(pairs.div_ceil(128).to_string(), "rows", "1");
+            (buffers("qkv slots positions *q *keys *values"), "rows context", grid)
+        }
+        Spec::AttendSplit(attend) => {
+            let grid = grid("splits".to_owned(), &attend.key_heads.to_string(), "rows");
+            (buffers("q keys values slots positions *partials *heads"), "rows context splits", grid)
+        }
+        Spec::AttendJoin(join) => {
+            (buffers("partials *heads"), "rows splits", grid(join.query_heads.to_string(), "rows", "1"))
+        }
+        Spec::AttendTiled(attend) => {
+            let grid = grid("rows.div_ceil(8)".to_owned(), &attend.query_heads.to_string(), "1");
+            (buffers("q keys values slots positions *heads"), "rows context", grid)
+        }
+        Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
+    }
+}
+
+#[test]
+fn signatures_are_those_documented() {
+    for spec in [common::others(), common::projections(), common::attentions()].concat() {
+        let instance = render("some_kernel", &spec).unwrap_or_else(|error| panic!("{error}"));
+        let decl = &instance.decl;
+        let star = |written| if written { "*" } else { "" };
+        let buffers = decl.buffers.iter().map(|buffer| format!("{}{}", star(buffer.written), buffer.name));
+        let (names, scalars, grid) = expected(&spec);
+        assert_eq!(buffers.collect::<Vec<_>>(), names, "{spec:?}");
+        assert_eq!(decl.scalars.join(" "), scalars, "{spec:?}");
+        assert_eq!(decl.grid.each_ref().map(ToString::to_string), grid, "{spec:?}");
+        assert!(!decl.is_crowded(), "{spec:?} takes {} bytes of threadgroup memory", decl.threadgroup_bytes);
+        assert_eq!(KernelDecl::parse(&instance.text).as_ref(), Ok(decl));
+    }
+}

@@ -1,0 +1,100 @@
+//! Rendered kernels as they are, reviewed by eye: one of each template, at the sizes of a small real model or odd ones.
+
+mod common;
+
+use forge_ir::{Activation, Format, Pairing};
+use forge_kernels::spec::{
+    Argmax, AttendJoin, AttendSplit, AttendTiled, Embed, Epilogue, Knobs, Project, RmsNorm, Rows,
+};
+use forge_kernels::{Spec, assemble, render};
+
+fn snapshot(name: &str, spec: Spec) {
+    let instance = render(name, &spec).unwrap_or_else(|error| panic!("{error}"));
+    insta::with_settings!({ omit_expression => true, description => format!("{spec:?}"), prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!(name, format!("{}\n{}", instance.decl, instance.text));
+    });
+}
+
+#[test]
+fn embed() {
+    snapshot("embed", Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56 }));
+}
+
+#[test]
+fn norms() {
+    snapshot("norm", Spec::RmsNorm(RmsNorm { width: 1024, epsilon: 1e-6, gather: false }));
+    snapshot("norm_wanted", Spec::RmsNorm(RmsNorm { width: 30, epsilon: 1e-5, gather: true }));
+}
+
+#[test]
+fn projections() {
+    let gate = Epilogue::Gate(Activation::Silu);
+    snapshot("gate_up_one", Spec::Project(common::project(Rows::One, Format::Q4_0, 6144, 1024, gate)));
+    let plain = common::project(Rows::One, Format::Q8_0, 50, 2048, Epilogue::Add);
+    let knobs = Knobs { rows_per_simdgroup: 2, simdgroups: 4, split: 2, ..plain.knobs };
+    snapshot("output_one", Spec::Project(Project { bias: true, knobs, ..plain }));
+    snapshot("down_few", Spec::Project(common::project(Rows::Few, Format::F16, 64, 56, Epilogue::Add)));
+    snapshot(
+        "qkv_many",
+        Spec::Project(common::project(Rows::Many, Format::Q4_0, 4096, 1024, Epilogue::Store)),
+    );
+    let odd = common::project(Rows::Many, Format::Bf16, 50, 30, gate);
+    snapshot("gate_up_many", Spec::Project(Project { bias: true, ..odd }));
+}
+
+#[test]
+fn attention() {
+    let (query_heads, key_heads, width, cache) = (16, 8, 128, Format::F16);
+    let scale = 0.088388346;
+    let odd = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
+    snapshot("rotate", Spec::RotateAppend(common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved)));
+    snapshot("rotate_part", Spec::RotateAppend(odd));
+    snapshot("attend_split", Spec::AttendSplit(AttendSplit { query_heads, key_heads, width, cache, scale }));
+    snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads, width: 80 }));
+    snapshot("attend_tiled", Spec::AttendTiled(AttendTiled { query_heads, key_heads, width, cache, scale }));
+    let odd = AttendSplit { query_heads: 9, key_heads: 1, width: 6, cache: Format::F32, scale: 0.5 };
+    snapshot("attend_split_odd", Spec::AttendSplit(odd));
+    let odd = AttendTiled { query_heads: 9, key_heads: 1, width: 6, cache: Format::F32, scale: 0.5 };
+    snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
+}
+
+#[test]
+fn argmax() {
+    snapshot("argmax", Spec::Argmax(Argmax { vocabulary: 151_936 }));
+}
+
+#[test]
+fn a_file_has_each_support_unit_once() {
+    let specs = [Rows::One, Rows::Few].map(|rows| common::project(rows, Format::F32, 8, 32, Epilogue::Store));
+    let names = ["head_one", "head_few"];
+    let instances: Result<Vec<_>, _> =
+        names.iter().zip(specs).map(|(name, spec)| render(name, &Spec::Project(spec))).collect();
+    let file = assemble(&instances.unwrap_or_else(|error| panic!("{error}")), "Made for a test.\n\nTwice.");
+    let outline: Vec<&str> = file
+        .lines()
+        .take_while(|line| !line.contains("y = W x"))
+        .chain(file.lines().filter(|line| line.starts_with("kernel")))
+        .collect();
+    insta::assert_snapshot!(outline.join("\n"), @r"
+    // Made for a test.
+    //
+    // Twice.
+
+    #include <metal_stdlib>
+    #include <metal_simdgroup_matrix>
+    using namespace metal;
+
+    // A packet of f32 weights: 16 bytes, 4 columns.
+    inline void f32_decode(uint4 packet, thread float4* weights) {
+        weights[0] = as_type<float4>(packet);
+    }
+
+    // Four columns of a row whose width is a multiple of what is loaded at once.
+    inline float4 load4_whole(device const float* row, uint column) {
+        return *(device const float4*)(row + column);
+    }
+
+    kernel void head_one(
+    kernel void head_few(
+    ");
+}

@@ -1,0 +1,126 @@
+//! Names in generated Rust: one place decides how a name of the plan is spelled, so no two places can differ.
+
+/// `SmolLM2-135M.Instruct` as the name of a crate and its binary: `smollm2-135m-instruct`.
+pub(crate) fn crate_name(name: &str) -> String {
+    let mut text: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c.to_ascii_lowercase() } else { '-' })
+        .collect();
+    while text.contains("--") {
+        text = text.replace("--", "-");
+    }
+    let text = text.trim_matches('-').to_owned();
+    match text.chars().next() {
+        None => "model".to_owned(),
+        Some(first) if first.is_ascii_digit() => format!("model-{text}"),
+        // Cargo refuses keywords and the names of crates that come with Rust.
+        Some(_)
+            if is_keyword(&text)
+                || ["test", "core", "std", "alloc", "proc-macro"].contains(&text.as_str()) =>
+        {
+            format!("{text}-model")
+        }
+        Some(_) => text,
+    }
+}
+
+/// `LlamaForCausalLM` as a type: `Llama`.
+pub(crate) fn type_name(architecture: &str) -> String {
+    let base = architecture.strip_suffix("ForCausalLM").unwrap_or(architecture);
+    let text: String = base.chars().filter(char::is_ascii_alphanumeric).collect();
+    let starts_well = text.starts_with(|c: char| c.is_ascii_uppercase());
+    // Names that model.rs has other uses for.
+    let taken =
+        ["Model", "Layer", "Cache", "Scratch", "Batch", "Info", "Layout", "Cost", "Span", "Buffer", "Pass"];
+    if starts_well && !taken.contains(&text.as_str()) { text } else { format!("Compiled{text}") }
+}
+
+/// `layer_2` as a type: `Layer2`.
+pub(crate) fn camel_case(name: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        letters
+            .next()
+            .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+            .unwrap_or_default()
+    };
+    name.split('_').map(word).collect()
+}
+
+/// A name of the plan as a Rust identifier.
+pub(crate) fn identifier(name: &str) -> String {
+    if is_keyword(name) { format!("{name}_") } else { name.to_owned() }
+}
+
+fn is_keyword(name: &str) -> bool {
+    const KEYWORDS: [&str; 52] = [
+        "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do",
+        "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let",
+        "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self",
+        "static", "struct", "super", "trait", "true", "try", "type", "typeof", "union", "unsafe", "unsized",
+        "use", "virtual", "where", "while", "yield",
+    ];
+    KEYWORDS.contains(&name)
+}
+
+/// A string as a Rust literal.
+pub(crate) fn literal(text: &str) -> String {
+    format!("{text:?}")
+}
+
+/// An integer with its thousands set apart as Rust allows: `151_936`.
+pub(crate) fn number(number: u64) -> String {
+    separated(number, '_')
+}
+
+/// An integer for people: `151,936`.
+pub(crate) fn grouped(number: u64) -> String {
+    separated(number, ',')
+}
+
+fn separated(number: u64, separator: char) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        // Rust's own style leaves four digits together.
+        if index > 0 && (digits.len() - index).is_multiple_of(3) && (digits.len() > 4 || separator == ',') {
+            text.push(separator);
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes for people: `375.1 MB`.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_spelled_for_their_place() {
+        let crates = [
+            ("SmolLM2-135M.Instruct", "smollm2-135m-instruct"),
+            ("7b", "model-7b"),
+            ("", "model"),
+            ("test", "test-model"),
+        ];
+        assert_eq!(crates.map(|(name, _)| crate_name(name)), crates.map(|(_, name)| name.to_owned()));
+        assert_eq!(type_name("LlamaForCausalLM"), "Llama");
+        assert_eq!(type_name("Model"), "CompiledModel");
+        assert_eq!(camel_case("layer_2"), "Layer2");
+        assert_eq!(identifier("type"), "type_");
+        assert_eq!(
+            (number(151_936), number(4096), grouped(4096)),
+            ("151_936".into(), "4096".into(), "4,096".into())
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! The crate's files: contexts meet templates.
+
+use crate::{kernels_text, model_text, names, runtime_files};
+use forge_planner::Plan;
+use minijinja::{Environment, UndefinedBehavior, Value};
+use std::collections::BTreeMap;
+
+/// A crate: paths within it, and their bytes.
+pub type CrateFiles = BTreeMap<String, Vec<u8>>;
+
+/// What a crate is told besides its plan.
+#[derive(Clone, Debug)]
+pub struct CrateOptions {
+    /// What the program is called; made fit for a crate's name.
+    pub name: String,
+    /// Numbers in the model's weights.
+    pub parameters: u64,
+    /// The command that makes this crate again.
+    pub command: String,
+    /// Of this compiler.
+    pub version: &'static str,
+}
+
+/// A template that did not render: a fault of the compiler, not of the model.
+#[derive(Debug, thiserror::Error)]
+#[error("template {name}: {source:#}")]
+pub struct RenderError {
+    name: &'static str,
+    source: minijinja::Error,
+}
+
+const TEMPLATES: [(&str, &str); 5] = [
+    ("Cargo.toml", include_str!("../../../templates/crate/Cargo.toml.jinja")),
+    ("README.md", include_str!("../../../templates/crate/README.md.jinja")),
+    ("src/main.rs", include_str!("../../../templates/crate/src/main.rs.jinja")),
+    ("src/model.rs", include_str!("../../../templates/crate/src/model.rs.jinja")),
+    ("src/kernels.rs", include_str!("../../../templates/crate/src/kernels.rs.jinja")),
+];
+
+/// Renders every text file of the crate.
+pub fn render(plan: &Plan, options: &CrateOptions) -> Result<CrateFiles, RenderError> {
+    let context = Value::from(minijinja::value::Serde(&model_text::Context::new(
+        plan,
+        options,
+        kernels_text::Context::new(plan),
+    )));
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.add_filter("literal", |text: String| names::literal(&text));
+    let mut files = CrateFiles::new();
+    for (name, template) in TEMPLATES {
+        let text =
+            environment.render_str(template, &context).map_err(|source| RenderError { name, source })?;
+        files.insert(name.to_owned(), tidy(&text).into_bytes());
+    }
+    let header = format!(
+        "{} by forge {}: every kernel that this model uses, and no other.",
+        plan.model.name, options.version
+    );
+    files
+        .insert("src/kernels.metal".to_owned(), forge_kernels::assemble(&plan.kernels, &header).into_bytes());
+    for (path, text) in runtime_files::FILES {
+        files.insert(format!("src/runtime/{path}"), text.as_bytes().to_vec());
+    }
+    Ok(files)
+}
+
+/// No trailing blanks, no two empty lines in a row, one line end at the end.
+fn tidy(text: &str) -> String {
+    let mut tidy = String::with_capacity(text.len());
+    let mut empty = true;
+    for line in text.lines().map(str::trim_end) {
+        if !(line.is_empty() && empty) {
+            tidy.push_str(line);
+            tidy.push('\n');
+        }
+        empty = line.is_empty();
+    }
+    while tidy.ends_with("\n\n") {
+        tidy.pop();
+    }
+    tidy
+}

@@ -1,0 +1,87 @@
+//! Barriers, exactly where a dependency stands.
+//!
+//! Steps between two barriers may run in any order or at once. A step waits if any byte that it touches was written
+//! since the last barrier, or any byte that it writes was touched. Bytes are ranges of the arena after buffers have
+//! been placed there, so two buffers that share room wait for each other; keys and values of one layer; and nothing
+//! else, since weights and the batch are never written.
+//!
+//! A step that may be left out cannot be relied on to have waited: what it leaves pending is what was pending before
+//! it and what it touches.
+
+use crate::plan::{Condition, Operand, Plan, Regime, Span, Step};
+use std::collections::BTreeSet;
+
+#[derive(Clone, Copy, PartialEq)]
+struct Touch {
+    span: Span,
+    written: bool,
+    /// The step that touches, of this section; none if it is of a section before.
+    step: Option<usize>,
+}
+
+/// Sets `waits` of every step.
+pub(crate) fn place_barriers(plan: &mut Plan) {
+    // What may be pending when a section begins: whatever any section before it left. Layers follow the prologue and
+    // each other, the epilogue follows them; each section is walked until nothing new can be pending.
+    let last = plan.sections.len() - 1;
+    let mut incoming: Vec<Vec<Touch>> = vec![Vec::new(); plan.sections.len()];
+    for _ in 0..=plan.sections.len() {
+        let outgoing: Vec<Vec<Touch>> =
+            (0..plan.sections.len()).map(|section| walk(plan, section, &incoming[section])).collect();
+        for section in 1..plan.sections.len() {
+            for touch in outgoing[..last].iter().flatten() {
+                if !incoming[section].contains(touch) {
+                    incoming[section].push(*touch);
+                }
+            }
+        }
+    }
+}
+
+/// Sets `waits` of a section's steps, given what is pending before it; returns what is pending after it.
+fn walk(plan: &mut Plan, section: usize, incoming: &[Touch]) -> Vec<Touch> {
+    let mut pending = incoming.to_vec();
+    for index in 0..plan.sections[section].steps.len() {
+        let step = &plan.sections[section].steps[index];
+        let touches = touches(plan, step, index);
+        let conflict = |before: &&Touch| {
+            touches.iter().any(|touch| (before.written || touch.written) && before.span.overlaps(&touch.span))
+        };
+        let waits_for: BTreeSet<Option<usize>> =
+            pending.iter().filter(conflict).map(|before| before.step).collect();
+        let certain = step.condition == Condition::Always;
+        if !waits_for.is_empty() && certain {
+            pending.clear();
+        }
+        pending.extend(touches);
+        let step = &mut plan.sections[section].steps[index];
+        step.waits = !waits_for.is_empty();
+        step.waits_for = waits_for.into_iter().collect();
+    }
+    // Keys and values are another layer's in the next section.
+    pending.retain(|touch| touch.span.outside.is_none());
+    pending.iter_mut().for_each(|touch| touch.step = None);
+    pending
+}
+
+/// What a step reads and writes of what is ever written, over all its kernels.
+fn touches(plan: &Plan, step: &Step, index: usize) -> Vec<Touch> {
+    let mut touches = Vec::new();
+    for argument in &step.arguments {
+        let span = match argument.operand {
+            Operand::Scratch(scratch) => {
+                let scratch = &plan.scratch[scratch];
+                Span { outside: None, start: scratch.offset, end: scratch.offset + scratch.bytes }
+            }
+            Operand::Keys | Operand::Values => {
+                Span { outside: Some(argument.operand), start: 0, end: usize::MAX }
+            }
+            Operand::Field(_) | Operand::Batch(_) => continue,
+        };
+        let kernels = Regime::ALL.iter().filter_map(|regime| plan.functions[step.function].kernel(*regime));
+        let mut buffers = kernels.flat_map(|kernel| &plan.kernels[kernel].decl.buffers);
+        let written = buffers.any(|buffer| buffer.name == argument.parameter && buffer.written);
+        touches.push(Touch { span, written, step: Some(index) });
+    }
+    touches
+}

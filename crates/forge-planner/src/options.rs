@@ -1,0 +1,67 @@
+//! What the user asked of the compiler, as far as plans are concerned.
+
+use forge_ir::{Format, Graph};
+use serde::Serialize;
+
+/// The number format of matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quant {
+    /// What the checkpoint has.
+    Keep,
+    /// This one.
+    To(Format),
+}
+
+impl Quant {
+    /// `keep` or a format's name.
+    pub fn from_name(name: &str) -> Option<Quant> {
+        if name == "keep" { Some(Quant::Keep) } else { Format::from_name(name).map(Quant::To) }
+    }
+}
+
+impl std::fmt::Display for Quant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Quant::Keep => f.write_str("keep"),
+            Quant::To(format) => format.fmt(f),
+        }
+    }
+}
+
+/// What the user asked for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Options {
+    /// Of matrices.
+    pub quant: Quant,
+    /// Of cached keys and values; `None`: f32 where every matrix is f32, else f16.
+    pub cache: Option<Format>,
+    /// Most positions a conversation may have; `None`: what the model was made for.
+    pub max_context: Option<usize>,
+    /// Conversations held at once unless the program is told otherwise.
+    pub slots: usize,
+    /// Most rows of one pass; a longer prompt is fed in several.
+    pub chunk: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { quant: Quant::Keep, cache: None, max_context: None, slots: 1, chunk: 256 }
+    }
+}
+
+impl Options {
+    /// The format that a matrix made of these weights gets.
+    pub fn matrix_format(&self, graph: &Graph, parts: &[forge_ir::WeightId]) -> Format {
+        match self.quant {
+            Quant::To(format) => format,
+            // Parts of different formats can only be joined in one that holds all of them: formats order by
+            // declaration, widest first, and f16 and bf16 hold each other only in f32.
+            Quant::Keep => {
+                let mut formats = parts.iter().map(|id| graph.weights[id.0].format);
+                let first = formats.next().unwrap_or(Format::F32);
+                if formats.all(|format| format == first) { first } else { Format::F32 }
+            }
+        }
+    }
+}

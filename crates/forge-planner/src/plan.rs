@@ -1,0 +1,342 @@
+//! The plan's data: sections of steps over kernels, weights, scratch and state.
+
+use forge_ir::{Format, Model, Packed};
+use forge_kernels::Instance;
+use serde::Serialize;
+
+/// Most rows of the regime of few rows, and most rows that the head is ever applied to at once.
+pub const FEW: usize = 16;
+
+/// Positions that are worth a split of attention over few rows.
+pub const SPLIT_POSITIONS: usize = 64;
+
+/// Most splits of attention over few rows.
+pub const MAX_SPLITS: usize = 16;
+
+/// How many rows a pass has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Regime {
+    /// One.
+    One,
+    /// 2 to [`FEW`].
+    Few,
+    /// More.
+    Many,
+}
+
+impl Regime {
+    /// All three.
+    pub const ALL: [Regime; 3] = [Regime::One, Regime::Few, Regime::Many];
+
+    /// The regime of so many rows.
+    pub fn of(rows: usize) -> Regime {
+        match rows {
+            0 | 1 => Regime::One,
+            2..=FEW => Regime::Few,
+            _ => Regime::Many,
+        }
+    }
+
+    /// In a kernel's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Regime::One => "one",
+            Regime::Few => "few",
+            Regime::Many => "many",
+        }
+    }
+}
+
+/// Everything that the generated program will do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What is true of the whole model.
+    pub model: Model,
+    /// What is stored in the weight file.
+    pub weights: Vec<Packed>,
+    /// Of cached keys and values.
+    pub cache: Format,
+    /// Most positions a conversation may have.
+    pub context: usize,
+    /// Conversations held at once unless the program is told otherwise.
+    pub slots: usize,
+    /// Most rows of one pass.
+    pub chunk: usize,
+    /// Every scratch buffer.
+    pub scratch: Vec<Scratch>,
+    /// Bytes of the arena that holds them.
+    pub arena_bytes: usize,
+    /// The least that any arena could be: the most bytes alive at one step.
+    pub arena_floor: usize,
+    /// Every kernel used, once.
+    pub kernels: Vec<Instance>,
+    /// What steps call: a kernel, or one for each regime.
+    pub functions: Vec<Function>,
+    /// The prologue, every distinct layer, the epilogue.
+    pub sections: Vec<Section>,
+    /// The applications in order: prologue, layers, epilogue.
+    pub applications: Vec<Application>,
+}
+
+/// One application of a section.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Application {
+    /// Which section.
+    pub section: usize,
+    /// For every field of the section, an index into the plan's weights.
+    pub weights: Vec<usize>,
+}
+
+/// A buffer that lives as long as a pass.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scratch {
+    /// Its name.
+    pub name: String,
+    /// Numbers a row.
+    pub width: usize,
+    /// Most rows it holds.
+    pub rows: usize,
+    /// Its place in the arena.
+    pub offset: usize,
+    /// Its bytes there.
+    pub bytes: usize,
+    /// Where it is alive: (section, first step, last step). Empty: always.
+    pub lifetimes: Vec<(usize, usize, usize)>,
+}
+
+/// Steps in order, applied once or once a layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Section {
+    /// `embed`, `layer`, `head`.
+    pub name: String,
+    /// The weights it takes.
+    pub fields: Vec<Field>,
+    /// The cache it keeps, if any.
+    pub state: Option<State>,
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+/// The cache of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct State {
+    /// Key and value heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub width: usize,
+}
+
+/// A weight that a section takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Field {
+    /// Its role, `qkv`.
+    pub name: String,
+    /// What it is.
+    pub kind: FieldKind,
+    /// What it is made of, for people: `2048 query rows, 1024 key rows, 1024 value rows`.
+    pub comment: String,
+}
+
+/// What a field is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FieldKind {
+    /// A matrix.
+    Matrix {
+        /// How it is stored.
+        format: Format,
+        /// Outputs.
+        rows: usize,
+        /// Inputs.
+        columns: usize,
+    },
+    /// Numbers in f32.
+    Vector {
+        /// How many.
+        width: usize,
+    },
+}
+
+/// What a step calls.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// What it computes, as a formula over its parameters.
+    pub formula: String,
+    /// The kernels it chooses from.
+    pub variants: Vec<Variant>,
+}
+
+/// A kernel and the regimes it serves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Variant {
+    /// The regimes.
+    pub regimes: Vec<Regime>,
+    /// Index into the plan's kernels.
+    pub kernel: usize,
+}
+
+impl Function {
+    /// The kernel for a regime, if the function runs there.
+    pub fn kernel(&self, regime: Regime) -> Option<usize> {
+        self.variants.iter().find(|variant| variant.regimes.contains(&regime)).map(|variant| variant.kernel)
+    }
+}
+
+/// One dispatch, or none where its condition fails.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// What it is called.
+    pub name: String,
+    /// What it computes, in the words of this model.
+    pub formula: String,
+    /// Index into the plan's functions.
+    pub function: usize,
+    /// A function parameter each.
+    pub arguments: Vec<Argument>,
+    /// Whether it runs.
+    pub condition: Condition,
+    /// Whether a barrier stands before it.
+    pub waits: bool,
+    /// The steps that the barrier is for: numbers within this section, none for what ran before the section.
+    pub waits_for: Vec<Option<usize>>,
+}
+
+/// When a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// Always.
+    Always,
+    /// When attention was split.
+    Split,
+}
+
+/// What a parameter is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Argument {
+    /// The parameter, as the kernels' signatures name it; a matrix by the name its planes share.
+    pub parameter: String,
+    /// What is bound to it.
+    pub operand: Operand,
+}
+
+/// Something that kernels read or write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operand {
+    /// A field of the section.
+    Field(usize),
+    /// A scratch buffer.
+    Scratch(usize),
+    /// The cached keys of this layer.
+    Keys,
+    /// The cached values of this layer.
+    Values,
+    /// What the host says of each row.
+    Batch(BatchColumn),
+}
+
+/// What the host says of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchColumn {
+    /// Its token.
+    Ids,
+    /// Its conversation.
+    Slots,
+    /// Its place there.
+    Positions,
+    /// Which rows the head is applied to.
+    Wanted,
+}
+
+impl BatchColumn {
+    /// Its name in generated code.
+    pub fn name(self) -> &'static str {
+        match self {
+            BatchColumn::Ids => "ids",
+            BatchColumn::Slots => "slots",
+            BatchColumn::Positions => "positions",
+            BatchColumn::Wanted => "wanted",
+        }
+    }
+}
+
+/// A range of bytes of something that steps share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// Where: an operand that is not a scratch buffer, or `None` for the arena.
+    pub outside: Option<Operand>,
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+}
+
+impl Span {
+    /// Whether the two share a byte.
+    pub fn overlaps(&self, other: &Span) -> bool {
+        self.outside == other.outside && self.start < other.end && other.start < self.end
+    }
+}
+
+/// How much a pass submits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Kernels launched.
+    pub dispatches: usize,
+    /// Barriers.
+    pub barriers: usize,
+    /// Kernels launched by each layer.
+    pub dispatches_per_layer: Vec<usize>,
+}
+
+impl Plan {
+    /// What a pass in this regime submits, head included.
+    pub fn counts(&self, regime: Regime, split: bool) -> Counts {
+        let mut counts = Counts::default();
+        for (index, application) in self.applications.iter().enumerate() {
+            let steps = self.sections[application.section].steps.iter();
+            let run: Vec<&Step> = steps.filter(|step| self.runs(step, regime, split)).collect();
+            counts.dispatches += run.len();
+            counts.barriers += run.iter().filter(|step| step.waits).count();
+            if index > 0 && index + 1 < self.applications.len() {
+                counts.dispatches_per_layer.push(run.len());
+            }
+        }
+        counts
+    }
+
+    /// Whether a step runs in this regime.
+    pub fn runs(&self, step: &Step, regime: Regime, split: bool) -> bool {
+        let wanted = match step.condition {
+            Condition::Always => true,
+            Condition::Split => split,
+        };
+        wanted && self.functions[step.function].kernel(regime).is_some()
+    }
+
+    /// Bytes of keys and values for one position of one slot.
+    pub fn cache_bytes_per_position(&self) -> usize {
+        let element = if self.cache == Format::F32 { 4 } else { 2 };
+        let states =
+            self.applications.iter().filter_map(|application| self.sections[application.section].state);
+        states.map(|state| 2 * state.heads * state.width * element).sum()
+    }
+
+    /// Bytes of the weight file's tensors, padding of rows included and of the file not.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.iter().map(packed_bytes).sum()
+    }
+}
+
+/// Bytes of one packed weight.
+pub(crate) fn packed_bytes(packed: &Packed) -> u64 {
+    match packed.shape[..] {
+        [rows, columns] => packed.format.matrix_bytes(rows, columns),
+        _ => packed.shape.iter().product::<usize>() as u64 * 4,
+    }
+}

@@ -1,0 +1,185 @@
+//! The plan as text: stable, for people and for snapshots.
+
+use crate::cost::{Load, pass_cost, step_cost};
+use crate::plan::{Condition, FieldKind, Operand, Plan, Regime, Section, Step};
+use serde_json::{Value, json};
+use std::fmt::{Display, Formatter, Result};
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let model = &self.model;
+        writeln!(f, "plan {} · {}", model.name, model.architecture)?;
+        writeln!(
+            f,
+            "  context {} · slots {} · chunk {} rows · cache {}",
+            self.context, self.slots, self.chunk, self.cache
+        )?;
+        let formats = self.bytes_by_format().into_iter().map(|(format, bytes)| format!("{format} {bytes}"));
+        writeln!(f, "  weights {} bytes: {}", self.weight_bytes(), formats.collect::<Vec<_>>().join(", "))?;
+        writeln!(f, "  cache {} bytes a position of a slot", self.cache_bytes_per_position())?;
+        writeln!(f, "  arena {} bytes (no arena could be below {})", self.arena_bytes, self.arena_floor)?;
+        self.print_pass(f, "decode", Load { rows: 1, wanted: 1, length: 1024 })?;
+        self.print_pass(
+            f,
+            "prefill",
+            Load { rows: self.chunk as u64, wanted: 1, length: self.chunk as u64 },
+        )?;
+        writeln!(f)?;
+        for scratch in &self.scratch {
+            let alive: Vec<String> = scratch
+                .lifetimes
+                .iter()
+                .map(|(section, first, last)| format!("{} {first}..={last}", self.sections[*section].name))
+                .collect();
+            let alive = if alive.is_empty() { "always".to_owned() } else { alive.join(", ") };
+            let range = format!("{}..{}", scratch.offset, scratch.offset + scratch.bytes);
+            writeln!(
+                f,
+                "scratch {:<13} {range:<18} [{}, {}] f32, alive {alive}",
+                scratch.name, scratch.rows, scratch.width
+            )?;
+        }
+        let mut first = 0;
+        while first < self.applications.len() {
+            let section = self.applications[first].section;
+            let same = self.applications[first..]
+                .iter()
+                .take_while(|application| application.section == section)
+                .count();
+            let name = &self.sections[section].name;
+            let times = if same == 1 { String::new() } else { format!(" × {same}") };
+            writeln!(f, "\nsection {name}{times}")?;
+            self.print_section(f, &self.sections[section])?;
+            first += same;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn print_pass(&self, f: &mut Formatter<'_>, what: &str, load: Load) -> Result {
+        let regime = Regime::of(load.rows as usize);
+        let counts = self.counts(regime, false);
+        let cost = pass_cost(self, load, false);
+        writeln!(
+            f,
+            "  {what} of {} at {} positions: {} dispatches, {} barriers, {} bytes, {} operations",
+            load.rows,
+            load.length,
+            counts.dispatches,
+            counts.barriers,
+            cost.bytes(),
+            cost.operations
+        )
+    }
+
+    fn print_section(&self, f: &mut Formatter<'_>, section: &Section) -> Result {
+        for field in &section.fields {
+            let what = match field.kind {
+                FieldKind::Matrix { format, rows, columns } => format!("{format} [{rows}, {columns}]"),
+                FieldKind::Vector { width } => format!("f32 [{width}]"),
+            };
+            writeln!(
+                f,
+                "{}",
+                format!("  weight {:<16} {what:<20} {}", field.name, field.comment).trim_end()
+            )?;
+        }
+        if let Some(state) = section.state {
+            writeln!(
+                f,
+                "  cache  keys, values     {} [slot, {}, position, {}]",
+                self.cache, state.heads, state.width
+            )?;
+        }
+        for (index, step) in section.steps.iter().enumerate() {
+            self.print_step(f, section, index, step)?;
+        }
+        Ok(())
+    }
+
+    fn print_step(&self, f: &mut Formatter<'_>, section: &Section, index: usize, step: &Step) -> Result {
+        let function = &self.functions[step.function];
+        let condition = if step.condition == Condition::Split { " (where attention was split)" } else { "" };
+        if step.waits {
+            let name = |step: &Option<usize>| {
+                step.map_or("what ran before", |step| section.steps[step].name.as_str())
+            };
+            let for_what: Vec<&str> = step.waits_for.iter().map(name).collect();
+            writeln!(f, "    barrier for {}", for_what.join(", "))?;
+        }
+        writeln!(f, "  {index} {:<14} {}{condition}", step.name, step.formula)?;
+        for variant in &function.variants {
+            let kernel = &self.kernels[variant.kernel];
+            let regimes: Vec<&str> = variant.regimes.iter().map(|regime| regime.name()).collect();
+            let grid: Vec<String> = kernel.decl.grid.iter().map(ToString::to_string).collect();
+            writeln!(
+                f,
+                "           {:<12} {} <- {} threads over {}",
+                regimes.join(", "),
+                kernel.name,
+                kernel.decl.threads,
+                grid.join(" x ")
+            )?;
+        }
+        for argument in &step.arguments {
+            let what = match argument.operand {
+                Operand::Field(field) => format!("weight {}", section.fields[field].name),
+                Operand::Scratch(scratch) => {
+                    let scratch = &self.scratch[scratch];
+                    format!("{} {}..{}", scratch.name, scratch.offset, scratch.offset + scratch.bytes)
+                }
+                Operand::Keys => "cache keys".to_owned(),
+                Operand::Values => "cache values".to_owned(),
+                Operand::Batch(column) => format!("batch {}", column.name()),
+            };
+            writeln!(f, "           {:<12} {what}", argument.parameter)?;
+        }
+        let cost = step_cost(self, section, step, Load { rows: 1, wanted: 1, length: 1024 });
+        writeln!(f, "           decode at 1024: {} bytes, {} operations", cost.bytes(), cost.operations)
+    }
+}
+
+impl Plan {
+    /// The plan as JSON, for scripts.
+    pub fn to_json(&self) -> Value {
+        let kernel = |kernel: &forge_kernels::Instance| json!({"name": kernel.name, "spec": kernel.spec, "signature": signature(&kernel.decl)});
+        let weight =
+            |packed: &forge_ir::Packed| json!({"packed": packed, "bytes": crate::plan::packed_bytes(packed)});
+        let costs = |section: &Section| {
+            let steps = section.steps.iter();
+            steps
+                .map(|step| step_cost(self, section, step, Load { rows: 1, wanted: 1, length: 1024 }))
+                .collect::<Vec<_>>()
+        };
+        json!({
+            "model": self.model,
+            "context": self.context,
+            "slots": self.slots,
+            "chunk": self.chunk,
+            "cache": self.cache,
+            "cache_bytes_per_position": self.cache_bytes_per_position(),
+            "weight_bytes": self.weight_bytes(),
+            "arena": {"bytes": self.arena_bytes, "floor": self.arena_floor, "buffers": self.scratch},
+            "decode": self.counts(Regime::One, false),
+            "weights": self.weights.iter().map(weight).collect::<Vec<_>>(),
+            "kernels": self.kernels.iter().map(kernel).collect::<Vec<_>>(),
+            "functions": self.functions,
+            "sections": self.sections,
+            "decode_cost_at_1024": self.sections.iter().map(costs).collect::<Vec<_>>(),
+            "applications": self.applications,
+        })
+    }
+}
+
+/// What a kernel's signature says, for scripts.
+pub fn signature(decl: &forge_kernels::KernelDecl) -> Value {
+    let buffer = |buffer: &forge_kernels::Buffer| json!({"name": buffer.name, "element": buffer.element, "written": buffer.written, "slot": buffer.slot});
+    json!({
+        "buffers": decl.buffers.iter().map(buffer).collect::<Vec<_>>(),
+        "scalars": decl.scalars,
+        "threads": decl.threads,
+        "threadgroup_bytes": decl.threadgroup_bytes,
+        "grid": decl.grid.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,130 @@
+//! y = W x + bias, exactly summed: products of f32 are exact in f64, and f64 carries the sum.
+//!
+//! Weights are decoded a block of rows at a time and used for every row of x before the next block is read.
+
+use crate::rows::Values;
+use crate::share::share;
+use forge_ir::{Diagnostic, Numbers, WeightId};
+use std::ops::Range;
+
+/// Weight rows decoded at once.
+const BLOCK: usize = 64;
+
+/// Columns multiplied at once: with four rows of x they stay in the nearest cache.
+const COLUMNS: usize = 512;
+
+/// Sums carried side by side, so that one does not wait for the other.
+const LANES: usize = 4;
+
+/// The product with a matrix of `outputs` rows, plus a bias.
+pub(crate) fn linear(
+    numbers: &dyn Numbers,
+    weight: WeightId,
+    outputs: usize,
+    bias: Option<&[f32]>,
+    x: &Values,
+) -> Result<Values, Diagnostic> {
+    let x = Wide::new(x);
+    let each = x.rows * x.width;
+    let parts = share(outputs, each, |range| part(numbers, weight, range, &x));
+    let mut y = vec![0.0; x.rows * outputs];
+    let mut output = 0;
+    for part in parts {
+        for sums in part?.chunks_exact(x.rows.max(1)) {
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
+            for (row, sum) in sums.iter().enumerate() {
+                y[row * outputs + output] = (sum + bias) as f32;
+            }
+            output += 1;
+        }
+    }
+    Ok(Values { width: outputs, numbers: y })
+}
+
+/// x in f64, rows padded with zeros to whole lanes.
+struct Wide {
+    rows: usize,
+    width: usize,
+    padded: usize,
+    numbers: Vec<f64>,
+}
+
+impl Wide {
+    fn new(x: &Values) -> Wide {
+        let (padded, mut rows) = (x.width.next_multiple_of(LANES), 0);
+        let mut numbers = Vec::with_capacity(x.numbers.len() / x.width.max(1) * padded);
+        for row in x.rows() {
+            rows += 1;
+            numbers.extend(row.iter().map(|x| f64::from(*x)));
+            numbers.resize(rows * padded, 0.0);
+        }
+        Wide { rows, width: x.width, padded, numbers }
+    }
+
+    fn columns(&self, row: usize, columns: &Range<usize>) -> &[f64] {
+        &self.numbers[row * self.padded..][columns.clone()]
+    }
+}
+
+/// The sums of some outputs: for each output, one of every row of x.
+fn part(
+    numbers: &dyn Numbers,
+    weight: WeightId,
+    outputs: Range<usize>,
+    x: &Wide,
+) -> Result<Vec<f64>, Diagnostic> {
+    let mut sums = vec![0.0; outputs.len() * x.rows];
+    let mut narrow = vec![0.0_f32; BLOCK * x.width];
+    let mut wide = vec![0.0_f64; BLOCK * COLUMNS];
+    for (start, sums) in outputs.clone().step_by(BLOCK).zip(sums.chunks_mut((BLOCK * x.rows).max(1))) {
+        let rows = start..outputs.end.min(start + BLOCK);
+        let narrow = &mut narrow[..rows.len() * x.width];
+        numbers.rows(weight, rows, narrow)?;
+        for first in (0..x.padded).step_by(COLUMNS) {
+            let columns = first..x.padded.min(first + COLUMNS);
+            for (row, wide) in narrow.chunks_exact(x.width).zip(wide.chunks_exact_mut(COLUMNS)) {
+                let row = &row[first..columns.end.min(x.width)];
+                wide[row.len()..].fill(0.0);
+                wide.iter_mut().zip(row).for_each(|(wide, narrow)| *wide = f64::from(*narrow));
+            }
+            accumulate(&wide, x, &columns, sums);
+        }
+    }
+    Ok(sums)
+}
+
+/// Adds the products over some columns: four rows of x at a time against every weight row.
+fn accumulate(wide: &[f64], x: &Wide, columns: &Range<usize>, sums: &mut [f64]) {
+    let weights = || wide.chunks_exact(COLUMNS).map(|row| &row[..columns.len()]);
+    let mut row = 0;
+    while row + 4 <= x.rows {
+        let xs = [0, 1, 2, 3].map(|next| x.columns(row + next, columns));
+        for (weight, sums) in weights().zip(sums.chunks_exact_mut(x.rows)) {
+            let products = dots(weight, xs);
+            sums[row..row + 4].iter_mut().zip(products).for_each(|(sum, product)| *sum += product);
+        }
+        row += 4;
+    }
+    for row in row..x.rows {
+        let xs = [x.columns(row, columns)];
+        for (weight, sums) in weights().zip(sums.chunks_exact_mut(x.rows)) {
+            let [product] = dots(weight, xs);
+            sums[row] += product;
+        }
+    }
+}
+
+/// Products of one weight row with N rows of x, all of a whole number of lanes.
+fn dots<const N: usize>(weight: &[f64], xs: [&[f64]; N]) -> [f64; N] {
+    let mut sums = [[0.0; LANES]; N];
+    let (weight, _) = weight.as_chunks::<LANES>();
+    let xs = xs.map(|x| &x.as_chunks::<LANES>().0[..weight.len()]);
+    for (index, weight) in weight.iter().enumerate() {
+        for (sums, x) in sums.iter_mut().zip(xs) {
+            for lane in 0..LANES {
+                sums[lane] += weight[lane] * x[index][lane];
+            }
+        }
+    }
+    sums.map(|lanes| lanes.iter().sum())
+}

@@ -1,0 +1,128 @@
+//! Evaluates the graph's applications in order.
+
+use crate::attention::{Heads, attention, rotate};
+use crate::linear::linear;
+use crate::rows::{Row, Values};
+use forge_ir::{Activation, Apply, Body, Diagnostic, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId};
+
+/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on.
+pub(crate) fn run(
+    graph: &Graph,
+    numbers: &dyn Numbers,
+    rows: &[Row],
+    wanted: &[usize],
+) -> Result<Vec<Vec<f32>>, Diagnostic> {
+    let vocabulary = graph.model.vocabulary;
+    if rows.is_empty() {
+        return Err(Diagnostic::new("F0402", "a text of no tokens has no logits"));
+    }
+    if let Some(row) = rows.iter().find(|row| row.id as usize >= vocabulary) {
+        let message = format!("the token {} is outside the vocabulary of {vocabulary}", row.id);
+        return Err(Diagnostic::new("F0402", message));
+    }
+    let run = Run { graph, numbers };
+    let mut stream = run.apply(&graph.prologue, rows, Values::default())?;
+    for layer in &graph.layers {
+        stream = run.apply(layer, rows, stream)?;
+    }
+    // Rows see each other in attention alone: without any, the others' logits need not be computed.
+    let epilogue = graph.body(&graph.epilogue);
+    if epilogue.nodes.iter().any(|node| matches!(node.op, Op::Attention { .. })) {
+        let logits = run.apply(&graph.epilogue, rows, stream)?;
+        return Ok(wanted.iter().map(|row| logits.row(*row).to_vec()).collect());
+    }
+    let some: Vec<Row> = wanted.iter().map(|row| rows[*row]).collect();
+    let kept = wanted.iter().flat_map(|row| stream.row(*row)).copied().collect();
+    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers: kept })?;
+    Ok(logits.rows().map(<[f32]>::to_vec).collect())
+}
+
+struct Run<'a> {
+    graph: &'a Graph,
+    numbers: &'a dyn Numbers,
+}
+
+impl Run<'_> {
+    fn apply(&self, apply: &Apply, rows: &[Row], input: Values) -> Result<Values, Diagnostic> {
+        let body = self.graph.body(apply);
+        let mut values = vec![input];
+        for node in &body.nodes {
+            let inputs: Vec<&Values> = node.inputs.iter().map(|value| &values[value.0]).collect();
+            let value = self.node(apply, body, node, rows, &inputs)?;
+            values.push(value);
+        }
+        Ok(values.pop().unwrap_or_default())
+    }
+
+    fn node(
+        &self,
+        apply: &Apply,
+        body: &Body,
+        node: &Node,
+        rows: &[Row],
+        inputs: &[&Values],
+    ) -> Result<Values, Diagnostic> {
+        let x = inputs[0];
+        Ok(match &node.op {
+            Op::Embed { table } => {
+                let table = bound(apply, body, *table)?;
+                let width = self.graph.weights[table.0].columns();
+                let mut numbers = vec![0.0; rows.len() * width];
+                for (row, out) in rows.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
+                    self.numbers.rows(table, row.id as usize..row.id as usize + 1, out)?;
+                }
+                Values { width, numbers }
+            }
+            Op::RmsNorm { gain, epsilon } => {
+                let gain = self.vector(bound(apply, body, *gain)?)?;
+                let norm = |x: &[f32]| rms_norm(x, &gain, *epsilon);
+                Values { width: x.width, numbers: x.rows().flat_map(norm).collect() }
+            }
+            Op::Linear { weight, bias } => {
+                let weight = bound(apply, body, *weight)?;
+                let bias = match bias {
+                    Some(bias) => Some(self.vector(bound(apply, body, *bias)?)?),
+                    None => None,
+                };
+                let outputs = self.graph.weights[weight.0].rows();
+                linear(self.numbers, weight, outputs, bias.as_deref(), x)?
+            }
+            Op::Rotate { width, rotation, .. } => rotate(x, rows, *width, rotation),
+            Op::Attention { query_heads, scale, cache } => {
+                let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
+                    return Err(unbound(body, *cache));
+                };
+                let heads =
+                    Heads { queries: *query_heads, keys: state.heads, width: state.width, scale: *scale };
+                attention(&heads, rows, [x, inputs[1], inputs[2]])
+            }
+            Op::Activate(Activation::Silu) => x.map(|x| {
+                let x = f64::from(x);
+                (x / (1.0 + (-x).exp())) as f32
+            }),
+            Op::Multiply => x.zip(inputs[1], |a, b| a * b),
+            Op::Add => x.zip(inputs[1], |a, b| a + b),
+        })
+    }
+
+    fn vector(&self, weight: WeightId) -> Result<Vec<f32>, Diagnostic> {
+        let mut out = vec![0.0; self.graph.weights[weight.0].columns()];
+        self.numbers.rows(weight, 0..1, &mut out)?;
+        Ok(out)
+    }
+}
+
+fn bound(apply: &Apply, body: &Body, param: ParamId) -> Result<WeightId, Diagnostic> {
+    apply.weight(body, param).ok_or_else(|| unbound(body, param))
+}
+
+/// A validated graph binds every parameter, so this is never seen.
+fn unbound(body: &Body, param: ParamId) -> Diagnostic {
+    Diagnostic::new("F0402", format!("parameter {} of {} is not bound", param.0, body.name))
+}
+
+fn rms_norm(x: &[f32], gain: &[f32], epsilon: f32) -> Vec<f32> {
+    let squares: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let scale = (squares / x.len() as f64 + f64::from(epsilon)).sqrt().recip();
+    x.iter().zip(gain).map(|(x, gain)| (f64::from(*x) * scale * f64::from(*gain)) as f32).collect()
+}

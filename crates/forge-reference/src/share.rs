@@ -1,0 +1,27 @@
+//! Shares work among threads when it is worth a thread.
+
+use std::ops::Range;
+
+/// Operations that are done before a thread would have started.
+const WORTHWHILE: usize = 1 << 20;
+
+/// Calls `work` with ranges that make up `0..items`, on threads if all is worth it, and gives the results in order.
+/// `each` is the number of operations for an item. How many ranges there are must not change what is computed.
+pub(crate) fn share<T: Send>(items: usize, each: usize, work: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.min(items.saturating_mul(each) / WORTHWHILE).max(1);
+    let size = items.div_ceil(threads).max(1);
+    let ranges = (0..items).step_by(size).map(|start| start..items.min(start + size));
+    if threads == 1 {
+        return ranges.map(work).collect();
+    }
+    std::thread::scope(|scope| {
+        let work = &work;
+        let running: Vec<_> = ranges.map(|range| scope.spawn(move || work(range))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, T>| thread.join();
+        running
+            .into_iter()
+            .map(|thread| join(thread).unwrap_or_else(|p| std::panic::resume_unwind(p)))
+            .collect()
+    })
+}

@@ -1,0 +1,135 @@
+//! The models of tests/models with the logits of their authors' implementation, and plans to pack them.
+
+use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_ir::{Apply, Format, Graph, Layout, Numbers, Packed, WeightId};
+use forge_weights::{PackedFile, Stored};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::io;
+
+/// A model and what it ought to compute.
+pub struct Case {
+    pub name: String,
+    pub files: Memory,
+    pub opened: Opened,
+    pub golden: Value,
+}
+
+/// Every model of tests/models.
+pub fn cases() -> Vec<Case> {
+    let folder = format!("{}/../../tests/models", env!("CARGO_MANIFEST_DIR"));
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| std::fs::exists(format!("{folder}/{name}/golden.json")).unwrap())
+        .collect();
+    names.sort();
+    names.into_iter().map(|name| case(&folder, name)).collect()
+}
+
+fn case(folder: &str, name: String) -> Case {
+    let files = std::fs::read_dir(format!("{folder}/{name}")).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap())
+    });
+    let files = Memory(files.collect());
+    let golden = serde_json::from_slice(&files.0["golden.json"]).unwrap();
+    let options = Options { name: name.clone(), ..Options::default() };
+    let opened = read_model(&files, &options).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"));
+    Case { name, files, opened, golden }
+}
+
+impl Case {
+    /// The weights as the checkpoint has them.
+    pub fn stored(&self) -> impl Numbers + '_ {
+        Stored::new(&self.opened.graph, |tensor, offset, out| {
+            self.opened.tensors.read(&self.files, tensor, offset, out)
+        })
+    }
+
+    /// Tokens under a key of a sequence.
+    pub fn tokens(&self, sequence: usize, key: &str) -> Vec<u32> {
+        let tokens = self.golden["sequences"][sequence][key].as_array().unwrap();
+        tokens.iter().map(|token| token.as_u64().unwrap() as u32).collect()
+    }
+
+    /// A tensor of golden.safetensors, cut into rows of a vocabulary.
+    pub fn logits(&self, tensor: &str) -> Vec<Vec<f32>> {
+        let file = SafeTensors::deserialize(&self.files.0["golden.safetensors"]).unwrap();
+        let bytes = file.tensor(tensor).unwrap().data();
+        let numbers: Vec<f32> =
+            bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        numbers.chunks(self.opened.graph.model.vocabulary).map(<[f32]>::to_vec).collect()
+    }
+
+    /// The standard deviation of all logits.
+    pub fn deviation(&self) -> f64 {
+        self.golden["logit_std"].as_f64().unwrap()
+    }
+}
+
+/// A plan as a planner would make it: queries, keys and values joined, gates and ups alternating.
+pub fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
+    let mut plan: Vec<Packed> = Vec::new();
+    let mut add = |name: String, layout: Layout, parts: Vec<WeightId>| {
+        if parts.is_empty() || plan.iter().any(|packed| packed.parts == parts) {
+            return;
+        }
+        let weights = || parts.iter().map(|part| &graph.weights[part.0]);
+        let mut shape = vec![weights().map(|weight| weight.shape[0]).sum()];
+        shape.extend(weights().next().and_then(|weight| weight.shape.get(1)));
+        let format = if shape.len() == 2 { format } else { Format::F32 };
+        plan.push(Packed { name, format, shape, layout, parts });
+    };
+    for (index, apply) in graph.applications().enumerate() {
+        let parts = |names: &[&str]| -> Vec<WeightId> {
+            names.iter().filter_map(|name| bound(graph, apply, name)).collect()
+        };
+        let joint = [
+            ("qkv", Layout::Rows, vec!["query", "key", "value"]),
+            ("qkv_bias", Layout::Rows, vec!["query_bias", "key_bias", "value_bias"]),
+            ("gate_up", Layout::Alternate, vec!["gate", "up"]),
+            ("gate_up_bias", Layout::Alternate, vec!["gate_bias", "up_bias"]),
+        ];
+        let taken: Vec<&str> = joint.iter().flat_map(|(_, _, parts)| parts).copied().collect();
+        for (name, layout, names) in &joint {
+            add(format!("{index}.{name}"), *layout, parts(names));
+        }
+        for param in &graph.body(apply).params {
+            if !taken.contains(&param.name.as_str()) {
+                add(format!("{index}.{}", param.name), Layout::Rows, parts(&[&param.name]));
+            }
+        }
+    }
+    plan
+}
+
+fn bound(graph: &Graph, apply: &Apply, name: &str) -> Option<WeightId> {
+    let body = graph.body(apply);
+    let param = body.params.iter().position(|param| param.name == name)?;
+    apply.weight(body, forge_ir::ParamId(param))
+}
+
+/// The weight file of a plan.
+pub fn pack(case: &Case, plan: &[Packed]) -> (Vec<u8>, forge_weights::Summary) {
+    let mut file = Vec::new();
+    let summary =
+        forge_weights::write(&case.opened.graph, plan, &case.stored(), &mut file, &mut |_| {}).unwrap();
+    (file, summary)
+}
+
+/// The weights as a file in memory has them.
+pub fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> impl Numbers + 'a {
+    let read = move |offset: u64, out: &mut [u8]| {
+        let from = file.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    PackedFile::open(graph, plan, read).unwrap()
+}
+
+/// The largest difference.
+pub fn distance(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
+}

@@ -1,0 +1,215 @@
+//! What can be typed.
+
+use super::super::sampler::Sampling;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "model", version, disable_help_subcommand = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Command,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+/// What is understood everywhere.
+#[derive(Debug, Args)]
+pub(super) struct Common {
+    /// Where to compute
+    #[arg(long, global = true, value_enum, default_value_t = DeviceName::Auto, help_heading = "Everywhere")]
+    pub(super) device: DeviceName,
+    /// Threads of the CPU device [default: as many as the machine runs at once]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Everywhere")]
+    pub(super) threads: Option<u16>,
+    /// Positions to make room for [default: what the command needs; info: the model's, up to 8192]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Everywhere")]
+    pub(super) context: Option<u32>,
+    /// Conversations to make room for
+    #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Everywhere")]
+    pub(super) slots: u32,
+    /// The directory of weights.safetensors, tokenizer.json and golden.json
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
+    pub(super) model_dir: Option<PathBuf>,
+}
+
+/// Where to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DeviceName {
+    /// Metal where there is one, else the CPU
+    Auto,
+    /// The GPU of a Mac
+    Metal,
+    /// The CPU
+    Cpu,
+}
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Continue a text
+    Generate(Generate),
+    /// Print the logits after some ids
+    Logits(Logits),
+    /// Measure speed
+    Bench(Bench),
+    /// Compare this device's logits with the reference's
+    Verify(Verify),
+    /// Say what the model is and what memory it takes
+    Info(Info),
+    /// Write down what a device is told to do, for a simulator to replay
+    #[command(hide = true)]
+    Record(Record),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Generate {
+    /// The text to continue; `-` reads it from standard input
+    #[arg(
+        short,
+        long,
+        value_name = "TEXT",
+        required_unless_present = "ids",
+        conflicts_with = "ids",
+        allow_hyphen_values = true
+    )]
+    pub(super) prompt: Option<String>,
+    /// The ids to continue, as they are
+    #[arg(long, value_name = "ID,ID,..", value_delimiter = ',')]
+    pub(super) ids: Vec<u32>,
+    /// How many ids to generate at most
+    #[arg(short = 'n', long = "count", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) count: u32,
+    #[command(flatten)]
+    pub(super) sampling: SamplingArguments,
+    /// End the text before this string (may be given several times)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(super) stop: Vec<String>,
+    /// Go on after the id that ends a text
+    #[arg(long)]
+    pub(super) ignore_eos: bool,
+    /// Print one JSON object at the end, and nothing else
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// How ids are chosen.
+#[derive(Debug, Args)]
+pub(super) struct SamplingArguments {
+    /// 0 always takes the most probable id; higher is wilder
+    #[arg(long, value_name = "T", default_value_t = 0.7)]
+    pub(super) temperature: f32,
+    /// Choose among the K most probable ids; 0 among all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(super) top_k: usize,
+    /// Choose among the fewest ids that have this share of probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(super) top_p: f32,
+    /// Choose among ids at least P times as probable as the most probable
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(super) min_p: f32,
+    /// Same seed, same text [default: a new one, printed]
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
+}
+
+impl SamplingArguments {
+    /// As the sampler takes them.
+    pub(super) fn sampling(&self) -> Sampling {
+        Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Logits {
+    /// The ids
+    #[arg(long, value_name = "ID,ID,..", value_delimiter = ',', required = true)]
+    pub(super) ids: Vec<u32>,
+    /// The logits after every id, one row each, not only after the last
+    #[arg(long)]
+    pub(super) all: bool,
+    /// Print JSON, which is what this command always prints
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Bench {
+    /// Lengths of prompts to measure; 0 measures none
+    #[arg(short, long, value_name = "N,N,..", value_delimiter = ',', default_values_t = [512])]
+    pub(super) prompt: Vec<u32>,
+    /// How many ids to generate; 0 measures none
+    #[arg(short = 'n', long = "count", value_name = "N", default_value_t = 128)]
+    pub(super) count: u32,
+    /// How often each is measured
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) repeat: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Verify {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Info {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Record {
+    /// The ids
+    #[arg(long, value_name = "ID,ID,..", value_delimiter = ',', required = true)]
+    pub(super) ids: Vec<u32>,
+    /// One sequence: rows of each of its passes. It takes as many of the ids as their sum [default: all in one pass]
+    #[arg(long, value_name = "N,N,..")]
+    pub(super) chunks: Vec<String>,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_typed_is_understood_or_refused() {
+        for (line, accepted) in [
+            ("generate -p Hello", true),
+            ("generate -p -", true),
+            ("generate --ids 1,2,3 -n 5 --temperature 0 --seed 7 --ignore-eos --json", true),
+            ("generate --ids 1 --top-k 5 --top-p 0.9 --min-p 0.1 --stop a --stop b", true),
+            ("generate", false),
+            ("generate -p Hello --ids 1", false),
+            ("generate --ids 1,x", false),
+            ("generate -p Hello -n 0", false),
+            ("generate -p Hello --device cuda", false),
+            ("logits --ids 1,2 --all --json --context 64 --threads 2 --slots 3", true),
+            ("logits", false),
+            ("bench -p 16,32 -n 4 -r 2 --json", true),
+            ("--device cpu verify --json", true),
+            ("info --json --model-dir elsewhere", true),
+            ("record --ids 1,2,3 --chunks 3 --chunks 2,1 -o F", true),
+            ("chat", false),
+            ("", false),
+        ] {
+            let words = std::iter::once("model").chain(line.split_whitespace());
+            assert_eq!(Arguments::try_parse_from(words).is_ok(), accepted, "{line}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `info`: what the model is, what memory it takes to the byte, and what a token costs.
+
+use super::super::memory::human;
+use super::super::model::{Cost, Model};
+use super::Program;
+use super::arguments::{Common, Info};
+use super::load;
+use super::output::{Outcome, print, print_json};
+use serde_json::{Value, json};
+
+/// Prints it. Makes no device, so a context that this machine has no memory for can be asked about.
+pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) -> Outcome {
+    let info = M::INFO;
+    let loaded = load::load::<M>(program, common, None)?;
+    let (memory, context, slots) = (loaded.memory, loaded.context, common.slots);
+    let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
+    let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
+    if command.json {
+        let formats: serde_json::Map<String, Value> =
+            info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
+        print_json(&json!({
+            "model": info.name,
+            "architecture": info.architecture,
+            "parameters": info.parameters,
+            "layers": info.layers,
+            "hidden": info.hidden,
+            "vocabulary": info.vocabulary,
+            "context": info.context,
+            "cache": info.cache,
+            "formats": formats,
+            "memory": {
+                "weights_bytes": memory.weights,
+                "kv_bytes": memory.state,
+                "arena_bytes": memory.arena,
+                "total_bytes": memory.total(),
+                "context": context,
+                "slots": slots,
+            },
+            "decode": cost(&info.decode),
+            "prefill": cost(&info.prefill),
+            "chunk": info.chunk,
+            "kernels": kernels,
+            "device": device,
+        }))?;
+        return Ok(true);
+    }
+    let formats: Vec<String> =
+        info.formats.iter().map(|(format, bytes)| format!("{} in {format}", human(*bytes))).collect();
+    print(&format!(
+        "{} · {} · {} layers · hidden {} · vocabulary {} · {} parameters\n\
+         weights  {:>16} bytes  {}\n\
+         cache    {:>16} bytes  {slots} × {context} positions of {} bytes in {}\n\
+         arena    {:>16} bytes\n\
+         total    {:>16} bytes  {}\n\
+         decode   {} dispatches, {} barriers, {} read a token\n\
+         prefill  {} dispatches, {} barriers for {} rows\n\
+         kernels  {}\n",
+        info.name,
+        info.architecture,
+        info.layers,
+        info.hidden,
+        info.vocabulary,
+        info.parameters,
+        memory.weights,
+        formats.join(", "),
+        memory.state,
+        info.state_bytes_per_position,
+        info.cache,
+        memory.arena,
+        memory.total(),
+        human(memory.total()),
+        info.decode.dispatches,
+        info.decode.barriers,
+        human(info.decode.bytes_read),
+        info.prefill.dispatches,
+        info.prefill.barriers,
+        info.chunk,
+        kernels.join(" "),
+    ))?;
+    Ok(true)
+}
+
+fn cost(cost: &Cost) -> Value {
+    json!({
+        "dispatches": cost.dispatches,
+        "barriers": cost.barriers,
+        "bytes_read": cost.bytes_read,
+        "dispatches_per_layer": cost.dispatches_per_layer,
+    })
+}

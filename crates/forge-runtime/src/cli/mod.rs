@@ -1,0 +1,81 @@
+//! The program: what was typed, taken apart and carried out.
+//!
+//! One file a command. [`load`] makes an engine out of the files beside the program and the machine's memory and
+//! devices; [`output`] is the one way to standard output.
+
+mod arguments;
+mod bench;
+mod generate;
+mod info;
+mod interrupt;
+mod load;
+mod logits;
+mod output;
+mod record;
+mod verify;
+
+use super::device::Kernel;
+use super::failure::Failure;
+use super::model::Model;
+use arguments::{Arguments, Command};
+use clap::{CommandFactory, FromArgMatches};
+use std::process::ExitCode;
+
+/// What the generated `main.rs` knows.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// Where `weights.safetensors`, `tokenizer.json` and `golden.json` are, unless `--model-dir` says otherwise.
+    pub directory: &'static str,
+    /// The text of `kernels.metal`.
+    pub metal: &'static str,
+    /// Every kernel in it.
+    pub kernels: &'static [&'static Kernel],
+}
+
+/// Runs the program on the process's arguments. Exit codes: 0 right, 1 wrong, 2 misuse.
+pub fn main<M: Model>(program: &Program) -> ExitCode {
+    match run::<M>(program, std::env::args_os()) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Runs the program on `arguments`, the first of which is its name.
+pub fn run<M: Model>(
+    program: &Program,
+    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+) -> Result<u8, Failure> {
+    let info = M::INFO;
+    let about = format!("{}, compiled by forge from {}", info.name, info.architecture);
+    let matches = Arguments::command().about(about).try_get_matches_from(arguments);
+    let arguments = match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are no errors, and go to standard output; clap knows which is which.
+            return match error.print() {
+                Ok(()) => Ok(error.exit_code() as u8),
+                Err(trouble) if trouble.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
+                Err(trouble) => Err(Failure::wrong(trouble.to_string())),
+            };
+        }
+    };
+    let common = &arguments.common;
+    let outcome = match &arguments.command {
+        Command::Generate(command) => generate::run::<M>(program, common, command),
+        Command::Logits(command) => logits::run::<M>(program, common, command),
+        Command::Bench(command) => bench::run::<M>(program, common, command),
+        Command::Verify(command) => verify::run::<M>(program, common, command),
+        Command::Info(command) => info::run::<M>(program, common, command),
+        Command::Record(command) => record::run::<M>(program, common, command),
+    };
+    match outcome {
+        Ok(true) => Ok(0),
+        Ok(false) => Ok(1),
+        Err(output::Ended::Failed(failure)) => Err(failure),
+        // Whoever was reading has seen enough.
+        Err(output::Ended::PipeClosed) => Ok(0),
+    }
+}

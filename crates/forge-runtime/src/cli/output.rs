@@ -1,0 +1,44 @@
+//! The one way to standard output, and the two ways in which a command can end early.
+
+use super::super::failure::Failure;
+use serde_json::Value;
+use std::io::{self, ErrorKind, Write};
+
+/// Why a command ended before its end.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// It failed.
+    Failed(Failure),
+    /// Nobody reads its output any more, which is no failure.
+    PipeClosed,
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Failed(failure)
+    }
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Ended {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Ended::PipeClosed,
+            _ => Ended::Failed(Failure::wrong(format!("standard output: {error}"))),
+        }
+    }
+}
+
+/// What a command gives: whether all was right.
+pub(super) type Outcome = Result<bool, Ended>;
+
+/// Writes text, at once.
+pub(super) fn print(text: &str) -> Result<(), Ended> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Writes a JSON value on a line of its own.
+pub(super) fn print_json(value: &Value) -> Result<(), Ended> {
+    print(&format!("{value}\n"))
+}

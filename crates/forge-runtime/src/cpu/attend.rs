@@ -1,0 +1,300 @@
+//! Attention with an online softmax: each query head over the cached keys and values of its slot, positions
+//! `0..=position`.
+//!
+//! Scalars: rows, context[, splits]. Buffers: q, keys, values, slots, positions, heads[, partials]. Serves the GPU's
+//! split and tiled kernels alike: a thread takes some rows of one key head and goes through the cache in steps, so
+//! that each cached number is loaded once for all queries that need it, and `partials` is not needed.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use super::call::Call;
+use super::formats::{Cached, Format};
+use super::level::Task;
+use super::scratch::Scratch;
+use super::simd::Simd;
+use half::f16;
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Attend {
+    /// Query heads.
+    pub query_heads: usize,
+    /// Key and value heads.
+    pub key_heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Of keys and values in the cache: `F32` or `F16`.
+    pub cache: Format,
+    /// Multiplies q·k.
+    pub scale: f32,
+}
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendJoin {
+    /// Query heads.
+    pub query_heads: usize,
+    /// Width of a head.
+    pub width: usize,
+}
+
+/// Positions of a step.
+const STEP: usize = 64;
+/// The most rows that a thread takes at once.
+const ROWS: usize = 8;
+
+/// Runs this thread's share.
+pub fn attend(call: &Call<'_>, shape: &Attend) {
+    match shape.cache {
+        Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
+        Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
+        other => panic!("a cache in {other:?} has no CPU kernel"),
+    }
+}
+
+/// Nothing: [`attend`] has written the heads, whatever the number of splits.
+pub fn attend_join(_call: &Call<'_>, _shape: &AttendJoin) {}
+
+struct Heads<'a, C> {
+    call: &'a Call<'a>,
+    shape: &'a Attend,
+    cache: PhantomData<C>,
+}
+
+impl<C: Cached> Task for Heads<'_, C> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Attend { query_heads, key_heads, width, scale, .. } = *self.shape;
+        let call = self.call;
+        let (rows, context) = (call.scalar(0), call.scalar(1));
+        let group = query_heads / key_heads;
+        let slots = call.input::<u32>("slots", rows);
+        let positions = call.input::<u32>("positions", rows);
+        let q = call.input::<f32>("q", rows * query_heads * width);
+        let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
+        let keys = call.input::<C>("keys", last * key_heads * context * width);
+        let values = call.input::<C>("values", last * key_heads * context * width);
+        let heads = call.output::<f32>("heads", rows * query_heads * width);
+
+        let padded = width.next_multiple_of(16);
+        let at_once = rows.div_ceil(call.workers() * 2).clamp(1, ROWS);
+        let queries_at_once = at_once * group;
+        let mut scratch = Scratch::take(queries_at_once * (2 * padded + 2) + group * STEP);
+        let (queries, scratch) = scratch.split_at_mut(queries_at_once * padded);
+        let (sums, scratch) = scratch.split_at_mut(queries_at_once * padded);
+        let (weights, scratch) = scratch.split_at_mut(group * STEP);
+        let (largest, totals) = scratch.split_at_mut(queries_at_once);
+
+        for item in call.share(rows.div_ceil(at_once) * key_heads, 1).flatten() {
+            let (first, head) = (item / key_heads * at_once, item % key_heads);
+            let rows = first..(first + at_once).min(rows);
+            let count = rows.len() * group;
+            queries[..count * padded].fill(0.0);
+            sums[..count * padded].fill(0.0);
+            largest[..count].fill(f32::NEG_INFINITY);
+            totals[..count].fill(0.0);
+            for row in rows.clone() {
+                assert!(
+                    (positions[row] as usize) < context,
+                    "row {row} is at position {} of a context of {context}",
+                    positions[row]
+                );
+                for member in 0..group {
+                    let from = &q[(row * query_heads + head * group + member) * width..][..width];
+                    let to = &mut queries[((row - first) * group + member) * padded..][..width];
+                    for (to, from) in to.iter_mut().zip(from) {
+                        *to = from * scale;
+                    }
+                }
+            }
+            let longest = rows.clone().map(|row| positions[row] as usize + 1).max().unwrap_or(0);
+            for start in (0..longest).step_by(STEP) {
+                for row in rows.clone() {
+                    let end = (positions[row] as usize + 1).min(start + STEP);
+                    if end <= start {
+                        continue;
+                    }
+                    let at = ((slots[row] as usize * key_heads + head) * context + start) * width;
+                    let mine = (row - first) * group;
+                    // SAFETY: the cache has `end` positions at `at - start * width`, by `input`'s check and the
+                    // position's; queries and sums are padded to whole vectors.
+                    unsafe {
+                        let step = Step::<C> {
+                            keys: keys.as_ptr().add(at),
+                            values: values.as_ptr().add(at),
+                            positions: end - start,
+                            width,
+                            padded,
+                        };
+                        let queries = &queries[mine * padded..(mine + group) * padded];
+                        step.scores::<S>(queries, weights);
+                        for member in 0..group {
+                            let correction = soften::<S>(
+                                &mut weights[member * STEP..(member + 1) * STEP],
+                                end - start,
+                                &mut largest[mine + member],
+                                &mut totals[mine + member],
+                            );
+                            if correction != 1.0 {
+                                for sum in &mut sums[(mine + member) * padded..(mine + member + 1) * padded] {
+                                    *sum *= correction;
+                                }
+                            }
+                        }
+                        step.add_values::<S>(weights, &mut sums[mine * padded..(mine + group) * padded]);
+                    }
+                }
+            }
+            for row in rows {
+                for member in 0..group {
+                    let query = (row - first) * group + member;
+                    let at = (row * query_heads + head * group + member) * width;
+                    // SAFETY: this thread alone has these heads of this row.
+                    let out = unsafe { heads.part(at..at + width) };
+                    for (out, sum) in out.iter_mut().zip(&sums[query * padded..]) {
+                        *out = sum / totals[query];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Some cached positions of one head.
+#[derive(Clone, Copy)]
+struct Step<C> {
+    keys: *const C,
+    values: *const C,
+    positions: usize,
+    width: usize,
+    padded: usize,
+}
+
+impl<C: Cached> Step<C> {
+    /// `LANES` numbers of a position, from `channel`; zeros past the width.
+    #[inline(always)]
+    unsafe fn load<S: Simd>(&self, from: *const C, position: usize, channel: usize) -> S::V {
+        // SAFETY: the caller promises that the position exists and that `channel` is below the width.
+        unsafe {
+            let from = from.add(position * self.width + channel);
+            if channel + S::LANES <= self.width {
+                C::load::<S>(from)
+            } else {
+                C::load_some::<S>(from, self.width - channel)
+            }
+        }
+    }
+
+    /// `weights[query][position]` = query · key.
+    #[inline(always)]
+    unsafe fn scores<S: Simd>(&self, queries: &[f32], weights: &mut [f32]) {
+        let group = queries.len() / self.padded;
+        let mut query = 0;
+        while query < group {
+            let (queries, weights) = (&queries[query * self.padded..], &mut weights[query * STEP..]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match group - query {
+                    1 => self.scores_of::<S, 1>(queries, weights),
+                    2 => self.scores_of::<S, 2>(queries, weights),
+                    3 => self.scores_of::<S, 3>(queries, weights),
+                    _ => self.scores_of::<S, 4>(queries, weights),
+                }
+            }
+            query += 4;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores_of<S: Simd, const G: usize>(&self, queries: &[f32], weights: &mut [f32]) {
+        for position in 0..self.positions {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let mut sums = [S::splat(0.0); G];
+                for channel in (0..self.width).step_by(S::LANES) {
+                    let key = self.load::<S>(self.keys, position, channel);
+                    for g in 0..G {
+                        let query = S::load(queries.as_ptr().add(g * self.padded + channel));
+                        sums[g] = S::fma(key, query, sums[g]);
+                    }
+                }
+                for g in 0..G {
+                    weights[g * STEP + position] = S::sum(sums[g]);
+                }
+            }
+        }
+    }
+
+    /// `sums[query] += weights[query][position] * value`, over all positions.
+    #[inline(always)]
+    unsafe fn add_values<S: Simd>(&self, weights: &[f32], sums: &mut [f32]) {
+        let group = sums.len() / self.padded;
+        let mut query = 0;
+        while query < group {
+            let (weights, sums) = (&weights[query * STEP..], &mut sums[query * self.padded..]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match group - query {
+                    1 => self.add_values_to::<S, 1>(weights, sums),
+                    2 => self.add_values_to::<S, 2>(weights, sums),
+                    3 => self.add_values_to::<S, 3>(weights, sums),
+                    _ => self.add_values_to::<S, 4>(weights, sums),
+                }
+            }
+            query += 4;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_values_to<S: Simd, const G: usize>(&self, weights: &[f32], sums: &mut [f32]) {
+        for channel in (0..self.width).step_by(S::LANES) {
+            // SAFETY: the caller's promise; sums are padded to whole vectors.
+            unsafe {
+                let mut of = [S::splat(0.0); G];
+                for g in 0..G {
+                    of[g] = S::load(sums.as_ptr().add(g * self.padded + channel));
+                }
+                for position in 0..self.positions {
+                    let value = self.load::<S>(self.values, position, channel);
+                    for g in 0..G {
+                        of[g] = S::fma(S::splat(weights[g * STEP + position]), value, of[g]);
+                    }
+                }
+                for g in 0..G {
+                    S::store(sums.as_mut_ptr().add(g * self.padded + channel), of[g]);
+                }
+            }
+        }
+    }
+}
+
+/// Turns scores to exp(score - largest), where `largest` now counts these scores too; `total` counts the weights.
+/// Gives what sums made with the old `largest` have to be multiplied by.
+#[inline(always)]
+unsafe fn soften<S: Simd>(scores: &mut [f32], count: usize, largest: &mut f32, total: &mut f32) -> f32 {
+    // Scores of no position become weights of about nothing, which nobody multiplies and the total leaves out.
+    scores[count..].fill(f32::NEG_INFINITY);
+    // SAFETY: scores are a whole number of vectors.
+    unsafe {
+        let mut of_step = S::splat(f32::NEG_INFINITY);
+        for i in (0..STEP).step_by(S::LANES) {
+            of_step = S::max(of_step, S::load(scores.as_ptr().add(i)));
+        }
+        let before = *largest;
+        *largest = before.max(S::largest(of_step));
+        let correction = if before == *largest { 1.0 } else { (before - *largest).exp() };
+        for i in (0..count.next_multiple_of(S::LANES)).step_by(S::LANES) {
+            let score = S::load(scores.as_ptr().add(i));
+            S::store(scores.as_mut_ptr().add(i), S::exp(S::sub(score, S::splat(*largest))));
+        }
+        scores[count..].fill(0.0);
+        let mut sums = S::splat(0.0);
+        for i in (0..STEP).step_by(S::LANES) {
+            sums = S::add(sums, S::load(scores.as_ptr().add(i)));
+        }
+        *total = *total * correction + S::sum(sums);
+        correction
+    }
+}

@@ -1,0 +1,167 @@
+//! The device itself: four buffers in memory, and passes that run as they are encoded.
+
+use super::super::device::{Binding, Buffer, Device, Kernel, Pass};
+use super::super::model::Layout;
+use super::super::weights::WeightFile;
+use super::call::{Call, Region};
+use super::level::Level;
+use super::pool::Pool;
+use memmap2::{Mmap, MmapMut};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// A CPU, as a device.
+pub struct CpuDevice {
+    weights: Arc<Mmap>,
+    /// State, scratch and rows.
+    memory: [MmapMut; 3],
+    pool: Pool,
+    level: Level,
+}
+
+impl CpuDevice {
+    /// A device with the weights of `file` and buffers of `layout`'s sizes, all zero, and `threads` threads (or as
+    /// many as the machine runs at once).
+    pub fn new(file: &WeightFile, layout: &Layout, threads: Option<usize>) -> Result<CpuDevice, String> {
+        let threads = match threads {
+            Some(threads) => threads,
+            None => std::thread::available_parallelism().map_or(1, |count| count.get()),
+        };
+        // Mapped rather than allocated: pages that nobody touches take no memory.
+        let map = |bytes: usize, what: &str| {
+            MmapMut::map_anon(bytes.max(1))
+                .map_err(|error| format!("no memory for {what}, {bytes} bytes: {error}"))
+        };
+        Ok(CpuDevice {
+            weights: file.map(),
+            memory: [
+                map(layout.state_bytes, "state")?,
+                map(layout.scratch_bytes, "scratch")?,
+                map(layout.rows_bytes, "rows")?,
+            ],
+            pool: Pool::new(threads)?,
+            level: Level::choose()?,
+        })
+    }
+
+    /// The same device with other instructions.
+    pub fn with_level(mut self, level: Level) -> CpuDevice {
+        self.level = level;
+        self
+    }
+
+    /// How many threads it has.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    fn memory(&mut self, buffer: Buffer) -> Option<&mut MmapMut> {
+        match buffer {
+            Buffer::Weights => None,
+            Buffer::State => Some(&mut self.memory[0]),
+            Buffer::Scratch => Some(&mut self.memory[1]),
+            Buffer::Rows => Some(&mut self.memory[2]),
+        }
+    }
+
+    /// The memory of a binding, or what is wrong with it.
+    fn region(&mut self, binding: &Binding) -> Result<Region, String> {
+        let Binding { buffer, offset, bytes, written } = *binding;
+        let (start, length) = match self.memory(buffer) {
+            Some(memory) => (memory.as_mut_ptr(), memory.len()),
+            None if written => return Err("weights are never written".to_owned()),
+            None => (self.weights.as_ptr().cast_mut(), self.weights.len()),
+        };
+        match offset.checked_add(bytes) {
+            // SAFETY: the offset lies inside the buffer.
+            Some(end) if end <= length => Ok(Region { start: unsafe { start.add(offset) }, bytes, written }),
+            _ => Err(format!("bytes {offset}..+{bytes} of {}, which has {length}", buffer.name())),
+        }
+    }
+
+    fn dispatch(&mut self, kernel: &Kernel, bindings: &[Binding], scalars: &[u32]) -> Result<(), String> {
+        let mut regions = Vec::with_capacity(bindings.len());
+        for binding in bindings {
+            regions.push(self.region(binding)?);
+        }
+        let job = Job { kernel, regions: &regions, scalars, taken: AtomicUsize::new(0) };
+        let (level, workers) = (self.level, self.pool.threads());
+        self.pool.run(&|_| job.run(workers, level))
+    }
+}
+
+/// What the threads of one dispatch share.
+struct Job<'a> {
+    kernel: &'a Kernel,
+    regions: &'a [Region],
+    scalars: &'a [u32],
+    taken: AtomicUsize,
+}
+
+// SAFETY: the regions' pointers go to memory that outlives the dispatch; kernels write it only through
+// `Output::part`, whose promise is that parts are not shared.
+unsafe impl Sync for Job<'_> {}
+
+impl Job<'_> {
+    fn run(&self, workers: usize, level: Level) {
+        // SAFETY: regions were checked against their buffers, which the device owns until the pass has ended; that
+        // a model's dispatches do not write what they read elsewhere is the compiler's promise.
+        let call = unsafe { Call::new(self.kernel, self.regions, self.scalars, workers, level, &self.taken) };
+        (self.kernel.cpu)(&call);
+    }
+}
+
+/// A pass that has not failed yet, or why it has.
+struct Running<'a> {
+    device: &'a mut CpuDevice,
+    outcome: Result<(), String>,
+}
+
+impl Pass for Running<'_> {
+    fn dispatch(
+        &mut self,
+        kernel: &'static Kernel,
+        bindings: &[Binding],
+        scalars: &[u32],
+        _groups: [u32; 3],
+    ) {
+        if self.outcome.is_ok() {
+            self.outcome = self
+                .device
+                .dispatch(kernel, bindings, scalars)
+                .map_err(|what| format!("kernel {}: {what}", kernel.name));
+        }
+    }
+
+    // Dispatches run to their end one after another.
+    fn barrier(&mut self) {}
+}
+
+impl Device for CpuDevice {
+    fn describe(&self) -> String {
+        let threads = self.threads();
+        let s = if threads == 1 { "" } else { "s" };
+        format!("CPU, {threads} thread{s}, {}", self.level.title())
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        if let Some(memory) = self.memory(buffer) {
+            memory[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        let weights = self.weights.clone();
+        let from: &[u8] = match self.memory(buffer) {
+            Some(memory) => memory,
+            None => &weights,
+        };
+        bytes.copy_from_slice(&from[offset..offset + bytes.len()]);
+    }
+
+    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        let mut running = Running { device: self, outcome: Ok(()) };
+        encode(&mut running);
+        running.outcome
+    }
+}

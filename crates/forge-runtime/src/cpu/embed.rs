@@ -1,0 +1,64 @@
+//! ids -> rows of the table, widened to f32. Scalars: rows. Buffers: the table's planes, ids, stream.
+
+use super::call::Call;
+use super::formats::{BLOCK, Bf16, F16, F32, Format, Matrix, Q4_0, Q8_0};
+use super::level::Task;
+use super::simd::Simd;
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Embed {
+    /// Of the table.
+    pub format: Format,
+    /// Rows of the table. An id outside reads row 0: the host has refused it already.
+    pub vocabulary: usize,
+    /// Columns of the table.
+    pub width: usize,
+}
+
+/// Runs this thread's share.
+pub fn embed(call: &Call<'_>, shape: &Embed) {
+    match shape.format {
+        Format::F32 => call.level().run(Gather::<F32> { call, shape, format: PhantomData }),
+        Format::F16 => call.level().run(Gather::<F16> { call, shape, format: PhantomData }),
+        Format::Bf16 => call.level().run(Gather::<Bf16> { call, shape, format: PhantomData }),
+        Format::Q8_0 => call.level().run(Gather::<Q8_0> { call, shape, format: PhantomData }),
+        Format::Q4_0 => call.level().run(Gather::<Q4_0> { call, shape, format: PhantomData }),
+    }
+}
+
+struct Gather<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a Embed,
+    format: PhantomData<M>,
+}
+
+impl<M: Matrix> Task for Gather<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Embed { vocabulary, width, .. } = *self.shape;
+        let (rows, blocks) = (self.call.scalar(0), width.div_ceil(BLOCK));
+        let table = M::find(self.call, "table", vocabulary, blocks);
+        let ids = self.call.input::<u32>("ids", rows);
+        let stream = self.call.output::<f32>("stream", rows * width);
+        let mut widened = [0.0_f32; BLOCK];
+        for row in self.call.share(rows, 1).flatten() {
+            let id = Some(ids[row] as usize).filter(|&id| id < vocabulary).unwrap_or(0);
+            // SAFETY: this thread alone has this row.
+            let out = unsafe { stream.part(row * width..(row + 1) * width) };
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                // SAFETY: `find` saw that the table has all its blocks, and a block's parts fill `widened`.
+                unsafe {
+                    let scale = table.scale::<S>(id * blocks + block);
+                    for part in 0..BLOCK / S::LANES {
+                        let v = table.vector::<S>(id * blocks + block, part);
+                        let v = if M::SCALED { S::mul(v, scale) } else { v };
+                        S::store(widened.as_mut_ptr().add(part * S::LANES), v);
+                    }
+                }
+                out.copy_from_slice(&widened[..out.len()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! How a matrix is read: one type per number format, each giving vectors of codes and the scale of a block.
+
+use super::call::Call;
+use super::simd::Simd;
+use half::{bf16, f16};
+
+/// Columns of a block: rows are padded to whole blocks, and quantised formats have one scale a block.
+pub(super) const BLOCK: usize = 32;
+
+/// How the numbers of a weight or of a cache are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Singles.
+    F32,
+    /// Halves.
+    F16,
+    /// The upper halves of singles.
+    Bf16,
+    /// Signed bytes, 32 to a scale.
+    Q8_0,
+    /// Nibbles, 32 to a scale.
+    Q4_0,
+}
+
+/// A matrix whose rows are `blocks` blocks long.
+pub(super) trait Matrix: Copy {
+    /// Whether vectors are codes that have to be multiplied by the block's scale.
+    const SCALED: bool;
+
+    /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
+
+    /// Lanes `part * LANES ..` of a block; `block` counts from the matrix's first.
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V;
+
+    /// The block's scale in all lanes.
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, _block: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat(1.0) }
+    }
+}
+
+macro_rules! plain {
+    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name(*const $element);
+
+        impl Matrix for $name {
+            const SCALED: bool = false;
+
+            fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+                $name(call.input::<$element>(&format!("{weight}_values"), rows * blocks * BLOCK).as_ptr())
+            }
+
+            #[inline(always)]
+            unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+                // SAFETY: the caller's promise.
+                unsafe { S::$load(self.0.add(block * BLOCK + part * S::LANES)) }
+            }
+        }
+    };
+}
+
+plain!(
+    /// Singles.
+    F32, f32, load
+);
+plain!(
+    /// Halves.
+    F16, f16, load_f16
+);
+plain!(
+    /// Bfloats.
+    Bf16, bf16, load_bf16
+);
+
+/// Signed bytes and scales.
+#[derive(Clone, Copy)]
+pub(super) struct Q8_0 {
+    codes: *const i8,
+    scales: *const f16,
+}
+
+impl Matrix for Q8_0 {
+    const SCALED: bool = true;
+
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        Q8_0 {
+            codes: call.input::<i8>(&format!("{weight}_codes"), rows * blocks * BLOCK).as_ptr(),
+            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_i8(self.codes.add(block * BLOCK + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+}
+
+/// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
+#[derive(Clone, Copy)]
+pub(super) struct Q4_0 {
+    codes: *const u8,
+    scales: *const f16,
+}
+
+impl Matrix for Q4_0 {
+    const SCALED: bool = true;
+
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        Q4_0 {
+            codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * (BLOCK / 2)).as_ptr(),
+            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        let column = part * S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibbles(self.codes.add(block * (BLOCK / 2) + column % 16), column >= 16) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+}
+
+/// Numbers of a cache: stored without scales, a row at a time, in rows of any length.
+pub(super) trait Cached: super::call::Number {
+    /// `LANES` numbers, widened.
+    unsafe fn load<S: Simd>(from: *const Self) -> S::V;
+    /// One number, rounded to the nearest.
+    fn narrow(x: f32) -> Self;
+    /// Zero.
+    fn zero() -> Self;
+
+    /// `count < LANES` numbers, widened, and zeros.
+    #[inline(always)]
+    unsafe fn load_some<S: Simd>(from: *const Self, count: usize) -> S::V {
+        let mut some = [Self::zero(); 16];
+        // SAFETY: the caller promises `count` numbers, and `some` has room for any vector.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(16));
+            Self::load::<S>(some.as_ptr())
+        }
+    }
+}
+
+impl Cached for f32 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load(from) }
+    }
+
+    fn narrow(x: f32) -> f32 {
+        x
+    }
+
+    fn zero() -> f32 {
+        0.0
+    }
+}
+
+impl Cached for f16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const f16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(from) }
+    }
+
+    fn narrow(x: f32) -> f16 {
+        f16::from_f32(x)
+    }
+
+    fn zero() -> f16 {
+        f16::ZERO
+    }
+}

@@ -1,0 +1,131 @@
+//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|neon`.
+
+use super::simd::{Portable, Simd};
+
+/// A set of vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// What every machine has.
+    Portable,
+    /// AVX2 with FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// What every 64-bit ARM has.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Level {
+    /// Every level of this kind of machine, best first.
+    const ALL: &[Level] = &[
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon,
+        Level::Portable,
+    ];
+
+    /// The levels that this machine has, best first.
+    pub fn available() -> Vec<Level> {
+        Level::ALL.iter().copied().filter(|level| level.is_here()).collect()
+    }
+
+    fn is_here(self) -> bool {
+        match self {
+            Level::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                use std::arch::is_x86_feature_detected as has;
+                has!("avx2") && has!("fma") && has!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                use std::arch::is_x86_feature_detected as has;
+                Level::Avx2.is_here()
+                    && has!("avx512f")
+                    && has!("avx512bw")
+                    && has!("avx512dq")
+                    && has!("avx512vl")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => true,
+        }
+    }
+
+    /// The best level, or the one that `FORGE_CPU` names.
+    pub fn choose() -> Result<Level, String> {
+        let available = Level::available();
+        match std::env::var("FORGE_CPU") {
+            Err(_) => Ok(available[0]),
+            Ok(name) => available.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
+                let names: Vec<&str> = available.iter().map(|level| level.name()).collect();
+                format!("FORGE_CPU={name}: this machine has {}", names.join(", "))
+            }),
+        }
+    }
+
+    /// The name that `FORGE_CPU` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
+        }
+    }
+
+    /// The name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Level::Portable => "portable vectors",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "AVX-512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "NEON",
+        }
+    }
+
+    /// Runs `task` compiled for this level. Everything that `task` calls has to be inlined into it (`inline(always)`),
+    /// or it is compiled without the level's instructions: still right, and far slower.
+    pub(super) fn run<T: Task>(self, task: T) {
+        match self {
+            Level::Portable => task.run::<Portable>(),
+            // SAFETY: a level exists only where `available` found all its features.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { avx2(task) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => unsafe { avx512(task) },
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => task.run::<super::neon::Neon>(),
+        }
+    }
+}
+
+/// Something to be computed with vectors.
+pub(super) trait Task {
+    /// Computes it. To be marked `inline(always)`.
+    fn run<S: Simd>(self);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<T: Task>(task: T) {
+    task.run::<super::x86::Avx2>();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn avx512<T: Task>(task: T) {
+    task.run::<super::x86::Avx512>();
+}

@@ -1,0 +1,39 @@
+//! The CPU device: the same passes as on a GPU, dispatch after dispatch, each spread over a few threads.
+//!
+//! A kernel here is one function per family that takes a [`Call`] (the buffers and scalars of a dispatch) and a shape
+//! (what the compiler decided). It finds its buffers by the names of the Metal kernel's signature, so the two cannot
+//! drift apart in silence. Its work is shared item by item among the threads; every item is computed by one thread
+//! in a fixed order, so results do not depend on how many threads there are.
+//!
+//! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Level`] of vector
+//! instructions; which one runs is found out when the device is made. All arithmetic is in f32, and weights are
+//! widened exactly.
+
+mod argmax;
+mod attend;
+mod call;
+mod device;
+mod embed;
+mod formats;
+pub mod level;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod pool;
+mod project;
+mod rms_norm;
+mod rotate_append;
+mod scratch;
+mod simd;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use argmax::{Argmax, argmax};
+pub use attend::{Attend, AttendJoin, attend, attend_join};
+pub use call::{Call, Output, Region};
+pub use device::CpuDevice;
+pub use embed::{Embed, embed};
+pub use formats::Format;
+pub use project::{Activation, Epilogue, Project, project};
+pub use rms_norm::{RmsNorm, rms_norm};
+pub use rotate_append::{Pairing, RotateAppend, Rotation, rotate_append};

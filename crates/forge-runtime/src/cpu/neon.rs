@@ -1,0 +1,153 @@
+//! Vectors of NEON: eight lanes, as two registers of four.
+//!
+//! SAFETY, for every block here: every 64-bit ARM has these instructions, and pointers are good for the elements
+//! that the trait names.
+
+use super::simd::Simd;
+use half::{bf16, f16};
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// Eight lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Neon;
+
+type Pair = (float32x4_t, float32x4_t);
+
+/// Four halves, widened. The type of vectors of halves is not stable, the instruction is.
+#[inline(always)]
+unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
+    let wide: float32x4_t;
+    unsafe {
+        asm!("fcvtl {wide:v}.4s, {halves:v}.4h", wide = lateout(vreg) wide, halves = in(vreg) halves,
+             options(pure, nomem, nostack, preserves_flags));
+    }
+    wide
+}
+
+#[inline(always)]
+unsafe fn widen_bytes(bytes: int8x8_t) -> Pair {
+    unsafe {
+        let wide = vmovl_s8(bytes);
+        (vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide)))
+    }
+}
+
+impl Simd for Neon {
+    type V = Pair;
+    const LANES: usize = 8;
+    const TILE: usize = 3;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Pair {
+        unsafe { (vdupq_n_f32(x), vdupq_n_f32(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Pair {
+        unsafe { (vld1q_f32(from), vld1q_f32(from.add(4))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: Pair) {
+        unsafe {
+            vst1q_f32(to, v.0);
+            vst1q_f32(to.add(4), v.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Pair, b: Pair) -> Pair {
+        unsafe { (vaddq_f32(a.0, b.0), vaddq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: Pair, b: Pair) -> Pair {
+        unsafe { (vsubq_f32(a.0, b.0), vsubq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: Pair, b: Pair) -> Pair {
+        unsafe { (vmulq_f32(a.0, b.0), vmulq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: Pair, b: Pair) -> Pair {
+        unsafe { (vdivq_f32(a.0, b.0), vdivq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: Pair, b: Pair, c: Pair) -> Pair {
+        unsafe { (vfmaq_f32(c.0, a.0, b.0), vfmaq_f32(c.1, a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: Pair, b: Pair) -> Pair {
+        unsafe { (vmaxq_f32(a.0, b.0), vmaxq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: Pair, b: Pair) -> Pair {
+        unsafe { (vminq_f32(a.0, b.0), vminq_f32(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn round_and_power(v: Pair) -> (Pair, Pair) {
+        unsafe {
+            let (a, b) = (vcvtnq_s32_f32(v.0), vcvtnq_s32_f32(v.1));
+            let bias = vdupq_n_s32(127);
+            let power = |n| vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, bias)));
+            ((vcvtq_f32_s32(a), vcvtq_f32_s32(b)), (power(a), power(b)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: Pair) -> f32 {
+        unsafe { vaddvq_f32(vaddq_f32(v.0, v.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(v: Pair) -> f32 {
+        unsafe { vmaxvq_f32(vmaxq_f32(v.0, v.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Pair {
+        unsafe {
+            let eight = vld1q_u16(from.cast());
+            (widen(vget_low_u16(eight)), widen(vget_high_u16(eight)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Pair {
+        unsafe {
+            let eight = vld1q_u16(from.cast());
+            let low = vshll_n_u16::<16>(vget_low_u16(eight));
+            let high = vshll_n_u16::<16>(vget_high_u16(eight));
+            (vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Pair {
+        unsafe { widen_bytes(vld1_s8(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> Pair {
+        unsafe {
+            let bytes = vld1_u8(from);
+            let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
+            widen_bytes(vsub_s8(vreinterpret_s8_u8(codes), vdup_n_s8(8)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(from: *const f16) -> Pair {
+        unsafe {
+            let wide = widen(vdup_n_u16(from.cast::<u16>().read_unaligned()));
+            (wide, wide)
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! y = W x for one row or many, with a bias before and an epilogue after.
+//!
+//! Scalars: rows. Buffers: the weight's planes, [bias,] x, y. One row reads every weight once, straight from memory,
+//! and is as fast as memory is. More rows take panels of weights: decoded once into a cache-sized buffer, then
+//! multiplied with a block of rows that stays in the cache while panel after panel goes by.
+
+use super::call::{Call, Output};
+use super::formats::{BLOCK, Bf16, F16, F32, Format, Matrix, Q4_0, Q8_0};
+use super::level::Task;
+use super::scratch::Scratch;
+use super::simd::Simd;
+use super::tile::{decode, row_products, tile_products};
+use std::marker::PhantomData;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Project {
+    /// Of the weight.
+    pub format: Format,
+    /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
+    pub outputs: usize,
+    /// Columns of the weight, and the width of x.
+    pub inputs: usize,
+    /// Whether a bias is added.
+    pub bias: bool,
+    /// What becomes of the result.
+    pub epilogue: Epilogue,
+}
+
+/// What becomes of the result v for output o of row r.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epilogue {
+    /// y[r][o] = v
+    Store,
+    /// y[r][o] += v
+    Add,
+    /// Outputs alternate gate, up: y[r][o / 2] = activation(gate) * up
+    Gate(Activation),
+}
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x / (1 + exp(-x))
+    Silu,
+}
+
+/// Outputs that one row computes at once.
+const GROUP: usize = 4;
+/// The most outputs that a thread takes at once when there is one row.
+const GRAIN: usize = 64;
+/// Outputs of a panel: a multiple of every level's tile.
+const PANEL: usize = 24;
+/// Blocks of a panel's rows.
+const DEPTH: usize = 64;
+/// From one row of a panel to the next: off by a cache line, so that rows do not fall into one set of the cache.
+const STRIDE: usize = DEPTH * BLOCK + 16;
+/// Rows of x that share a decoded panel.
+const ROWS: usize = 128;
+/// Rows of x in a tile.
+const TILE_ROWS: usize = 4;
+
+/// Runs this thread's share.
+pub fn project(call: &Call<'_>, shape: &Project) {
+    match shape.format {
+        Format::F32 => call.level().run(Products::<F32> { call, shape, format: PhantomData }),
+        Format::F16 => call.level().run(Products::<F16> { call, shape, format: PhantomData }),
+        Format::Bf16 => call.level().run(Products::<Bf16> { call, shape, format: PhantomData }),
+        Format::Q8_0 => call.level().run(Products::<Q8_0> { call, shape, format: PhantomData }),
+        Format::Q4_0 => call.level().run(Products::<Q4_0> { call, shape, format: PhantomData }),
+    }
+}
+
+struct Products<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a Project,
+    format: PhantomData<M>,
+}
+
+impl<M: Matrix> Task for Products<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Project { outputs, inputs, bias, epilogue, .. } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let blocks = inputs.div_ceil(BLOCK);
+        let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
+        let matrix = M::find(call, "weight", outputs, blocks);
+        let x = call.input::<f32>("x", rows * inputs);
+        let finish = Finish {
+            bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
+            y: call.output::<f32>("y", rows * width),
+            width,
+            epilogue,
+        };
+        // Rows of x are padded as rows of weights are; where they are whole blocks already, they stay where they are.
+        let padded = if inputs.is_multiple_of(BLOCK) { 0 } else { rows * blocks * BLOCK };
+        let panel = if rows == 1 { 0 } else { PANEL * STRIDE + ROWS * PANEL };
+        let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
+        let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
+        let x = if padded == 0 {
+            x
+        } else {
+            for (to, from) in x_padded.chunks_exact_mut(blocks * BLOCK).zip(x.chunks_exact(inputs)) {
+                to[..inputs].copy_from_slice(from);
+                to[inputs..].fill(0.0);
+            }
+            &*x_padded
+        };
+        // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
+        // different outputs.
+        unsafe {
+            if rows == 1 {
+                one_row::<S, M>(call, matrix, outputs, x, blocks, &finish);
+            } else {
+                match S::TILE {
+                    6 => panels::<S, M, 6>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
+                    3 => panels::<S, M, 3>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
+                    _ => panels::<S, M, 2>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn one_row<S: Simd, M: Matrix>(
+    call: &Call<'_>,
+    matrix: M,
+    outputs: usize,
+    x: &[f32],
+    blocks: usize,
+    finish: &Finish<'_>,
+) {
+    let grain = (outputs / (call.workers() * 8)).clamp(GROUP, GRAIN).next_multiple_of(GROUP);
+    let mut values = [0.0_f32; GRAIN];
+    for range in call.share(outputs, grain) {
+        let mut output = range.start;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while output + GROUP <= range.end {
+                let first: [usize; GROUP] = std::array::from_fn(|i| (output + i) * blocks);
+                let products = row_products::<S, M, GROUP>(matrix, first, x.as_ptr(), blocks);
+                values[output - range.start..][..GROUP].copy_from_slice(&products);
+                output += GROUP;
+            }
+            while output < range.end {
+                let product = row_products::<S, M, 1>(matrix, [output * blocks], x.as_ptr(), blocks);
+                values[output - range.start] = product[0];
+                output += 1;
+            }
+            finish.outputs::<S>(0, range.start, &mut values[..range.len()]);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn panels<S: Simd, M: Matrix, const W: usize>(
+    call: &Call<'_>,
+    matrix: M,
+    outputs: usize,
+    x: &[f32],
+    rows: usize,
+    blocks: usize,
+    finish: &Finish<'_>,
+    scratch: &mut [f32],
+) {
+    let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
+    let count_of_panels = outputs.div_ceil(PANEL);
+    // All panels of one block of rows, then the next block: neighbours in time share their x.
+    for item in call.share(rows.div_ceil(ROWS) * count_of_panels, 1).flatten() {
+        let first_row = item / count_of_panels * ROWS;
+        let rows = (rows - first_row).min(ROWS);
+        let first_output = item % count_of_panels * PANEL;
+        let of_panel = (outputs - first_output).min(PANEL);
+        sums[..rows * PANEL].fill(0.0);
+        for first_block in (0..blocks).step_by(DEPTH) {
+            let depth = (blocks - first_block).min(DEPTH);
+            // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
+            unsafe {
+                for output in 0..of_panel {
+                    let block = (first_output + output) * blocks + first_block;
+                    decode::<S, M>(matrix, block, depth, panel.as_mut_ptr().add(output * STRIDE));
+                }
+                let x = x.as_ptr().add((first_row * blocks + first_block) * BLOCK);
+                let mut row = 0;
+                while row < rows {
+                    let (x, sums) = (x.add(row * blocks * BLOCK), &mut sums[row * PANEL..]);
+                    match rows - row {
+                        1 => add_tiles::<S, W, 1>(panel, of_panel, x, blocks, depth, sums),
+                        2 => add_tiles::<S, W, 2>(panel, of_panel, x, blocks, depth, sums),
+                        3 => add_tiles::<S, W, 3>(panel, of_panel, x, blocks, depth, sums),
+                        _ => add_tiles::<S, W, TILE_ROWS>(panel, of_panel, x, blocks, depth, sums),
+                    }
+                    row += TILE_ROWS;
+                }
+            }
+        }
+        for row in 0..rows {
+            // SAFETY: as above.
+            unsafe {
+                finish.outputs::<S>(first_row + row, first_output, &mut sums[row * PANEL..][..of_panel]);
+            }
+        }
+    }
+}
+
+/// Adds the products of a panel with `X` rows of x to their sums.
+#[inline(always)]
+unsafe fn add_tiles<S: Simd, const W: usize, const X: usize>(
+    panel: &[f32],
+    of_panel: usize,
+    x: *const f32,
+    blocks: usize,
+    depth: usize,
+    sums: &mut [f32],
+) {
+    // SAFETY: the caller promises `X` rows at x, and a panel decoded to `depth` blocks.
+    unsafe {
+        let x: [*const f32; X] = std::array::from_fn(|i| x.add(i * blocks * BLOCK));
+        for output in (0..of_panel).step_by(W) {
+            // Past the panel's last output the tile computes what an earlier panel left, and drops it.
+            let weights: [*const f32; W] = std::array::from_fn(|w| panel.as_ptr().add((output + w) * STRIDE));
+            let products = tile_products::<S, W, X>(weights, x, depth * BLOCK);
+            for (w, products) in products.iter().enumerate() {
+                for (i, product) in products.iter().enumerate() {
+                    sums[i * PANEL + output + w] += product;
+                }
+            }
+        }
+    }
+}
+
+/// Where results go.
+struct Finish<'a> {
+    bias: &'a [f32],
+    y: Output<'a, f32>,
+    width: usize,
+    epilogue: Epilogue,
+}
+
+impl Finish<'_> {
+    /// Puts the results of outputs `first..` of a row where they belong. No other thread may have them.
+    #[inline(always)]
+    unsafe fn outputs<S: Simd>(&self, row: usize, first: usize, values: &mut [f32]) {
+        if !self.bias.is_empty() {
+            for (value, bias) in values.iter_mut().zip(&self.bias[first..]) {
+                *value += bias;
+            }
+        }
+        let halved = if matches!(self.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
+        let start = row * self.width + first / halved;
+        // SAFETY: the caller's promise.
+        let y = unsafe { self.y.part(start..start + values.len() / halved) };
+        match self.epilogue {
+            Epilogue::Store => y.copy_from_slice(values),
+            Epilogue::Add => {
+                for (y, value) in y.iter_mut().zip(values) {
+                    *y += *value;
+                }
+            }
+            // SAFETY: the caller's promise.
+            Epilogue::Gate(Activation::Silu) => unsafe { gate::<S>(values, y) },
+        }
+    }
+}
+
+/// y = silu(gate) * up, for values that alternate gate, up.
+#[inline(always)]
+unsafe fn gate<S: Simd>(values: &[f32], y: &mut [f32]) {
+    let (mut gates, mut ups) = ([0.0_f32; 16], [0.0_f32; 16]);
+    for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
+        for (i, pair) in values.chunks_exact(2).enumerate() {
+            (gates[i], ups[i]) = (pair[0], pair[1]);
+        }
+        // SAFETY: a vector has at most 16 lanes.
+        unsafe {
+            let gate = S::load(gates.as_ptr());
+            let one = S::splat(1.0);
+            let silu = S::div(gate, S::add(one, S::exp(S::sub(S::splat(0.0), gate))));
+            S::store(gates.as_mut_ptr(), S::mul(silu, S::load(ups.as_ptr())));
+        }
+        y.copy_from_slice(&gates[..y.len()]);
+    }
+}

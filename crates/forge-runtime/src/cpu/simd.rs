@@ -1,0 +1,185 @@
+//! What kernels ask of vectors of f32, and the portable answer that the others are tested against.
+//!
+//! SAFETY: functions are `unsafe` because a level's instructions may only run where they exist ([`super::level`] sees to
+//! that) and because loads and stores take bare pointers, at any alignment, to as many elements as they name.
+
+use half::{bf16, f16};
+
+/// A vector of `LANES` f32. `LANES` divides 16.
+pub(super) trait Simd: Copy + 'static {
+    /// The vector.
+    type V: Copy;
+    /// Its elements.
+    const LANES: usize;
+    /// Rows of weights that a tile of products holds, so that it fills the registers and does not spill.
+    const TILE: usize;
+
+    /// All lanes `x`.
+    unsafe fn splat(x: f32) -> Self::V;
+    /// `LANES` singles.
+    unsafe fn load(from: *const f32) -> Self::V;
+    /// `LANES` singles.
+    unsafe fn store(to: *mut f32, v: Self::V);
+    /// a + b
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    /// a - b
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    /// a * b
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// a / b
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// a * b + c, rounded once where the machine can.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger, lane by lane.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller, lane by lane.
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// The nearest whole number n, and 2^n; n is at least -126 and at most 127.
+    unsafe fn round_and_power(v: Self::V) -> (Self::V, Self::V);
+    /// The sum of all lanes.
+    unsafe fn sum(v: Self::V) -> f32;
+    /// The largest lane.
+    unsafe fn largest(v: Self::V) -> f32;
+    /// `LANES` halves, widened.
+    unsafe fn load_f16(from: *const f16) -> Self::V;
+    /// `LANES` bfloats, widened.
+    unsafe fn load_bf16(from: *const bf16) -> Self::V;
+    /// `LANES` signed bytes, widened.
+    unsafe fn load_i8(from: *const i8) -> Self::V;
+    /// The low (or high) nibbles of `LANES` bytes, less 8, widened.
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
+    /// One half, widened, in all lanes.
+    unsafe fn splat_f16(from: *const f16) -> Self::V;
+
+    /// The exponential, to about 1 unit in the last place; arguments are clamped to where it is a normal number.
+    #[inline(always)]
+    unsafe fn exp(v: Self::V) -> Self::V {
+        // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, so that r is exact to the last place.
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = Self::min(Self::max(v, Self::splat(-87.336)), Self::splat(88.376));
+            let (n, power) = Self::round_and_power(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
+            let r = Self::fma(n, Self::splat(-0.693_359_4), x);
+            let r = Self::fma(n, Self::splat(2.121_944_4e-4), r);
+            let mut p = Self::splat(1.987_569_1e-4);
+            for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+                p = Self::fma(p, r, Self::splat(coefficient));
+            }
+            let one_and_r = Self::add(r, Self::splat(1.0));
+            Self::mul(Self::fma(Self::mul(r, r), p, one_and_r), power)
+        }
+    }
+}
+
+/// Plain Rust, eight lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+const LANES: usize = 8;
+
+type Lanes = [f32; LANES];
+
+#[inline(always)]
+fn lanes(f: impl Fn(usize) -> f32) -> Lanes {
+    std::array::from_fn(f)
+}
+
+impl Simd for Portable {
+    type V = Lanes;
+    const LANES: usize = LANES;
+    const TILE: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Lanes {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Lanes {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { from.cast::<Lanes>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: Lanes) {
+        unsafe { to.cast::<Lanes>().write_unaligned(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] - b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        // Not mul_add: where the machine has no fused instruction that is a slow library call.
+        lanes(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: Lanes, b: Lanes) -> Lanes {
+        lanes(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn round_and_power(v: Lanes) -> (Lanes, Lanes) {
+        let n = v.map(f32::round_ties_even);
+        (n, n.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: Lanes) -> f32 {
+        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+
+    #[inline(always)]
+    unsafe fn largest(v: Lanes) -> f32 {
+        v.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Lanes {
+        lanes(|i| unsafe { from.add(i).read_unaligned() }.to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Lanes {
+        lanes(|i| unsafe { from.add(i).read_unaligned() }.to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Lanes {
+        lanes(|i| f32::from(unsafe { from.add(i).read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> Lanes {
+        let shift = if high { 4 } else { 0 };
+        lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15) - 8.0)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(from: *const f16) -> Lanes {
+        [unsafe { from.read_unaligned() }.to_f32(); LANES]
+    }
+}

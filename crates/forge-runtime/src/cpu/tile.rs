@@ -1,0 +1,94 @@
+//! Sums of products: the innermost loops of projections, small enough to live in registers.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use super::formats::{BLOCK, Matrix};
+use super::simd::Simd;
+
+/// The products of `W` rows of a matrix with one row of x, straight from the stored weights. `first` names each
+/// row's first block; x is `blocks * 32` long.
+#[inline(always)]
+pub(super) unsafe fn row_products<S: Simd, M: Matrix, const W: usize>(
+    matrix: M,
+    first: [usize; W],
+    x: *const f32,
+    blocks: usize,
+) -> [f32; W] {
+    // SAFETY: the caller promises that rows and x are as long as said.
+    unsafe {
+        let mut sums = [S::splat(0.0); W];
+        for block in 0..blocks {
+            for w in 0..W {
+                let mut of_block = if M::SCALED { S::splat(0.0) } else { sums[w] };
+                for part in 0..BLOCK / S::LANES {
+                    let x = S::load(x.add(block * BLOCK + part * S::LANES));
+                    of_block = S::fma(matrix.vector::<S>(first[w] + block, part), x, of_block);
+                }
+                sums[w] = if M::SCALED {
+                    S::fma(of_block, matrix.scale::<S>(first[w] + block), sums[w])
+                } else {
+                    of_block
+                };
+            }
+        }
+        totals::<S, W>(sums)
+    }
+}
+
+/// Decodes `blocks` blocks of a matrix to singles.
+#[inline(always)]
+pub(super) unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, to: *mut f32) {
+    // SAFETY: the caller promises that the matrix has these blocks, and `to` room for them.
+    unsafe {
+        for block in 0..blocks {
+            let scale = matrix.scale::<S>(first + block);
+            for part in 0..BLOCK / S::LANES {
+                let v = matrix.vector::<S>(first + block, part);
+                let v = if M::SCALED { S::mul(v, scale) } else { v };
+                S::store(to.add(block * BLOCK + part * S::LANES), v);
+            }
+        }
+    }
+}
+
+/// The products of `W` rows of decoded weights with `X` rows of x, over `count` columns (a multiple of 16).
+#[inline(always)]
+pub(super) unsafe fn tile_products<S: Simd, const W: usize, const X: usize>(
+    weights: [*const f32; W],
+    x: [*const f32; X],
+    count: usize,
+) -> [[f32; X]; W] {
+    // SAFETY: the caller promises that all rows have `count` columns.
+    unsafe {
+        let mut sums = [[S::splat(0.0); X]; W];
+        for column in (0..count).step_by(S::LANES) {
+            let mut xs = [S::splat(0.0); X];
+            for i in 0..X {
+                xs[i] = S::load(x[i].add(column));
+            }
+            for w in 0..W {
+                let weight = S::load(weights[w].add(column));
+                for i in 0..X {
+                    sums[w][i] = S::fma(weight, xs[i], sums[w][i]);
+                }
+            }
+        }
+        let mut products = [[0.0; X]; W];
+        for w in 0..W {
+            products[w] = totals::<S, X>(sums[w]);
+        }
+        products
+    }
+}
+
+/// The sum of each vector.
+#[inline(always)]
+unsafe fn totals<S: Simd, const N: usize>(vectors: [S::V; N]) -> [f32; N] {
+    let mut totals = [0.0; N];
+    for i in 0..N {
+        // SAFETY: the caller's promise.
+        totals[i] = unsafe { S::sum(vectors[i]) };
+    }
+    totals
+}

@@ -1,0 +1,240 @@
+//! Vectors of AVX2 (with FMA and F16C) and of AVX-512.
+//!
+//! SAFETY, for every block here: the level has been found on this machine, and pointers are good for the elements
+//! that the trait names.
+
+use super::simd::Simd;
+use half::{bf16, f16};
+use std::arch::x86_64::*;
+
+/// Eight lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2;
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+    const TILE: usize = 3;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        unsafe { _mm256_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: __m256) {
+        unsafe { _mm256_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn round_and_power(v: __m256) -> (__m256, __m256) {
+        unsafe {
+            let n = _mm256_cvtps_epi32(v);
+            let power = _mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127)));
+            (_mm256_cvtepi32_ps(n), _mm256_castsi256_ps(power))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: __m256) -> f32 {
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(v: __m256) -> f32 {
+        unsafe {
+            let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> __m256 {
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> __m256 {
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> __m256 {
+        unsafe {
+            let bytes = _mm_loadl_epi64(from.cast());
+            let shifted = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
+            let codes = _mm_sub_epi8(_mm_and_si128(shifted, _mm_set1_epi8(15)), _mm_set1_epi8(8));
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(from: *const f16) -> __m256 {
+        unsafe { _mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())) }
+    }
+}
+
+/// Sixteen lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512;
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+    const TILE: usize = 6;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: __m512) {
+        unsafe { _mm512_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn round_and_power(v: __m512) -> (__m512, __m512) {
+        unsafe {
+            let n = _mm512_cvtps_epi32(v);
+            let power = _mm512_slli_epi32::<23>(_mm512_add_epi32(n, _mm512_set1_epi32(127)));
+            (_mm512_cvtepi32_ps(n), _mm512_castsi512_ps(power))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: __m512) -> f32 {
+        unsafe { _mm512_reduce_add_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(v: __m512) -> f32 {
+        unsafe { _mm512_reduce_max_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8, high: bool) -> __m512 {
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            let shifted = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
+            let codes = _mm_sub_epi8(_mm_and_si128(shifted, _mm_set1_epi8(15)), _mm_set1_epi8(8));
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(from: *const f16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(from.cast::<i16>().read_unaligned())) }
+    }
+}

@@ -1,0 +1,203 @@
+//! A model on a device: rows in, logits out.
+//!
+//! A row is an id with its slot and position. The engine writes rows to the device in passes of at most `chunk`
+//! rows, keeps how many positions each slot has, and refuses what does not fit before anything is computed.
+
+use super::device::{Buffer, Device, Span};
+use super::failure::Failure;
+use super::model::Model;
+
+/// A model, its device, and how far each slot has come.
+pub struct Engine<M, D = Box<dyn Device>> {
+    model: M,
+    device: D,
+    context: u32,
+    lengths: Vec<u32>,
+}
+
+/// What is to be known after a feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Nothing yet: more ids will follow.
+    Nothing,
+    /// The id of the largest logit after the last id; computed on the device.
+    Next,
+    /// The logits after the last id.
+    Logits,
+    /// The logits after every id.
+    AllLogits,
+}
+
+/// What came of a feed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fed {
+    /// The id of the largest logit after the last id, for [`Want::Next`].
+    pub next: Option<u32>,
+    /// One row of logits for each row that was wanted.
+    pub logits: Vec<Vec<f32>>,
+}
+
+/// One id of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The id.
+    pub id: u32,
+    /// Whose it is.
+    pub slot: u32,
+    /// Its place in the slot's text.
+    pub position: u32,
+}
+
+impl<M: Model, D: Device> Engine<M, D> {
+    /// `model` was laid out for `slots` slots of `context` positions, and `device` has buffers of its layout.
+    pub fn new(model: M, device: D, context: u32, slots: u32) -> Engine<M, D> {
+        Engine { model, device, context, lengths: vec![0; slots as usize] }
+    }
+
+    /// The device.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// The device, when the model is done with it.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// Positions that a slot has room for.
+    pub fn context(&self) -> u32 {
+        self.context
+    }
+
+    /// Positions that `slot` has filled.
+    pub fn length(&self, slot: u32) -> u32 {
+        self.lengths.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Forgets what `slot` has from position `length` on.
+    pub fn truncate(&mut self, slot: u32, length: u32) {
+        if let Some(filled) = self.lengths.get_mut(slot as usize) {
+            *filled = length.min(*filled);
+        }
+    }
+
+    /// Appends `ids` to `slot`, in passes of at most `INFO.chunk` rows.
+    pub fn feed(&mut self, slot: u32, ids: &[u32], want: Want) -> Result<Fed, Failure> {
+        self.check(slot, ids)?;
+        let mut fed = Fed::default();
+        let chunks = ids.chunks(M::INFO.chunk as usize);
+        let last = chunks.len().saturating_sub(1);
+        for (index, chunk) in chunks.enumerate() {
+            let first = self.length(slot);
+            let rows: Vec<Row> =
+                (first..).zip(chunk).map(|(position, &id)| Row { id, slot, position }).collect();
+            let end = chunk.len() as u32;
+            let wanted: Vec<u32> = match want {
+                Want::AllLogits => (0..end).collect(),
+                Want::Next | Want::Logits if index == last => vec![end - 1],
+                _ => Vec::new(),
+            };
+            let of_chunk = self.submit(&rows, &wanted, !matches!(want, Want::Nothing | Want::Next))?;
+            fed.next = of_chunk.next;
+            fed.logits.extend(of_chunk.logits);
+        }
+        Ok(fed)
+    }
+
+    /// Whether `ids` can be appended to `slot`.
+    pub fn check(&self, slot: u32, ids: &[u32]) -> Result<(), Failure> {
+        let Some(&length) = self.lengths.get(slot as usize) else {
+            return Err(Failure::misuse(format!("slot {slot} of {}", self.lengths.len())));
+        };
+        if ids.is_empty() {
+            return Err(Failure::misuse("there are no ids to feed"));
+        }
+        let vocabulary = M::INFO.vocabulary;
+        if let Some(id) = ids.iter().find(|&&id| id >= vocabulary) {
+            return Err(Failure::misuse(format!(
+                "id {id} is outside the vocabulary of {}, whose ids are 0 to {}",
+                M::INFO.name,
+                vocabulary.saturating_sub(1)
+            )));
+        }
+        let needed = u64::from(length) + ids.len() as u64;
+        if needed > u64::from(self.context) {
+            return Err(Failure::misuse(format!(
+                "{needed} positions do not fit a context of {}; {} can be run with --context up to {}",
+                self.context,
+                M::INFO.name,
+                M::INFO.context
+            )));
+        }
+        Ok(())
+    }
+
+    /// One pass of `1 ..= INFO.chunk` rows, whose positions continue their slots', and after it the head for the
+    /// rows that `wanted` names: the first `INFO.head_rows` in the same pass, the others in passes of their own.
+    /// Gives the logits of all wanted rows if `logits` is set, or else the next id after the last of them.
+    pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
+        let layout = *self.model.layout();
+        self.write(layout.ids, rows.iter().map(|row| row.id));
+        self.write(layout.slots, rows.iter().map(|row| row.slot));
+        self.write(layout.positions, rows.iter().map(|row| row.position));
+        let count = rows.len() as u32;
+        let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
+        let mut fed = Fed::default();
+        let mut heads = wanted.chunks(M::INFO.head_rows as usize);
+        let mut head = heads.next().unwrap_or(&[]);
+        let mut first = true;
+        loop {
+            if !head.is_empty() {
+                self.write(layout.wanted, head.iter().copied());
+            }
+            let model = &self.model;
+            self.device
+                .run(&mut |pass| {
+                    if first {
+                        model.forward(pass, count, longest);
+                    }
+                    if !head.is_empty() {
+                        model.head(pass, head.len() as u32);
+                    }
+                })
+                .map_err(Failure::Wrong)?;
+            if logits && !head.is_empty() {
+                let width = M::INFO.vocabulary as usize;
+                let all = self.read(layout.logits.first(head.len() * width));
+                fed.logits.extend(
+                    all.chunks_exact(width).map(|row| row.iter().copied().map(f32::from_bits).collect()),
+                );
+            } else if let Some(last) = head.len().checked_sub(1) {
+                fed.next = self.read(layout.next.first(last + 1)).last().copied();
+            }
+            first = false;
+            match heads.next() {
+                Some(rows) => head = rows,
+                None => break,
+            }
+        }
+        for row in rows {
+            if let Some(length) = self.lengths.get_mut(row.slot as usize) {
+                *length = row.position + 1;
+            }
+        }
+        Ok(fed)
+    }
+
+    fn write(&mut self, span: Span<u32>, words: impl Iterator<Item = u32>) {
+        let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
+        self.device.write(Buffer::Rows, span.offset, &bytes);
+    }
+
+    /// The words of a span.
+    fn read<T>(&mut self, span: Span<T>) -> Vec<u32> {
+        let mut bytes = vec![0; span.bytes];
+        self.device.read(span.buffer, span.offset, &mut bytes);
+        bytes.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! How much memory the machine has, and what the model will take of it.
+
+use super::failure::Failure;
+use super::model::Layout;
+use super::weights::WeightFile;
+
+/// Memory of a running model, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The weight file.
+    pub weights: u64,
+    /// What slots remember.
+    pub state: u64,
+    /// Scratch, and what the host says of a batch.
+    pub arena: u64,
+}
+
+impl Memory {
+    /// What a model with this layout takes.
+    pub fn of(weights: &WeightFile, layout: &Layout) -> Memory {
+        Memory {
+            weights: weights.bytes() as u64,
+            state: layout.state_bytes as u64,
+            arena: (layout.scratch_bytes + layout.rows_bytes) as u64,
+        }
+    }
+
+    /// All of it.
+    pub fn total(self) -> u64 {
+        self.weights + self.state + self.arena
+    }
+
+    /// An error if the machine has less.
+    pub fn check(self, context: u32, slots: u32) -> Result<(), Failure> {
+        let Some(machine) = physical() else { return Ok(()) };
+        if self.total() <= machine {
+            return Ok(());
+        }
+        let of = if slots == 1 { String::new() } else { format!(" in {slots} slots") };
+        Err(Failure::misuse(format!(
+            "this machine has {} of memory ({machine} bytes), and a context of {context}{of} takes {} ({} bytes): \
+             {} weights, {} state and {} scratch bytes; ask for a shorter --context",
+            human(machine),
+            human(self.total()),
+            self.total(),
+            self.weights,
+            self.state,
+            self.arena,
+        )))
+    }
+}
+
+/// Bytes for people: `1.17 GB`.
+pub fn human(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = if unit == 0 || value >= 99.95 { 0 } else { 2 };
+    format!("{value:.decimals$} {}", units[unit])
+}
+
+/// Bytes of memory of this machine, or of the group of processes that this one is confined to; `None` if the system
+/// does not tell.
+#[cfg(target_os = "linux")]
+pub fn physical() -> Option<u64> {
+    let table = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = table.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let machine = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024;
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let group = group.and_then(|limit| limit.trim().parse::<u64>().ok());
+    Some(machine.min(group.unwrap_or(u64::MAX)))
+}
+
+/// Bytes of memory of this machine; `None` if the system does not tell.
+#[cfg(target_vendor = "apple")]
+pub fn physical() -> Option<u64> {
+    use std::ffi::{c_char, c_int, c_void};
+    unsafe extern "C" {
+        fn sysctlbyname(
+            name: *const c_char,
+            old: *mut c_void,
+            old_bytes: *mut usize,
+            new: *mut c_void,
+            new_bytes: usize,
+        ) -> c_int;
+    }
+    let (mut bytes, mut size) = (0_u64, size_of::<u64>());
+    // SAFETY: the name ends with a zero, and `hw.memsize` is 8 bytes, which is what `bytes` has room for.
+    let status = unsafe {
+        sysctlbyname(
+            c"hw.memsize".as_ptr(),
+            std::ptr::from_mut(&mut bytes).cast(),
+            &mut size,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    (status == 0).then_some(bytes)
+}
+
+/// Bytes of memory of this machine: unknown here.
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+pub fn physical() -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_read_well() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.00 kB"),
+            (375_123_456, "375 MB"),
+            (1_319_000_000, "1.32 GB"),
+            (999_600_000, "1.00 GB"),
+        ] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_model_larger_than_the_machine_is_refused() {
+        let memory = Memory { weights: 1 << 60, state: 2, arena: 3 };
+        if physical().is_some() {
+            let message = memory.check(4096, 2).unwrap_err().to_string();
+            assert!(message.contains(&((1_u64 << 60) + 5).to_string()), "{message}");
+        }
+        assert_eq!(Memory { weights: 1, state: 2, arena: 3 }.check(1, 1), Ok(()));
+    }
+}

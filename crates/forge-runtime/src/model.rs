@@ -1,0 +1,190 @@
+//! The seam between the runtime and the generated `model.rs`: what a model tells, and what it is asked to do.
+//!
+//! A generated model has constants, weights (spans of the weight file), state and scratch (spans of two buffers it
+//! lays out itself) and three functions. In outline:
+//!
+//! ```ignore
+//! pub struct Llama { embed: Q8_0, layers: Vec<Layer>, final_gain: Span<f32>, caches: Vec<Cache>, context: u32, layout: Layout }
+//!
+//! impl Model for Llama {
+//!     const INFO: Info = Info { name: "llama", vocabulary: 32_000, /* ... */ };
+//!
+//!     fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Llama, Failure> {
+//!         let embed = Q8_0::find(weights, "embed", VOCABULARY, HIDDEN)?;
+//!         // ... one line a weight
+//!         let mut state = Arena::new(Buffer::State);
+//!         let keys: Span<f16> = state.take(slots as usize * KEY_HEADS * context as usize * HEAD);
+//!         // ... two lines a layer
+//!         let layout = Layout::new(&Self::INFO, state.bytes(), SCRATCH_BYTES, LOGITS, NEXT);
+//!         Ok(Llama { embed, layers, final_gain, caches, context, layout })
+//!     }
+//!
+//!     fn layout(&self) -> &Layout { &self.layout }
+//!
+//!     fn forward(&self, pass: &mut dyn Pass, rows: u32, longest: u32) {
+//!         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
+//!         for (layer, cache) in self.layers.iter().zip(&self.caches) { /* ... */ }
+//!     }
+//!
+//!     fn head(&self, pass: &mut dyn Pass, wanted: u32) {
+//!         pass.barrier();
+//!         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
+//!         // ... head -> LOGITS, argmax -> NEXT
+//!     }
+//! }
+//! ```
+
+use super::device::{Buffer, Pass, Span};
+use super::failure::Failure;
+use super::weights::WeightFile;
+
+/// A compiled model.
+pub trait Model: Sized {
+    /// What is true of it whatever the context and the number of slots.
+    const INFO: Info;
+
+    /// Looks its weights up and lays its state out for `slots` conversations of up to `context` positions.
+    fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Self, Failure>;
+
+    /// Sizes of its buffers, and where the host writes and reads.
+    fn layout(&self) -> &Layout;
+
+    /// Encodes the embedding and all layers for rows `0..rows` of what the host wrote (`1 ..= INFO.chunk`).
+    /// `longest` is the largest position among them, plus 1.
+    fn forward(&self, pass: &mut dyn Pass, rows: u32, longest: u32);
+
+    /// Encodes the final norm, the head and the argmax for the rows that `layout().wanted` names, of which there
+    /// are `wanted` (`1 ..= INFO.head_rows`). It follows [`Model::forward`] in one pass or comes in a later pass of
+    /// its own, so it begins with a barrier.
+    fn head(&self, pass: &mut dyn Pass, wanted: u32);
+}
+
+/// What the compiler knows of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// What people call it.
+    pub name: &'static str,
+    /// The architecture it was read from.
+    pub architecture: &'static str,
+    /// Numbers in its weights.
+    pub parameters: u64,
+    /// Logits a row; ids are below it.
+    pub vocabulary: u32,
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Layers.
+    pub layers: u32,
+    /// The longest context that it may be run with.
+    pub context: u32,
+    /// Rows that a pass takes at most.
+    pub chunk: u32,
+    /// Rows that get logits in one pass at most.
+    pub head_rows: u32,
+    /// The id that begins a text, where there is one.
+    pub begin: Option<u32>,
+    /// Ids that end a text.
+    pub end: &'static [u32],
+    /// Format and bytes of all weights in that format, widest first.
+    pub formats: &'static [(&'static str, u64)],
+    /// The format of cached keys and values.
+    pub cache: &'static str,
+    /// Bytes of state for one position of one slot.
+    pub state_bytes_per_position: u64,
+    /// What one decoded token costs.
+    pub decode: Cost,
+    /// What a pass of `chunk` rows costs.
+    pub prefill: Cost,
+}
+
+/// What a pass costs, as planned.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// Dispatches, embedding and head included.
+    pub dispatches: u32,
+    /// Barriers.
+    pub barriers: u32,
+    /// Bytes that have to be read from memory at least: weights, and state at the first position.
+    pub bytes_read: u64,
+    /// Dispatches of each layer.
+    pub dispatches_per_layer: &'static [u32],
+}
+
+/// Sizes of a model's buffers, and the spans through which the host and the model talk.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Bytes of [`Buffer::State`].
+    pub state_bytes: usize,
+    /// Bytes of [`Buffer::Scratch`].
+    pub scratch_bytes: usize,
+    /// Bytes of [`Buffer::Rows`].
+    pub rows_bytes: usize,
+    /// `[chunk]` The id of each row.
+    pub ids: Span<u32>,
+    /// `[chunk]` The slot of each row.
+    pub slots: Span<u32>,
+    /// `[chunk]` The position of each row in its slot.
+    pub positions: Span<u32>,
+    /// `[head_rows]` Which rows get logits.
+    pub wanted: Span<u32>,
+    /// `[head_rows, vocabulary]`
+    pub logits: Span<f32>,
+    /// `[head_rows]` The id of the largest logit.
+    pub next: Span<u32>,
+}
+
+impl Layout {
+    /// Lays [`Buffer::Rows`] out; the rest is as given.
+    pub fn new(
+        info: &Info,
+        state_bytes: usize,
+        scratch_bytes: usize,
+        logits: Span<f32>,
+        next: Span<u32>,
+    ) -> Layout {
+        let mut rows = Arena::new(Buffer::Rows);
+        let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
+        let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
+        let wanted = rows.take(head_rows);
+        Layout {
+            state_bytes,
+            scratch_bytes,
+            rows_bytes: rows.bytes(),
+            ids,
+            slots,
+            positions,
+            wanted,
+            logits,
+            next,
+        }
+    }
+}
+
+/// Hands out spans of a buffer one after another, each on a multiple of 256 bytes.
+#[derive(Debug)]
+pub struct Arena {
+    buffer: Buffer,
+    used: usize,
+}
+
+impl Arena {
+    /// What every span's offset is a multiple of: enough for any device's loads and bindings.
+    pub const ALIGNMENT: usize = 256;
+
+    /// An arena of `buffer`, from its start.
+    pub const fn new(buffer: Buffer) -> Arena {
+        Arena { buffer, used: 0 }
+    }
+
+    /// Space for `count` elements.
+    pub const fn take<T>(&mut self, count: usize) -> Span<T> {
+        let offset = self.used.next_multiple_of(Arena::ALIGNMENT);
+        let bytes = count * size_of::<T>();
+        self.used = offset + bytes;
+        Span::new(self.buffer, offset, bytes)
+    }
+
+    /// Bytes handed out so far, the gaps between spans included.
+    pub const fn bytes(&self) -> usize {
+        self.used
+    }
+}

@@ -1,0 +1,166 @@
+//! Text to ids and back: the model's tokenizer, text that streams out without splitting characters, and the strings
+//! that end it.
+
+use super::failure::Failure;
+use std::path::Path;
+use tokenizers::Tokenizer;
+
+/// The model's tokenizer.
+pub struct Text {
+    tokenizer: Tokenizer,
+}
+
+impl Text {
+    /// Reads `tokenizer.json`.
+    pub fn read(path: &Path) -> Result<Text, Failure> {
+        let tokenizer = Tokenizer::from_file(path)
+            .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))?;
+        Ok(Text { tokenizer })
+    }
+
+    /// The ids of `text`, with the special ids that the tokenizer adds.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, true)
+            .map_err(|error| Failure::wrong(format!("the text cannot be tokenized: {error}")))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `ids`, special ids left out.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, Failure> {
+        self.tokenizer
+            .decode(ids, true)
+            .map_err(|error| Failure::wrong(format!("ids cannot be made text: {error}")))
+    }
+
+    /// Text that grows id by id.
+    pub fn stream(&self) -> TextStream<'_> {
+        TextStream { text: self, ids: Vec::new(), given: String::new() }
+    }
+}
+
+/// Ids that become text as soon as they are whole characters.
+///
+/// What an id adds to a text may depend on the id before it (a leading space, bytes of one character), so a window
+/// of ids is decoded again with each new one, and starts afresh once its text has been given.
+pub struct TextStream<'a> {
+    text: &'a Text,
+    /// The window.
+    ids: Vec<u32>,
+    /// The window's text that has been given already.
+    given: String,
+}
+
+impl TextStream<'_> {
+    /// What `id` adds; nothing while a character is incomplete.
+    pub fn push(&mut self, id: u32) -> Result<String, Failure> {
+        self.ids.push(id);
+        let text = self.text.decode(&self.ids)?;
+        if text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        let added = rest(&text, &self.given);
+        if !added.is_empty() {
+            // The last id stays, so that the next one is decoded as what follows it.
+            self.ids.drain(..self.ids.len() - 1);
+            self.given = self.text.decode(&self.ids)?;
+        }
+        Ok(added)
+    }
+
+    /// What is left when no more ids come: an incomplete character, as the tokenizer writes it.
+    pub fn finish(self) -> Result<String, Failure> {
+        Ok(rest(&self.text.decode(&self.ids)?, &self.given))
+    }
+}
+
+/// What `text` has beyond `given`.
+fn rest(text: &str, given: &str) -> String {
+    match text.strip_prefix(given) {
+        Some(rest) => rest.to_owned(),
+        // A tokenizer that rewrites what it has given: keep the length, at the next whole character.
+        None => {
+            let start = (given.len()..=text.len()).find(|&at| text.is_char_boundary(at));
+            start.map_or_else(String::new, |at| text[at..].to_owned())
+        }
+    }
+}
+
+/// Holds text back while it may be the beginning of a stop string.
+pub struct Stops {
+    strings: Vec<String>,
+    held: String,
+}
+
+impl Stops {
+    /// Ends text before the first of `strings`.
+    pub fn new(strings: Vec<String>) -> Stops {
+        Stops {
+            strings: strings.into_iter().filter(|string| !string.is_empty()).collect(),
+            held: String::new(),
+        }
+    }
+
+    /// The text that may be shown now, and whether a stop string has been met.
+    pub fn push(&mut self, text: &str) -> (String, bool) {
+        self.held.push_str(text);
+        let met = self.strings.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
+        if let Some(at) = met {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let keep = self.strings.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let held = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, held), false)
+    }
+
+    /// What was held back when no more text comes.
+    pub fn finish(self) -> String {
+        self.held
+    }
+}
+
+/// Bytes of the longest end of `text` that `stop` begins with.
+fn overlap(text: &str, stop: &str) -> usize {
+    stop.char_indices()
+        .map(|(at, _)| at)
+        .skip(1)
+        .filter(|&at| text.ends_with(&stop[..at]))
+        .last()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_strings_end_text_and_are_never_shown() {
+        let cases: [(&[&str], &[&str], &str, bool); 7] = [
+            (&[], &["ab", "cd"], "abcd", false),
+            (&["END"], &["one E", "N", "D two"], "one ", true),
+            (&["END"], &["one E", "N", "E two"], "one ENE two", false),
+            (&["ab", "bc"], &["xabc"], "x", true),
+            (&["bcd", "b"], &["ab"], "a", true),
+            (&["\u{e9}\u{e8}"], &["caf\u{e9}", "\u{e8}!"], "caf", true),
+            (&["aab"], &["aa", "ab"], "a", true),
+        ];
+        for (stops, pieces, shown, stopped) in cases {
+            let mut filter = Stops::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
+            let (mut text, mut met) = (String::new(), false);
+            for piece in pieces {
+                let (more, end) = filter.push(piece);
+                text.push_str(&more);
+                if end {
+                    met = true;
+                    break;
+                }
+            }
+            if !met {
+                text.push_str(&filter.finish());
+            }
+            assert_eq!((text.as_str(), met), (shown, stopped), "{stops:?} {pieces:?}");
+        }
+    }
+}

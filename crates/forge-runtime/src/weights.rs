@@ -1,0 +1,196 @@
+//! The weight file, mapped: names and shapes looked up once, bytes never copied.
+//!
+//! `weights.safetensors` is written by the compiler next to the program. Its data starts on a page and each tensor
+//! on a multiple of 64 bytes, so the whole file serves as one device buffer and a weight is a [`Span`] of it. A
+//! matrix is stored row by row, each row padded with zeros to a multiple of [`BLOCK`] columns.
+//!
+//! A typed weight ([`Q4_0`], [`F16`], ...) is the spans of one matrix; that is what kernels are called with, so a
+//! weight in the wrong format does not compile.
+
+use super::device::{Buffer, Span};
+use super::failure::Failure;
+use memmap2::{Advice, Mmap};
+use safetensors::{Dtype, SafeTensors};
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Columns that a row of a matrix is padded to, and that share one scale in quantised formats.
+pub const BLOCK: usize = 32;
+
+/// What every tensor's offset in the file is a multiple of.
+const ALIGNMENT: usize = 64;
+
+/// A mapped weight file.
+pub struct WeightFile {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    tensors: HashMap<String, Tensor>,
+}
+
+struct Tensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl WeightFile {
+    /// Maps the file at `path` and reads its header.
+    pub fn open(path: &Path) -> Result<WeightFile, Failure> {
+        let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
+        let file = File::open(path).map_err(|error| trouble(format!("cannot be opened: {error}")))?;
+        // SAFETY: the program never writes the file. If another process cuts it short while it is mapped, reads
+        // fault; that is the known price of mapping, and the reason why weights are replaced by renaming.
+        let map =
+            unsafe { Mmap::map(&file) }.map_err(|error| trouble(format!("cannot be mapped: {error}")))?;
+        let (header, metadata) = SafeTensors::read_metadata(&map)
+            .map_err(|error| trouble(format!("is not a whole safetensors file: {error}")))?;
+        let start = 8 + header;
+        let tensors = metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, info)| {
+                let (first, end) = info.data_offsets;
+                let tensor = Tensor {
+                    dtype: info.dtype,
+                    shape: info.shape.clone(),
+                    offset: start + first,
+                    bytes: end - first,
+                };
+                (name, tensor)
+            })
+            .collect();
+        // Asking for the pages early is a courtesy; a system that refuses loses nothing but time.
+        let _ = map.advise(Advice::WillNeed);
+        Ok(WeightFile { path: path.to_path_buf(), map: Arc::new(map), tensors })
+    }
+
+    /// The file's bytes, shared with the devices that read them.
+    pub fn map(&self) -> Arc<Mmap> {
+        self.map.clone()
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The vector `name` of `width` numbers.
+    pub fn vector(&self, name: &str, width: usize) -> Result<Span<f32>, Failure> {
+        self.find(name, Dtype::F32, &[width])
+    }
+
+    fn find<T>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Span<T>, Failure> {
+        let trouble = |what: String| {
+            Failure::wrong(format!(
+                "{}: tensor `{name}` {what}; the program and its weights must come from one compilation",
+                self.path.display()
+            ))
+        };
+        let tensor = self.tensors.get(name).ok_or_else(|| trouble("is missing".to_owned()))?;
+        if tensor.dtype != dtype || tensor.shape != shape {
+            return Err(trouble(format!(
+                "is {:?} {:?}, and the program expects {dtype:?} {shape:?}",
+                tensor.dtype, tensor.shape
+            )));
+        }
+        if !tensor.offset.is_multiple_of(ALIGNMENT) {
+            return Err(trouble(format!(
+                "starts at byte {}, which is not a multiple of {ALIGNMENT}",
+                tensor.offset
+            )));
+        }
+        Ok(Span::new(Buffer::Weights, tensor.offset, tensor.bytes))
+    }
+}
+
+fn padded(columns: usize) -> usize {
+    columns.next_multiple_of(BLOCK)
+}
+
+/// A matrix of singles, `[rows, padded columns]`.
+#[derive(Clone, Copy, Debug)]
+pub struct F32 {
+    /// Row by row.
+    pub values: Span<f32>,
+}
+
+/// A matrix of halves, `[rows, padded columns]`.
+#[derive(Clone, Copy, Debug)]
+pub struct F16 {
+    /// Row by row.
+    pub values: Span<half::f16>,
+}
+
+/// A matrix of bfloats, `[rows, padded columns]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bf16 {
+    /// Row by row.
+    pub values: Span<half::bf16>,
+}
+
+/// A matrix of signed bytes, 32 to a scale: value = code * scale.
+#[derive(Clone, Copy, Debug)]
+pub struct Q8_0 {
+    /// `[rows, padded columns]`
+    pub codes: Span<i8>,
+    /// `[rows, padded columns / 32]`
+    pub scales: Span<half::f16>,
+}
+
+/// A matrix of nibbles, 32 to a scale: value = (code - 8) * scale. Byte j of a block's 16 holds columns j and j + 16.
+#[derive(Clone, Copy, Debug)]
+pub struct Q4_0 {
+    /// `[rows, padded columns / 2]`
+    pub codes: Span<u8>,
+    /// `[rows, padded columns / 32]`
+    pub scales: Span<half::f16>,
+}
+
+impl F32 {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<F32, Failure> {
+        Ok(F32 { values: file.find(name, Dtype::F32, &[rows, padded(columns)])? })
+    }
+}
+
+impl F16 {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<F16, Failure> {
+        Ok(F16 { values: file.find(name, Dtype::F16, &[rows, padded(columns)])? })
+    }
+}
+
+impl Bf16 {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Bf16, Failure> {
+        Ok(Bf16 { values: file.find(name, Dtype::BF16, &[rows, padded(columns)])? })
+    }
+}
+
+impl Q8_0 {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Q8_0, Failure> {
+        Ok(Q8_0 {
+            codes: file.find(&format!("{name}.codes"), Dtype::I8, &[rows, padded(columns)])?,
+            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, padded(columns) / BLOCK])?,
+        })
+    }
+}
+
+impl Q4_0 {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Q4_0, Failure> {
+        Ok(Q4_0 {
+            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, padded(columns) / 2])?,
+            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, padded(columns) / BLOCK])?,
+        })
+    }
+}

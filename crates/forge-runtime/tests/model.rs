@@ -1,0 +1,248 @@
+//! The tiny model end to end: weights mapped, passes run on the CPU device, logits against plain f64.
+
+use forge_runtime as runtime;
+use runtime::cpu::CpuDevice;
+use runtime::cpu::level::Level;
+use runtime::device::{Binding, Kernel, Pass};
+use runtime::engine::{Engine, Row, Want};
+use runtime::failure::Failure;
+use runtime::golden::Golden;
+use runtime::model::Model;
+use runtime::recorder::Recorder;
+use runtime::weights::WeightFile;
+use serde_json::json;
+use support::reference::Reference;
+use tempfile::TempDir;
+
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/kernels.rs"]
+mod kernels;
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/model.rs"]
+mod model;
+mod support;
+use model::Tiny;
+
+fn weights(folder: &TempDir) -> WeightFile {
+    let path = folder.path().join("weights.safetensors");
+    Reference::new().write_weights(&path);
+    WeightFile::open(&path).unwrap()
+}
+
+fn engine(level: Level, threads: usize, context: u32, slots: u32) -> Engine<Tiny, CpuDevice> {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = weights(&folder);
+    let tiny = Tiny::new(&weights, context, slots).unwrap();
+    let device = CpuDevice::new(&weights, tiny.layout(), Some(threads)).unwrap().with_level(level);
+    Engine::new(tiny, device, context, slots)
+}
+
+fn close(got: &[f32], wanted: &[f64]) {
+    let deviation = (wanted.iter().map(|v| v * v).sum::<f64>() / wanted.len() as f64).sqrt();
+    for (got, wanted) in got.iter().zip(wanted) {
+        // The cache's rounding to halves is in both; a tie that f32 breaks otherwise costs one unit of a half.
+        assert!((f64::from(*got) - wanted).abs() < 5e-4 * deviation, "{got} is not {wanted}");
+    }
+}
+
+const IDS: [u32; 21] = [3, 49, 1, 7, 7, 7, 0, 12, 30, 31, 5, 6, 44, 2, 9, 10, 11, 13, 28, 41, 17];
+
+#[test]
+fn logits_are_the_references_however_ids_are_fed() {
+    let wanted = Reference::new().logits(&IDS);
+    for (number, level) in Level::available().into_iter().enumerate() {
+        for chunks in [vec![21], vec![1; 21], vec![8, 1, 12], vec![3, 18]] {
+            let mut engine = engine(level, number + 1, 21, 1);
+            let mut start = 0;
+            for count in chunks {
+                let logits = engine.feed(0, &IDS[start..start + count], Want::AllLogits).unwrap().logits;
+                assert_eq!(logits.len(), count);
+                for (row, got) in logits.iter().enumerate() {
+                    close(got, &wanted[start + row]);
+                }
+                start += count;
+            }
+        }
+    }
+}
+
+#[test]
+fn slots_do_not_see_each_other() {
+    let mut engine = engine(Level::available()[0], 2, 30, 3);
+    let reference = Reference::new();
+    engine.feed(2, &IDS[..9], Want::Nothing).unwrap();
+    engine.feed(0, &IDS[9..12], Want::Nothing).unwrap();
+    assert_eq!((engine.length(0), engine.length(1), engine.length(2)), (3, 0, 9));
+    // One pass with rows of all three slots.
+    let rows = [(2, 9, 4), (0, 3, 5), (0, 4, 6), (1, 0, 7)];
+    let rows: Vec<Row> = rows.iter().map(|&(slot, position, id)| Row { id, slot, position }).collect();
+    let logits = engine.submit(&rows, &[3, 0, 2], true).unwrap().logits;
+    let texts: [Vec<u32>; 3] = [vec![7], [&IDS[..9], &[4]].concat(), [&IDS[9..12], &[5, 6]].concat()];
+    for (got, ids) in logits.iter().zip(&texts) {
+        close(got, reference.logits(ids).last().unwrap());
+    }
+    // Slot 0 from an earlier position on.
+    engine.truncate(0, 2);
+    let logits = engine.feed(0, &[40], Want::Logits).unwrap().logits;
+    close(&logits[0], reference.logits(&[&IDS[9..11], &[40]].concat()).last().unwrap());
+}
+
+#[test]
+fn greedy_ids_are_the_references() {
+    let wanted = Reference::new().greedy(&IDS[..4], 12);
+    let mut engine = engine(Level::available()[0], 2, 20, 1);
+    let mut next = engine.feed(0, &IDS[..4], Want::Next).unwrap().next.unwrap();
+    let mut got = vec![next];
+    for _ in 1..12 {
+        next = engine.feed(0, &[next], Want::Next).unwrap().next.unwrap();
+        got.push(next);
+    }
+    assert_eq!(got, wanted);
+}
+
+#[test]
+fn what_cannot_be_fed_is_refused() {
+    let mut engine = engine(Level::available()[0], 1, 6, 2);
+    for (slot, ids, part) in [
+        (0, &[1, 50][..], "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
+        (0, &[], "no ids"),
+        (0, &[1; 7], "7 positions do not fit a context of 6; tiny can be run with --context up to 64"),
+        (2, &[1], "slot 2 of 2"),
+    ] {
+        match engine.feed(slot, ids, Want::Next) {
+            Err(Failure::Misuse(message)) => assert!(message.contains(part), "{message}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    engine.feed(1, &[1; 6], Want::Nothing).unwrap();
+    assert!(engine.feed(1, &[1], Want::Nothing).is_err());
+    assert!(engine.feed(0, &[1; 6], Want::Nothing).is_ok());
+}
+
+#[test]
+fn golden_sequences_are_measured_in_standard_deviations() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("golden.json");
+    let mut engine = engine(Level::available()[0], 2, 19, 1);
+    for error in [0.0, 0.25] {
+        Reference::new().write_golden(&path, error);
+        let golden = Golden::read(&path).unwrap();
+        assert_eq!(golden.longest(), 19);
+        for sequence in &golden.sequences {
+            let distance = sequence.measure(&mut engine).unwrap();
+            assert!((distance.worst - error).abs() < 5e-4, "{distance:?}");
+            assert!(error == 0.0 || distance.at == 13);
+        }
+    }
+    let sequence = &Golden::read(&path).unwrap().sequences[0];
+    assert_eq!(sequence.distance(&[f32::NAN; 50]).unwrap().worst, f64::INFINITY);
+    assert!(sequence.distance(&[0.0; 49]).is_err());
+}
+
+/// Counts what a pass does.
+struct Counter {
+    dispatches: u32,
+    barriers: u32,
+}
+
+impl Pass for Counter {
+    fn dispatch(&mut self, _: &'static Kernel, _: &[Binding], _: &[u32], _: [u32; 3]) {
+        self.dispatches += 1;
+    }
+
+    fn barrier(&mut self) {
+        self.barriers += 1;
+    }
+}
+
+#[test]
+fn a_recording_holds_what_the_device_was_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = weights(&folder);
+    let tiny = Tiny::new(&weights, 16, 1).unwrap();
+    let mut counter = Counter { dispatches: 0, barriers: 0 };
+    tiny.forward(&mut counter, 1, 1);
+    tiny.head(&mut counter, 1);
+    let cost = Tiny::INFO.decode;
+    assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
+
+    let recorder = Recorder::new(weights.bytes(), tiny.layout());
+    let mut engine = Engine::new(tiny, recorder, 16, 1);
+    engine.feed(0, &[3, 4, 5], Want::Nothing).unwrap();
+    engine.device().label(0, "the first three");
+    let fed = engine.feed(0, &[6], Want::Logits).unwrap();
+    assert_eq!(fed.logits, [vec![0.0; 50]]);
+    engine.device().explain_read(json!({ "logits": { "sequence": 0, "position": 3 } }));
+    let recording = engine.into_device().finish();
+    assert_eq!(recording["buffers"]["weights"]["bytes"], weights.bytes());
+    let passes = recording["passes"].as_array().unwrap();
+    assert_eq!(passes.len(), 2);
+    assert_eq!(passes[0]["label"], "the first three");
+    assert_eq!(passes[0]["reads"], json!([]));
+    assert_eq!(passes[0]["writes"][0], json!({ "buffer": "rows", "offset": 0, "words": [3, 4, 5] }));
+    assert_eq!(passes[1]["writes"][2]["words"], json!([3]));
+    assert_eq!(
+        passes[1]["reads"],
+        json!([{ "buffer": "scratch", "offset": 11520, "bytes": 200,
+                 "what": { "logits": { "sequence": 0, "position": 3 } } }])
+    );
+    let commands = passes[1]["commands"].as_array().unwrap();
+    assert_eq!(commands.len() as u32, counter.dispatches + counter.barriers);
+    assert_eq!(commands[1], json!({ "barrier": {} }));
+    let embed = &commands[0]["dispatch"];
+    assert_eq!(embed["kernel"], "embed");
+    assert_eq!(
+        (&embed["scalars"], &embed["groups"], &embed["threads"]),
+        (&json!([1]), &json!([1, 1, 1]), &json!(64))
+    );
+    assert_eq!(
+        embed["bindings"][3],
+        json!({ "buffer": "scratch", "offset": 0, "bytes": 1280, "written": true })
+    );
+    assert_eq!(embed["bindings"][0]["buffer"], "weights");
+}
+
+#[test]
+fn a_weight_file_that_does_not_fit_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let open = || match WeightFile::open(&path) {
+        Err(failure) => failure.to_string(),
+        Ok(file) => match Tiny::new(&file, 8, 1) {
+            Err(failure) => failure.to_string(),
+            Ok(_) => "nothing wrong".to_owned(),
+        },
+    };
+    assert!(open().contains("weights.safetensors: cannot be opened"), "{}", open());
+    Reference::new().write_weights(&path);
+    assert_eq!(open(), "nothing wrong");
+    let whole = std::fs::read(&path).unwrap();
+    let header = |from: &str, to: &str| {
+        let text = String::from_utf8(whole[8..16384].to_vec()).unwrap();
+        assert!(text.contains(from) && from.len() == to.len());
+        [&whole[..8], text.replacen(from, to, 1).as_bytes(), &whole[16384..]].concat()
+    };
+    for (bytes, part) in [
+        (whole[..whole.len() - 1].to_vec(), "is not a whole safetensors file"),
+        (whole[..20].to_vec(), "is not a whole safetensors file"),
+        (Vec::new(), "weights.safetensors: "),
+        (header("layers.1.down.codes", "layers.1.down.codex"), "tensor `layers.1.down.codes` is missing"),
+        (
+            header(r#""layers.0.qkv.codes":{"dtype":"U8""#, r#""layers.0.qkv.codes":{"dtype":"I8""#),
+            "tensor `layers.0.qkv.codes` is I8 [80, 32], and the program expects U8 [80, 32]",
+        ),
+        (
+            header("\"shape\":[50, 64]", "\"shape\":[64, 50]"),
+            "tensor `embed.codes` is I8 [64, 50], and the program expects I8 [50, 64]",
+        ),
+        (
+            [&(16384_u64 - 9).to_le_bytes(), &whole[8..16383], &whole[16384..]].concat(),
+            "is not a multiple of 64",
+        ),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let message = open();
+        assert!(message.contains(part), "{part}: {message}");
+        assert!(message.contains("weights.safetensors"), "{message}");
+    }
+}

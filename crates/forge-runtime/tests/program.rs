@@ -1,0 +1,266 @@
+//! The tiny model as a program: every command, what it prints and how it ends.
+
+mod support;
+
+use serde_json::Value;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use support::reference::{Reference, write_tokenizer};
+use tempfile::TempDir;
+
+/// A directory as the compiler leaves it.
+fn directory(error: f64) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = Reference::new();
+    reference.write_weights(&folder.path().join("weights.safetensors"));
+    reference.write_golden(&folder.path().join("golden.json"), error);
+    write_tokenizer(&folder.path().join("tokenizer.json"));
+    folder
+}
+
+fn program(folder: &TempDir, line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiny-model"));
+    command.args(line.split_whitespace()).arg("--model-dir").arg(folder.path());
+    command.env_remove("FORGE_CPU");
+    command
+}
+
+fn run(folder: &TempDir, line: &str) -> Output {
+    program(folder, line).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs a command that has to end well, and gives the JSON it prints.
+fn json(folder: &TempDir, line: &str) -> Value {
+    let output = run(folder, line);
+    assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+    serde_json::from_str(&text(&output.stdout)).unwrap()
+}
+
+#[test]
+fn logits_are_json() {
+    let folder = directory(0.0);
+    let wanted = Reference::new().logits(&[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    let all = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --all --json --threads 2");
+    let last = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --device cpu");
+    assert_eq!(last["ids"].as_array().unwrap().len(), 10);
+    assert_eq!(all["logits"].as_array().unwrap().len(), 10);
+    for (row, wanted) in wanted.iter().enumerate() {
+        for (id, wanted) in wanted.iter().enumerate() {
+            assert!((all["logits"][row][id].as_f64().unwrap() - wanted).abs() < 3e-3);
+        }
+    }
+    for (id, wanted) in wanted[9].iter().enumerate() {
+        assert!((last["logits"][id].as_f64().unwrap() - wanted).abs() < 3e-3);
+    }
+}
+
+#[test]
+fn generate_continues_ids_and_text() {
+    let folder = directory(0.0);
+    let prompt = [1, 5, 6, 7];
+    let ids = Reference::new().greedy(&prompt, 12);
+    let words: Vec<String> = ids.iter().map(|id| format!("w{id}")).collect();
+    assert!(ids.iter().all(|&id| id > 2), "the test wants ids that are words: {ids:?}");
+    let line = "generate --temperature 0 -n 12 --json";
+    let by_text = {
+        let mut command = program(&folder, line);
+        let output = command.args(["-p", "w5 w6 w7"]).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let by_ids = json(&folder, &format!("{line} --ids 1,5,6,7"));
+    for result in [&by_text, &by_ids] {
+        assert_eq!(result["ids"], serde_json::json!(ids));
+        assert_eq!(result["text"], words.join(" "));
+        assert_eq!(result["end"], "length");
+        assert_eq!(result["timings"]["prompt_tokens"], 4);
+        assert_eq!(result["timings"]["tokens"], 12);
+    }
+    // Streamed, from standard input, ended by a stop string that lies across ids.
+    let mut command = program(&folder, "generate -p - --temperature 0 -n 12");
+    command.args(["--stop", &format!("{} {}", words[4], words[5])]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"w5 w6 w7").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), format!("{} \n", words[..4].join(" ")));
+    let stats = text(&output.stderr);
+    assert!(stats.contains("prompt 4 tokens") && stats.contains("stop string"), "{stats}");
+    // Without a tokenizer, ids are all there is.
+    std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    let output = run(&folder, "generate --ids 1,5,6,7 --temperature 0 -n 3");
+    assert_eq!(text(&output.stdout), format!("{} {} {} \n", ids[0], ids[1], ids[2]));
+}
+
+#[test]
+fn generate_ends_where_it_must() {
+    let folder = directory(0.0);
+    let full = json(&folder, "generate --ids 3,4 --temperature 0 -n 100 --context 10 --ignore-eos --json");
+    assert_eq!(full["end"], "context full");
+    // Eight ids fill positions 2 to 9; the ninth comes of the last of them.
+    assert_eq!(full["ids"].as_array().unwrap().len(), 9);
+    // The end of a text: sample until some seed gives id 2.
+    let ended = (0..200).find_map(|seed| {
+        let line = format!("generate --ids 3,4 --temperature 3 -n 40 --seed {seed} --json");
+        let result = json(&folder, &line);
+        (result["end"] == "end of text").then_some((seed, result))
+    });
+    let (seed, result) = ended.expect("one of 200 texts ends");
+    assert_eq!(result["ids"].as_array().unwrap().last().unwrap(), 2);
+    assert!(!result["text"].as_str().unwrap().contains("</s>"));
+    let line = format!("generate --ids 3,4 --temperature 3 -n 40 --seed {seed} --json");
+    assert_eq!(json(&folder, &line)["ids"], result["ids"]);
+    let longer = json(&folder, &format!("{line} --ignore-eos"));
+    assert_eq!(longer["ids"].as_array().unwrap().len(), 40);
+}
+
+#[test]
+fn verify_says_whether_the_device_computes_the_model() {
+    for (error, code) in [(0.0, 0), (0.25, 1)] {
+        let folder = directory(error);
+        let output = run(&folder, "verify --json");
+        assert_eq!(output.status.code(), Some(code));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(result["ok"], code == 0);
+        assert!((result["worst"].as_f64().unwrap() - error).abs() < 5e-4);
+        assert_eq!(result["sequences"].as_array().unwrap().len(), 4);
+        let output = run(&folder, "verify");
+        assert_eq!(output.status.code(), Some(code));
+        assert_eq!(text(&output.stdout).contains("TOO FAR"), code == 1);
+    }
+}
+
+#[test]
+fn info_counts_memory_to_the_byte() {
+    let folder = directory(0.0);
+    let weights = std::fs::metadata(folder.path().join("weights.safetensors")).unwrap().len();
+    let info = json(&folder, "info --json --context 32 --slots 2");
+    let memory = &info["memory"];
+    assert_eq!(memory["weights_bytes"], weights);
+    assert_eq!(memory["kv_bytes"], 2 * 32 * 160);
+    let arena = memory["arena_bytes"].as_u64().unwrap();
+    assert_eq!(memory["total_bytes"], weights + 2 * 32 * 160 + arena);
+    assert_eq!((&memory["context"], &memory["slots"]), (&32.into(), &2.into()));
+    assert_eq!(info["model"], "tiny");
+    assert_eq!(info["decode"]["dispatches"], 22);
+    assert_eq!(info["decode"]["dispatches_per_layer"], serde_json::json!([9, 9]));
+    assert_eq!(info["formats"]["q8_0"], 19_400);
+    assert_eq!(info["kernels"].as_array().unwrap().len(), 12);
+    assert_eq!(json(&folder, "info --json")["memory"]["context"], 64);
+    let text = text(&run(&folder, "info").stdout);
+    assert!(text.contains("22 dispatches, 21 barriers"), "{text}");
+}
+
+#[test]
+fn bench_measures_prompts_and_generation() {
+    let folder = directory(0.0);
+    let result = json(&folder, "bench -p 4,20 -n 5 -r 2 --threads 1 --json");
+    assert_eq!(result["threads"], 1);
+    let tests: Vec<&str> =
+        result["results"].as_array().unwrap().iter().map(|result| result["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp4", "pp20", "tg5"]);
+    for result in result["results"].as_array().unwrap() {
+        assert_eq!(result["samples"].as_array().unwrap().len(), 2);
+        assert!(result["tokens_per_second"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn record_writes_every_pass_of_every_sequence() {
+    let folder = directory(0.0);
+    let file = folder.path().join("recording.json");
+    let ids: Vec<String> = (0..20).map(|i| i.to_string()).collect();
+    let line = format!("record --ids {} --chunks 20 --chunks 3,1 -o {}", ids.join(","), file.display());
+    let output = run(&folder, &line);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let recording: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let passes = recording["passes"].as_array().unwrap();
+    let labels: Vec<&str> = passes.iter().map(|pass| pass["label"].as_str().unwrap()).collect();
+    assert_eq!(
+        labels,
+        [
+            "sequence 0 rows 0..8",
+            "sequence 0 rows 8..16",
+            "sequence 0 rows 16..20",
+            "sequence 1 rows 0..3",
+            "sequence 1 rows 3..4"
+        ]
+    );
+    let reads: Vec<usize> = passes.iter().map(|pass| pass["reads"].as_array().unwrap().len()).collect();
+    assert_eq!(reads, [0, 0, 1, 0, 1]);
+    assert_eq!(
+        passes[2]["reads"][0]["what"],
+        serde_json::json!({ "logits": { "sequence": 0, "position": 19 } })
+    );
+    assert_eq!(
+        passes[4]["reads"][0]["what"],
+        serde_json::json!({ "logits": { "sequence": 1, "position": 3 } })
+    );
+}
+
+#[test]
+fn what_goes_wrong_is_said_and_counted() {
+    let folder = directory(0.0);
+    for (line, code, part) in [
+        ("generate", 2, "--prompt"),
+        ("generate --ids 3 --temperature -1", 2, ""),
+        ("generate --ids 3 --top-p 0", 2, "top-p is more than 0"),
+        ("generate --ids 3 --min-p 2", 2, "min-p is 0 to 1"),
+        ("generate --ids 3,50", 2, "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
+        ("generate --ids 3,4,5 --context 2", 2, "3 positions do not fit a context of 2"),
+        ("logits --ids 3 --context 65", 2, "compiled for contexts up to 64, and --context asks for 65"),
+        ("logits --ids 3 --device metal", 2, "no Metal on this machine"),
+        ("logits --ids 3 --device gpu", 2, "[possible values: auto, metal, cpu]"),
+        ("logits --ids 3 --contxt 4", 2, "--context"),
+        ("record --ids 3,4 --chunks 2,1 -o unwritten", 2, "takes 3 of 2 ids"),
+        ("record --ids 3,4 --chunks 2,x -o unwritten", 2, "expected numbers of rows"),
+        ("chat", 2, "unrecognized subcommand"),
+    ] {
+        if cfg!(target_vendor = "apple") && part.contains("Metal") {
+            continue;
+        }
+        let output = run(&folder, line);
+        assert_eq!(output.status.code(), Some(code), "{line}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), "", "{line}");
+    }
+    for (line, code, part) in
+        [("--help", 0, "generate"), ("--version", 0, "model"), ("generate --help", 0, "--top-k")]
+    {
+        let output = run(&folder, line);
+        assert_eq!(output.status.code(), Some(code), "{line}");
+        assert!(text(&output.stdout).contains(part), "{line}");
+        assert!(!text(&output.stdout).contains("record"), "{line}");
+    }
+    let output = program(&folder, "logits --ids 3").env("FORGE_CPU", "mmx").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("FORGE_CPU=mmx: this machine has"), "{}", text(&output.stderr));
+    for name in ["golden.json", "tokenizer.json", "weights.safetensors"] {
+        std::fs::write(folder.path().join(name), "no").unwrap();
+        for line in ["verify", "generate -p hello"] {
+            let output = run(&folder, line);
+            if name != "golden.json" || line == "verify" {
+                assert_eq!(output.status.code(), Some(1), "{name} {line}");
+                assert!(
+                    text(&output.stderr).contains(".json: ")
+                        || text(&output.stderr).contains(".safetensors: ")
+                );
+            }
+        }
+    }
+}
+
+/// Whoever reads the output may stop, and whoever waits may press Ctrl-C: neither is a failure.
+#[cfg(unix)]
+#[test]
+fn generate_can_be_cut_short() {
+    let folder = directory(0.0);
+    let line = "generate --ids 3 --temperature 1 --seed 1 -n 60 --context 64 --ignore-eos";
+    let mut child = program(&folder, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}

@@ -1,0 +1,247 @@
+//! What the tests share: numbers that look random, weight files, and one kernel run by itself.
+
+#![allow(dead_code, unreachable_pub)]
+
+pub mod reference;
+
+use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::{CpuDevice, Format};
+use forge_runtime::device::{Binding, Buffer, Device, Kernel, Span};
+use forge_runtime::model::Layout;
+use forge_runtime::weights::WeightFile;
+use half::{bf16, f16};
+use std::path::Path;
+
+/// Numbers that look random and are the same every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let x = self.0 ^ (self.0 >> 33);
+        x.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 16
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end as u64) as usize
+    }
+
+    /// Between -1 and 1.
+    pub fn number(&mut self) -> f32 {
+        (self.bits() & 0xff_ffff) as f32 / 8_388_608.0 - 1.0
+    }
+
+    pub fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+}
+
+/// A stored matrix: its planes as bytes, and what they mean, `[rows, columns]`.
+pub struct Matrix {
+    pub format: Format,
+    pub rows: usize,
+    pub columns: usize,
+    pub planes: Vec<Vec<u8>>,
+    pub values: Vec<f32>,
+}
+
+pub fn padded(columns: usize) -> usize {
+    columns.next_multiple_of(32)
+}
+
+/// A matrix of random codes, padded as the compiler pads. Values are at most about `size`.
+pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    let width = padded(columns);
+    let mut values = Vec::with_capacity(rows * columns);
+    let (mut first, mut scales) = (Vec::new(), Vec::new());
+    for _ in 0..rows {
+        for block in 0..width / 32 {
+            let scale = f16::from_f32(size * (0.25 + 0.75 * random.number().abs()) / 127.0 * 16.0);
+            let wide = f16::from_f32(scale.to_f32() / 16.0);
+            let mut nibbles = [0_u8; 16];
+            for i in 0..32 {
+                let inside = block * 32 + i < columns;
+                let x = if inside { random.number() * size } else { 0.0 };
+                let value = match format {
+                    Format::F32 => {
+                        first.extend(x.to_ne_bytes());
+                        x
+                    }
+                    Format::F16 => {
+                        first.extend(f16::from_f32(x).to_ne_bytes());
+                        f16::from_f32(x).to_f32()
+                    }
+                    Format::Bf16 => {
+                        first.extend(bf16::from_f32(x).to_ne_bytes());
+                        bf16::from_f32(x).to_f32()
+                    }
+                    Format::Q8_0 => {
+                        let code = if inside { random.below(255) as i32 - 127 } else { 0 };
+                        first.push(code as i8 as u8);
+                        code as f32 * wide.to_f32()
+                    }
+                    Format::Q4_0 => {
+                        let code = if inside { random.below(16) as u8 } else { 8 };
+                        nibbles[i % 16] |= code << (i / 16 * 4);
+                        (f32::from(code) - 8.0) * scale.to_f32()
+                    }
+                };
+                if inside {
+                    values.push(value);
+                }
+            }
+            match format {
+                Format::Q4_0 => {
+                    first.extend(nibbles);
+                    scales.extend(scale.to_ne_bytes());
+                }
+                Format::Q8_0 => scales.extend(wide.to_ne_bytes()),
+                _ => {}
+            }
+        }
+    }
+    let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
+    Matrix { format, rows, columns, planes, values }
+}
+
+/// Tensors for a weight file: name, safetensors' element type, shape, bytes.
+pub type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
+
+/// The tensors of a matrix.
+pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
+    let (rows, width) = (matrix.rows, padded(matrix.columns));
+    let planes: Vec<(String, &'static str, Vec<usize>)> = match matrix.format {
+        Format::F32 => vec![(name.into(), "F32", vec![rows, width])],
+        Format::F16 => vec![(name.into(), "F16", vec![rows, width])],
+        Format::Bf16 => vec![(name.into(), "BF16", vec![rows, width])],
+        Format::Q8_0 => vec![
+            (format!("{name}.codes"), "I8", vec![rows, width]),
+            (format!("{name}.scales"), "F16", vec![rows, width / 32]),
+        ],
+        Format::Q4_0 => vec![
+            (format!("{name}.codes"), "U8", vec![rows, width / 2]),
+            (format!("{name}.scales"), "F16", vec![rows, width / 32]),
+        ],
+    };
+    planes.into_iter().zip(&matrix.planes).map(|((n, d, s), bytes)| (n, d, s, bytes.clone())).collect()
+}
+
+pub fn vector(name: &str, values: &[f32]) -> Tensor {
+    (name.into(), "F32", vec![values.len()], bytes_of(values))
+}
+
+pub fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+/// Writes a weight file as the compiler does: data from a multiple of 16384, tensors on multiples of 64.
+pub fn write_weights(path: &Path, tensors: &[Tensor]) {
+    let mut entries = Vec::new();
+    let mut data: Vec<u8> = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let start = data.len();
+        data.extend(bytes);
+        entries.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{}]}}"#,
+            data.len()
+        ));
+        let gap = data.len().next_multiple_of(64) - data.len();
+        if gap > 0 {
+            let (start, number) = (data.len(), entries.len());
+            data.resize(start + gap, 0);
+            entries.push(format!(
+                r#""_padding.{number}":{{"dtype":"U8","shape":[{gap}],"data_offsets":[{start},{}]}}"#,
+                data.len()
+            ));
+        }
+    }
+    let mut header = format!("{{{}}}", entries.join(","));
+    while !(header.len() + 8).is_multiple_of(16384) {
+        header.push(' ');
+    }
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend(data);
+    std::fs::write(path, file).unwrap();
+}
+
+/// What a test gives a kernel for one of its buffers.
+pub enum Argument {
+    Bytes(Vec<u8>),
+    Words(Vec<u32>),
+    Numbers(Vec<f32>),
+    /// Written, and read back afterwards: so many bytes, beginning as these.
+    Output(Vec<u8>),
+}
+
+/// Runs one kernel by itself; gives the bytes of its outputs, in order.
+pub fn run_kernel(
+    kernel: &'static Kernel,
+    arguments: &[Argument],
+    scalars: &[u32],
+    level: Level,
+    threads: usize,
+) -> Vec<Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    write_weights(&path, &[vector("none", &[0.0])]);
+    let file = WeightFile::open(&path).unwrap();
+    // Each argument ends with a page of its own kind of garbage, so that reading past it shows.
+    let bytes: Vec<Vec<u8>> = arguments
+        .iter()
+        .map(|argument| match argument {
+            Argument::Bytes(bytes) | Argument::Output(bytes) => bytes.clone(),
+            Argument::Words(words) => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
+            Argument::Numbers(numbers) => bytes_of(numbers),
+        })
+        .collect();
+    let offsets: Vec<usize> = bytes
+        .iter()
+        .scan(0, |end, bytes| {
+            let offset = *end;
+            *end = (offset + bytes.len() + 256).next_multiple_of(64);
+            Some(offset)
+        })
+        .collect();
+    let size = offsets.last().unwrap() + bytes.last().unwrap().len();
+    let nothing = Span::new(Buffer::Rows, 0, 0);
+    let layout = Layout {
+        state_bytes: 0,
+        scratch_bytes: size,
+        rows_bytes: 0,
+        ids: nothing,
+        slots: nothing,
+        positions: nothing,
+        wanted: nothing,
+        logits: Span::new(Buffer::Scratch, 0, 0),
+        next: nothing,
+    };
+    let mut device = CpuDevice::new(&file, &layout, Some(threads)).unwrap().with_level(level);
+    device.write(Buffer::Scratch, 0, &vec![0xff; size]);
+    let mut bindings = Vec::new();
+    for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {
+        device.write(Buffer::Scratch, offset, bytes);
+        let written = matches!(argument, Argument::Output(_));
+        bindings.push(Binding { buffer: Buffer::Scratch, offset, bytes: bytes.len(), written });
+    }
+    device.run(&mut |pass| pass.dispatch(kernel, &bindings, scalars, [1, 1, 1])).unwrap();
+    let mut outputs = Vec::new();
+    for binding in bindings.iter().filter(|binding| binding.written) {
+        let mut read = vec![0; binding.bytes];
+        device.read(Buffer::Scratch, binding.offset, &mut read);
+        outputs.push(read);
+    }
+    outputs
+}
+
+pub fn numbers_of(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+pub fn words_of(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+pub fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}

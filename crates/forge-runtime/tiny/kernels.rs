@@ -1,0 +1,186 @@
+//! The kernels of the tiny model: what is made from each kernel's signature, and a typed function to dispatch it.
+
+use crate::runtime::cpu::{self, Activation, Epilogue, Format, Pairing, Rotation};
+use crate::runtime::device::{Kernel, Pass, Span};
+use crate::runtime::weights::{Q4_0, Q8_0};
+use half::f16;
+
+pub static ALL: &[&Kernel] = &[
+    &EMBED,
+    &NORM,
+    &FINAL_NORM,
+    &QKV,
+    &ROTATE_APPEND,
+    &ATTEND_SPLIT,
+    &ATTEND_JOIN,
+    &OUTPUT,
+    &GATE_UP,
+    &DOWN,
+    &HEAD,
+    &ARGMAX,
+];
+
+pub static EMBED: Kernel = Kernel {
+    name: "embed",
+    buffers: &["table_codes", "table_scales", "ids", "stream"],
+    threads: 64,
+    cpu: |call| cpu::embed(call, &cpu::Embed { format: Format::Q8_0, vocabulary: 50, width: 40 }),
+};
+
+pub fn embed(pass: &mut dyn Pass, table: Q8_0, ids: Span<u32>, stream: Span<f32>, rows: u32) {
+    let bindings = [table.codes.read(), table.scales.read(), ids.read(), stream.write()];
+    pass.dispatch(&EMBED, &bindings, &[rows], [rows, 1, 1]);
+}
+
+pub static NORM: Kernel = Kernel {
+    name: "norm",
+    buffers: &["x", "gain", "y"],
+    threads: 64,
+    cpu: |call| cpu::rms_norm(call, &cpu::RmsNorm { width: 40, epsilon: 1e-5, gather: false }),
+};
+
+pub fn norm(pass: &mut dyn Pass, x: Span<f32>, gain: Span<f32>, y: Span<f32>, rows: u32) {
+    pass.dispatch(&NORM, &[x.read(), gain.read(), y.write()], &[rows], [rows, 1, 1]);
+}
+
+pub static FINAL_NORM: Kernel = Kernel {
+    name: "final_norm",
+    buffers: &["x", "gain", "wanted", "y"],
+    threads: 64,
+    cpu: |call| cpu::rms_norm(call, &cpu::RmsNorm { width: 40, epsilon: 1e-5, gather: true }),
+};
+
+pub fn final_norm(
+    pass: &mut dyn Pass,
+    x: Span<f32>,
+    gain: Span<f32>,
+    wanted: Span<u32>,
+    y: Span<f32>,
+    rows: u32,
+) {
+    let bindings = [x.read(), gain.read(), wanted.read(), y.write()];
+    pass.dispatch(&FINAL_NORM, &bindings, &[rows], [rows, 1, 1]);
+}
+
+macro_rules! project {
+    ($name:ident, $kernel:ident, $weight:ty, $format:ident, $outputs:literal, $inputs:literal, $epilogue:expr) => {
+        pub static $kernel: Kernel = Kernel {
+            name: stringify!($name),
+            buffers: &["weight_codes", "weight_scales", "x", "y"],
+            threads: 64,
+            cpu: |call| {
+                cpu::project(
+                    call,
+                    &cpu::Project {
+                        format: Format::$format,
+                        outputs: $outputs,
+                        inputs: $inputs,
+                        bias: false,
+                        epilogue: $epilogue,
+                    },
+                )
+            },
+        };
+
+        pub fn $name(pass: &mut dyn Pass, weight: $weight, x: Span<f32>, y: Span<f32>, rows: u32) {
+            let bindings = [weight.codes.read(), weight.scales.read(), x.read(), y.write()];
+            pass.dispatch(&$kernel, &bindings, &[rows], [$outputs, rows, 1]);
+        }
+    };
+}
+
+project!(qkv, QKV, Q4_0, Q4_0, 80, 40, Epilogue::Store);
+project!(output, OUTPUT, Q8_0, Q8_0, 40, 40, Epilogue::Add);
+project!(gate_up, GATE_UP, Q8_0, Q8_0, 48, 40, Epilogue::Gate(Activation::Silu));
+project!(down, DOWN, Q8_0, Q8_0, 40, 24, Epilogue::Add);
+project!(head, HEAD, Q8_0, Q8_0, 50, 40, Epilogue::Store);
+
+pub const FREQUENCIES: [f32; 5] = [1.0, 0.158_489_3, 0.025_118_864, 0.003_981_071_7, 0.000_630_957_36];
+
+pub static ROTATE_APPEND: Kernel = Kernel {
+    name: "rotate_append",
+    buffers: &["qkv", "slots", "positions", "q", "keys", "values"],
+    threads: 64,
+    cpu: |call| {
+        cpu::rotate_append(
+            call,
+            &cpu::RotateAppend {
+                query_heads: 4,
+                key_heads: 2,
+                width: 10,
+                cache: Format::F16,
+                rotation: Rotation { frequencies: &FREQUENCIES, pairing: Pairing::Half, magnitude: 1.0 },
+            },
+        )
+    },
+};
+
+pub fn rotate_append(
+    pass: &mut dyn Pass,
+    qkv: Span<f32>,
+    slots: Span<u32>,
+    positions: Span<u32>,
+    q: Span<f32>,
+    keys: Span<f16>,
+    values: Span<f16>,
+    rows: u32,
+    context: u32,
+) {
+    let bindings = [qkv.read(), slots.read(), positions.read(), q.write(), keys.write(), values.write()];
+    pass.dispatch(&ROTATE_APPEND, &bindings, &[rows, context], [rows, 1, 1]);
+}
+
+pub static ATTEND_SPLIT: Kernel = Kernel {
+    name: "attend_split",
+    buffers: &["q", "keys", "values", "slots", "positions", "partials", "heads"],
+    threads: 64,
+    cpu: |call| {
+        let scale = 0.316_227_76;
+        let shape = cpu::Attend { query_heads: 4, key_heads: 2, width: 10, cache: Format::F16, scale };
+        cpu::attend(call, &shape)
+    },
+};
+
+pub static ATTEND_JOIN: Kernel = Kernel {
+    name: "attend_join",
+    buffers: &["partials", "heads"],
+    threads: 64,
+    cpu: |call| cpu::attend_join(call, &cpu::AttendJoin { query_heads: 4, width: 10 }),
+};
+
+pub fn attend(
+    pass: &mut dyn Pass,
+    q: Span<f32>,
+    keys: Span<f16>,
+    values: Span<f16>,
+    slots: Span<u32>,
+    positions: Span<u32>,
+    partials: Span<f32>,
+    heads: Span<f32>,
+    rows: u32,
+    context: u32,
+) {
+    let bindings = [
+        q.read(),
+        keys.read(),
+        values.read(),
+        slots.read(),
+        positions.read(),
+        partials.write(),
+        heads.write(),
+    ];
+    pass.dispatch(&ATTEND_SPLIT, &bindings, &[rows, context, 2], [2, 2, rows]);
+    pass.barrier();
+    pass.dispatch(&ATTEND_JOIN, &[partials.read(), heads.write()], &[rows, 2], [4, rows, 1]);
+}
+
+pub static ARGMAX: Kernel = Kernel {
+    name: "argmax",
+    buffers: &["logits", "ids"],
+    threads: 64,
+    cpu: |call| cpu::argmax(call, &cpu::Argmax { vocabulary: 50 }),
+};
+
+pub fn argmax(pass: &mut dyn Pass, logits: Span<f32>, ids: Span<u32>, rows: u32) {
+    pass.dispatch(&ARGMAX, &[logits.read(), ids.write()], &[rows], [rows, 1, 1]);
+}

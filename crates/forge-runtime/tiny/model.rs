@@ -1,0 +1,151 @@
+//! The tiny model: 2 layers · hidden 40 · 4 query heads over 2 key/value heads of 10 · feed-forward 24 · vocabulary 50.
+
+use crate::kernels;
+use crate::runtime::device::{Buffer, Pass, Span};
+use crate::runtime::failure::Failure;
+use crate::runtime::model::{Arena, Cost, Info, Layout, Model};
+use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
+use half::f16;
+
+// ── Shape ──────────────────────────────────────────────────────────────────────────────────────
+pub const LAYERS: usize = 2;
+pub const HIDDEN: usize = 40;
+pub const QUERY_HEADS: usize = 4;
+pub const KEY_HEADS: usize = 2;
+pub const HEAD: usize = 10;
+pub const INNER: usize = 24;
+pub const VOCABULARY: usize = 50;
+const CHUNK: usize = 8;
+const HEAD_ROWS: usize = 4;
+
+// ── Weights ────────────────────────────────────────────────────────────────────────────────────
+pub struct Layer {
+    attention_gain: Span<f32>, // [40]
+    qkv: Q4_0,                 // [80, 40]
+    output: Q8_0,              // [40, 40]
+    mlp_gain: Span<f32>,       // [40]
+    gate_up: Q8_0,             // [48, 40]
+    down: Q8_0,                // [40, 24]
+}
+
+// ── State ──────────────────────────────────────────────────────────────────────────────────────
+struct Cache {
+    keys: Span<f16>,   // [slot, kv head, position, 10]
+    values: Span<f16>, // the same
+}
+
+// ── Scratch ────────────────────────────────────────────────────────────────────────────────────
+const STREAM: Span<f32> = Span::new(Buffer::Scratch, 0, CHUNK * HIDDEN * 4);
+const NORMED: Span<f32> = Span::new(Buffer::Scratch, 1280, CHUNK * HIDDEN * 4);
+const QKV: Span<f32> = Span::new(Buffer::Scratch, 2560, CHUNK * 80 * 4);
+const Q: Span<f32> = Span::new(Buffer::Scratch, 5120, CHUNK * 40 * 4);
+const HEADS: Span<f32> = Span::new(Buffer::Scratch, 6400, CHUNK * 40 * 4);
+const INNER_ROWS: Span<f32> = Span::new(Buffer::Scratch, 7680, CHUNK * INNER * 4);
+const PARTIALS: Span<f32> = Span::new(Buffer::Scratch, 8448, CHUNK * QUERY_HEADS * 2 * 12 * 4);
+const LOGITS: Span<f32> = Span::new(Buffer::Scratch, 11520, HEAD_ROWS * VOCABULARY * 4);
+const NEXT: Span<u32> = Span::new(Buffer::Scratch, 12320, HEAD_ROWS * 4);
+const SCRATCH_BYTES: usize = 12336;
+
+pub struct Tiny {
+    embed: Q8_0, // [50, 40]
+    layers: Vec<Layer>,
+    final_gain: Span<f32>, // [40]
+    head: Q8_0,            // [50, 40]
+    caches: Vec<Cache>,
+    context: u32,
+    layout: Layout,
+}
+
+impl Model for Tiny {
+    const INFO: Info = Info {
+        name: "tiny",
+        architecture: "TinyForCausalLM",
+        parameters: 18_400,
+        vocabulary: VOCABULARY as u32,
+        hidden: HIDDEN as u32,
+        layers: LAYERS as u32,
+        context: 64,
+        chunk: CHUNK as u32,
+        head_rows: HEAD_ROWS as u32,
+        begin: Some(1),
+        end: &[2],
+        formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],
+        cache: "f16",
+        state_bytes_per_position: 160,
+        decode: Cost { dispatches: 22, barriers: 21, bytes_read: 22_560, dispatches_per_layer: &[9, 9] },
+        prefill: Cost { dispatches: 22, barriers: 21, bytes_read: 22_560, dispatches_per_layer: &[9, 9] },
+    };
+
+    fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Tiny, Failure> {
+        let mut layers = Vec::new();
+        for i in 0..LAYERS {
+            layers.push(Layer {
+                attention_gain: weights.vector(&format!("layers.{i}.attention_gain"), HIDDEN)?,
+                qkv: Q4_0::find(weights, &format!("layers.{i}.qkv"), 80, HIDDEN)?,
+                output: Q8_0::find(weights, &format!("layers.{i}.output"), HIDDEN, 40)?,
+                mlp_gain: weights.vector(&format!("layers.{i}.mlp_gain"), HIDDEN)?,
+                gate_up: Q8_0::find(weights, &format!("layers.{i}.gate_up"), 2 * INNER, HIDDEN)?,
+                down: Q8_0::find(weights, &format!("layers.{i}.down"), HIDDEN, INNER)?,
+            });
+        }
+        let mut state = Arena::new(Buffer::State);
+        let cached = slots as usize * KEY_HEADS * context as usize * HEAD;
+        let caches =
+            (0..LAYERS).map(|_| Cache { keys: state.take(cached), values: state.take(cached) }).collect();
+        Ok(Tiny {
+            embed: Q8_0::find(weights, "embed", VOCABULARY, HIDDEN)?,
+            layers,
+            final_gain: weights.vector("final_gain", HIDDEN)?,
+            head: Q8_0::find(weights, "head", VOCABULARY, HIDDEN)?,
+            caches,
+            context,
+            layout: Layout::new(&Self::INFO, state.bytes(), SCRATCH_BYTES, LOGITS, NEXT),
+        })
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn forward(&self, pass: &mut dyn Pass, rows: u32, _longest: u32) {
+        kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
+        for (i, (layer, cache)) in self.layers.iter().zip(&self.caches).enumerate() {
+            pass.group(&format!("layer {i}"));
+            self.layer(pass, layer, cache, rows);
+        }
+    }
+
+    fn head(&self, pass: &mut dyn Pass, wanted: u32) {
+        pass.barrier();
+        pass.group("head");
+        kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
+        pass.barrier();
+        kernels::head(pass, self.head, NORMED, LOGITS, wanted);
+        pass.barrier();
+        kernels::argmax(pass, LOGITS, NEXT, wanted);
+    }
+}
+
+impl Tiny {
+    /// One layer, 9 dispatches.
+    fn layer(&self, pass: &mut dyn Pass, layer: &Layer, cache: &Cache, rows: u32) {
+        let Layout { slots, positions, .. } = self.layout;
+        pass.barrier();
+        kernels::norm(pass, STREAM, layer.attention_gain, NORMED, rows);
+        pass.barrier();
+        kernels::qkv(pass, layer.qkv, NORMED, QKV, rows);
+        pass.barrier();
+        kernels::rotate_append(pass, QKV, slots, positions, Q, cache.keys, cache.values, rows, self.context);
+        pass.barrier();
+        let Cache { keys, values } = *cache;
+        kernels::attend(pass, Q, keys, values, slots, positions, PARTIALS, HEADS, rows, self.context);
+        pass.barrier();
+        kernels::output(pass, layer.output, HEADS, STREAM, rows);
+        pass.barrier();
+        kernels::norm(pass, STREAM, layer.mlp_gain, NORMED, rows);
+        pass.barrier();
+        kernels::gate_up(pass, layer.gate_up, NORMED, INNER_ROWS, rows);
+        pass.barrier();
+        kernels::down(pass, layer.down, INNER_ROWS, STREAM, rows);
+    }
+}

@@ -1,0 +1,144 @@
+//! Where every tensor of a weight file lies: computed from the plan alone, before a number is read.
+
+use crate::codec::plane_bytes;
+use forge_ir::{BLOCK, Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement};
+use std::collections::BTreeSet;
+
+/// The data begins at a multiple of this, the largest page of the machines that map the file.
+pub const PAGE: u64 = 16384;
+
+/// Every tensor begins at a multiple of this.
+pub const ALIGNMENT: u64 = 64;
+
+/// The places of all tensors.
+#[derive(Debug)]
+pub(crate) struct FileLayout {
+    /// The first bytes of the file, up to the data.
+    pub(crate) header: Vec<u8>,
+    /// For every packed weight of the plan, in its order.
+    pub(crate) weights: Vec<Place>,
+    /// Length of the file.
+    pub(crate) bytes: u64,
+}
+
+/// The place of one packed weight.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    /// Where each plane begins in the file, and how long it is. A second plane of length 0 is none.
+    pub(crate) planes: [(u64, u64); 2],
+    /// Bytes of padding before each plane.
+    pub(crate) padding: [u64; 2],
+}
+
+impl FileLayout {
+    /// Lays out a plan's weights in its order; refuses a plan that does not fit the graph.
+    pub(crate) fn new(graph: &Graph, plan: &[Packed]) -> Result<FileLayout, Diagnostic> {
+        check(graph, plan)?;
+        let mut entries: Vec<String> = vec![metadata()];
+        let mut weights = Vec::new();
+        let (mut end, mut paddings) = (0_u64, 0);
+        for packed in plan {
+            let mut place = Place::default();
+            let rows = if packed.shape.len() == 2 { packed.shape[0] } else { 1 };
+            for (index, plane) in packed.format.planes().iter().enumerate() {
+                let start = end.next_multiple_of(ALIGNMENT);
+                if start > end {
+                    entries.push(entry(&format!("_padding.{paddings}"), "U8", &[start - end], end, start));
+                    paddings += 1;
+                }
+                let shape = plane_shape(packed, plane);
+                let bytes = shape.iter().product::<u64>() * plane.element.bytes() as u64;
+                debug_assert!(
+                    packed.shape.len() == 1
+                        || bytes == (rows * plane_bytes(packed.format, packed.shape[1])[index]) as u64
+                );
+                place.padding[index] = start - end;
+                end = start + bytes;
+                let name = plane_name(packed, plane);
+                entries.push(entry(&name, element_name(plane.element), &shape, start, end));
+                place.planes[index] = (start, bytes);
+            }
+            weights.push(place);
+        }
+        let json = format!("{{{}}}", entries.join(","));
+        let start = (8 + json.len() as u64).next_multiple_of(PAGE);
+        let mut header = (start - 8).to_le_bytes().to_vec();
+        header.extend_from_slice(json.as_bytes());
+        header.resize(start as usize, b' ');
+        for plane in weights.iter_mut().flat_map(|place| &mut place.planes) {
+            plane.0 += start;
+        }
+        Ok(FileLayout { header, weights, bytes: start + end })
+    }
+}
+
+fn metadata() -> String {
+    format!(r#""__metadata__":{{"format":"forge","version":{:?}}}"#, env!("CARGO_PKG_VERSION"))
+}
+
+fn entry(name: &str, element: &str, shape: &[u64], start: u64, end: u64) -> String {
+    let name = serde_json::Value::from(name);
+    format!(r#"{name}:{{"dtype":"{element}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#)
+}
+
+fn element_name(element: PlaneElement) -> &'static str {
+    match element {
+        PlaneElement::F32 => "F32",
+        PlaneElement::F16 => "F16",
+        PlaneElement::Bf16 => "BF16",
+        PlaneElement::I8 => "I8",
+        PlaneElement::U8 => "U8",
+    }
+}
+
+/// The tensor of a plane: `layers.0.qkv`, `layers.0.qkv.codes`.
+fn plane_name(packed: &Packed, plane: &Plane) -> String {
+    match plane.name {
+        "values" => packed.name.clone(),
+        plane => format!("{}.{plane}", packed.name),
+    }
+}
+
+fn plane_shape(packed: &Packed, plane: &Plane) -> Vec<u64> {
+    match packed.shape[..] {
+        [rows, columns] => vec![rows as u64, (columns.div_ceil(BLOCK) * plane.per_block) as u64],
+        _ => packed.shape.iter().map(|width| *width as u64).collect(),
+    }
+}
+
+/// Refuses a plan whose weights are not made of the graph's in the way it says.
+fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
+    let mut names = BTreeSet::new();
+    for packed in plan {
+        let fail = |why: &str| {
+            Err(Diagnostic::new("F0601", format!("the weight {} cannot be packed: {why}", packed.name)))
+        };
+        let parts: Option<Vec<_>> = packed.parts.iter().map(|id| graph.weights.get(id.0)).collect();
+        let parts = match parts {
+            Some(parts) if !parts.is_empty() => parts,
+            _ => return fail("it has no parts, or one that does not exist"),
+        };
+        let is_vector = packed.shape.len() == 1;
+        let columns = packed.shape.last().copied().unwrap_or(0);
+        let along: usize = parts.iter().map(|part| part.shape[0]).sum();
+        if is_vector && packed.format != Format::F32 {
+            return fail("vectors are stored as f32");
+        }
+        if parts.iter().any(|part| part.shape.len() != packed.shape.len())
+            || packed.shape.first() != Some(&along)
+            || !is_vector && parts.iter().any(|part| part.columns() != columns)
+            || columns == 0
+        {
+            return fail("its shape is not that of its parts");
+        }
+        if packed.layout == Layout::Alternate && parts.iter().any(|part| part.shape != parts[0].shape) {
+            return fail("parts of different shapes cannot alternate");
+        }
+        for plane in packed.format.planes() {
+            if !names.insert(plane_name(packed, plane)) || packed.name.starts_with('_') {
+                return fail("its name is taken");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Reads a weight file back as the weights it was packed from.
+
+use crate::codec::{decode_row, plane_bytes};
+use crate::gather;
+use crate::layout::FileLayout;
+use forge_ir::{Diagnostic, Graph, Numbers, Packed, WeightId};
+use std::io;
+use std::ops::Range;
+
+/// The numbers of a graph's weights as they were stored in a weight file.
+pub struct PackedFile<'a, Read> {
+    graph: &'a Graph,
+    plan: &'a [Packed],
+    layout: FileLayout,
+    read: Read,
+}
+
+impl<'a, Read> PackedFile<'a, Read>
+where
+    Read: Fn(u64, &mut [u8]) -> io::Result<()> + Sync,
+{
+    /// Opens a file that was written for this plan. `read` fills its last argument with bytes from that offset on.
+    ///
+    /// # Errors
+    /// When the file cannot be read or its header is not that of the plan.
+    pub fn open(graph: &'a Graph, plan: &'a [Packed], read: Read) -> Result<Self, Diagnostic> {
+        let layout = FileLayout::new(graph, plan)?;
+        let mut header = vec![0; layout.header.len()];
+        read(0, &mut header).map_err(|error| unreadable(&error))?;
+        if header != layout.header {
+            return Err(Diagnostic::new("F0604", "the weight file was not written for this plan"));
+        }
+        Ok(PackedFile { graph, plan, layout, read })
+    }
+
+    /// The bytes of these rows of a plane.
+    fn plane(&self, packed: usize, plane: usize, rows: &Range<usize>) -> Result<Vec<u8>, Diagnostic> {
+        let (start, length) = self.layout.weights[packed].planes[plane];
+        let row = match self.plan[packed].shape[..] {
+            [_, columns] => plane_bytes(self.plan[packed].format, columns)[plane],
+            _ => length as usize,
+        };
+        let mut bytes = vec![0; rows.len() * row];
+        (self.read)(start + (rows.start * row) as u64, &mut bytes).map_err(|error| unreadable(&error))?;
+        Ok(bytes)
+    }
+
+    /// The packed weight that a weight is part of, which part, and how many rows are in the parts before it.
+    fn find(&self, weight: WeightId) -> Option<(usize, usize, usize)> {
+        self.plan.iter().enumerate().find_map(|(packed, it)| {
+            let index = it.parts.iter().position(|part| *part == weight)?;
+            let before = it.parts[..index].iter().map(|part| self.graph.weights[part.0].shape[0]).sum();
+            Some((packed, index, before))
+        })
+    }
+}
+
+impl<Read> Numbers for PackedFile<'_, Read>
+where
+    Read: Fn(u64, &mut [u8]) -> io::Result<()> + Sync,
+{
+    fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
+        let part = crate::stored::expect_fit(self.graph, weight, &rows, out.len())?;
+        let Some((index, part_index, before)) = self.find(weight) else {
+            let message = format!("the weight file does not hold {}", part.tensor);
+            return Err(Diagnostic::new("F0604", message));
+        };
+        let packed = &self.plan[index];
+        let (from, step) = gather::place(packed, part_index, before);
+        if packed.shape.len() == 1 {
+            let bytes = self.plane(index, 0, &(0..1))?;
+            let mut whole = vec![0.0; packed.shape[0]];
+            decode_row(packed.format, [&bytes, &[]], &mut whole);
+            for (out, x) in out.iter_mut().zip(whole.iter().skip(from).step_by(step)) {
+                *out = *x;
+            }
+            return Ok(());
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let columns = part.columns();
+        let wanted = from + rows.start * step..from + (rows.end - 1) * step + 1;
+        let sizes = plane_bytes(packed.format, columns);
+        let values = self.plane(index, 0, &wanted)?;
+        let scales = self.plane(index, 1, &wanted)?;
+        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+            let slice = |plane: usize, bytes: &'_ [u8]| -> Range<usize> {
+                let start = row * step * sizes[plane];
+                start..(start + sizes[plane]).min(bytes.len())
+            };
+            let planes = [&values[slice(0, &values)], &scales[slice(1, &scales)]];
+            decode_row(packed.format, planes, out);
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(error: &io::Error) -> Diagnostic {
+    Diagnostic::new("F0604", format!("the weight file cannot be read: {error}"))
+}

@@ -1,0 +1,60 @@
+//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding.
+
+use crate::codec::decode_row;
+use forge_ir::{Diagnostic, Graph, Numbers, WeightId};
+use std::io;
+use std::ops::Range;
+
+/// The numbers of a graph's weights, decoded from their tensors in the checkpoint.
+pub struct Stored<'a, Read> {
+    graph: &'a Graph,
+    read: Read,
+}
+
+impl<'a, Read> Stored<'a, Read>
+where
+    Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
+{
+    /// `read` fills its last argument with bytes of the tensor of that name from that offset on.
+    pub fn new(graph: &'a Graph, read: Read) -> Self {
+        Stored { graph, read }
+    }
+}
+
+impl<Read> Numbers for Stored<'_, Read>
+where
+    Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
+{
+    fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
+        let weight = expect_fit(self.graph, weight, &rows, out.len())?;
+        let size = weight.format.planes()[0].element.bytes();
+        let mut bytes = vec![0; out.len() * size];
+        let offset = (rows.start * weight.columns() * size) as u64;
+        (self.read)(&weight.tensor, offset, &mut bytes).map_err(|error| {
+            Diagnostic::new("F0108", format!("the tensor {} cannot be read: {error}", weight.tensor))
+        })?;
+        decode_row(weight.format, [&bytes, &[]], out);
+        Ok(())
+    }
+}
+
+/// The weight, if it is there, stores plain numbers if it is to be decoded, and has these rows.
+pub(crate) fn expect_fit<'a>(
+    graph: &'a Graph,
+    weight: WeightId,
+    rows: &Range<usize>,
+    length: usize,
+) -> Result<&'a forge_ir::Weight, Diagnostic> {
+    let found = graph.weights.get(weight.0);
+    found
+        .filter(|weight| {
+            !weight.format.is_quantised()
+                && rows.start <= rows.end
+                && rows.end <= weight.rows()
+                && length == rows.len() * weight.columns()
+        })
+        .ok_or_else(|| {
+            let name = found.map_or("no weight", |weight| &weight.tensor);
+            Diagnostic::new("F0108", format!("rows {rows:?} of {name} do not make {length} numbers"))
+        })
+}

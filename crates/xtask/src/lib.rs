@@ -1,0 +1,3 @@
+//! What tests share with the chores.
+
+pub mod random_model;

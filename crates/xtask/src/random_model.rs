@@ -1,0 +1,209 @@
+//! `cargo xtask random-model`: a checkpoint of random weights, for measuring at real sizes without a download.
+//!
+//! Every tensor has its own stream of numbers, seeded by its name, so the bytes depend on neither the order of tensors
+//! nor the number of shards. Values are bf16, spread so that activations neither vanish nor grow with depth.
+
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// Names, shapes and spreads of one model's tensors.
+struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    mean: f32,
+    deviation: f32,
+}
+
+/// Writes a checkpoint for the configuration in a file; without one, of a Llama of 1.1 billion parameters.
+pub fn write_from(config: Option<&Path>, shard: Option<u64>, out: &Path) -> Result<(), String> {
+    let Some(path) = config else { return write(&billion(), shard, out) };
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let config = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    write(&config, shard, out)
+}
+
+/// Writes a checkpoint for a configuration, a new file after every `shard` bytes of weights.
+pub fn write(config: &Value, shard: Option<u64>, out: &Path) -> Result<(), String> {
+    let tensors = tensors(config)?;
+    fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let files = shards(&tensors, shard.unwrap_or(u64::MAX));
+    let mut index = BTreeMap::new();
+    for (number, members) in files.iter().enumerate() {
+        let name = match files.len() {
+            1 => "model.safetensors".to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+        };
+        let path = out.join(&name);
+        write_file(&path, members).map_err(|error| format!("{}: {error}", path.display()))?;
+        index.extend(members.iter().map(|tensor| (tensor.name.clone(), Value::from(name.clone()))));
+    }
+    let mut texts = vec![("config.json", config.clone()), ("tokenizer.json", tokenizer(config))];
+    if files.len() > 1 {
+        let total: u64 = tensors.iter().map(bytes).sum();
+        texts.push((
+            "model.safetensors.index.json",
+            json!({"metadata": {"total_size": total}, "weight_map": index}),
+        ));
+    }
+    for (name, value) in texts {
+        let path = out.join(name);
+        let text = serde_json::to_string_pretty(&value).map_err(|error| error.to_string())?;
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A Llama of 1,104,218,112 parameters.
+fn billion() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+        "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 64, "intermediate_size": 8192, "vocab_size": 32000, "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_scaling": null, "hidden_act": "silu",
+        "tie_word_embeddings": false, "attention_bias": false, "mlp_bias": false, "bos_token_id": 256, "eos_token_id": 257,
+    })
+}
+
+fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
+    let number = |key: &str| config[key].as_u64().map(|number| number as usize);
+    let need = |key: &str| number(key).ok_or_else(|| format!("config.json has no {key}"));
+    let (hidden, layers, vocabulary, inner) =
+        (need("hidden_size")?, need("num_hidden_layers")?, need("vocab_size")?, need("intermediate_size")?);
+    let heads = need("num_attention_heads")?;
+    let key_heads = number("num_key_value_heads").unwrap_or(heads);
+    let width = number("head_dim").unwrap_or(hidden / heads);
+    let matrix = |name: String, rows: usize, columns: usize| {
+        let deviation = 1.0 / (columns as f32).sqrt();
+        Tensor { name, shape: vec![rows, columns], mean: 0.0, deviation }
+    };
+    let gain = |name: String| Tensor { name, shape: vec![hidden], mean: 1.0, deviation: 0.1 };
+    let mut tensors = vec![Tensor {
+        name: "model.embed_tokens.weight".to_owned(),
+        shape: vec![vocabulary, hidden],
+        mean: 0.0,
+        deviation: 1.0,
+    }];
+    for layer in 0..layers {
+        let name = |role: &str| format!("model.layers.{layer}.{role}.weight");
+        tensors.push(gain(name("input_layernorm")));
+        tensors.push(matrix(name("self_attn.q_proj"), heads * width, hidden));
+        tensors.push(matrix(name("self_attn.k_proj"), key_heads * width, hidden));
+        tensors.push(matrix(name("self_attn.v_proj"), key_heads * width, hidden));
+        tensors.push(matrix(name("self_attn.o_proj"), hidden, heads * width));
+        tensors.push(gain(name("post_attention_layernorm")));
+        tensors.push(matrix(name("mlp.gate_proj"), inner, hidden));
+        tensors.push(matrix(name("mlp.up_proj"), inner, hidden));
+        tensors.push(matrix(name("mlp.down_proj"), hidden, inner));
+    }
+    tensors.push(gain("model.norm.weight".to_owned()));
+    if config["tie_word_embeddings"] != Value::Bool(true) {
+        tensors.push(matrix("lm_head.weight".to_owned(), vocabulary, hidden));
+    }
+    Ok(tensors)
+}
+
+fn bytes(tensor: &Tensor) -> u64 {
+    tensor.shape.iter().product::<usize>() as u64 * 2
+}
+
+/// Tensors in order, a new group once one holds `most` bytes.
+fn shards(tensors: &[Tensor], most: u64) -> Vec<&[Tensor]> {
+    let mut groups = Vec::new();
+    let (mut first, mut size) = (0, 0);
+    for (index, tensor) in tensors.iter().enumerate() {
+        if size > 0 && size + bytes(tensor) > most {
+            groups.push(&tensors[first..index]);
+            (first, size) = (index, 0);
+        }
+        size += bytes(tensor);
+    }
+    groups.push(&tensors[first..]);
+    groups
+}
+
+fn write_file(path: &Path, tensors: &[Tensor]) -> std::io::Result<()> {
+    let mut header = Map::new();
+    let mut offset = 0;
+    for tensor in tensors {
+        let end = offset + bytes(tensor);
+        header.insert(
+            tensor.name.clone(),
+            json!({"dtype": "BF16", "shape": tensor.shape, "data_offsets": [offset, end]}),
+        );
+        offset = end;
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(header.as_bytes())?;
+    for tensor in tensors {
+        let mut random = Random::named(&tensor.name);
+        for _ in 0..tensor.shape.iter().product() {
+            let value = half::bf16::from_f32(tensor.mean + tensor.deviation * random.normal());
+            file.write_all(&value.to_le_bytes())?;
+        }
+    }
+    file.flush()
+}
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    /// Seeded by FNV-1a of a name.
+    fn named(name: &str) -> Random {
+        Random(
+            name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+            }),
+        )
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Near normal, mean 0 and deviation 1: the sum of four uniform numbers.
+    fn normal(&mut self) -> f32 {
+        let bits = self.next();
+        let sum: u32 = (0..4).map(|part| ((bits >> (16 * part)) & 0xffff) as u32).sum();
+        (sum as f32 / 65536.0 - 2.0) * 3.0f32.sqrt()
+    }
+}
+
+/// A tokenizer for any vocabulary: one token a byte, two specials, and made-up words that no text encodes to.
+fn tokenizer(config: &Value) -> Value {
+    let size = config["vocab_size"].as_u64().unwrap_or(512) as usize;
+    // Byte-level tokenizers spell each byte as a printable character.
+    let printable = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let mut spare = 256;
+    let mut vocabulary = Map::new();
+    for byte in 0..256u32 {
+        let code = if printable(byte) { byte } else { spare };
+        spare += u32::from(!printable(byte));
+        vocabulary.insert(char::from_u32(code).unwrap_or(' ').to_string(), Value::from(byte));
+    }
+    for id in 258..size {
+        vocabulary.insert(format!("Ġword{id}"), Value::from(id));
+    }
+    let special = |id: usize, content: &str| json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [special(256, "<|begin|>"), special(257, "<|end|>")],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [256], "tokens": ["<|begin|>"]}}},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocabulary, "merges": []},
+    })
+}

@@ -1,0 +1,222 @@
+{% set vector = "float" ~ step %}
+{% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
+{% set in_tile = "lane < " ~ tile ~ "u && " if parts > 1 else "" %}
+// softmax({{ scale }} * q k) v of many rows. A threadgroup takes 8 rows of one query head, and {{ tile }} positions at a time.
+// Scores and sums of values are products of 8 x 8 matrices, shared by 4 simdgroups. The softmax is online.
+//
+// Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn,
+// with the other rows' weights at 0; so control flow is the same for all threads.
+struct {{ args }} {
+    uint rows;
+    uint context;
+};
+
+// grid: ceil(rows / 8), {{ query_heads }}
+[[max_total_threads_per_threadgroup(128)]]
+kernel void {{ name }}(
+    device const float* q [[buffer({{ slot() }})]],
+    device const {{ element }}* keys [[buffer({{ slot() }})]],
+    device const {{ element }}* values [[buffer({{ slot() }})]],
+    device const uint* slots [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device float* heads [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]],
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float staged[{{ tile * pitch }}];  // queries, keys or values, {{ pitch }} floats a row
+    threadgroup float scores[288];  // 8 rows of 32 and 4 of padding: scores, then weights
+    threadgroup float decay[64];  // a diagonal: what each row's sums are scaled by
+    const uint first = group.x * 8u;
+    const uint last = args.rows - 1u;
+    const uint head = group.y;
+
+    // Stage the queries; rows past the last repeat it.
+{% if padded != width %}
+    // Channels past the last are zeros.
+{% endif %}
+    for (uint i = thread_id; i < {{ 8 * padded // step }}u; i += 128u) {
+        const uint r = i / {{ padded // step }}u;
+        const uint c = i % {{ padded // step }}u * {{ step }}u;
+        device const float* source = q + (min(first + r, last) * {{ query_heads }}u + head) * {{ width }}u + c;
+{% if padded != width %}
+        const {{ vector }} value = c < {{ width }}u ? *(device const {{ vector }}*)source : {{ vector }}(0.0f);
+{% else %}
+        const {{ vector }} value = *(device const {{ vector }}*)source;
+{% endif %}
+        *(threadgroup {{ vector }}*)(staged + r * {{ pitch }}u + c) = value;
+    }
+    if (thread_id < 64u) {
+        decay[thread_id] = 0.0f;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% if parts > 1 %}
+    // This simdgroup's share of a product q k: 8 positions and one of {{ parts }} parts of the channels.
+    const uint own_positions = simdgroup_id % {{ tile // 8 }}u * 8u;
+    const uint part = simdgroup_id / {{ tile // 8 }}u;
+{% else %}
+    // This simdgroup's share of a product q k: 8 positions.
+    const uint own_positions = simdgroup_id * 8u;
+{% endif %}
+    simdgroup_matrix<float, 8, 8> queries[{{ queries_each }}];
+    #pragma unroll
+    for (uint i = 0u; i < {{ queries_each }}u; i++) {
+{% if matrices % parts != 0 %}
+        if ({{ matrix }} >= {{ matrices }}u) {
+            continue;
+        }
+{% endif %}
+        simdgroup_load(queries[i], staged + {{ matrix }} * 8u, {{ pitch }}ul);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    // This simdgroup's two rows of the softmax, and its channels of the result: every 4th matrix of 8.
+    uint limit[2];
+    float maximum[2];
+    float total[2];
+    #pragma unroll
+    for (uint i = 0u; i < 2u; i++) {
+        limit[i] = positions[min(first + simdgroup_id * 2u + i, last)];
+        maximum[i] = -1.0e38f;
+        total[i] = 0.0f;
+    }
+    simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
+    #pragma unroll
+    for (uint j = 0u; j < {{ sums_each }}u; j++) {
+        sums[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    }
+
+    for (uint begin = 0u, end = 0u; begin < 8u; begin = end) {
+        // The next run of rows of one slot, and its last position.
+        const uint slot = slots[min(first + begin, last)];
+        uint longest = 0u;
+        while (end < 8u && slots[min(first + end, last)] == slot) {
+            longest = max(longest, positions[min(first + end, last)]);
+            end++;
+        }
+        const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(head / {{ group }}u);
+        device const {{ element }}* cached_keys = keys + cached_head * ulong(args.context) * {{ width }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong(args.context) * {{ width }}ul;
+
+        for (uint start = 0u; start <= longest; start += {{ tile }}u) {
+            // Stage keys; positions past the last repeat it.
+            for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
+                const uint p = i / {{ padded // step }}u;
+                const uint c = i % {{ padded // step }}u * {{ step }}u;
+                device const {{ element }}* source = cached_keys + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
+{% if padded != width %}
+                const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
+{% else %}
+                const {{ vector }} value = {{ vector }}(*(device const {{ element }}{{ step }}*)source);
+{% endif %}
+                *(threadgroup {{ vector }}*)(staged + p * {{ pitch }}u + c) = value;
+            }
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+
+            // Scores.
+            simdgroup_matrix<float, 8, 8> product = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+            #pragma unroll
+            for (uint i = 0u; i < {{ queries_each }}u; i++) {
+{% if matrices % parts != 0 %}
+                if ({{ matrix }} >= {{ matrices }}u) {
+                    continue;
+                }
+{% endif %}
+                simdgroup_matrix<float, 8, 8> key;
+                threadgroup float* source = staged + own_positions * {{ pitch }}u + {{ matrix }} * 8u;
+                simdgroup_load(key, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
+                simdgroup_multiply_accumulate(product, queries[i], key, product);
+            }
+            simdgroup_store(product, scores + simdgroup_id * 8u, 36ul);
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+
+            // Stage values where the keys were.
+            for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
+                const uint p = i / {{ padded // step }}u;
+                const uint c = i % {{ padded // step }}u * {{ step }}u;
+                device const {{ element }}* source = cached_values + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
+{% if padded != width %}
+                const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
+{% else %}
+                const {{ vector }} value = {{ vector }}(*(device const {{ element }}{{ step }}*)source);
+{% endif %}
+                *(threadgroup {{ vector }}*)(staged + p * {{ pitch }}u + c) = value;
+            }
+{% if parts > 1 %}
+            // Meanwhile turn scores into weights: a lane has a position, and adds up what {{ parts }} simdgroups computed of it.
+{% else %}
+            // Meanwhile turn scores into weights: a lane has a position.
+{% endif %}
+            #pragma unroll
+            for (uint i = 0u; i < 2u; i++) {
+                const uint r = simdgroup_id * 2u + i;
+                float score = scores[r * 36u + lane];
+{% for distance in distances %}
+                score += simd_shuffle_xor(score, ushort({{ distance }}));
+{% endfor %}
+                const bool live = r >= begin && r < end && {{ in_tile }}start + lane <= limit[i];
+                score = live ? score * {{ scale }} : -1.0e38f;
+                const float highest = max(maximum[i], simd_max(score));
+                const float keep = exp(maximum[i] - highest);
+                const float weight = live ? exp(score - highest) : 0.0f;
+                total[i] = total[i] * keep + simd_sum(weight);
+                maximum[i] = highest;
+                scores[r * 36u + lane] = weight;
+                if (lane == 0u) {
+                    decay[r * 9u] = keep;
+                }
+            }
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+
+            // Sums of values: scale what there is, add what came.
+            simdgroup_matrix<float, 8, 8> scaling;
+            simdgroup_matrix<float, 8, 8> weights[{{ tile // 8 }}];
+            simdgroup_load(scaling, decay, 8ul);
+            #pragma unroll
+            for (uint k = 0u; k < {{ tile // 8 }}u; k++) {
+                simdgroup_load(weights[k], scores + k * 8u, 36ul);
+            }
+            #pragma unroll
+            for (uint j = 0u; j < {{ sums_each }}u; j++) {
+{% if matrices % 4 != 0 %}
+                if (simdgroup_id + j * 4u >= {{ matrices }}u) {
+                    continue;
+                }
+{% endif %}
+                simdgroup_matrix<float, 8, 8> scaled;
+                simdgroup_multiply(scaled, scaling, sums[j]);
+                #pragma unroll
+                for (uint k = 0u; k < {{ tile // 8 }}u; k++) {
+                    simdgroup_matrix<float, 8, 8> value;
+                    simdgroup_load(value, staged + k * {{ 8 * pitch }}u + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
+                    simdgroup_multiply_accumulate(scaled, weights[k], value, scaled);
+                }
+                sums[j] = scaled;
+            }
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+        }
+    }
+
+    // Divide by the sum of weights, and store the rows that exist.
+    #pragma unroll
+    for (uint j = 0u; j < {{ sums_each }}u; j++) {
+{% if matrices % 4 != 0 %}
+        if (simdgroup_id + j * 4u >= {{ matrices }}u) {
+            continue;
+        }
+{% endif %}
+        simdgroup_store(sums[j], staged + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    #pragma unroll
+    for (uint i = 0u; i < 2u; i++) {
+        const uint r = simdgroup_id * 2u + i;
+        if (first + r < args.rows) {
+            for (uint c = lane; c < {{ width }}u; c += 32u) {
+                heads[((first + r) * {{ query_heads }}u + head) * {{ width }}u + c] = staged[r * {{ pitch }}u + c] / total[i];
+            }
+        }
+    }
+}

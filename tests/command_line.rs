@@ -1,0 +1,141 @@
+//! The compiler as somebody meets it who makes mistakes: every refusal names the thing, and leaves nothing behind.
+
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Output;
+use tests::{forge_with, model};
+
+/// A copy of a model with its configuration changed.
+fn broken(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("a temporary directory");
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"] {
+        std::fs::copy(model("llama").join(file), copy.path().join(file)).expect("models have these files");
+    }
+    let path = copy.path().join("config.json");
+    let text = std::fs::read_to_string(&path).expect("it was just copied");
+    let mut config = serde_json::from_str(&text).expect("it is JSON");
+    change(&mut config);
+    std::fs::write(&path, format!("{config:#}")).expect("it is writable");
+    copy
+}
+
+/// Compiles into a fresh folder; what was said, the exit code, and whether anything was left.
+fn compile(checkpoint: &Path, more: &[&str]) -> (String, Option<i32>, usize) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (from, to) = (checkpoint.display().to_string(), folder.path().join("out").display().to_string());
+    let mut arguments = vec!["compile", from.as_str(), "-o", to.as_str()];
+    arguments.extend(more);
+    let output = forge_with(&arguments);
+    let left = std::fs::read_dir(folder.path()).expect("it exists").count();
+    (said(&output), output.status.code(), left)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Compiling must fail with this code, naming these, and leave nothing.
+#[track_caller]
+fn refused(checkpoint: &Path, more: &[&str], code: i32, named: &[&str]) {
+    let (said, exit, left) = compile(checkpoint, more);
+    assert_eq!(exit, Some(code), "{said}");
+    for name in named {
+        assert!(said.contains(name), "should name {name}:\n{said}");
+    }
+    assert_eq!(left, 0, "nothing is left behind");
+}
+
+#[test]
+fn configurations_that_are_not_understood_are_refused() {
+    let cases: [(Value, &[&str]); 5] = [
+        (json!({"attn_temperature_tuning": 4.0}), &["attn_temperature_tuning", "--allow-unknown"]),
+        (json!({"num_key_value_head": 2}), &["num_key_value_head", "num_key_value_heads"]),
+        (json!({"hidden_act": "relu"}), &["hidden_act", "relu"]),
+        (json!({"rope_scaling": {"rope_type": "wavy", "factor": 2.0}}), &["wavy"]),
+        (json!({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}), &["Mamba"]),
+    ];
+    for (change, named) in cases {
+        let copy = broken(|config| {
+            for (key, value) in change.as_object().expect("cases are objects") {
+                config[key] = value.clone();
+            }
+        });
+        refused(copy.path(), &[], 1, named);
+    }
+}
+
+#[test]
+fn an_unknown_key_can_be_allowed_by_name() {
+    let copy = broken(|config| config["attn_temperature_tuning"] = json!(4.0));
+    let (said, code, left) =
+        compile(copy.path(), &["--allow-unknown", "attn_temperature_tuning", "--no-golden"]);
+    assert_eq!((code, left), (Some(0), 1), "{said}");
+}
+
+#[test]
+fn damaged_weights_are_refused() {
+    let copy = broken(|_| {});
+    let path = copy.path().join("model.safetensors");
+    let bytes = std::fs::read(&path).expect("it was just copied");
+    std::fs::write(&path, &bytes[..bytes.len() - 100]).expect("it is writable");
+    refused(copy.path(), &[], 1, &["model.safetensors"]);
+    std::fs::write(&path, &bytes[..5]).expect("it is writable");
+    refused(copy.path(), &[], 1, &["model.safetensors"]);
+    std::fs::remove_file(&path).expect("it is there");
+    refused(copy.path(), &[], 1, &["model.safetensors"]);
+    let wider = broken(|config| config["intermediate_size"] = json!(60));
+    refused(wider.path(), &[], 1, &["gate_proj", "60", "56"]);
+    let deeper = broken(|config| config["num_hidden_layers"] = json!(3));
+    refused(deeper.path(), &[], 1, &["model.layers.2."]);
+    let shallower = broken(|config| config["num_hidden_layers"] = json!(1));
+    refused(shallower.path(), &[], 1, &["model.layers.1."]);
+}
+
+#[test]
+fn wrong_command_lines_are_told_from_wrong_models() {
+    let llama = model("llama");
+    refused(&llama, &["--quant", "q9_9"], 2, &["q9_9", "q4_0"]);
+    refused(&llama, &["--kv", "q4_0"], 2, &["--kv"]);
+    refused(&llama, &["--quants", "f32"], 2, &["--quant"]);
+    refused(&llama, &["--slots", "0"], 2, &["slots"]);
+    refused(&llama, &["--max-context", "100000"], 1, &["100000", "256"]);
+    refused(Path::new("/nowhere/at/all"), &[], 1, &["/nowhere/at/all"]);
+    refused(Path::new("no-such-owner/no-such-model"), &[], 1, &["no-such-owner/no-such-model"]);
+}
+
+#[test]
+fn only_what_forge_made_is_replaced() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let out = folder.path().join("out").display().to_string();
+    let llama = model("llama").display().to_string();
+    let compile = |more: &[&str]| {
+        let arguments: Vec<&str> = ["compile", &llama, "-o", &out, "--no-golden"]
+            .iter()
+            .copied()
+            .chain(more.iter().copied())
+            .collect();
+        let output = forge_with(&arguments);
+        (output.status.code(), said(&output))
+    };
+    assert_eq!(compile(&[]).0, Some(0));
+    let (code, said) = compile(&[]);
+    assert!(code == Some(2) && said.contains("--force"), "{said}");
+    assert_eq!(compile(&["--force"]).0, Some(0));
+    std::fs::remove_file(folder.path().join("out/forge.json")).expect("forge marks what it makes");
+    let (code, said) = compile(&["--force"]);
+    assert!(code == Some(2) && said.contains("not made by forge"), "{said}");
+}
+
+#[test]
+fn json_goes_to_standard_output_and_nothing_else_does() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let out = folder.path().join("out").display().to_string();
+    let llama = model("llama").display().to_string();
+    let output = forge_with(&["compile", &llama, "-o", &out, "--json", "--quant", "q8_0"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON");
+    assert_eq!(summary["decode"]["dispatches_per_layer"], json!([8, 8]));
+    let file =
+        std::fs::metadata(folder.path().join("out/weights.safetensors")).expect("it was written").len();
+    let weights = summary["memory"]["weights_bytes"].as_u64().expect("a number");
+    assert!(weights <= file && file < weights + 64 * 1024, "{weights} bytes of weights in a file of {file}");
+}

@@ -1,0 +1,113 @@
+//! The referee, refereed: faults are planted in real kernels one at a time, and each must be found.
+//!
+//! Barriers, clamps and guards are taken out of the text of kernels.metal; barriers are taken out of what model.rs
+//! submits. A planted fault is found if the referee objects, or if the kernel then leaves other numbers than before,
+//! which comparing logits sees. One that changes nothing at all would be a bound that nobody needs.
+
+use forge_sim::mutants::{self, Fate};
+use forge_sim::{Program, Recording, Replay, Sample, Samples, Weights};
+use std::collections::BTreeSet;
+use std::process::Command;
+use tests::{Built, ODD, all_built, id_list, run};
+
+/// Accesses that a dispatch may make before it counts as one that does not end.
+const LIMIT: u64 = 50_000_000;
+
+/// What a program submits for a prompt fed in these chunks.
+fn record(built: &Built, chunks: &[usize]) -> Recording {
+    let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 300).collect();
+    let chunks = chunks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let arguments = ["record", "--ids", &id_list(&ids), "--chunks", &chunks, "--output"];
+    run(Command::new(&built.program)
+        .args(arguments)
+        .arg(file.path())
+        .arg("--model-dir")
+        .arg(&built.directory));
+    Recording::parse(&std::fs::read_to_string(file.path()).expect("it was written"))
+        .expect("it is a recording")
+}
+
+fn odd(format: &str) -> &'static Built {
+    let odd = all_built().iter().find(|built| built.model == ODD && built.format == format);
+    odd.unwrap_or_else(|| panic!("{ODD} is compiled to {format}"))
+}
+
+/// Dispatches of every kernel, in every regime of rows.
+fn samples(built: &Built, program: &Program) -> Vec<Sample> {
+    let mut all = Vec::new();
+    for chunks in [&[1][..], &[7, 1], &[70, 3, 1]] {
+        let recording = record(built, chunks);
+        let weights = built.directory.join("weights.safetensors");
+        let mut replay =
+            Replay::new(program, &recording, Weights::File(&weights)).expect("it can be replayed");
+        replay.sampling(Samples::new(3, 1 << 22));
+        let report = replay.run(&mut |_, _| {});
+        assert_eq!(report.faults, [], "before anything is planted");
+        all.extend(replay.into_samples());
+    }
+    all
+}
+
+#[test]
+fn every_fault_planted_in_a_kernel_is_found() {
+    let mut missed = Vec::new();
+    let mut kernels = BTreeSet::new();
+    let mut planted = 0;
+    for format in ["q4_0", "f32"] {
+        let built = odd(format);
+        let text =
+            std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
+        let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
+        let samples = samples(built, &program);
+        let mutants = mutants::mutants(&text).unwrap_or_else(|error| panic!("{error:?}"));
+        let fates = mutants::run(&text, &mutants, &samples, LIMIT, &|_, _| {})
+            .unwrap_or_else(|error| panic!("{error}"));
+        for (mutant, fate) in mutants.iter().zip(fates) {
+            planted += 1;
+            kernels.insert(mutant.kernel.clone());
+            let what = format!("{format} {} line {}: {}", mutant.kernel, mutant.line, mutant.change);
+            match fate {
+                Fate::Caught(fault) => println!("{what}\n    {fault}"),
+                Fate::Different => println!("{what}\n    other numbers"),
+                fate => missed.push(format!("{what}: {fate:?}")),
+            }
+        }
+    }
+    println!("{} of {planted} planted faults found in {} kernels", planted - missed.len(), kernels.len());
+    assert!(kernels.len() >= 6, "{kernels:?}");
+    assert!(missed.is_empty(), "{} of {planted} were not found:\n{}", missed.len(), missed.join("\n"));
+}
+
+#[test]
+fn every_barrier_of_the_model_is_missed_when_it_is_gone() {
+    let built = odd("f32");
+    let text =
+        std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
+    let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
+    let weights = built.directory.join("weights.safetensors");
+    for chunks in [&[70, 1][..], &[5, 1]] {
+        let recording = record(built, chunks);
+        for (pass, command) in barriers(&recording) {
+            let mut without = recording.clone();
+            without.passes[pass].commands.remove(command);
+            let mut replay =
+                Replay::new(&program, &without, Weights::File(&weights)).expect("it can be replayed");
+            let report = replay.run(&mut |_, _| {});
+            assert!(!report.faults.is_empty(), "pass {pass} of {chunks:?} without its command {command}");
+        }
+    }
+}
+
+/// Pass and place of every barrier.
+fn barriers(recording: &Recording) -> Vec<(usize, usize)> {
+    let passes = recording.passes.iter().enumerate();
+    passes
+        .flat_map(|(pass, data)| {
+            let commands = data.commands.iter().enumerate();
+            commands
+                .filter(|(_, command)| matches!(command, forge_sim::recording::Command::Barrier(_)))
+                .map(move |(index, _)| (pass, index))
+        })
+        .collect()
+}

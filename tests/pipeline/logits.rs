@@ -1,0 +1,218 @@
+//! What programs compute, against what Hugging Face transformers and the reference compute, for every model in every
+//! format: on the CPU device, and through the referee from the text of kernels.metal.
+
+use forge_ir::{Format, tolerance};
+use serde_json::Value;
+use std::process::Command;
+use tests::{Built, ODD, all_built, deviation, distance, forge, id_list, ids, model, numbers, run};
+
+/// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
+///
+/// The model of odd sizes has none: nobody but the reference has computed it.
+fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
+    if name == ODD {
+        return Vec::new();
+    }
+    let text = std::fs::read_to_string(model(name).join("golden.json")).expect("a model has golden.json");
+    let golden: Value = serde_json::from_str(&text).expect("golden.json is JSON");
+    let bytes =
+        std::fs::read(model(name).join("golden.safetensors")).expect("a model has golden.safetensors");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("golden.safetensors is whole");
+    let sequences = golden["sequences"].as_array().expect("golden.json has sequences").iter().enumerate();
+    sequences
+        .map(|(index, sequence)| {
+            let last = tensors.tensor(&format!("last_{index}")).expect("every sequence has logits");
+            let floats = last
+                .data()
+                .chunks_exact(4)
+                .map(|bytes| f32::from_le_bytes(bytes.try_into().expect("4 bytes")));
+            (ids(&sequence["ids"]), ids(&sequence["greedy"]), floats.map(f64::from).collect())
+        })
+        .collect()
+}
+
+/// Formats that hold the checkpoints' bf16 weights exactly, so that only arithmetic and the cache can differ.
+fn exact(format: &str) -> bool {
+    matches!(format, "keep" | "f32" | "bf16")
+}
+
+/// The bound for a crate's logits against logits of the same weights.
+fn bound(format: &str) -> f64 {
+    tolerance(if format == "f32" { Format::F32 } else { Format::F16 }).bound
+}
+
+/// For every crate, the complaints that `check` has.
+fn every_crate(check: impl Fn(&Built) -> Vec<String>) {
+    let complaints: Vec<String> = all_built()
+        .iter()
+        .flat_map(|built| {
+            check(built)
+                .into_iter()
+                .map(|complaint| format!("{} in {}: {complaint}", built.model, built.format))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn logits_equal_those_of_transformers() {
+    every_crate(|built| {
+        let mut complaints = Vec::new();
+        for (prompt, _, expected) in golden(&built.model) {
+            let found = built.json(&["logits", "--ids", &id_list(&prompt), "--json"]);
+            let distance = distance(&numbers(&found["logits"]), &expected);
+            println!("{} {} {} ids: {distance:.1e}", built.model, built.format, prompt.len());
+            if exact(&built.format) && distance > bound(&built.format) {
+                complaints
+                    .push(format!("logits after {} ids are {distance:.1e} deviations off", prompt.len()));
+            }
+        }
+        complaints
+    });
+}
+
+#[test]
+fn every_position_equals_the_last_of_its_prefix() {
+    every_crate(|built| {
+        let prompt: Vec<u32> = (0..23).map(|index| index * 97 % 300).collect();
+        let all = built.json(&["logits", "--ids", &id_list(&prompt), "--all", "--json"]);
+        let rows = all["logits"].as_array().expect("one row a position");
+        assert_eq!(rows.len(), prompt.len());
+        let mut complaints = Vec::new();
+        for length in [1, 2, prompt.len() - 1] {
+            let alone = built.json(&["logits", "--ids", &id_list(&prompt[..length]), "--json"]);
+            let distance = distance(&numbers(&rows[length - 1]), &numbers(&alone["logits"]));
+            if distance > bound(&built.format) {
+                complaints.push(format!("position {} differs by {distance:.1e}", length - 1));
+            }
+        }
+        complaints
+    });
+}
+
+#[test]
+fn programs_agree_with_the_reference() {
+    every_crate(|built| {
+        let report = built.json(&["verify", "--json"]);
+        println!("{} {}: worst {}", built.model, built.format, report["worst"]);
+        if report["ok"] == Value::Bool(true) { vec![] } else { vec![format!("verify says {report}")] }
+    });
+}
+
+#[test]
+fn greedy_text_is_the_reference_s() {
+    every_crate(|built| {
+        let mut complaints = Vec::new();
+        for (prompt, expected, _) in golden(&built.model) {
+            let count = expected.len().to_string();
+            let arguments = [
+                "generate",
+                "--ids",
+                &id_list(&prompt),
+                "-n",
+                &count,
+                "--temperature",
+                "0",
+                "--ignore-eos",
+                "--json",
+            ];
+            let found = ids(&built.json(&arguments)["ids"]);
+            if built.format == "f32" && found != expected {
+                complaints.push(format!("{found:?} is not {expected:?}"));
+            }
+            complaints.extend(not_greedy(built, &prompt, &found, expected.len()));
+        }
+        complaints
+    });
+}
+
+/// Each new id must be the likeliest by the program's own logits, or within the tolerance of it: choosing on the device
+/// and reading logits on the host are two paths, and must tell the same.
+fn not_greedy(built: &Built, prompt: &[u32], found: &[u32], count: usize) -> Option<String> {
+    if found.len() != count {
+        return Some(format!("{} ids were asked for, {} came", count, found.len()));
+    }
+    let ids: Vec<u32> = prompt.iter().chain(found).copied().collect();
+    let all = built.json(&["logits", "--ids", &id_list(&ids), "--all", "--json"]);
+    let rows = all["logits"].as_array()?;
+    found.iter().enumerate().find_map(|(index, id)| {
+        let logits = numbers(&rows[prompt.len() + index - 1]);
+        let best = logits.iter().copied().fold(f64::MIN, f64::max);
+        let margin = (best - logits[*id as usize]) / deviation(&logits);
+        (margin > bound(&built.format))
+            .then(|| format!("id {index} of the answer is {margin:.1e} deviations below the likeliest"))
+    })
+}
+
+#[test]
+fn the_referee_finds_nothing_and_the_same_logits() {
+    every_crate(|built| {
+        let directory = built.directory.display().to_string();
+        let output =
+            Command::new(forge()).args(["verify", &directory, "--json"]).output().expect("forge runs");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        println!("{} {}: {} steps, worst {}", built.model, built.format, report["steps"], report["worst"]);
+        match report["ok"] == Value::Bool(true) && output.status.success() {
+            true => vec![],
+            false => vec![format!("{report:#}\n{}", String::from_utf8_lossy(&output.stderr))],
+        }
+    });
+}
+
+#[test]
+fn clang_accepts_every_kernel_with_address_spaces_on() {
+    let clang = forge_kernels::check::find_clang().expect("clang is installed: cargo xtask test says how");
+    every_crate(|built| {
+        let text =
+            std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
+        match forge_kernels::check::check_text(&clang, &text) {
+            Ok(()) => vec![],
+            Err(faults) => vec![format!("{faults:?}")],
+        }
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text() {
+    let built = &all_built()[0];
+    let generate = |seed: &str| {
+        built.run(&[
+            "generate",
+            "--ids",
+            "1,2,3",
+            "-n",
+            "20",
+            "--temperature",
+            "1",
+            "--seed",
+            seed,
+            "--ignore-eos",
+            "--json",
+        ])
+    };
+    let text = |seed| {
+        serde_json::from_str::<Value>(&generate(seed)).map(|answer| answer["ids"].clone()).unwrap_or_default()
+    };
+    assert_eq!(text("7"), text("7"));
+    assert_ne!(text("7"), text("8"));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let built = &all_built()[0];
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["logits", "--ids", "1,99999", "--json"], 2, "99999"),
+        (&["generate", "--ids", "1", "--context", "100000000"], 2, "context"),
+        (&["generate", "--no-such-flag"], 2, "--no-such-flag"),
+        (&["generate", "--ids", "1,x"], 2, "x"),
+        (&["generate", "--ids", "1", "-n", "20", "--context", "8"], 2, "8"),
+    ];
+    for (arguments, code, named) in cases {
+        let output = Command::new(&built.program).args(arguments).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(named), "{arguments:?} should name {named}: {said}");
+    }
+    run(Command::new(&built.program).arg("--help"));
+}

@@ -1,0 +1,4 @@
+//! Everything that needs programs to be built: one test binary, so that they are built once.
+
+mod faults;
+mod logits;

@@ -1,0 +1,51 @@
+//! Each stage of the compiler as text, for two small models: reviewed by eye, and kept.
+
+use tests::{forge_with, model};
+
+fn stage(name: &str, stage: &str, quant: &str) -> String {
+    let path = model(name).display().to_string();
+    let output = forge_with(&["inspect", &path, "--stage", stage, "--quant", quant]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Where the repository lies is nobody's business.
+    String::from_utf8_lossy(&output.stdout).replace(&path, "[model]")
+}
+
+#[test]
+fn stages_of_llama() {
+    insta::assert_snapshot!("llama-checkpoint", stage("llama", "checkpoint", "keep"));
+    insta::assert_snapshot!("llama-graph", stage("llama", "graph", "keep"));
+    insta::assert_snapshot!("llama-plan-q4_0", stage("llama", "plan", "q4_0"));
+    insta::assert_snapshot!("llama-kernels-q4_0", stage("llama", "kernels", "q4_0"));
+}
+
+#[test]
+fn stages_of_llama_with_biases() {
+    insta::assert_snapshot!("llama_bias-graph", stage("llama_bias", "graph", "keep"));
+    insta::assert_snapshot!("llama_bias-plan", stage("llama_bias", "plan", "keep"));
+}
+
+#[test]
+fn generated_text_of_llama() {
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let out = scratch.path().join("llama").display().to_string();
+    let path = model("llama").display().to_string();
+    let output = forge_with(&["compile", &path, "-o", &out, "--quant", "q8_0", "--no-golden"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for file in ["Cargo.toml", "README.md", "src/main.rs", "src/model.rs", "src/kernels.rs"] {
+        let text = std::fs::read_to_string(format!("{out}/{file}")).expect("a crate has this file");
+        insta::assert_snapshot!(
+            format!("llama-q8_0-{}", file.replace(['/', '.'], "-")),
+            text.replace(&path, "[model]")
+        );
+    }
+}
+
+#[test]
+fn every_stage_is_json_too() {
+    let path = model("llama").display().to_string();
+    for stage in ["checkpoint", "graph", "plan", "kernels"] {
+        let output = forge_with(&["inspect", &path, "--stage", stage, "--json"]);
+        let value: Result<serde_json::Value, _> = serde_json::from_slice(&output.stdout);
+        assert!(value.is_ok(), "{stage}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
