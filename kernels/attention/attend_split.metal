@@ -37,7 +37,11 @@ kernel void {{ name }}(
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
     const ulong cached = cached_head * ulong(args.context) * {{ width }}ul;
 
-    // This simdgroup's heads{% if idle_heads %}; the last simdgroup repeats the last head where there are fewer{% endif %}.
+{% if idle_heads %}
+    // This simdgroup's heads. The last simdgroup has fewer, and computes its last head more than once.
+{% else %}
+    // This simdgroup's heads.
+{% endif %}
     const uint first = simdgroup_id * {{ heads_each }}u;
     uint head[{{ heads_each }}];
     float maximum[{{ heads_each }}];
@@ -152,11 +156,6 @@ kernel void {{ name }}(
     // The only share is the result; one of several is written with what joining them needs.
     #pragma unroll
     for (uint h = 0u; h < {{ heads_each }}u; h++) {
-{% if idle_heads %}
-        if (first + h >= {{ group }}u) {
-            continue;
-        }
-{% endif %}
         const bool alone = args.splits == 1u;
         device float* share = partials + (head[h] * args.splits + split) * {{ width + 2 }}u;
         device float* target = alone ? heads + head[h] * {{ width }}u : share;

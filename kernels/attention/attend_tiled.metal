@@ -90,7 +90,7 @@ kernel void {{ name }}(
 
     for (uint begin = 0u, end = 0u; begin < 8u; begin = end) {
         // The next run of rows of one slot, and its last position.
-        const uint slot = slots[min(first + begin, last)];
+        const uint slot = slots[first + begin];
         uint longest = 0u;
         while (end < 8u && slots[min(first + end, last)] == slot) {
             longest = max(longest, positions[min(first + end, last)]);

@@ -4,7 +4,7 @@ struct {{ args }} {
 };
 
 // grid: rows
-[[max_total_threads_per_threadgroup(1024)]]
+[[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
     device const float* logits [[buffer({{ slot() }})]],
     device uint* ids [[buffer({{ slot() }})]],
@@ -13,14 +13,14 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    threadgroup uint best_keys[32];
-    threadgroup uint best_ids[32];
+    threadgroup uint best_keys[{{ simdgroups }}];
+    threadgroup uint best_ids[{{ simdgroups }}];
     device const float* source = logits + row * {{ vocabulary }}u;
 
     // Each thread's best. Its ids ascend, so the first of equals is the lowest.
     uint best = 0u;
     uint best_id = 0xffffffffu;
-    for (uint id = thread_id; id < {{ vocabulary }}u; id += 1024u) {
+    for (uint id = thread_id; id < {{ vocabulary }}u; id += {{ threads }}u) {
         const uint key = ordered(source[id]);
         if (key > best) {
             best = key;
@@ -37,8 +37,16 @@ kernel void {{ name }}(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup_id == 0u) {
-        highest = simd_max(best_keys[lane]);
-        lowest_id = simd_min(best_keys[lane] == highest ? best_ids[lane] : 0xffffffffu);
+{% if simdgroups < 32 %}
+        // Lanes past the last simdgroup look at the first ones again.
+        const uint key = best_keys[lane % {{ simdgroups }}u];
+        const uint id = best_ids[lane % {{ simdgroups }}u];
+{% else %}
+        const uint key = best_keys[lane];
+        const uint id = best_ids[lane];
+{% endif %}
+        highest = simd_max(key);
+        lowest_id = simd_min(key == highest ? id : 0xffffffffu);
         if (lane == 0u) {
             ids[row] = highest == 0u ? 0u : lowest_id;
         }

@@ -1,7 +1,11 @@
 //! What a kernel instance is asked to be: every shape, format and knob, before any text exists.
 //!
-//! A spec is the template's whole context: its fields, serialised, are the names that the template reads. Two equal
-//! specs render the same text, so the planner deduplicates instances by comparing specs.
+//! A spec says all that a template may know; what follows from it is computed beside its fields. Two equal specs render
+//! the same text, so the planner deduplicates instances by comparing specs.
+//!
+//! Each spec's documentation names the kernel's scalars and buffers in their order, and its grid: threadgroups along
+//! x, y and z. "Planes" of a weight are `<weight>_values`, or `<weight>_codes` and `<weight>_scales`; values and codes are
+//! read as packets of 16 bytes (`uint4`), scales as `half`.
 
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use serde::Serialize;
@@ -39,7 +43,7 @@ pub struct Embed {
     pub width: usize,
 }
 
-/// See [`Spec::RmsNorm`]. Scalars: rows. Buffers: x, gain, [wanted,] y. Grid: rows.
+/// See [`Spec::RmsNorm`]. Scalars: rows. Buffers: x, gain, \[wanted,\] y. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RmsNorm {
     /// Of a row.
@@ -66,15 +70,15 @@ pub enum Rows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Epilogue {
-    /// y[r][o] = v
+    /// `y[r][o] = v`
     Store,
-    /// y[r][o] += v
+    /// `y[r][o] += v`
     Add,
-    /// Outputs alternate gate, up: y[r][o / 2] = activation(gate) * up
+    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
     Gate(Activation),
 }
 
-/// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, [bias,] x, y.
+/// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, y. Grid: by knobs; see the kernel's own.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Project {
     /// Rows of x it is made for.
@@ -109,6 +113,7 @@ pub struct Knobs {
 }
 
 /// See [`Spec::RotateAppend`]. Scalars: rows, context. Buffers: qkv, slots, positions, q, keys, values.
+/// Grid: as many as 128 threads each need for half the channels of a row; rows.
 ///
 /// A row of qkv is query heads, then key heads, then value heads. `keys` and `values` are
 /// `[slot, head, context, width]` of one layer; the row's key and value go to its slot and position.
@@ -129,10 +134,12 @@ pub struct RotateAppend {
 }
 
 /// See [`Spec::AttendSplit`]. Scalars: rows, context, splits. Buffers: q, keys, values, slots, positions, partials, heads.
+/// Grid: splits, key heads, rows.
 ///
 /// Split s of a row attends to the s-th of `splits` even shares of positions `0..=position`. With one split it writes
 /// `heads` (`[row, query head, width]`), else `partials`: `[row, query head, split, width + 2]`, of which the first
-/// `width` are sums weighted by exp(score - maximum), then the maximum, then the sum of weights.
+/// `width` are sums weighted by exp(score - maximum), then the maximum, then the sum of weights. A share may be empty:
+/// its sums are 0 and its maximum -1e38.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttendSplit {
     /// Query heads.
@@ -147,7 +154,7 @@ pub struct AttendSplit {
     pub scale: f32,
 }
 
-/// See [`Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, heads.
+/// See [`Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, heads. Grid: query heads, rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttendJoin {
     /// Query heads.
@@ -157,6 +164,7 @@ pub struct AttendJoin {
 }
 
 /// See [`Spec::AttendTiled`]. Scalars: rows, context. Buffers: q, keys, values, slots, positions, heads.
+/// Grid: tiles of 8 rows, query heads.
 ///
 /// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -173,7 +181,8 @@ pub struct AttendTiled {
     pub scale: f32,
 }
 
-/// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Of equals the lowest id wins.
+/// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Of equals the lowest id wins; what is not a
+/// number never does.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Argmax {
     /// Logits a row.

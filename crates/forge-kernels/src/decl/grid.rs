@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use super::cursor::{Cursor, Result};
+use super::token::{Kind, Token, tokenize};
+use super::{DeclError, DeclFault};
+
 /// Threadgroups along one axis, in terms of a kernel's scalars. Sums and products of literals are folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
@@ -18,15 +22,15 @@ pub enum Expr {
 }
 
 impl Expr {
-    pub(super) fn add(left: Expr, right: Expr) -> Option<Expr> {
+    fn add(left: Expr, right: Expr) -> Option<Expr> {
         Expr::Add(Box::new(left), Box::new(right)).folded()
     }
 
-    pub(super) fn multiply(left: Expr, right: Expr) -> Option<Expr> {
+    fn multiply(left: Expr, right: Expr) -> Option<Expr> {
         Expr::Multiply(Box::new(left), Box::new(right)).folded()
     }
 
-    pub(super) fn ceil_divide(left: Expr, right: Expr) -> Option<Expr> {
+    fn ceil_divide(left: Expr, right: Expr) -> Option<Expr> {
         if right == Expr::Literal(0) {
             return None;
         }
@@ -107,5 +111,73 @@ impl fmt::Display for Expr {
                 write!(f, ".div_ceil({right})")
             }
         }
+    }
+}
+
+/// What follows `// grid:`.
+pub(super) fn grid_text(comment: &str) -> Option<&str> {
+    comment.strip_prefix("//")?.trim_start().strip_prefix("grid:")
+}
+
+/// Reads `// grid: x, y, z`; what is left out is 1.
+pub(super) fn parse_grid(comment: &Token<'_>) -> Result<[Expr; 3]> {
+    let moved = |error: DeclError| DeclError { line: comment.line, ..error };
+    let tokens = tokenize(grid_text(comment.text).unwrap_or_default()).map_err(moved)?;
+    let mut cursor = Cursor { tokens: &tokens, at: 0 };
+    let mut dimensions = vec![cursor.sum().map_err(moved)?];
+    while cursor.accept(",") {
+        dimensions.push(cursor.sum().map_err(moved)?);
+    }
+    if cursor.peek().is_some() {
+        return cursor.expected("`+`, `*` or `,`").map_err(moved);
+    }
+    let count = dimensions.len();
+    dimensions.resize(count.max(3), Expr::Literal(1));
+    <[Expr; 3]>::try_from(dimensions)
+        .map_err(|_| DeclError { line: comment.line, fault: DeclFault::GridDimensions { count } })
+}
+
+impl Cursor<'_> {
+    pub(super) fn sum(&mut self) -> Result<Expr> {
+        let mut sum = self.product()?;
+        while self.accept("+") {
+            let right = self.product()?;
+            sum = self.value(Expr::add(sum, right))?;
+        }
+        Ok(sum)
+    }
+
+    fn product(&mut self) -> Result<Expr> {
+        let mut product = self.factor()?;
+        while self.accept("*") {
+            let right = self.factor()?;
+            product = self.value(Expr::multiply(product, right))?;
+        }
+        Ok(product)
+    }
+
+    fn factor(&mut self) -> Result<Expr> {
+        if self.accept("(") {
+            let inside = self.sum()?;
+            self.expect(")")?;
+            return Ok(inside);
+        }
+        if self.is_symbol(1, "(") && self.accept("ceil") {
+            self.expect("(")?;
+            let left = self.sum()?;
+            self.expect("/")?;
+            let right = self.sum()?;
+            self.expect(")")?;
+            return self.value(Expr::ceil_divide(left, right));
+        }
+        if self.peek().is_some_and(|token| token.kind == Kind::Number) {
+            return self.number("an integer").map(Expr::Literal);
+        }
+        let scalar = self.word("a number, a scalar, `ceil(a / b)` or parentheses")?;
+        Ok(Expr::Scalar(scalar.text.to_owned()))
+    }
+
+    fn value(&self, folded: Option<Expr>) -> Result<Expr> {
+        folded.ok_or(DeclError { line: self.line(), fault: DeclFault::GridValue })
     }
 }

@@ -20,8 +20,11 @@
 //! Buffers take slots 0, 1, 2 ... in order and the scalars the slot after them; `const` tells what is only read. The
 //! grid counts threadgroups, and each has exactly the threads of its attribute.
 
+mod cursor;
 mod grid;
+mod memory;
 mod parse;
+mod signature;
 mod token;
 
 use std::fmt;

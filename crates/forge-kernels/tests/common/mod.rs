@@ -1,5 +1,7 @@
 //! Specs that tests render: every format, epilogue and regime, at sizes that are round and sizes that are not.
 
+#![allow(dead_code, reason = "each test takes the specs that it needs")]
+
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{

@@ -1,0 +1,197 @@
+//! What templates read: a spec's own fields, and what follows from them. Arithmetic is done here, so that templates
+//! only choose and print.
+
+mod attention;
+mod project;
+
+use forge_ir::{BLOCK, Format};
+use minijinja::Value;
+use minijinja::value::Serde;
+use serde::Serialize;
+
+pub(crate) use project::tile_floats;
+
+use self::attention::{JoinContext, RotateContext, SplitContext, TiledContext};
+use self::project::ProjectContext;
+use crate::spec::{Argmax, Embed, RmsNorm, Spec};
+
+/// Threadgroup memory that lets at least two threadgroups share a core.
+pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
+
+/// Columns in a packet: the 16 bytes of weights that a lane loads at once.
+pub(crate) const fn packet_columns(format: Format) -> usize {
+    match format {
+        Format::F32 => 4,
+        Format::F16 | Format::Bf16 => 8,
+        Format::Q8_0 => 16,
+        Format::Q4_0 => 32,
+    }
+}
+
+/// A template's variables, and the support units that the rendered text calls.
+pub(crate) struct Context {
+    pub(crate) variables: Value,
+    pub(crate) support: Vec<&'static str>,
+}
+
+/// Computes the context of a spec that `limits` has passed.
+pub(crate) fn context(name: &str, spec: &Spec) -> Context {
+    let base = Base { name, args: format!("{}Args", camel_case(name)) };
+    let (variables, support) = match spec {
+        Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), vec![embed.format.name()]),
+        Spec::RmsNorm(norm) => (value(RmsNormContext::of(base, norm)), vec![]),
+        Spec::Project(project) => {
+            let context = ProjectContext::of(base, project);
+            let support =
+                [project.format.name(), context.load].into_iter().chain(context.activation).collect();
+            (value(context), support)
+        }
+        Spec::RotateAppend(rotate) => (value(RotateContext::of(base, rotate)), vec![]),
+        Spec::AttendSplit(attend) => (value(SplitContext::of(base, attend)), vec![]),
+        Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
+        Spec::AttendTiled(attend) => (value(TiledContext::of(base, attend)), vec![]),
+        Spec::Argmax(argmax) => (value(ArgmaxContext::of(base, argmax)), vec!["ordered"]),
+    };
+    Context { variables, support }
+}
+
+fn value(context: impl Serialize) -> Value {
+    Value::from(Serde(context))
+}
+
+/// `qkv_one` -> `QkvOne`.
+fn camel_case(name: &str) -> String {
+    name.split('_')
+        .flat_map(|word| {
+            let mut characters = word.chars();
+            characters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(characters)
+        })
+        .collect()
+}
+
+#[derive(Serialize)]
+struct Base<'a> {
+    name: &'a str,
+    /// The type of the scalars' struct.
+    args: String,
+}
+
+/// A plane as a kernel's parameter.
+#[derive(Serialize)]
+struct Plane {
+    name: &'static str,
+    element: &'static str,
+}
+
+/// A weight matrix as packets.
+#[derive(Serialize)]
+struct Weight {
+    planes: Vec<Plane>,
+    /// Whether blocks have scales.
+    scaled: bool,
+    /// Of a packet.
+    columns: usize,
+    /// Of a packet, as float4.
+    vectors: usize,
+    /// That hold a row's columns.
+    packets: usize,
+    /// Packets of a padded row.
+    stride: usize,
+    /// Of a padded row.
+    blocks: usize,
+    /// Packets of a block.
+    per_block: usize,
+}
+
+impl Weight {
+    fn of(format: Format, width: usize) -> Weight {
+        let columns = packet_columns(format);
+        let blocks = width.div_ceil(BLOCK);
+        let per_block = BLOCK / columns;
+        let planes = format.planes().iter().map(|plane| Plane {
+            name: plane.name,
+            element: if plane.name == "scales" { "half" } else { "uint4" },
+        });
+        Weight {
+            planes: planes.collect(),
+            scaled: format.is_quantised(),
+            columns,
+            vectors: columns / 4,
+            packets: width.div_ceil(columns),
+            stride: blocks * per_block,
+            blocks,
+            per_block,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct EmbedContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Embed,
+    #[serde(flatten)]
+    weight: Weight,
+    threads: usize,
+}
+
+impl<'a> EmbedContext<'a> {
+    fn of(base: Base<'a>, spec: &'a Embed) -> EmbedContext<'a> {
+        EmbedContext { base, spec, weight: Weight::of(spec.format, spec.width), threads: 128 }
+    }
+}
+
+#[derive(Serialize)]
+struct RmsNormContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a RmsNorm,
+    /// The type in which a row is read.
+    vector: &'static str,
+    /// Of those in a row.
+    count: usize,
+    width_float: f32,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> RmsNormContext<'a> {
+    fn of(base: Base<'a>, spec: &'a RmsNorm) -> RmsNormContext<'a> {
+        let (vector, count) =
+            if spec.width.is_multiple_of(4) { ("float4", spec.width / 4) } else { ("float", spec.width) };
+        RmsNormContext {
+            base,
+            spec,
+            vector,
+            count,
+            width_float: spec.width as f32,
+            threads: 256,
+            simdgroups: 8,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ArgmaxContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Argmax,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> ArgmaxContext<'a> {
+    fn of(base: Base<'a>, spec: &'a Argmax) -> ArgmaxContext<'a> {
+        // A power of two of simdgroups, with a few logits a thread.
+        let threads = (spec.vocabulary / 4).next_power_of_two().clamp(32, 1024);
+        ArgmaxContext { base, spec, threads, simdgroups: threads / 32 }
+    }
+}
+
+/// A number as a literal of Metal, exact.
+pub(crate) fn literal(number: f32) -> String {
+    format!("{number:?}f")
+}
