@@ -233,7 +233,7 @@ impl<'p> Sim<'p> {
         set_engine(before);
         self.stopped |= self.engine.stopped;
         let total = self.counters.entry(name).or_default();
-        total.add(&self.engine.watch.counters);
+        *total += self.engine.watch.counters;
         total.dispatches += 1;
         !self.engine.stopped
     }
@@ -302,18 +302,5 @@ impl<'p> Sim<'p> {
     /// Whether a dispatch could not be run to its end, so that later values mean nothing.
     pub fn stopped(&self) -> bool {
         self.stopped
-    }
-}
-
-impl Counters {
-    fn add(&mut self, other: &Counters) {
-        self.dispatches += other.dispatches;
-        self.groups += other.groups;
-        self.accesses += other.accesses;
-        self.loaded += other.loaded;
-        self.stored += other.stored;
-        self.threadgroup += other.threadgroup;
-        self.barriers += other.barriers;
-        self.simd += other.simd;
     }
 }

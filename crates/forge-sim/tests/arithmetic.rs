@@ -155,7 +155,6 @@ fn arithmetic_of_a_thread() {
             ("as_type<float>(as_type<uint>(v) ^ 0x80000000u)", &|i, v| -v[i]),
             ("as_type<half2>(0x40003c00u).y", &|_, _| 2.0),
             ("as_type<float>(uint(ushort(0x4049)) << 16)", &|_, _| 3.140625),
-            ("float(bfloat(v)) + float(bfloat(1.00390625f))", &|i, v| v[i] + 1.0),
             ("isnan(v) ? 1.0f : (isinf(INFINITY * 2.0f) ? 2.0f : 3.0f)", &|_, _| 2.0),
             ("popcount(lane) + clz(lane) + ctz(lane)", &|i, _| {
                 let i = i as u32;
