@@ -47,6 +47,9 @@ pub(crate) struct Parts {
 
 /// The architecture that a configuration names, or the fault noted in it.
 pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
+    if config.is_broken() {
+        return None;
+    }
     let family = config.word("model_type");
     let classes = config.get("architectures");
     let class = classes.and_then(|classes| classes.get(0)).and_then(serde_json::Value::as_str);
@@ -55,7 +58,7 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
         vec![format!("it knows {}", names.join(", "))]
     };
     let (key, found) = match (class, family) {
-        (Some(class), _) => ("architectures", ALL.iter().find(|known| known.class == class)),
+        (Some(class), _) => ("architectures[0]", ALL.iter().find(|known| known.class == class)),
         (None, Some(family)) => ("model_type", ALL.iter().find(|known| known.family == family)),
         (None, None) => {
             config.count("model_type");
@@ -63,7 +66,7 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
         }
     };
     match (found, family) {
-        (None, _) => config.refuse_architecture(key, &known()),
+        (None, _) => config.refuse_architecture(key, class.or(family).unwrap_or_default(), &known()),
         (Some(known), Some(family)) if known.family != family => config.contradiction(
             "model_type",
             format!("the architecture {} is of the type {}, not {family}", known.class, known.family),

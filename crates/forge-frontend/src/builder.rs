@@ -23,7 +23,7 @@ pub(crate) struct Builder<'a> {
     pub(crate) bodies: Vec<Body>,
     bound: BTreeMap<String, WeightId>,
     ignored: BTreeSet<String>,
-    missing: BTreeMap<String, Vec<usize>>,
+    missing: Vec<WeightId>,
     faults: Vec<Diagnostic>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Builder<'a> {
             bodies: Vec::new(),
             bound: BTreeMap::new(),
             ignored: BTreeSet::new(),
-            missing: BTreeMap::new(),
+            missing: Vec::new(),
             faults: Vec::new(),
         }
     }
@@ -86,7 +86,7 @@ impl<'a> Builder<'a> {
         self.bound.insert(name.to_owned(), id);
         let format = match self.tensors.get(name) {
             None => {
-                self.missing.insert(name.to_owned(), shape.to_vec());
+                self.missing.push(id);
                 None
             }
             Some(tensor) => {
@@ -121,47 +121,46 @@ impl<'a> Builder<'a> {
             .iter()
             .filter(|tensor| !self.bound.contains_key(&tensor.name) && !self.ignored.contains(&tensor.name))
             .collect();
-        let mut faults = std::mem::take(&mut self.faults);
-        shorten(&mut faults, "faults of tensors");
-        let mut missing: Vec<Diagnostic> = self
-            .missing
-            .iter()
-            .map(|(name, shape)| {
-                let fault =
-                    Diagnostic::new("F0301", format!("the checkpoint lacks the tensor {name} {shape:?}"));
-                match nearest(name, unused.iter().map(|tensor| tensor.name.as_str())) {
-                    Some(near) => fault.note(format!("it has {near}, which nothing uses")),
+        let missing = || self.missing.iter().map(|id| &self.weights[id.0]);
+        let lacking = missing().map(|weight| {
+            let message = format!("the checkpoint lacks the tensor {} {:?}", weight.tensor, weight.shape);
+            let fault = Diagnostic::new("F0301", message);
+            let mut others = self.tensors.iter().map(|tensor| tensor.name.as_str());
+            match nearest(&weight.tensor, unused.iter().map(|tensor| tensor.name.as_str())) {
+                Some(near) => fault.note(format!("it has {near}, which nothing uses")),
+                None => match nearest(&weight.tensor, &mut others) {
+                    Some(near) => fault.note(format!("the nearest that it has is {near}")),
                     None => fault,
-                }
-            })
-            .collect();
-        shorten(&mut missing, "missing tensors");
-        let mut left: Vec<Diagnostic> = unused
-            .iter()
-            .map(|tensor| {
-                let message = format!("nothing uses the tensor {} {:?}", tensor.name, tensor.shape);
-                let fault = Diagnostic::new("F0303", message).note(format!("it is in {}", tensor.file));
-                match nearest(&tensor.name, self.missing.keys().map(String::as_str)) {
-                    Some(near) => fault.note(format!("the nearest that is missing is {near}")),
-                    None => fault.note("a model compiled without it could give wrong text"),
-                }
-            })
-            .collect();
-        shorten(&mut left, "unused tensors");
-        faults.extend(missing);
-        faults.extend(left);
+                },
+            }
+        });
+        let left = unused.iter().map(|tensor| {
+            let message = format!("nothing uses the tensor {} {:?}", tensor.name, tensor.shape);
+            let fault = Diagnostic::new("F0303", message).note(format!("it is in {}", tensor.file));
+            let fault = match nearest(&tensor.name, missing().map(|weight| weight.tensor.as_str())) {
+                Some(near) => fault.note(format!("the nearest that is missing is {near}")),
+                None => match nearest(&tensor.name, self.bound.keys().map(String::as_str)) {
+                    Some(near) => fault.note(format!("the nearest that is used is {near}")),
+                    None => fault,
+                },
+            };
+            fault.note("a model compiled without it could give wrong text")
+        });
+        let mut faults = told(std::mem::take(&mut self.faults).into_iter(), "faults of tensors");
+        faults.extend(told(lacking, "missing tensors"));
+        faults.extend(told(left, "unused tensors"));
         if faults.is_empty() { Ok(self.ignored.iter().cloned().collect()) } else { Err(faults) }
     }
 }
 
-fn shorten(faults: &mut Vec<Diagnostic>, what: &str) {
-    if faults.len() > TOLD
-        && let Some(first) = faults.first()
-    {
-        let more = Diagnostic::new(first.code, format!("and {} more {what}", faults.len() - TOLD + 1));
-        faults.truncate(TOLD - 1);
-        faults.push(more);
+/// The first few faults, and how many more there are.
+fn told(faults: impl ExactSizeIterator<Item = Diagnostic>, what: &str) -> Vec<Diagnostic> {
+    let count = faults.len();
+    let mut told: Vec<Diagnostic> = faults.take(TOLD).collect();
+    if let (Some(first), true) = (told.first(), count > TOLD) {
+        told.push(Diagnostic::new(first.code, format!("and {} more {what}", count - TOLD)));
     }
+    told
 }
 
 impl Layer<'_, '_> {

@@ -65,7 +65,13 @@ impl Config {
             if let Some(span) = self.document.key(&path) {
                 fault = fault.at(&self.document.file, span, format!("not a key of {family}"));
             }
-            if let Some(known) = nearest(&path, asked.iter().map(String::as_str)) {
+            // Of the same object only: a key is not missed where another kind of thing is told.
+            let (object, key) = path.rsplit_once('.').unwrap_or(("", &path));
+            let siblings = asked.iter().filter_map(|known| {
+                let (parent, known) = known.rsplit_once('.').unwrap_or(("", known));
+                (parent == object).then_some(known)
+            });
+            if let Some(known) = nearest(key, siblings) {
                 fault = fault.note(format!("the nearest key that forge knows is {known}"));
             }
             let fault = fault
@@ -217,10 +223,21 @@ impl<'a> Section<'a> {
         self.fault_at(&path, fault, why, notes);
     }
 
+    /// Refuses any value of a key but this one, or a list of nothing but this one. Absent is right too.
+    pub(crate) fn only(&self, key: &str, right: impl Into<Value>, why: &str) {
+        let right = right.into();
+        let is_right = |value: &Value| match value {
+            Value::Array(values) => values.iter().all(|value| *value == right),
+            value => *value == right,
+        };
+        if self.get(key).is_some_and(|value| !is_right(value)) {
+            self.refuse(key, why, &[]);
+        }
+    }
+
     /// Notes that no architecture is known by the name under a key.
-    pub(crate) fn refuse_architecture(&self, key: &str, notes: &[String]) {
-        let value = self.map.and_then(|map| map.get(key)).map(Value::to_string).unwrap_or_default();
-        let fault = Diagnostic::new("F0202", format!("forge does not know the architecture {value}"));
+    pub(crate) fn refuse_architecture(&self, key: &str, name: &str, notes: &[String]) {
+        let fault = Diagnostic::new("F0202", format!("forge does not know the architecture {name}"));
         self.fault_at(key, fault, "unknown", notes);
     }
 
@@ -247,7 +264,7 @@ impl<'a> Section<'a> {
 
     fn wrong<T>(&self, key: &str, expected: &str) -> Option<T> {
         let path = self.path_of(key);
-        let fault = Diagnostic::new("F0204", format!("{path} is to be {expected}"));
+        let fault = Diagnostic::new("F0204", format!("{path} has to be {expected}"));
         self.fault_at(&path, fault, &format!("not {expected}"), &[]);
         None
     }

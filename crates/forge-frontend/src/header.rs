@@ -57,7 +57,13 @@ const ELEMENTS: &[(&str, u64)] = &[
 /// The tensors of one file, in the order of their bytes; or every fault of its header.
 pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Vec<Tensor>, Vec<Diagnostic>> {
     let fail = |message: String| vec![Diagnostic::new("F0103", message)];
-    let length = checkpoint.len(file).map_err(|error| vec![unreadable(file, &error)])?;
+    let length = checkpoint.len(file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            let fault = Diagnostic::new("F0102", format!("there is no {file}, which is to hold weights"));
+            vec![fault.note("an interrupted download leaves files out: fetch it again")]
+        }
+        _ => vec![unreadable(file, &error)],
+    })?;
     if length < 8 {
         return Err(fail(format!("{file} is no safetensors file: it is {length} bytes long")));
     }

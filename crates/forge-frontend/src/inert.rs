@@ -89,12 +89,9 @@ pub(crate) fn check(root: &Section<'_>) {
         root.get(key);
     }
     for (key, inert, why) in ONLY {
-        if root.was_asked(key) {
-            continue;
-        }
-        let inert: Value = serde_json::from_str(inert).unwrap_or_default();
-        if root.get(key).is_some_and(|value| *value != inert) {
-            root.refuse(key, &format!("a model with this {why}"), &[]);
+        if !root.was_asked(key) {
+            let inert: Value = serde_json::from_str(inert).unwrap_or_default();
+            root.only(key, inert, &format!("a model with this {why}"));
         }
     }
 }

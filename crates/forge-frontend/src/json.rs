@@ -25,12 +25,12 @@ struct Spans {
 }
 
 impl Document {
-    /// The place of a key, by its path: `rope_scaling.factor`.
+    /// The place of a key, by its path: `rope_scaling.factor`. An element of a list, `a[0]`, is its own key.
     pub(crate) fn key(&self, path: &str) -> Option<Range<usize>> {
         self.keys.get(path).map(|spans| spans.key.clone())
     }
 
-    /// The place of a key's value.
+    /// The place of a key's value; where that takes more than a line, of the key.
     pub(crate) fn value(&self, path: &str) -> Option<Range<usize>> {
         self.keys.get(path).map(|spans| spans.value.clone())
     }
@@ -131,6 +131,8 @@ impl Scan<'_> {
                     if !names.insert(name) {
                         self.twice.push((path.clone(), key.clone()));
                     }
+                    let is_long = self.text.get(value.clone())?.contains('\n');
+                    let value = if is_long { key.clone() } else { value };
                     self.keys.insert(path, Spans { key, value });
                 }
             }
@@ -149,7 +151,11 @@ impl Scan<'_> {
                     self.at += 1;
                     index += 1;
                 }
-                _ => self.value(&format!("{path}[{index}]")).map(|_| ())?,
+                _ => {
+                    let path = format!("{path}[{index}]");
+                    let value = self.value(&path)?;
+                    self.keys.insert(path, Spans { key: value.clone(), value });
+                }
             }
         }
         self.at += 1;

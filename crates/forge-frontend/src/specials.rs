@@ -9,6 +9,7 @@ use serde_json::Value;
 
 /// Reads them from wherever they are given. Other files than config.json may be absent.
 pub(crate) fn read(checkpoint: &dyn Checkpoint, config: &Section<'_>) -> Result<Specials, Vec<Diagnostic>> {
+    let (begin, end) = (config.tokens("bos_token_id"), config.tokens("eos_token_id"));
     let mut faults = Vec::new();
     let mut open = |file: &str| match parse(checkpoint, file) {
         Ok(value) => value,
@@ -22,9 +23,8 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, config: &Section<'_>) -> Result<
     if !faults.is_empty() {
         return Err(faults);
     }
-    let find = |key: &str, name: &str| {
+    let find = |key: &str, configured: Vec<u32>, name: &str| {
         let mut found = tokens(&generation[key]);
-        let configured = config.tokens(key);
         if found.is_empty() {
             found = configured;
         }
@@ -33,8 +33,8 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, config: &Section<'_>) -> Result<
         }
         found
     };
-    let begin = find("bos_token_id", "bos_token").first().copied();
-    Ok(Specials { begin, end: find("eos_token_id", "eos_token") })
+    let begin = find("bos_token_id", begin, "bos_token").first().copied();
+    Ok(Specials { begin, end: find("eos_token_id", end, "eos_token") })
 }
 
 fn parse(checkpoint: &dyn Checkpoint, file: &str) -> Result<Value, Vec<Diagnostic>> {

@@ -6,7 +6,6 @@
 use crate::checkpoint::{self, Checkpoint};
 use crate::header::{self, Tensor};
 use crate::json;
-use crate::nearest::nearest;
 use forge_ir::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -86,6 +85,11 @@ impl Tensors {
         self.0.values()
     }
 
+    /// The files that hold them.
+    pub fn files(&self) -> BTreeSet<&str> {
+        self.iter().map(|tensor| tensor.file.as_str()).collect()
+    }
+
     /// Fills `out` with a tensor's bytes from its byte `offset` on.
     ///
     /// # Errors
@@ -107,18 +111,16 @@ impl Tensors {
 }
 
 fn no_weights(checkpoint: &dyn Checkpoint) -> Diagnostic {
-    let files = checkpoint.files();
-    let fault = Diagnostic::new("F0102", format!("there is neither {SINGLE} nor {INDEX}"));
-    if let Some(near) = nearest(SINGLE, files.iter().map(String::as_str)) {
-        return fault.note(format!("there is {near}"));
-    }
-    let old = |file: &&String| [".bin", ".pth", ".pt", ".gguf"].iter().any(|end| file.ends_with(end));
-    match files.iter().find(old) {
-        Some(file) => {
-            fault.note(format!("{file} is in a format that forge does not read: convert it to safetensors"))
+    let mut fault = Diagnostic::new("F0102", format!("there is neither {SINGLE} nor {INDEX}"));
+    for file in checkpoint.files() {
+        if file.ends_with(".safetensors") {
+            fault = fault.note(format!("there is {file}, which is not read unless {INDEX} names it"));
+        } else if [".bin", ".pth", ".pt", ".gguf"].iter().any(|end| file.ends_with(end)) {
+            fault = fault
+                .note(format!("{file} is in a format that forge does not read: convert it to safetensors"));
         }
-        None => fault.note("a folder as Hugging Face keeps it is expected: config.json, weights, tokenizer"),
     }
+    fault.note("a folder as Hugging Face keeps it is expected: config.json, weights, tokenizer")
 }
 
 /// The file of every tensor.

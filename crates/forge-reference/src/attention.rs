@@ -81,3 +81,44 @@ pub(crate) fn rotate(x: &Values, rows: &[Row], width: usize, rotation: &Rotation
     }
     y
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::of_slot;
+
+    #[test]
+    fn pairs_turn_and_what_is_past_them_does_not() {
+        let quarter = std::f32::consts::FRAC_PI_2;
+        let x = Values { width: 12, numbers: (0..24).map(|x| x as f32).collect() };
+        let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
+        // Two heads of six, of which four channels turn: a quarter of a turn and a half for each position.
+        let turned = |pairing, magnitude| {
+            let rotation = Rotation { frequencies: vec![quarter, 2.0 * quarter], pairing, magnitude };
+            let y = rotate(&x, &rows, 6, &rotation);
+            y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
+        };
+        let half = turned(Pairing::Half, 1.0);
+        assert_eq!(half[..12], x.numbers[..12], "position 0 does not turn");
+        assert_eq!(half[12..], [-14., -13., 12., -15., 16., 17., -20., -19., 18., -21., 22., 23.]);
+        let interleaved = turned(Pairing::Interleaved, 1.0);
+        assert_eq!(interleaved[12..], [-13., 12., -14., -15., 16., 17., -19., 18., -20., -21., 22., 23.]);
+        assert_eq!(turned(Pairing::Half, 2.0)[..6], [0., 2., 4., 6., 4., 5.], "channels past the pairs stay");
+    }
+
+    #[test]
+    fn rows_see_their_own_slot_up_to_themselves() {
+        let heads = Heads { queries: 2, keys: 1, width: 1, scale: 0.0 };
+        // Scores are all equal: every row gets the mean of the values that it sees.
+        let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
+        let query = Values { width: 2, numbers: vec![1.0; 10] };
+        let rows: Vec<Row> = of_slot(0, &[0, 0, 0]).chain(of_slot(1, &[0, 0])).collect();
+        let y = attention(&heads, &rows, [&query, &values, &values]);
+        assert_eq!(y.numbers, [1., 1., 2., 2., 4., 4., 100., 100., 200., 200.]);
+        // Rows of two conversations may come in turn.
+        let turns: Vec<Row> = [0, 3, 1, 4, 2].map(|index: usize| rows[index]).to_vec();
+        let values = Values { width: 1, numbers: vec![1.0, 100.0, 3.0, 300.0, 8.0] };
+        let y = attention(&heads, &turns, [&query, &values, &values]);
+        assert_eq!(y.numbers, [1., 1., 100., 100., 2., 2., 200., 200., 4., 4.]);
+    }
+}

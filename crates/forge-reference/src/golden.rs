@@ -27,34 +27,34 @@ pub struct Golden {
     pub deviation: f64,
 }
 
-/// Multiplications that the sequences of a model may take altogether: some ten seconds on two cores.
+/// Multiplications that the texts of a model may take altogether.
 const BUDGET: u64 = 60_000_000_000;
 
-/// Texts that exercise every regime of rows: one row; a small batch and a decode step; a prefill that is continued by a
-/// small batch and a decode step; a longer one, whose last steps attend to more positions than one split takes.
+/// What the texts are to exercise, each with a shorter stand-in: one row; a small batch and a decode step; a prefill
+/// continued by a small batch and a decode step; a longer one, whose last steps attend to more than one split takes.
+const REGIMES: [[&[usize]; 2]; 4] =
+    [[&[1], &[1]], [&[8, 1], &[4, 1]], [&[33, 5, 1], &[17, 2, 1]], [&[70, 2, 1], &[70, 2, 1]]];
+
+/// Texts that exercise every regime of rows.
 ///
 /// The tokens are random but always the same. A text takes a multiplication for each of the model's `parameters` and
-/// each of its tokens; texts that would exceed a budget or `context` are left out or replaced by shorter ones, down to one
-/// row, and four and one.
+/// each of its tokens. What exceeds 60 thousand million of them altogether is shortened or left out, in that order:
+/// a thousand million parameters are given 60 tokens. Texts that do not fit `context` are left out too. The first two
+/// regimes are always there as far as the context allows.
 pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequence> {
     let mut left = BUDGET / parameters.max(1);
     let mut random = Random(vocabulary as u64);
     let mut chosen = Vec::new();
-    // From each line the first that can be paid for; of the first two lines the last in any case.
-    let lines: [(&[&[usize]], bool); 4] = [
-        (&[&[1]], true),
-        (&[&[8, 1], &[4, 1]], true),
-        (&[&[33, 5, 1], &[17, 2, 1]], false),
-        (&[&[70, 2, 1]], false),
-    ];
-    for (line, needed) in lines {
+    for (index, regime) in REGIMES.iter().enumerate() {
         let rows = |chunks: &[usize]| chunks.iter().sum::<usize>();
-        let fits = line.iter().find(|chunks| rows(chunks) as u64 <= left && rows(chunks) <= context);
-        let least = line.last().filter(|chunks| needed && rows(chunks) <= context);
-        let Some(chunks) = fits.or(least) else { continue };
-        left = left.saturating_sub(rows(chunks) as u64);
-        let ids = (0..rows(chunks)).map(|_| random.below(vocabulary)).collect();
-        chosen.push(Sequence { ids, chunks: chunks.to_vec() });
+        let fits = |chunks: &&&[usize]| rows(chunks) <= context;
+        let paid = regime.iter().filter(fits).find(|chunks| rows(chunks) as u64 <= left);
+        let needed = if index < 2 { regime.iter().rfind(fits) } else { None };
+        if let Some(chunks) = paid.or(needed) {
+            left = left.saturating_sub(rows(chunks) as u64);
+            let ids = (0..rows(chunks)).map(|_| random.below(vocabulary)).collect();
+            chosen.push(Sequence { ids, chunks: chunks.to_vec() });
+        }
     }
     chosen
 }

@@ -128,3 +128,48 @@ fn dots<const N: usize>(weight: &[f64], xs: [&[f64]; N]) -> [f64; N] {
     }
     sums.map(|lanes| lanes.iter().sum())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Numbers given by a rule, as a matrix of a width.
+    struct Rule(usize);
+
+    impl Rule {
+        fn at(row: usize, column: usize) -> f32 {
+            ((row * 131 + column * 17) as f32 * 0.37).sin()
+        }
+    }
+
+    impl Numbers for Rule {
+        fn rows(&self, _: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
+            for (row, out) in rows.zip(out.chunks_exact_mut(self.0)) {
+                out.iter_mut().enumerate().for_each(|(column, out)| *out = Rule::at(row, column));
+            }
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn a_product_is_its_definition(rows in 1_usize..10, width in 1_usize..1200, outputs in 1_usize..150, bias: bool) {
+            let numbers: Vec<f32> = (0..rows * width).map(|index| (index as f32 * 0.11).cos()).collect();
+            let bias = bias.then(|| (0..outputs).map(|output| output as f32 * 0.5).collect::<Vec<f32>>());
+            let x = Values { width, numbers };
+            let y = linear(&Rule(width), WeightId(0), outputs, bias.as_deref(), &x).unwrap();
+            prop_assert_eq!((y.width, y.numbers.len()), (outputs, rows * outputs));
+            for row in 0..rows {
+                for output in 0..outputs {
+                    let product = |(column, x): (usize, &f32)| f64::from(*x) * f64::from(Rule::at(output, column));
+                    let exact = x.row(row).iter().enumerate().map(product).sum::<f64>()
+                        + bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
+                    let error = (f64::from(y.row(row)[output]) - exact).abs();
+                    prop_assert!(error <= exact.abs() * 1e-7 + 1e-12, "{} {}: {}", row, output, error);
+                }
+            }
+        }
+    }
+}

@@ -26,15 +26,14 @@ pub(crate) fn run(
         stream = run.apply(layer, rows, stream)?;
     }
     // Rows see each other in attention alone: without any, the others' logits need not be computed.
-    let epilogue = graph.body(&graph.epilogue);
-    if epilogue.nodes.iter().any(|node| matches!(node.op, Op::Attention { .. })) {
-        let logits = run.apply(&graph.epilogue, rows, stream)?;
-        return Ok(wanted.iter().map(|row| logits.row(*row).to_vec()).collect());
-    }
-    let some: Vec<Row> = wanted.iter().map(|row| rows[*row]).collect();
-    let kept = wanted.iter().flat_map(|row| stream.row(*row)).copied().collect();
-    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers: kept })?;
-    Ok(logits.rows().map(<[f32]>::to_vec).collect())
+    let is_alone =
+        !graph.body(&graph.epilogue).nodes.iter().any(|node| matches!(node.op, Op::Attention { .. }));
+    let kept: Vec<usize> = if is_alone { wanted.to_vec() } else { (0..rows.len()).collect() };
+    let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
+    let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
+    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers })?;
+    let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
+    Ok(wanted.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }
 
 struct Run<'a> {

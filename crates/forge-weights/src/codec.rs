@@ -4,8 +4,8 @@
 //! rounded to the nearest, halves to the even; a number that a format cannot hold is refused, never clipped.
 
 use forge_ir::{BLOCK, Format};
+use half::f16;
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
 /// Why a row cannot be stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,54 +87,89 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
 pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result<(), Unfit> {
     assert_eq!(planes.each_ref().map(|plane| plane.len()), plane_bytes(format, row.len()));
     let [values, scales] = planes;
-    if let Some(column) = row.iter().position(|x| !x.is_finite()) {
+    // Told first whether, then where: the first question is asked of every row, and has to be quick.
+    if row.iter().fold(false, |found, x| found | !x.is_finite()) {
+        let column = row.iter().position(|x| !x.is_finite()).unwrap_or(0);
         return Err(Unfit::NotFinite { column });
     }
     match format {
-        Format::F32 => plain(row, values, |x| Some(x.to_le_bytes())),
-        Format::F16 => plain(row, values, |x| {
-            let half = f16::from_f32(x);
-            half.is_finite().then_some(half.to_le_bytes())
+        Format::F32 => {
+            let (values, _) = values.as_chunks_mut::<4>();
+            let (stored, padding) = values.split_at_mut(row.len());
+            stored.iter_mut().zip(row).for_each(|(bytes, x)| *bytes = x.to_le_bytes());
+            padding.fill([0; 4]);
+            Ok(())
+        }
+        Format::F16 => halves(row, values, 0x7c00, |numbers, halves| {
+            let mut converted = [f16::ZERO; HALVES];
+            let converted = &mut converted[..numbers.len()];
+            converted.convert_from_f32_slice(numbers);
+            halves.iter_mut().zip(converted).for_each(|(half, converted)| *half = converted.to_bits());
         }),
-        Format::Bf16 => plain(row, values, |x| {
-            let half = bf16::from_f32(x);
-            half.is_finite().then_some(half.to_le_bytes())
-        }),
-        Format::Q8_0 => quantise(row, values, scales, 127.0, |x, codes| {
-            for (code, x) in codes.iter_mut().zip(x) {
-                *code = round(*x).cast_unsigned();
+        Format::Bf16 => halves(row, values, 0x7f80, |numbers, halves| {
+            for (half, x) in halves.iter_mut().zip(numbers) {
+                let bits = x.to_bits();
+                *half = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16;
             }
         }),
-        Format::Q4_0 => quantise(row, values, scales, -8.0, |x, codes| {
-            let (low, high) = x.split_at(BLOCK / 2);
-            for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
-                *code = nibble(*low) | nibble(*high) << 4;
-            }
-        }),
+        Format::Q8_0 => quantise(
+            row,
+            values,
+            scales,
+            |largest| largest.abs() / 127.0,
+            |x, codes| {
+                codes.iter_mut().zip(x).for_each(|(code, x)| *code = code_of(round(*x)));
+            },
+        ),
+        Format::Q4_0 => quantise(
+            row,
+            values,
+            scales,
+            |largest| largest / -8.0,
+            |x, codes| {
+                let (low, high) = x.split_at(BLOCK / 2);
+                for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
+                    *code = code_of(nibble(*low)) | code_of(nibble(*high)) << 4;
+                }
+            },
+        ),
     }
 }
 
-fn plain<const N: usize>(
+/// Halves that are converted at once.
+const HALVES: usize = 256;
+
+/// Encodes numbers as halves; one that comes out as `infinity` was too large.
+fn halves(
     row: &[f32],
     values: &mut [u8],
-    encode: impl Fn(f32) -> Option<[u8; N]>,
+    infinity: u16,
+    convert: impl Fn(&[f32], &mut [u16]),
 ) -> Result<(), Unfit> {
-    let (values, _) = values.as_chunks_mut::<N>();
+    let (values, _) = values.as_chunks_mut::<2>();
     let (stored, padding) = values.split_at_mut(row.len());
-    for (bytes, x) in stored.iter_mut().zip(row) {
-        *bytes = encode(*x).ok_or(Unfit::TooLarge { value: *x })?;
+    padding.fill([0; 2]);
+    let mut halves = [0; HALVES];
+    for (numbers, stored) in row.chunks(HALVES).zip(stored.chunks_mut(HALVES)) {
+        let halves = &mut halves[..numbers.len()];
+        convert(numbers, halves);
+        let too_large = |half: &u16| half & 0x7fff == infinity;
+        if halves.iter().fold(false, |found, half| found | too_large(half)) {
+            let column = halves.iter().position(too_large).unwrap_or(0);
+            return Err(Unfit::TooLarge { value: numbers[column] });
+        }
+        stored.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
     }
-    padding.fill([0; N]);
     Ok(())
 }
 
-/// Encodes block by block: the scale is the largest number over `top`, the code that stands for it; the codes are
-/// made from what the unrounded scale leaves. A `top` below zero makes the largest number's own sign count.
+/// Encodes block by block: the scale comes from the number of the largest magnitude, of equals the first; the codes
+/// come from what the unrounded scale leaves of the numbers.
 fn quantise(
     row: &[f32],
     codes: &mut [u8],
     scales: &mut [u8],
-    top: f32,
+    scale_of: impl Fn(f32) -> f32,
     encode: impl Fn(&[f32; BLOCK], &mut [u8]),
 ) -> Result<(), Unfit> {
     let per_block = codes.len() / row.len().div_ceil(BLOCK).max(1);
@@ -142,15 +177,15 @@ fn quantise(
     for (numbers, (codes, stored)) in row.chunks(BLOCK).zip(blocks) {
         let mut block = [0.0; BLOCK];
         block[..numbers.len()].copy_from_slice(numbers);
-        let largest = block.iter().fold(0.0_f32, |top, x| if x.abs() > top.abs() { *x } else { top });
-        let scale = if top < 0.0 { largest } else { largest.abs() } / top;
+        let largest = largest(&block);
+        let scale = scale_of(largest);
         let rounded = f16::from_f32(scale);
         if rounded.is_infinite() {
             return Err(Unfit::TooLarge { value: largest });
         }
         *stored = rounded.to_le_bytes();
         // A scale that rounds to nothing makes every code mean 0; its inverse may not be a number.
-        let inverse = if rounded == f16::ZERO || rounded == f16::NEG_ZERO { 0.0 } else { 1.0 / scale };
+        let inverse = if rounded.to_f32() == 0.0 { 0.0 } else { 1.0 / scale };
         for x in &mut block {
             *x *= inverse;
         }
@@ -159,14 +194,77 @@ fn quantise(
     Ok(())
 }
 
-/// The nearest whole number, halves away from zero, for a number within -127..=127.
-fn round(x: f32) -> i8 {
-    let whole = x as i32;
-    let rest = x - whole as f32;
-    (whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)) as i8
+/// The number of the largest magnitude; of equals the first.
+fn largest(block: &[f32; BLOCK]) -> f32 {
+    let mut lanes = [0.0_f32; 8];
+    for numbers in block.as_chunks::<8>().0 {
+        for (lane, x) in lanes.iter_mut().zip(numbers) {
+            *lane = if x.abs() > *lane { x.abs() } else { *lane };
+        }
+    }
+    let magnitude = lanes.into_iter().fold(0.0, f32::max);
+    block.iter().copied().find(|x| x.abs() == magnitude).unwrap_or(0.0)
 }
 
-/// The code of a number within -8..=8.
-fn nibble(x: f32) -> u8 {
-    ((x + 8.5) as u8).min(15)
+/// 1.5 * 2^23: a small number added to it is rounded to a whole one, the even of two equally near, and stands in the
+/// low bits of the sum.
+const WHOLE: f32 = 12_582_912.0;
+
+/// The nearest whole number, of two equally near the one further from zero.
+fn round(x: f32) -> f32 {
+    let even = (x + WHOLE) - WHOLE;
+    let rest = x - even;
+    even + if x > 0.0 && rest == 0.5 { 1.0 } else { 0.0 } - if x < 0.0 && rest == -0.5 { 1.0 } else { 0.0 }
+}
+
+/// The code of a number within -8..=8: the whole part of what lies 8.5 above it, and at most 15.
+fn nibble(x: f32) -> f32 {
+    let above = x + 8.5;
+    let near = (above + WHOLE) - WHOLE;
+    let whole = if near > above { near - 1.0 } else { near };
+    if whole > 15.0 { 15.0 } else { whole }
+}
+
+/// The low byte of a small whole number.
+fn code_of(whole: f32) -> u8 {
+    (whole + WHOLE).to_bits() as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn halves_are_rounded_away_from_zero() {
+        let cases = [
+            (0.5, 1.0),
+            (-0.5, -1.0),
+            (1.5, 2.0),
+            (2.5, 3.0),
+            (-2.5, -3.0),
+            (126.5, 127.0),
+            (0.49999997, 0.0),
+        ];
+        for (x, expected) in cases {
+            assert_eq!(round(x), expected, "{x}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rounding_is_that_of_the_standard_library(x in -127.01_f32..127.01, half in -127_i8..127) {
+            for x in [x, f32::from(half) + 0.5, (f32::from(half) + 0.5).next_up(), (f32::from(half) + 0.5).next_down()] {
+                prop_assert_eq!(round(x), x.round(), "{}", x);
+                prop_assert_eq!(code_of(round(x)).cast_signed(), x.round() as i8);
+            }
+        }
+
+        #[test]
+        fn nibbles_are_whole_parts(x in -8.001_f32..8.001, half in -8_i8..8) {
+            for x in [x, f32::from(half) + 0.5, (f32::from(half) + 0.5).next_down()] {
+                prop_assert_eq!(code_of(nibble(x)), ((x + 8.5) as u8).min(15), "{}", x);
+            }
+        }
+    }
 }

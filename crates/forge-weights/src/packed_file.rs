@@ -30,6 +30,8 @@ where
         if header != layout.header {
             return Err(Diagnostic::new("F0604", "the weight file was not written for this plan"));
         }
+        // A file that was cut short is told from one that was not by its last byte.
+        read(layout.bytes - 1, &mut [0]).map_err(|error| unreadable(&error))?;
         Ok(PackedFile { graph, plan, layout, read })
     }
 

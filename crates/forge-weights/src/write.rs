@@ -49,6 +49,13 @@ pub struct Stat {
     pub error: f64,
 }
 
+impl Summary {
+    /// The weight that storing changed most.
+    pub fn worst(&self) -> Option<&Stat> {
+        self.weights.iter().max_by(|a, b| a.error.total_cmp(&b.error))
+    }
+}
+
 /// Writes the file of a plan.
 ///
 /// # Errors

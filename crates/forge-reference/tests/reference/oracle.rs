@@ -1,10 +1,7 @@
 //! The reference against Hugging Face transformers: every model of tests/models, from the checkpoint and from weight
 //! files made of it.
 
-#[expect(unreachable_pub, reason = "shared by several test programs")]
-mod common;
-
-use common::{Case, cases, distance, open, pack, plan};
+use crate::common::{Case, cases, distance, open, pack, plan};
 use forge_ir::{Format, Numbers, tolerance};
 use forge_reference::{Want, evaluate, greedy};
 
@@ -66,5 +63,16 @@ fn weight_files_hold_the_model() {
             };
             assert!(distance <= bound, "{} in {format}: {distance:e}", case.name);
         }
+    }
+}
+
+#[test]
+fn the_format_of_a_checkpoint_does_not_matter() {
+    for case in cases() {
+        // Every number of a bf16 file is one of f32.
+        let wide = case.rewritten("F32", |half| u32::from(half) << 16);
+        let ids = case.tokens(1, "ids");
+        let logits = |case: &Case| evaluate(&case.opened.graph, &case.stored(), &ids, Want::All).unwrap();
+        assert_eq!(logits(&wide), logits(&case), "{}", case.name);
     }
 }

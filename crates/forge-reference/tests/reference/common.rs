@@ -8,15 +8,15 @@ use serde_json::Value;
 use std::io;
 
 /// A model and what it ought to compute.
-pub struct Case {
-    pub name: String,
-    pub files: Memory,
-    pub opened: Opened,
-    pub golden: Value,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) files: Memory,
+    pub(crate) opened: Opened,
+    pub(crate) golden: Value,
 }
 
 /// Every model of tests/models.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let folder = format!("{}/../../tests/models", env!("CARGO_MANIFEST_DIR"));
     let mut names: Vec<String> = std::fs::read_dir(&folder)
         .unwrap()
@@ -32,7 +32,10 @@ fn case(folder: &str, name: String) -> Case {
         let path = entry.unwrap().path();
         (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap())
     });
-    let files = Memory(files.collect());
+    open_case(name, Memory(files.collect()))
+}
+
+fn open_case(name: String, files: Memory) -> Case {
     let golden = serde_json::from_slice(&files.0["golden.json"]).unwrap();
     let options = Options { name: name.clone(), ..Options::default() };
     let opened = read_model(&files, &options).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"));
@@ -40,21 +43,50 @@ fn case(folder: &str, name: String) -> Case {
 }
 
 impl Case {
+    /// The model with weights of another type of four bytes a number, if it is in bf16; else as it is.
+    pub(crate) fn rewritten(&self, dtype: &str, convert: impl Fn(u16) -> u32) -> Case {
+        let mut files = self.files.clone();
+        let Some(whole) = files.0.get_mut("model.safetensors") else {
+            return open_case(self.name.clone(), files);
+        };
+        let file = SafeTensors::deserialize(whole).unwrap();
+        let (mut entries, mut data) = (serde_json::Map::new(), Vec::new());
+        for (name, view) in file.iter() {
+            let begin = data.len();
+            let dtype = if view.dtype() == safetensors::Dtype::BF16 {
+                let halves = view.data().as_chunks::<2>().0.iter();
+                data.extend(halves.flat_map(|half| convert(u16::from_le_bytes(*half)).to_le_bytes()));
+                dtype.to_owned()
+            } else {
+                data.extend_from_slice(view.data());
+                format!("{:?}", view.dtype())
+            };
+            let offsets = [begin, data.len()];
+            entries.insert(
+                name.to_owned(),
+                serde_json::json!({"dtype": dtype, "shape": view.shape(), "data_offsets": offsets}),
+            );
+        }
+        let header = Value::from(entries).to_string();
+        *whole = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+        open_case(self.name.clone(), files)
+    }
+
     /// The weights as the checkpoint has them.
-    pub fn stored(&self) -> impl Numbers + '_ {
+    pub(crate) fn stored(&self) -> impl Numbers + '_ {
         Stored::new(&self.opened.graph, |tensor, offset, out| {
             self.opened.tensors.read(&self.files, tensor, offset, out)
         })
     }
 
     /// Tokens under a key of a sequence.
-    pub fn tokens(&self, sequence: usize, key: &str) -> Vec<u32> {
+    pub(crate) fn tokens(&self, sequence: usize, key: &str) -> Vec<u32> {
         let tokens = self.golden["sequences"][sequence][key].as_array().unwrap();
         tokens.iter().map(|token| token.as_u64().unwrap() as u32).collect()
     }
 
     /// A tensor of golden.safetensors, cut into rows of a vocabulary.
-    pub fn logits(&self, tensor: &str) -> Vec<Vec<f32>> {
+    pub(crate) fn logits(&self, tensor: &str) -> Vec<Vec<f32>> {
         let file = SafeTensors::deserialize(&self.files.0["golden.safetensors"]).unwrap();
         let bytes = file.tensor(tensor).unwrap().data();
         let numbers: Vec<f32> =
@@ -63,13 +95,13 @@ impl Case {
     }
 
     /// The standard deviation of all logits.
-    pub fn deviation(&self) -> f64 {
+    pub(crate) fn deviation(&self) -> f64 {
         self.golden["logit_std"].as_f64().unwrap()
     }
 }
 
 /// A plan as a planner would make it: queries, keys and values joined, gates and ups alternating.
-pub fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
+pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
     let mut plan: Vec<Packed> = Vec::new();
     let mut add = |name: String, layout: Layout, parts: Vec<WeightId>| {
         if parts.is_empty() || plan.iter().any(|packed| packed.parts == parts) {
@@ -111,7 +143,7 @@ fn bound(graph: &Graph, apply: &Apply, name: &str) -> Option<WeightId> {
 }
 
 /// The weight file of a plan.
-pub fn pack(case: &Case, plan: &[Packed]) -> (Vec<u8>, forge_weights::Summary) {
+pub(crate) fn pack(case: &Case, plan: &[Packed]) -> (Vec<u8>, forge_weights::Summary) {
     let mut file = Vec::new();
     let summary =
         forge_weights::write(&case.opened.graph, plan, &case.stored(), &mut file, &mut |_| {}).unwrap();
@@ -119,7 +151,7 @@ pub fn pack(case: &Case, plan: &[Packed]) -> (Vec<u8>, forge_weights::Summary) {
 }
 
 /// The weights as a file in memory has them.
-pub fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> impl Numbers + 'a {
+pub(crate) fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> impl Numbers + 'a {
     let read = move |offset: u64, out: &mut [u8]| {
         let from = file.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
         out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -129,7 +161,7 @@ pub fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> impl Nu
 }
 
 /// The largest difference.
-pub fn distance(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
 }

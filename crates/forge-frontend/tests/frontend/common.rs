@@ -1,0 +1,100 @@
+//! Models of tests/models in memory, and ways to change them.
+
+use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_ir::Diagnostic;
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+/// Names of all models of tests/models.
+pub(crate) fn models() -> Vec<String> {
+    let folder = format!("{}/../../tests/models", env!("CARGO_MANIFEST_DIR"));
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let models = entries.filter(|path| path.join("config.json").is_file());
+    models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+}
+
+/// A model of tests/models.
+pub(crate) fn model(name: &str) -> Memory {
+    let folder = format!("{}/../../tests/models/{name}", env!("CARGO_MANIFEST_DIR"));
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap())
+    });
+    Memory(files.collect())
+}
+
+/// What the frontend makes of it.
+pub(crate) fn read(files: &Memory) -> Result<Opened, Vec<Diagnostic>> {
+    read_model(files, &Options { name: "test".to_owned(), ..Options::default() })
+}
+
+/// Changes a JSON file.
+pub(crate) fn edit(files: &mut Memory, file: &str, change: impl FnOnce(&mut Value)) {
+    let mut value = serde_json::from_slice(&files.0[file]).unwrap();
+    change(&mut value);
+    files.0.insert(file.to_owned(), format!("{value:#}").into_bytes());
+}
+
+/// A tensor that is to be written: a type, a shape and bytes that need not fit each other.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The tensors of a safetensors file.
+pub(crate) fn tensors(file: &[u8]) -> Vec<Raw> {
+    let file = SafeTensors::deserialize(file).unwrap();
+    let mut all: Vec<Raw> = file
+        .iter()
+        .map(|(name, view)| Raw {
+            name: name.to_owned(),
+            dtype: format!("{:?}", view.dtype()),
+            shape: view.shape().to_vec(),
+            bytes: view.data().to_vec(),
+        })
+        .collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+/// A safetensors file of these tensors.
+pub(crate) fn file(tensors: &[Raw]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for tensor in tensors {
+        let begin = data.len();
+        data.extend_from_slice(&tensor.bytes);
+        let entry =
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, data.len()]});
+        entries.push(format!("{}:{entry}", json!(tensor.name)));
+    }
+    raw_file(&format!("{{{}}}", entries.join(",")), &data)
+}
+
+/// A safetensors file of this header and data.
+pub(crate) fn raw_file(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// Changes the weights of a model of one file.
+pub(crate) fn edit_weights(files: &mut Memory, change: impl FnOnce(&mut Vec<Raw>)) {
+    let mut all = tensors(&files.0["model.safetensors"]);
+    change(&mut all);
+    files.0.insert("model.safetensors".to_owned(), file(&all));
+}
+
+/// Cuts the weights of a model into shards, the tensors going to them in turn.
+pub(crate) fn shard(files: &mut Memory, shards: usize) {
+    let all = tensors(&files.0.remove("model.safetensors").unwrap());
+    let name = |shard: usize| format!("model-{:05}-of-{shards:05}.safetensors", shard + 1);
+    let mut map = serde_json::Map::new();
+    for shard in 0..shards {
+        let held: Vec<Raw> = all.iter().skip(shard).step_by(shards).cloned().collect();
+        map.extend(held.iter().map(|tensor| (tensor.name.clone(), json!(name(shard)))));
+        files.0.insert(name(shard), file(&held));
+    }
+    let index = json!({"metadata": {"total_size": 1}, "weight_map": map});
+    files.0.insert("model.safetensors.index.json".to_owned(), index.to_string().into_bytes());
+}

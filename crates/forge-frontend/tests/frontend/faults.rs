@@ -1,0 +1,192 @@
+//! What the frontend says of checkpoints that are broken, each in one way.
+
+use crate::common::{Raw, edit, edit_weights, file, model, raw_file, read, shard, tensors};
+use forge_frontend::Memory;
+use serde_json::json;
+use std::fmt::Write;
+
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+type Change = fn(&mut Memory);
+
+/// Changes a key of the configuration, `null` removing it.
+macro_rules! set {
+    ($($key:literal: $value:tt),+) => {
+        |files| edit(files, CONFIG, |config| {
+            $(config[$key] = json!($value);)+
+            config.as_object_mut().unwrap().retain(|_, value| value != "REMOVE");
+        })
+    };
+}
+
+fn text(files: &mut Memory, file: &str, text: &str) {
+    files.0.insert(file.to_owned(), text.as_bytes().to_vec());
+}
+
+fn find<'a>(all: &'a mut [Raw], name: &str) -> &'a mut Raw {
+    all.iter_mut().find(|tensor| tensor.name == name).unwrap()
+}
+
+const K: &str = "model.layers.1.self_attn.k_proj.weight";
+
+const CONFIGURATIONS: &[(&str, Change)] = &[
+    ("no configuration", |files| {
+        files.0.remove(CONFIG);
+    }),
+    ("bad JSON", |files| text(files, CONFIG, "{\n  \"hidden_size\": 64,\n  \"vocab_size\" 512\n}")),
+    ("not an object", |files| text(files, CONFIG, "[1, 2]")),
+    ("not text", |files| {
+        files.0.insert(CONFIG.to_owned(), vec![b'{', 0xff]);
+    }),
+    ("a key given twice", |files| text(files, CONFIG, r#"{"hidden_size": 64, "hidden_size": 65}"#)),
+    ("unknown architecture", set!("architectures": ["MysteryForCausalLM"], "model_type": "mystery")),
+    ("unknown type", set!("architectures": "REMOVE", "model_type": "mystery")),
+    ("neither architecture nor type", set!("architectures": "REMOVE", "model_type": "REMOVE")),
+    ("architecture of another type", set!("model_type": "mystery")),
+    ("missing key", set!("hidden_size": "REMOVE")),
+    ("misspelt key", set!("num_hidden_layers": "REMOVE", "num_hiden_layers": 2)),
+    ("misspelt optional key", set!("rms_norm_eps": "REMOVE", "rms_norm_epsilon": 1e-5)),
+    ("unknown key", set!("attn_temperature_tuning": 4.0)),
+    ("unknown key of a section", set!("rope_scaling": {"type": "linear", "factor": 2.0, "fog": 1})),
+    (
+        "wrong types",
+        set!("hidden_size": "64", "rope_theta": [1], "attention_bias": 1, "num_attention_heads": 0),
+    ),
+    ("unknown activation", set!("hidden_act": "gelu")),
+    ("quantised", set!("quantization_config": {"quant_method": "gptq"})),
+    ("split for training", set!("pretraining_tp": 2)),
+    ("unsupported scaling", set!("rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32})),
+    ("scaling without its numbers", set!("rope_scaling": {"rope_type": "llama3", "factor": 8.0})),
+    (
+        "two scalings",
+        set!("rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 1}),
+    ),
+    ("two bases", set!("rope_parameters": {"rope_theta": 500.0})),
+    ("partial rotation", set!("partial_rotary_factor": 0.5)),
+    ("heads that do not share", set!("num_key_value_heads": 3)),
+    ("heads that do not divide", set!("num_attention_heads": 6)),
+    ("an odd head", set!("head_dim": 15)),
+    ("a head beyond belief", set!("head_dim": 4_000_000_000_u32)),
+    ("bad generation settings", |files| text(files, "generation_config.json", "{")),
+];
+
+const TENSORS: &[(&str, Change)] = &[
+    ("missing tensor", |files| edit_weights(files, |all| all.retain(|tensor| tensor.name != K))),
+    ("misspelt tensor", |files| {
+        edit_weights(files, |all| find(all, K).name = "model.layers.1.self_attn.kproj.weight".to_owned());
+    }),
+    ("unused tensor", |files| {
+        edit_weights(files, |all| {
+            let bytes = vec![0; 128];
+            let name = "model.layers.0.self_attn.q_norm.weight".to_owned();
+            all.push(Raw { name, dtype: "BF16".to_owned(), shape: vec![64], bytes });
+        });
+    }),
+    ("wrong shape", |files| edit_weights(files, |all| find(all, K).shape = vec![64, 32])),
+    ("other configuration", set!("intermediate_size": 60, "num_key_value_heads": 4)),
+    ("unsupported numbers", |files| edit_weights(files, |all| find(all, K).dtype = "I16".to_owned())),
+    ("no head", |files| edit_weights(files, |all| all.retain(|tensor| tensor.name != "lm_head.weight"))),
+    ("a tied head that differs", set!("tie_word_embeddings": true)),
+    ("far too many layers", set!("num_hidden_layers": 4_000_000_000_u32)),
+    ("an unknown key and an unused tensor", |files| {
+        edit(files, CONFIG, |config| config["mystery"] = json!(1));
+        edit_weights(files, |all| {
+            let bytes = vec![0; 2];
+            all.push(Raw { name: "mystery".to_owned(), dtype: "F16".to_owned(), shape: vec![], bytes });
+        });
+    }),
+];
+
+const FILES: &[(&str, Change)] = &[
+    ("no weights", |files| {
+        files.0.remove(WEIGHTS);
+    }),
+    ("weights in another format", |files| {
+        files.0.remove(WEIGHTS);
+        files.0.insert("pytorch_model.bin".to_owned(), vec![]);
+    }),
+    ("misspelt weights", |files| {
+        let weights = files.0.remove(WEIGHTS).unwrap();
+        files.0.insert("models.safetensors".to_owned(), weights);
+    }),
+    ("truncated data", |files| files.0.get_mut(WEIGHTS).unwrap().truncate(200_000)),
+    ("truncated header", |files| files.0.get_mut(WEIGHTS).unwrap().truncate(100)),
+    ("empty", |files| files.0.get_mut(WEIGHTS).unwrap().clear()),
+    ("no safetensors", |files| text(files, WEIGHTS, "<!DOCTYPE html><html>Not found</html>")),
+    ("bytes after the end", |files| files.0.get_mut(WEIGHTS).unwrap().extend([0; 7])),
+    ("bad header", |files| {
+        files.0.insert(WEIGHTS.to_owned(), raw_file("{\"a\": {\"dtype\": \"F32\"}}", &[]));
+    }),
+    ("size and shape differ", |files| edit_weights(files, |all| find(all, K).shape = vec![64, 33])),
+    ("a shape beyond belief", |files| edit_weights(files, |all| find(all, K).shape = vec![usize::MAX, 9])),
+    ("a tensor given twice", |files| {
+        edit_weights(files, |all| {
+            let copy = find(all, K).clone();
+            all.push(copy);
+        });
+    }),
+    ("tensors that overlap", |files| {
+        let entry =
+            |begin| format!(r#"{{"dtype": "U8", "shape": [4], "data_offsets": [{begin}, {}]}}"#, begin + 4);
+        let header = format!(r#"{{"a": {}, "b": {}}}"#, entry(0), entry(2));
+        files.0.insert(WEIGHTS.to_owned(), raw_file(&header, &[0; 6]));
+    }),
+    ("a hole", |files| {
+        let header = r#"{"a": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}}"#;
+        files.0.insert(WEIGHTS.to_owned(), raw_file(header, &[0; 6]));
+    }),
+    ("a missing shard", |files| {
+        shard(files, 2);
+        files.0.remove("model-00002-of-00002.safetensors");
+    }),
+    ("a shard without its tensor", |files| {
+        shard(files, 2);
+        let held = files.0.get_mut("model-00001-of-00002.safetensors").unwrap();
+        let mut all = tensors(held);
+        all.remove(0);
+        *held = file(&all);
+    }),
+    ("a shard that takes another's tensor", |files| {
+        shard(files, 2);
+        let other = tensors(&files.0["model-00002-of-00002.safetensors"])[0].clone();
+        let held = files.0.get_mut("model-00001-of-00002.safetensors").unwrap();
+        let mut all = tensors(held);
+        all.push(other);
+        *held = file(&all);
+    }),
+    ("a bad index", |files| {
+        shard(files, 2);
+        text(files, INDEX, "{\"weight_map\": 1}");
+    }),
+    ("an index that leads elsewhere", |files| {
+        shard(files, 2);
+        text(files, INDEX, "{\"weight_map\": {\"a\": \"../secret.safetensors\"}}");
+    }),
+];
+
+/// The faults of a model as text: what, where with the marked text, why and ways out.
+fn faults(change: Change) -> String {
+    let mut files = model("llama");
+    change(&mut files);
+    let mut text = String::new();
+    for fault in read(&files).expect_err("the change breaks the model") {
+        writeln!(text, "[{}] {}", fault.code, fault.message).unwrap();
+        if let Some(place) = fault.place {
+            let marked = std::str::from_utf8(&files.0[&place.file][place.span]).unwrap();
+            writeln!(text, "  {}: {marked:?} {}", place.file, place.label).unwrap();
+        }
+        fault.notes.iter().for_each(|note| writeln!(text, "  = {note}").unwrap());
+    }
+    text
+}
+
+#[test]
+fn every_fault_is_named() {
+    for (name, cases) in [("configurations", CONFIGURATIONS), ("tensors", TENSORS), ("files", FILES)] {
+        let told: Vec<String> =
+            cases.iter().map(|(title, change)| format!("── {title}\n{}", faults(*change))).collect();
+        insta::assert_snapshot!(name, told.join("\n"));
+    }
+}

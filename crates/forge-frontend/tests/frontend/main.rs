@@ -1,0 +1,6 @@
+//! The frontend from outside: what it makes of models, of other spellings of them, and of broken ones.
+
+mod common;
+mod faults;
+mod fuzz;
+mod graphs;

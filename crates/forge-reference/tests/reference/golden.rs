@@ -1,0 +1,59 @@
+//! The texts that travel with a model, and faults of whoever asks.
+
+use crate::common::cases;
+use forge_reference::{Sequence, Want, evaluate, golden, sequences};
+
+fn chunks(vocabulary: usize, context: usize, parameters: u64) -> Vec<Vec<usize>> {
+    let texts = sequences(vocabulary, context, parameters);
+    assert_eq!(texts, sequences(vocabulary, context, parameters), "always the same");
+    for text in &texts {
+        assert_eq!(text.chunks.iter().sum::<usize>(), text.ids.len());
+        assert!(text.ids.iter().all(|id| (*id as usize) < vocabulary) && text.ids.len() <= context);
+    }
+    texts.into_iter().map(|text| text.chunks).collect()
+}
+
+#[test]
+fn texts_fit_the_model() {
+    let cases: [(usize, u64, &[&[usize]]); 7] = [
+        (256, 100_000, &[&[1], &[8, 1], &[33, 5, 1], &[70, 2, 1]]),
+        (2048, 1_100_000_000, &[&[1], &[8, 1], &[33, 5, 1]]),
+        (2048, 3_000_000_000, &[&[1], &[8, 1]]),
+        (2048, 70_000_000_000, &[&[1], &[4, 1]]),
+        (64, 100_000, &[&[1], &[8, 1], &[33, 5, 1]]),
+        (7, 100_000, &[&[1], &[4, 1]]),
+        (1, 100_000, &[&[1]]),
+    ];
+    for (context, parameters, expected) in cases {
+        assert_eq!(chunks(500, context, parameters), expected, "context {context}, {parameters} parameters");
+    }
+}
+
+#[test]
+fn texts_evaluated_together_are_those_evaluated_alone() {
+    for case in cases() {
+        let (graph, numbers) = (&case.opened.graph, case.stored());
+        let texts = sequences(graph.model.vocabulary, graph.model.context, 1);
+        let together = golden(graph, &numbers, &texts).unwrap();
+        for (text, golden) in texts.iter().zip(together) {
+            let alone = evaluate(graph, &numbers, &text.ids, Want::Last).unwrap().remove(0);
+            assert_eq!((&golden.ids, &golden.chunks), (&text.ids, &text.chunks));
+            assert_eq!(golden.logits, alone, "{} {:?}", case.name, text.chunks);
+            let square = |x: &f32| f64::from(*x).powi(2);
+            let size = (alone.iter().map(square).sum::<f64>() / alone.len() as f64).sqrt();
+            assert!(golden.deviation > 0.0 && golden.deviation <= size * 1.000001, "{}", case.name);
+        }
+    }
+}
+
+#[test]
+fn texts_that_are_none_are_refused() {
+    let case = cases().remove(0);
+    let (graph, numbers) = (&case.opened.graph, case.stored());
+    for ids in [&[][..], &[512], &[1, u32::MAX]] {
+        assert!(evaluate(graph, &numbers, ids, Want::All).is_err());
+        let text = Sequence { ids: ids.to_vec(), chunks: vec![ids.len()] };
+        let texts = [Sequence { ids: vec![1], chunks: vec![1] }, text];
+        assert!(golden(graph, &numbers, &texts).is_err());
+    }
+}

@@ -1,0 +1,272 @@
+//! The weight file: read by the format's own library, and read back as what it was packed from.
+
+use forge_ir::{
+    Apply, BLOCK, Body, BodyId, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
+    ParamId, ParamKind, Specials, ValueId, Weight, WeightId,
+};
+use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, write};
+use proptest::prelude::*;
+use safetensors::{Dtype, SafeTensors};
+use std::io;
+
+/// A graph that binds weights of these shapes, in f32, and an embedding to be a model at all.
+fn graph(shapes: &[Vec<usize>]) -> Graph {
+    let all: Vec<Vec<usize>> = std::iter::once(vec![4, 4]).chain(shapes.iter().cloned()).collect();
+    let param = |(index, shape): (usize, &Vec<usize>)| Param {
+        name: format!("p{index}"),
+        kind: ParamKind::Weight(shape.clone()),
+    };
+    let params: Vec<Param> = all.iter().enumerate().map(param).collect();
+    let node = |op| Node { name: "value".to_owned(), op, inputs: vec![ValueId(0)] };
+    let embed = Body {
+        name: "embed".to_owned(),
+        input: 0,
+        params,
+        nodes: vec![node(Op::Embed { table: ParamId(0) })],
+    };
+    let linear = node(Op::Linear { weight: ParamId(0), bias: None });
+    let head =
+        Body { name: "head".to_owned(), input: 4, params: embed.params[..1].to_vec(), nodes: vec![linear] };
+    let apply = |body, weights| Apply { body: BodyId(body), weights, states: Vec::new() };
+    let weight = |(index, shape): (usize, &Vec<usize>)| Weight {
+        tensor: format!("tensor.{index}"),
+        shape: shape.clone(),
+        format: Format::F32,
+    };
+    let draft = Draft {
+        model: Model {
+            name: "test".to_owned(),
+            architecture: "Test".to_owned(),
+            vocabulary: 4,
+            hidden: 4,
+            context: 4,
+            specials: Specials::default(),
+        },
+        weights: all.iter().enumerate().map(weight).collect(),
+        states: Vec::new(),
+        bodies: vec![embed, head],
+        prologue: apply(0, (0..all.len()).map(WeightId).collect()),
+        layers: Vec::new(),
+        epilogue: apply(1, vec![WeightId(0)]),
+    };
+    draft.validate().unwrap()
+}
+
+/// Bytes of a tensor `tensor.N`: numbers that differ from tensor to tensor and place to place.
+fn checkpoint(tensor: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    let seed: usize = tensor.trim_start_matches("tensor.").parse().unwrap();
+    for (index, bytes) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *bytes = (((offset as usize / 4 + index) as f32 + 0.37 * seed as f32).sin()).to_le_bytes();
+    }
+    Ok(())
+}
+
+fn packed(name: &str, format: Format, shape: &[usize], layout: Layout, parts: &[usize]) -> Packed {
+    let parts = parts.iter().map(|part| WeightId(*part)).collect();
+    Packed { name: name.to_owned(), format, shape: shape.to_vec(), layout, parts }
+}
+
+fn pack(graph: &Graph, plan: &[Packed]) -> (Vec<u8>, Summary) {
+    let (mut file, mut last) = (Vec::new(), 0);
+    let summary =
+        write(graph, plan, &Stored::new(graph, checkpoint), &mut file, &mut |progress: Progress<'_>| {
+            assert!(last <= progress.written && progress.written <= progress.total);
+            last = progress.written;
+        });
+    let summary = summary.unwrap();
+    assert_eq!((summary.bytes, last), (file.len() as u64, file.len() as u64));
+    assert_eq!(summary.crc32, crc32fast::hash(&file));
+    (file, summary)
+}
+
+fn read_of(file: &[u8]) -> impl Fn(u64, &mut [u8]) -> io::Result<()> + Sync + '_ {
+    |offset, out| {
+        let from = file.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// The tensors of a file as the library of the format reads it, with where they begin; every rule of the file checked.
+fn tensors(file: &[u8]) -> Vec<(String, Dtype, Vec<usize>)> {
+    let (header, _) = SafeTensors::read_metadata(file).unwrap();
+    assert_eq!((8 + header as u64) % PAGE, 0, "the data begins at a page");
+    let read = SafeTensors::deserialize(file).unwrap();
+    let mut tensors: Vec<_> = read.iter().collect();
+    tensors.sort_by_key(|(_, view)| view.data().as_ptr());
+    for (name, view) in &tensors {
+        let offset = view.data().as_ptr() as usize - file.as_ptr() as usize;
+        let padding = name.starts_with("_padding.");
+        assert!(padding || (offset as u64).is_multiple_of(ALIGNMENT), "{name} begins at {offset}");
+        assert!(
+            !padding || view.data().iter().all(|byte| *byte == 0) && view.data().len() < ALIGNMENT as usize
+        );
+    }
+    let tell = |(name, view): (&str, safetensors::tensor::TensorView<'_>)| {
+        (name.to_owned(), view.dtype(), view.shape().to_vec())
+    };
+    tensors.into_iter().filter(|(name, _)| !name.starts_with("_padding.")).map(tell).collect()
+}
+
+#[test]
+fn a_file_has_the_tensors_of_its_plan() {
+    let graph = graph(&[vec![3, 40], vec![2, 40], vec![5], vec![5], vec![7, 31], vec![7, 31]]);
+    let plan = [
+        packed("plain", Format::F32, &[5, 40], Layout::Rows, &[1, 2]),
+        packed("bias", Format::F32, &[10], Layout::Alternate, &[3, 4]),
+        packed("eight", Format::Q8_0, &[14, 31], Layout::Alternate, &[5, 6]),
+        packed("four", Format::Q4_0, &[5, 40], Layout::Rows, &[2, 1]),
+        packed("half", Format::F16, &[7, 31], Layout::Rows, &[5]),
+        packed("brain", Format::Bf16, &[4, 4], Layout::Rows, &[0]),
+    ];
+    let (file, summary) = pack(&graph, &plan);
+    let expected = [
+        ("plain", Dtype::F32, vec![5, 64]),
+        ("bias", Dtype::F32, vec![10]),
+        ("eight.codes", Dtype::I8, vec![14, 32]),
+        ("eight.scales", Dtype::F16, vec![14, 1]),
+        ("four.codes", Dtype::U8, vec![5, 32]),
+        ("four.scales", Dtype::F16, vec![5, 2]),
+        ("half", Dtype::F16, vec![7, 32]),
+        ("brain", Dtype::BF16, vec![4, 32]),
+    ];
+    assert_eq!(tensors(&file), expected.map(|(name, dtype, shape)| (name.to_owned(), dtype, shape)));
+    let sizes: Vec<u64> = summary.weights.iter().map(|stat| stat.bytes).collect();
+    assert_eq!(sizes, [5 * 64 * 4, 40, 14 * 34, 5 * 36, 7 * 64, 4 * 64]);
+    let plain: Vec<bool> = summary.weights.iter().map(|stat| stat.error == 0.0).collect();
+    assert_eq!(plain, [true, true, false, false, false, false]);
+    assert_eq!(summary.worst().unwrap().name, "four");
+}
+
+/// Matrices and vectors in random orders, formats and layouts.
+fn plans() -> impl Strategy<Value = (Vec<Vec<usize>>, Vec<Packed>)> {
+    let group = (1_usize..4, 1_usize..40, 1_usize..100, any::<bool>(), any::<bool>(), 0..Format::ALL.len());
+    prop::collection::vec(group, 1..5).prop_map(|groups| {
+        let (mut shapes, mut plan) = (Vec::new(), Vec::new());
+        for (index, (parts, rows, columns, vector, alternate, format)) in groups.into_iter().enumerate() {
+            let layout = if alternate { Layout::Alternate } else { Layout::Rows };
+            let grow = |part: usize| if alternate { rows } else { rows + part };
+            let numbers: Vec<usize> = (0..parts).map(|part| shapes.len() + 1 + part).collect();
+            let tail = if vector { vec![] } else { vec![columns] };
+            let shape = |rows| [vec![rows], tail.clone()].concat();
+            let total = (0..parts).map(grow).sum();
+            let format = if vector { Format::F32 } else { Format::ALL[format] };
+            plan.push(packed(&format!("w{index}"), format, &shape(total), layout, &numbers));
+            shapes.extend((0..parts).map(|part| shape(grow(part))));
+        }
+        (shapes, plan)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn what_was_packed_comes_back((shapes, plan) in plans(), start in 0_usize..40, length in 0_usize..40) {
+        let graph = graph(&shapes);
+        let (file, _) = pack(&graph, &plan);
+        tensors(&file);
+        let stored = Stored::new(&graph, checkpoint);
+        let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
+        for packed in &plan {
+            for part in &packed.parts {
+                let weight = &graph.weights[part.0];
+                let end = weight.rows().min(start + length);
+                let rows = start.min(end)..end;
+                let (mut a, mut b) = (vec![0.0; rows.len() * weight.columns()], vec![9.0; rows.len() * weight.columns()]);
+                stored.rows(*part, rows.clone(), &mut a).unwrap();
+                back.rows(*part, rows, &mut b).unwrap();
+                for (row, stored) in a.chunks(weight.columns()).zip(b.chunks(weight.columns())) {
+                    for (x, y) in row.chunks(BLOCK).zip(stored.chunks(BLOCK)).flat_map(|(a, b)| a.iter().zip(b)) {
+                        let bound = match packed.format {
+                            Format::F32 => 0.0,
+                            Format::F16 => 2_f32.powi(-11),
+                            Format::Bf16 => 2_f32.powi(-8),
+                            Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
+                            Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
+                        };
+                        prop_assert!((x - y).abs() <= bound, "{} {}: {} became {}", packed.name, packed.format, x, y);
+                    }
+                }
+            }
+        }
+        for (weight, rows, length) in [(99, 0..1, 4), (1, 0..1000, 4), (1, 0..1, 3000)] {
+            prop_assert!(back.rows(WeightId(weight), rows.clone(), &mut vec![0.0; length]).is_err());
+            prop_assert!(stored.rows(WeightId(weight), rows, &mut vec![0.0; length]).is_err());
+        }
+    }
+}
+
+#[test]
+fn plans_that_do_not_fit_are_refused() {
+    let graph = graph(&[vec![3, 40], vec![2, 40], vec![5]]);
+    let rows = |name, shape: &[usize], parts: &[usize]| packed(name, Format::F32, shape, Layout::Rows, parts);
+    let cases = [
+        vec![rows("none", &[0, 40], &[])],
+        vec![rows("strange", &[3, 40], &[9])],
+        vec![rows("rows", &[4, 40], &[1])],
+        vec![rows("columns", &[3, 41], &[1])],
+        vec![rows("mixed", &[8, 40], &[1, 3])],
+        vec![packed("vector", Format::F16, &[5], Layout::Rows, &[3])],
+        vec![packed("turns", Format::F32, &[5, 40], Layout::Alternate, &[1, 2])],
+        vec![rows("twice", &[3, 40], &[1]), rows("twice", &[3, 40], &[1])],
+        vec![rows("_padding.0", &[3, 40], &[1])],
+    ];
+    for plan in cases {
+        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut Vec::new(), &mut |_| {});
+        let Err(fault) = result else { panic!("{plan:?}: {result:?}") };
+        assert!(fault.code == "F0601" && fault.message.contains(&plan[0].name), "{fault}");
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_stored_name_their_tensor() {
+    let graph = graph(&[vec![3, 40], vec![3, 40], vec![5]]);
+    let poisoned = |value: f32, at: usize| {
+        Stored::new(&graph, move |tensor: &str, offset: u64, out: &mut [u8]| {
+            checkpoint(tensor, offset, out)?;
+            let first = offset as usize / 4;
+            if tensor != "tensor.1" && (first..first + out.len() / 4).contains(&at) {
+                out[(at - first) * 4..][..4].copy_from_slice(&value.to_le_bytes());
+            }
+            Ok(())
+        })
+    };
+    let matrix = packed("m", Format::F16, &[6, 40], Layout::Alternate, &[1, 2]);
+    let vector = packed("v", Format::F32, &[5], Layout::Rows, &[3]);
+    let cases = [
+        (&matrix, f32::NAN, 42, "tensor.2[1, 2] is not a finite number"),
+        (&matrix, 1e6, 42, "tensor.2 holds 1e6 in row 1, too large for f16"),
+        (&vector, f32::INFINITY, 3, "tensor.3[3] is not a finite number"),
+    ];
+    for (packed, value, at, expected) in cases {
+        let result =
+            write(&graph, std::slice::from_ref(packed), &poisoned(value, at), &mut Vec::new(), &mut |_| {});
+        let Err(fault) = result else { panic!("{result:?}") };
+        assert_eq!(fault.message, expected);
+    }
+}
+
+#[test]
+fn files_that_were_not_written_for_the_plan_are_refused() {
+    let graph = graph(&[vec![3, 40]]);
+    let plan = [packed("w", Format::Q8_0, &[3, 40], Layout::Rows, &[1])];
+    let (file, _) = pack(&graph, &plan);
+    let other = [packed("w", Format::Q4_0, &[3, 40], Layout::Rows, &[1])];
+    let is_fault = |plan: &[Packed], file: &[u8]| PackedFile::open(&graph, plan, read_of(file)).is_err();
+    assert!(!is_fault(&plan, &file));
+    assert!(is_fault(&other, &file));
+    assert!(is_fault(&plan, &file[..file.len() - 1]));
+    assert!(is_fault(&plan, &file[..100]));
+}
+
+#[test]
+fn a_sink_that_fails_is_told() {
+    let graph = graph(&[vec![3, 40]]);
+    let plan = [packed("w", Format::F32, &[3, 40], Layout::Rows, &[1])];
+    let (file, _) = pack(&graph, &plan);
+    for (room, expected) in [(file.len(), None), (file.len() - 1, Some("F0603")), (100, Some("F0603"))] {
+        let mut room = vec![0; room];
+        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut &mut room[..], &mut |_| {});
+        assert_eq!(result.err().map(|fault| fault.code), expected);
+    }
+}
