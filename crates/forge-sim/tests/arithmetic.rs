@@ -252,3 +252,54 @@ fn atomics_and_shapes_of_arrays() {
         r = float(atomic_load_explicit(&hits[0], memory_order_relaxed)) + float(atomic_load_explicit(&most, memory_order_relaxed)) + rows[1][15].w + one;";
     assert_eq!(lanes("", body, &values), vec![240.0 + 31.0 + 31.0 + 3.0; 32]);
 }
+
+#[test]
+fn refused_and_poisoned() {
+    let values = [1.0; 32];
+    // A variable of a thread that is read before it is set shows in the results.
+    let found = lanes("", "float unset; if (v > 5.0f) unset = 1.0f; r = unset;", &values);
+    assert!(found.iter().all(|value| value.is_nan()), "{found:?}");
+    // What could not be watched, what Metal would call ambiguous, and what macros would hide.
+    let cases = [
+        ("ulong4 wide = ulong4(1ul);", "ulong4"),
+        ("uint n = min(lane, 3);", "ambiguous"),
+        ("float2 two = float2(1.0f, 2.0f, 3.0f);", "exactly as many components"),
+        ("TILE", "must be written out"),
+    ];
+    for (body, message) in cases {
+        let text = format!(
+            "{HEAD}{}\n[[max_total_threads_per_threadgroup(32)]]\nkernel void k(uint lane [[thread_index_in_simdgroup]]) {{ {body} }}\n",
+            if body == "TILE" { "#define TILE threadgroup float tile[8];" } else { "" }
+        );
+        let error = Program::compile(&text).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(message), "{body}: {error}");
+    }
+}
+
+/// A threadgroup whose last simdgroup is not full, on several system threads at once.
+#[test]
+fn odd_sizes_and_many_threads() {
+    let text = format!(
+        "{HEAD}[[max_total_threads_per_threadgroup(40)]]\nkernel void k(device uint* y [[buffer(0)]], uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {{\n threadgroup uint sums[2];\n uint sum = simd_sum(1u) + simd_shuffle_down(lane, 1);\n if (lane == 0u) sums[(i % 40u) / 32u] = sum;\n threadgroup_barrier(mem_flags::mem_threadgroup);\n y[i] = sum + 100u * sums[1];\n}}\n"
+    );
+    let run = || {
+        let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
+        let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{error}"));
+        let y = sim.memory.unwritten(120 * 4).unwrap_or_else(|error| panic!("{error}"));
+        for _ in 0..20 {
+            sim.dispatch("k", &[y.write()], &[], [3, 1, 1]);
+            sim.barrier();
+        }
+        assert_eq!(sim.faults(), []);
+        for (i, found) in sim.memory.read_words(y).into_iter().enumerate() {
+            let (count, lane) = if i % 40 < 32 { (32, i % 40) } else { (8, i % 40 - 32) };
+            let next = if lane + 1 < count { lane + 1 } else { lane };
+            assert_eq!(found as usize, count + next + 100 * 9, "thread {i}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(run);
+        }
+    });
+}
