@@ -62,9 +62,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         [("vector", rows / 4, rows), ("wide", rows / 4, rows), ("tiles", rows / 32, rows * 32)]
     {
         let mut sim = Sim::new(&program)?;
-        let w = sim.memory.constant("w", &vec![0u8; rows * width * 4])?;
-        let x = sim.memory.floats("x", &vec![1.0; width])?;
-        let y = sim.memory.unwritten("y", outputs * 4)?;
+        let w = sim.memory.constant(&vec![0u8; rows * width * 4])?;
+        let x = sim.memory.floats(&vec![1.0; width])?;
+        let y = sim.memory.unwritten(outputs * 4)?;
         let start = Instant::now();
         sim.dispatch(kernel, &[w.read(), x.read(), y.write()], &[width as u32], [groups as u32, 1, 1]);
         let seconds = start.elapsed().as_secs_f64();

@@ -1,5 +1,5 @@
 //! The memory of one threadgroup: every array that a kernel declares in it, with room around each, so that what runs
-//! over the end of one does not land in the next.
+//! over the end of one does not land in the next. What is remembered of arrays is kept without that room.
 
 use crate::shadow::Shadow;
 use std::io;
@@ -19,6 +19,8 @@ pub(crate) struct Slot {
     pub(crate) offset: usize,
     /// Its bytes.
     pub(crate) bytes: usize,
+    /// Where it starts in the shadow.
+    remembered: usize,
     /// Its name in the kernel.
     pub(crate) name: String,
 }
@@ -51,7 +53,7 @@ impl Arena {
             span: SPAN,
             slots: Vec::new(),
             last: 0,
-            shadow: Shadow::new(SPAN),
+            shadow: Shadow::new(0),
             used: 0,
         })
     }
@@ -59,6 +61,9 @@ impl Arena {
     /// Forgets every array: a kernel starts.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
+        if self.shadow.shift < 2 {
+            self.shadow = Shadow::new(0);
+        }
         self.used = 0;
         self.last = 0;
     }
@@ -78,27 +83,27 @@ impl Arena {
         if bytes > SPAN || offset + bytes + ROOM > SPAN {
             return Err(Full);
         }
-        self.slots.push(Slot { id, offset, bytes, name: name() });
+        let remembered = self.used;
+        self.slots.push(Slot { id, offset, bytes, remembered, name: name() });
         self.used += bytes.next_multiple_of(16);
+        self.shadow.reach(self.used);
         Ok((self.base + offset, true))
     }
 
-    /// The array that has all of these bytes.
+    /// Where in the shadow these bytes are, if one array has them all.
     #[inline(always)]
-    pub(crate) fn holds(&mut self, offset: usize, size: usize) -> bool {
-        let inside = |slot: &Slot| {
-            offset.wrapping_sub(slot.offset) < slot.bytes && offset + size <= slot.offset + slot.bytes
+    pub(crate) fn remembered(&mut self, offset: usize, size: usize) -> Option<usize> {
+        let place = |slot: &Slot| {
+            let inside = offset.wrapping_sub(slot.offset);
+            (inside < slot.bytes && inside + size <= slot.bytes).then_some(slot.remembered + inside)
         };
-        if self.slots.get(self.last).is_some_and(inside) {
-            return true;
+        if let Some(found) = self.slots.get(self.last).and_then(place) {
+            return Some(found);
         }
-        match self.slots.iter().position(inside) {
-            Some(index) => {
-                self.last = index;
-                true
-            }
-            None => false,
-        }
+        let (index, found) =
+            self.slots.iter().enumerate().find_map(|(index, slot)| Some((index, place(slot)?)))?;
+        self.last = index;
+        Some(found)
     }
 
     /// The array whose room an offset lies in, for people.

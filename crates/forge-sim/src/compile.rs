@@ -2,10 +2,12 @@
 //! a text that has been compiled is not compiled again.
 
 use crate::signature::Malformed;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 use std::{env, fs, io};
 
 /// Why there is no program.
@@ -13,12 +15,12 @@ use std::{env, fs, io};
 pub enum CompileError {
     /// No clang on this machine.
     #[error(
-        "forge-sim needs clang 15 or later, and found none.\n  On Debian or Ubuntu type: sudo apt-get install clang\n  On macOS type: xcode-select --install\n  Or set FORGE_CLANG to where it is."
+        "the referee needs clang 15 or later, and there is none on the path.\n  On Debian or Ubuntu type: sudo apt-get install clang-19 (or clang-16)\n  On macOS type: xcode-select --install"
     )]
     NoClang,
     /// A signature that cannot be read.
-    #[error("kernels.metal:{}: {}", .0.line, .0.message)]
-    Malformed(Malformed),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
     /// Clang refused the text.
     #[error("clang refuses this text:\n{0}")]
     Refused(String),
@@ -55,12 +57,15 @@ const STANDARD_LIBRARY: &[(&str, &str)] = &[
     ("matrix.h", include_str!("../stdlib/matrix.h")),
     ("atomic.h", include_str!("../stdlib/atomic.h")),
 ];
+/// How long a library stays in the cache after its last use.
+const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 const HOOKS: &str = include_str!("../stdlib/hooks.cpp");
 
 const COMMON: &[&str] =
     &["-x", "c++", "-std=c++17", "-fPIC", "-w", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-c"];
 
-/// Reads before a write to the same place are kept, because one of bytes never written must be seen.
+/// Reads before a write to the same place are kept, because one of bytes never written must be seen. Variables of a
+/// thread start as a pattern, numbers as NaN: what is used before it is set shows in the results.
 const INSTRUMENTED: &[&str] = &[
     "-O1",
     "-gline-tables-only",
@@ -71,46 +76,33 @@ const INSTRUMENTED: &[&str] = &[
     "-tsan-instrument-read-before-write",
     "-mllvm",
     "-tsan-instrument-func-entry-exit=0",
+    "-ftrivial-auto-var-init=pattern",
     "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
     "-fno-math-errno",
     "-ffp-contract=off",
-    "-Xclang",
-    "-ffloat16-excess-precision=none",
 ];
 
 /// A clang that was found.
 #[derive(Clone, Debug)]
 pub struct Clang {
     /// What to run.
-    pub command: String,
+    pub command: PathBuf,
     /// The first line of `--version`.
     pub version: String,
 }
 
-/// The clang of this machine: `FORGE_CLANG`, or the newest that is installed.
+/// The clang of this machine, as the address-space check finds it.
 pub fn clang() -> Result<Clang, CompileError> {
     static FOUND: OnceLock<Option<Clang>> = OnceLock::new();
     FOUND.get_or_init(search).clone().ok_or(CompileError::NoClang)
 }
 
 fn search() -> Option<Clang> {
-    if let Ok(command) = env::var("FORGE_CLANG") {
-        return ask(&command);
-    }
-    let numbered = (15..=30).rev().map(|version| format!("clang-{version}"));
-    numbered
-        .chain(["clang".to_owned(), "/opt/homebrew/opt/llvm/bin/clang".to_owned()])
-        .find_map(|name| ask(&name))
-}
-
-/// The clang called `command`, if it is one and new enough.
-fn ask(command: &str) -> Option<Clang> {
-    let output = Command::new(command).arg("--version").output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let version = text.lines().next()?.to_owned();
-    let number = version.split("version ").nth(1)?.split('.').next()?.parse::<u32>().ok()?;
-    (version.contains("clang") && number >= 15).then(|| Clang { command: command.to_owned(), version })
+    let command = forge_kernels::check::find_clang()?;
+    let output = Command::new(&command).arg("--version").output().ok()?;
+    let version = String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned();
+    Some(Clang { command, version })
 }
 
 /// The library of `source`, compiled now or before.
@@ -119,9 +111,12 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     let folder = cache.map_or_else(default_cache, Path::to_owned);
     let target = folder.join(format!("{}.so", key(source, &clang)));
     if target.is_file() {
+        // What is used stays; see `prune`.
+        let _ = File::open(&target).and_then(|file| file.set_modified(SystemTime::now()));
         return Ok(target);
     }
     create(&folder)?;
+    prune(&folder);
     let work = tempfile::Builder::new().prefix("compile-").tempdir_in(&folder).map_err(|source| {
         CompileError::Io { what: format!("cannot write in {}", folder.display()), source }
     })?;
@@ -130,14 +125,14 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     }
     write(&work.path().join("hooks.cpp"), HOOKS)?;
     write(&work.path().join("kernels.metal"), source)?;
-    let machine = machine_flags();
+    let machine = machine_flags(&clang);
     let run = |flags: &[&[&str]]| run(&clang, work.path(), flags);
     let hooks = folder.join(format!("hooks-{}.o", key(HOOKS, &clang)));
     if !hooks.is_file() {
-        run(&[COMMON, &["-O2", "-o", "hooks.o"], machine, &["hooks.cpp"]])?;
+        run(&[COMMON, &["-O2", "-o", "hooks.o"], &machine, &["hooks.cpp"]])?;
         rename(&work.path().join("hooks.o"), &hooks)?;
     }
-    run(&[COMMON, INSTRUMENTED, machine, &["-I.", "-o", "kernels.o", "kernels.metal"]])?;
+    run(&[COMMON, INSTRUMENTED, &machine, &["-I.", "-o", "kernels.o", "kernels.metal"]])?;
     let hooks = hooks.to_string_lossy();
     run(&[&["-shared", "-o", "kernels.so", "kernels.o", &hooks, "-lm"]])?;
     if cfg!(target_os = "macos") {
@@ -153,14 +148,37 @@ pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, Com
     Ok(target)
 }
 
-/// The features that this machine has and kernels need to be fast: fused multiply-add, and halves.
-fn machine_flags() -> &'static [&'static str] {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-    {
-        return &["-mavx2", "-mfma", "-mf16c"];
+/// Removes from the cache what nobody has used for two weeks.
+fn prune(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let age =
+            entry.metadata().and_then(|about| about.modified()).ok().and_then(|time| time.elapsed().ok());
+        let ours = entry.path().extension().is_some_and(|extension| extension == "so" || extension == "o");
+        if ours && age.is_some_and(|age| age > KEPT) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
-    &[]
+}
+
+/// The features that this machine has and kernels need to be fast, fused multiply-add and halves; and halves rounded
+/// after each operation, where that has to be asked for and can be.
+fn machine_flags(clang: &Clang) -> Vec<&'static str> {
+    let mut flags = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
+            flags.extend(["-mavx2", "-mfma", "-mf16c"]);
+        }
+        if !clang.version.contains("version 15") {
+            flags.extend(["-Xclang", "-ffloat16-excess-precision=none"]);
+        }
+    }
+    let _ = clang;
+    flags
 }
 
 fn run(clang: &Clang, folder: &Path, flags: &[&[&str]]) -> Result<(), CompileError> {
@@ -168,7 +186,10 @@ fn run(clang: &Clang, folder: &Path, flags: &[&[&str]]) -> Result<(), CompileErr
         .args(flags.iter().copied().flatten())
         .current_dir(folder)
         .output()
-        .map_err(|source| CompileError::Io { what: format!("cannot run {}", clang.command), source })?;
+        .map_err(|source| CompileError::Io {
+            what: format!("cannot run {}", clang.command.display()),
+            source,
+        })?;
     if output.status.success() {
         return Ok(());
     }
@@ -177,7 +198,7 @@ fn run(clang: &Clang, folder: &Path, flags: &[&[&str]]) -> Result<(), CompileErr
 
 /// A name for what compiling `source` gives on this machine with this compiler.
 fn key(source: &str, clang: &Clang) -> String {
-    let parts = (COMMON, INSTRUMENTED, machine_flags(), STANDARD_LIBRARY, HOOKS, &clang.version);
+    let parts = (COMMON, INSTRUMENTED, machine_flags(clang), STANDARD_LIBRARY, HOOKS, &clang.version);
     let mut words = [0u64; 2];
     for (salt, word) in words.iter_mut().enumerate() {
         let mut hasher = DefaultHasher::new();

@@ -2,6 +2,7 @@
 
 use corosensei::stack::{STACK_ALIGNMENT, Stack, StackPointer};
 use corosensei::{Coroutine, Yielder};
+use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroUsize;
 
@@ -66,7 +67,7 @@ pub(crate) struct Fibre {
 
 impl Fibre {
     /// The fibre of thread `index`.
-    pub(crate) fn new(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
+    fn new(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
         let stack = FibreStack::new(index)?;
         let (low, high) = (stack.start, stack.top);
         Ok(Fibre { coroutine: Some(start(stack, body)), body, low, high })
@@ -96,6 +97,25 @@ impl Drop for Fibre {
             unsafe { coroutine.force_reset() };
         }
     }
+}
+
+thread_local! {
+    /// Fibres that nobody uses. They stay with the system thread that they have run on.
+    static IDLE: RefCell<Vec<Fibre>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A fibre, new or used before. All fibres have the same body.
+pub(crate) fn borrow(index: usize, body: fn(&Pause)) -> io::Result<Fibre> {
+    match IDLE.with_borrow_mut(Vec::pop) {
+        Some(fibre) => Ok(fibre),
+        None => Fibre::new(index, body),
+    }
+}
+
+/// Keeps fibres for the next who needs some.
+pub(crate) fn give_back(fibres: Vec<Fibre>) {
+    // Where the thread itself is ending, they are dropped.
+    let _ = IDLE.try_with(|idle| idle.borrow_mut().extend(fibres.into_iter().rev()));
 }
 
 fn start(stack: FibreStack, body: fn(&Pause)) -> Coroutine<(), (), (), FibreStack> {

@@ -4,14 +4,13 @@
 //! that an address says through which binding it was reached: what runs over the end of one weight does not land in
 //! the next. Two windows of the same bytes show the same memory.
 
+use crate::map::{Mapping, anonymous, map, page, round_up};
 use crate::shadow::Shadow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::ptr::null_mut;
 
 /// Bytes on either side of a window that are not the binding's, but can be touched.
 const ROOM: usize = 16 << 20;
@@ -54,7 +53,6 @@ pub struct Bound {
 
 /// One buffer.
 pub(crate) struct Buffer {
-    pub(crate) name: String,
     pub(crate) bytes: usize,
     file: File,
     /// Where the host sees it.
@@ -63,21 +61,6 @@ pub(crate) struct Buffer {
     pub(crate) shadow: Option<Box<Shadow>>,
     /// Writes before this time are forgotten: their bytes count as never written.
     pub(crate) floor: u32,
-}
-
-/// Addresses that are given back when it is dropped.
-struct Mapping {
-    start: usize,
-    bytes: usize,
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            // SAFETY: the range was mapped by `map` and nothing refers to it any more.
-            unsafe { libc::munmap(self.start as *mut libc::c_void, self.bytes) };
-        }
-    }
 }
 
 /// Where a kernel sees a binding.
@@ -105,52 +88,45 @@ impl Memory {
     }
 
     /// A buffer of `bytes` bytes that nothing has written.
-    pub fn unwritten(&mut self, name: &str, bytes: usize) -> io::Result<BufferId> {
+    pub fn unwritten(&mut self, bytes: usize) -> io::Result<BufferId> {
         let file = anonymous()?;
         file.set_len(round_up(bytes.max(1)) as u64)?;
         let host = map(None, round_up(bytes.max(1)), libc::MAP_SHARED, Some(&file), 0)?;
-        self.buffers.push(Buffer {
-            name: name.to_owned(),
-            bytes,
-            file,
-            host,
-            shadow: Some(Box::new(Shadow::new(bytes))),
-            floor: 1,
-        });
+        self.buffers.push(Buffer { bytes, file, host, shadow: Some(Box::new(Shadow::new(bytes))), floor: 1 });
         Ok(BufferId(self.buffers.len() - 1))
     }
 
     /// A buffer that holds these bytes.
-    pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<BufferId> {
-        let id = self.unwritten(name, bytes.len())?;
+    pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<BufferId> {
+        let id = self.unwritten(bytes.len())?;
         self.write(id, 0, bytes);
         Ok(id)
     }
 
     /// A buffer that holds these numbers.
-    pub fn floats(&mut self, name: &str, values: &[f32]) -> io::Result<BufferId> {
+    pub fn floats(&mut self, values: &[f32]) -> io::Result<BufferId> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.bytes(name, &bytes)
+        self.bytes(&bytes)
     }
 
     /// A buffer that holds these words.
-    pub fn words(&mut self, name: &str, values: &[u32]) -> io::Result<BufferId> {
+    pub fn words(&mut self, values: &[u32]) -> io::Result<BufferId> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.bytes(name, &bytes)
+        self.bytes(&bytes)
     }
 
     /// A buffer that shows a file and is never written.
-    pub fn file(&mut self, name: &str, path: &Path) -> io::Result<BufferId> {
+    pub fn file(&mut self, path: &Path) -> io::Result<BufferId> {
         let file = File::open(path)?;
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let host = map(None, round_up(bytes.max(1)), libc::MAP_PRIVATE, Some(&file), 0)?;
-        self.buffers.push(Buffer { name: name.to_owned(), bytes, file, host, shadow: None, floor: 1 });
+        self.buffers.push(Buffer { bytes, file, host, shadow: None, floor: 1 });
         Ok(BufferId(self.buffers.len() - 1))
     }
 
     /// A buffer that holds these bytes and is never written.
-    pub fn constant(&mut self, name: &str, bytes: &[u8]) -> io::Result<BufferId> {
-        let id = self.bytes(name, bytes)?;
+    pub fn constant(&mut self, bytes: &[u8]) -> io::Result<BufferId> {
+        let id = self.bytes(bytes)?;
         self.buffers[id.0].shadow = None;
         Ok(id)
     }
@@ -194,6 +170,13 @@ impl Memory {
             shadow.host_writes(offset, bytes.len());
         }
         true
+    }
+
+    /// Forgets when bytes were written, and remembers that they were.
+    pub(crate) fn age(&mut self) {
+        for shadow in self.buffers.iter_mut().filter_map(|buffer| buffer.shadow.as_mut()) {
+            shadow.age();
+        }
     }
 
     /// Whether something has written every byte of a range.
@@ -263,51 +246,4 @@ impl BufferId {
     pub(crate) fn index(self) -> usize {
         self.0
     }
-}
-
-/// A file in memory.
-fn anonymous() -> io::Result<File> {
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::fd::FromRawFd;
-        // SAFETY: the name is a C string; the descriptor is new and ours.
-        let descriptor = unsafe { libc::memfd_create(c"forge-sim".as_ptr(), libc::MFD_CLOEXEC) };
-        if descriptor >= 0 {
-            // SAFETY: as above.
-            return Ok(unsafe { File::from_raw_fd(descriptor) });
-        }
-    }
-    tempfile::tempfile()
-}
-
-fn map(
-    at: Option<usize>,
-    bytes: usize,
-    sharing: i32,
-    file: Option<&File>,
-    offset: usize,
-) -> io::Result<Mapping> {
-    let place = at.map_or(null_mut(), |at| at as *mut libc::c_void);
-    let flags = sharing
-        | if at.is_some() { libc::MAP_FIXED } else { 0 }
-        | if file.is_none() { libc::MAP_ANON | libc::MAP_NORESERVE } else { 0 };
-    let descriptor = file.map_or(-1, AsRawFd::as_raw_fd);
-    // SAFETY: a fixed place is inside a mapping of our own; else the system chooses.
-    let start = unsafe {
-        libc::mmap(place, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, descriptor, offset as libc::off_t)
-    };
-    if start == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Mapping { start: start as usize, bytes })
-}
-
-fn page() -> usize {
-    // SAFETY: asks for a number.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).unwrap_or(4096)
-}
-
-fn round_up(bytes: usize) -> usize {
-    bytes.next_multiple_of(page())
 }

@@ -77,7 +77,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<
     let opens = tokens.get(index + 1).is_some_and(|next| next.is("("));
     let Some(close) = (token.sort == Sort::Word && opens).then(|| closing(tokens, index + 1)).flatten()
     else {
-        return if token.is("?") { ternary(text, tokens, index) } else { Vec::new() };
+        return if token.is("?") { ternary(tokens, index) } else { Vec::new() };
     };
     // Where the line is kept, whatever the words were.
     let padded =
@@ -98,7 +98,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<
             let leaves = tokens[close + 1..].iter().find(|token| !token.is("{"));
             let leaves = leaves.is_some_and(|token| matches!(token.text, "continue" | "return" | "break"));
             let open = if leaves { "false" } else { "true" };
-            comparisons(text, tokens, index + 2, close)
+            comparisons(tokens, index + 2, close)
                 .into_iter()
                 .map(|range| (Plant::Guard, range.clone(), padded(&range, open)))
                 .collect()
@@ -108,7 +108,7 @@ fn planted(text: &str, tokens: &[Token<'_>], index: usize) -> Vec<(Plant, Range<
 }
 
 /// The condition of `condition ? a : b` where it begins after `=`, `(`, `,`, `return` or `;`.
-fn ternary(text: &str, tokens: &[Token<'_>], question: usize) -> Vec<(Plant, Range<usize>, String)> {
+fn ternary(tokens: &[Token<'_>], question: usize) -> Vec<(Plant, Range<usize>, String)> {
     let mut depth = 0;
     let mut first = question;
     while first > 0 {
@@ -127,14 +127,14 @@ fn ternary(text: &str, tokens: &[Token<'_>], question: usize) -> Vec<(Plant, Ran
         }
         first -= 1;
     }
-    comparisons(text, tokens, first, question)
+    comparisons(tokens, first, question)
         .into_iter()
         .map(|range| (Plant::Guard, range, "true".to_owned()))
         .collect()
 }
 
 /// The comparisons that `tokens[from..to]` joins by `&&` or `||`.
-fn comparisons(text: &str, tokens: &[Token<'_>], from: usize, to: usize) -> Vec<Range<usize>> {
+fn comparisons(tokens: &[Token<'_>], from: usize, to: usize) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let (mut start, mut depth) = (from, 0);
     for at in from..=to {
@@ -168,7 +168,6 @@ fn comparisons(text: &str, tokens: &[Token<'_>], from: usize, to: usize) -> Vec<
     };
     parts.retain(compares);
     let bytes = |part: Range<usize>| tokens[part.start].start..tokens[part.end - 1].end();
-    let _ = text;
     parts.into_iter().map(bytes).collect()
 }
 
@@ -201,6 +200,12 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// A sample, and what the kernel leaves when it is right.
+struct Trial<'s> {
+    sample: &'s Sample,
+    right: Vec<Vec<u8>>,
+}
+
 /// Runs every mutant on the samples of its kernel. `limit` is of accesses; `told` hears of each as it is done.
 pub fn run(
     text: &str,
@@ -210,11 +215,11 @@ pub fn run(
     told: &(dyn Fn(&Mutant, &Fate) + Sync),
 ) -> Result<Vec<Fate>, CompileError> {
     let failed = |source: io::Error| CompileError::Io { what: "cannot run a sample".to_owned(), source };
-    let mut by_kernel: HashMap<&str, Vec<(&Sample, Vec<Vec<u8>>)>> = HashMap::new();
+    let mut by_kernel: HashMap<&str, Vec<Trial<'_>>> = HashMap::new();
     let program = Program::compile(text)?;
     for sample in samples {
         let right = sample.run(&program, limit).map_err(failed)?;
-        by_kernel.entry(&sample.kernel).or_default().push((sample, right.left));
+        by_kernel.entry(&sample.kernel).or_default().push(Trial { sample, right: right.left });
     }
     let cache = tempfile::tempdir().map_err(failed)?;
     let next = AtomicUsize::new(0);
@@ -223,8 +228,8 @@ pub fn run(
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(mutant) = mutants.get(index) else { return };
-            let samples = by_kernel.get(mutant.kernel.as_str()).map_or(&[][..], Vec::as_slice);
-            let fate = judge(mutant, samples, limit, cache.path());
+            let trials = by_kernel.get(mutant.kernel.as_str()).map_or(&[][..], Vec::as_slice);
+            let fate = judge(mutant, trials, limit, cache.path());
             told(mutant, &fate);
             if let Ok(mut fates) = fates.lock() {
                 fates[index] = fate;
@@ -240,8 +245,8 @@ pub fn run(
     Ok(fates.into_inner().unwrap_or_default())
 }
 
-fn judge(mutant: &Mutant, samples: &[(&Sample, Vec<Vec<u8>>)], limit: u64, cache: &std::path::Path) -> Fate {
-    if samples.is_empty() {
+fn judge(mutant: &Mutant, trials: &[Trial<'_>], limit: u64, cache: &std::path::Path) -> Fate {
+    if trials.is_empty() {
         return Fate::NotRun;
     }
     let only = [mutant.kernel.as_str()];
@@ -251,10 +256,10 @@ fn judge(mutant: &Mutant, samples: &[(&Sample, Vec<Vec<u8>>)], limit: u64, cache
         Err(error) => return Fate::Refused(error.to_string()),
     };
     let mut fate = Fate::Same;
-    for (sample, right) in samples {
-        match sample.run(&program, limit) {
+    for trial in trials {
+        match trial.sample.run(&program, limit) {
             Ok(outcome) if !outcome.faults.is_empty() => return Fate::Caught(outcome.faults[0].clone()),
-            Ok(outcome) if outcome.left != *right => fate = Fate::Different,
+            Ok(outcome) if outcome.left != trial.right => fate = Fate::Different,
             Ok(_) => {}
             Err(error) => return Fate::Refused(error.to_string()),
         }

@@ -50,7 +50,7 @@ impl Program {
 
     /// Compiles a text.
     pub fn compile_with(text: &str, options: Options<'_>) -> Result<Program, CompileError> {
-        let (source, signatures) = rewrite(text, options.only).map_err(CompileError::Malformed)?;
+        let (source, signatures) = rewrite(text, options.only)?;
         let path = library(&source, options.cache)?;
         // SAFETY: the library was made by our own compiler run; loading it runs no code but an empty initialiser.
         unsafe { Program::load(&path, signatures) }

@@ -79,9 +79,9 @@ impl<'p> Replay<'p> {
         let mut buffers = BTreeMap::new();
         for (name, size) in &recording.buffers {
             let id = match (&size.file, weights) {
-                (None, _) => sim.memory.unwritten(name, size.bytes)?,
-                (Some(_), Weights::File(path)) => sim.memory.file(name, path)?,
-                (Some(_), Weights::Bytes(bytes)) => sim.memory.constant(name, bytes)?,
+                (None, _) => sim.memory.unwritten(size.bytes)?,
+                (Some(_), Weights::File(path)) => sim.memory.file(path)?,
+                (Some(_), Weights::Bytes(bytes)) => sim.memory.constant(bytes)?,
             };
             if sim.memory.size(id) != size.bytes {
                 let message = format!(

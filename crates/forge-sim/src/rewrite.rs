@@ -72,7 +72,8 @@ fn arrays(text: &str) -> Result<Vec<(std::ops::Range<usize>, String)>, Malformed
             && token.text.starts_with("#define")
             && token.text.contains("threadgroup ")
         {
-            let message = "threadgroup memory declared by a macro cannot be seen: write it out".to_owned();
+            let message =
+                "threadgroup memory declared by a macro cannot be seen: it must be written out".to_owned();
             return Err(Malformed { line: token.line, message });
         }
         let begins = index > 0

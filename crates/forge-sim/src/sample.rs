@@ -108,13 +108,12 @@ impl Sample {
         let mut sim = Sim::new(program)?;
         sim.limit(limit);
         let mut bindings: Vec<Bound> = Vec::new();
-        for (index, given) in self.given.iter().enumerate() {
-            let name = format!("binding {index}");
+        for given in &self.given {
             let id = match (given.same_as, &given.initialised) {
                 (Some(earlier), _) => bindings[earlier].buffer,
-                (None, None) => sim.memory.constant(&name, &given.bytes)?,
+                (None, None) => sim.memory.constant(&given.bytes)?,
                 (None, Some(ranges)) => {
-                    let id = sim.memory.unwritten(&name, given.bytes.len())?;
+                    let id = sim.memory.unwritten(given.bytes.len())?;
                     for range in ranges {
                         sim.memory.write(id, range.start, &given.bytes[range.clone()]);
                     }

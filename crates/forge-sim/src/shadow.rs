@@ -208,6 +208,14 @@ impl Shadow {
         Shadow { cells: zeroed(bytes.div_ceil(4)), shift: 2 }
     }
 
+    /// Grows to hold `bytes` bytes.
+    pub(crate) fn reach(&mut self, bytes: usize) {
+        let cells = bytes.div_ceil(4) << (2 - self.shift);
+        if self.cells.len() < cells {
+            self.cells.resize(cells, Cell::default());
+        }
+    }
+
     /// Makes granules small enough for an access at `offset` of `size` bytes.
     #[cold]
     pub(crate) fn refine(&mut self, offset: usize, size: usize) {

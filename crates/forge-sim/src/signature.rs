@@ -82,7 +82,8 @@ impl Signature {
 }
 
 /// What is wrong with a signature, and where.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("kernels.metal:{line}: {message}")]
 pub struct Malformed {
     /// Line in the text.
     pub line: usize,

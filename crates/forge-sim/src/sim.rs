@@ -156,6 +156,7 @@ impl<'p> Sim<'p> {
                 low: window.low,
                 reach: window.reach,
                 written: bound.written && parameter.written && !shadow.is_null(),
+                device: true,
                 shadow,
                 origin: bound.offset,
                 floor: buffer.floor,
@@ -172,6 +173,7 @@ impl<'p> Sim<'p> {
                 low: start,
                 reach: scalars.len() * 4,
                 written: false,
+                device: false,
                 shadow: std::ptr::null_mut(),
                 origin: 0,
                 floor: 0,
@@ -231,7 +233,7 @@ impl<'p> Sim<'p> {
         set_engine(before);
         self.stopped |= self.engine.stopped;
         let total = self.counters.entry(name).or_default();
-        total.add(&self.engine.watch.counters);
+        *total += self.engine.watch.counters;
         total.dispatches += 1;
         !self.engine.stopped
     }
@@ -240,7 +242,7 @@ impl<'p> Sim<'p> {
     pub fn barrier(&mut self) {
         let before = self.interval;
         self.fence();
-        self.previous = before;
+        self.previous = before.min(self.interval);
         self.needed.push(false);
     }
 
@@ -248,6 +250,10 @@ impl<'p> Sim<'p> {
     pub fn fence(&mut self) {
         if let Some(last) = self.needed.last_mut() {
             *last |= self.engine.watch.spared;
+        }
+        if self.engine.clock > u32::MAX / 2 {
+            self.memory.age();
+            self.engine.restart();
         }
         self.interval = self.engine.tick();
         self.previous = self.interval;
@@ -296,18 +302,5 @@ impl<'p> Sim<'p> {
     /// Whether a dispatch could not be run to its end, so that later values mean nothing.
     pub fn stopped(&self) -> bool {
         self.stopped
-    }
-}
-
-impl Counters {
-    fn add(&mut self, other: &Counters) {
-        self.dispatches += other.dispatches;
-        self.groups += other.groups;
-        self.accesses += other.accesses;
-        self.loaded += other.loaded;
-        self.stored += other.stored;
-        self.threadgroup += other.threadgroup;
-        self.barriers += other.barriers;
-        self.simd += other.simd;
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct View {
     pub(crate) reach: usize,
     /// Whether it may be written.
     pub(crate) written: bool,
+    /// Whether it is device memory, and counted as such.
+    pub(crate) device: bool,
     /// Its buffer's shadow, or null where nothing writes.
     pub(crate) shadow: *mut Shadow,
     /// Where it starts in its buffer.
@@ -144,16 +146,16 @@ impl Watch {
     #[inline(always)]
     fn in_threadgroup(&mut self, offset: usize, size: usize, code: u32, place: *const c_void) -> bool {
         self.counters.threadgroup += size as u64;
-        if !self.arena.holds(offset, size) {
+        let Some(remembered) = self.arena.remembered(offset, size) else {
             return self.outside_arena(offset, size, code, place);
-        }
+        };
         let now = self.group;
         let program = self.program;
         let site = site(program, place);
         let mut found: Option<(Clash, Other, Cell)> = None;
         let mut unwritten = false;
         let atomic = code & IS_ATOMIC != 0;
-        for cell in self.arena.shadow.at(offset, size) {
+        for cell in self.arena.shadow.at(remembered, size) {
             let before = *cell;
             if code & WRITES != 0 {
                 let (clash, other) = now.write(cell, site, atomic);
@@ -196,7 +198,7 @@ impl Watch {
             if !view.written {
                 self.read_only(offset, size, place);
             }
-        } else {
+        } else if view.device {
             self.counters.loaded += size as u64;
         }
         let view = &self.views[self.last];

@@ -60,11 +60,3 @@ HOOK void* __tsan_memset(void* to, int value, ulong size) {
 // Undefined behaviour that clang checks itself: an index beyond an array whose size it knows, a division by zero.
 HOOK void __ubsan_handle_out_of_bounds(void*, ulong index) { table.trap(0, index, HERE); }
 HOOK void __ubsan_handle_divrem_overflow(void*, ulong, ulong) { table.trap(1, 0, HERE); }
-
-// Rounds to nearest even, as the compiler's own library does where it has this function.
-HOOK __bf16 __truncsfbf2(float value) {
-    uint bits = __builtin_bit_cast(uint, value);
-    unsigned short top = (bits & 0x7fffffffu) > 0x7f800000u ? (unsigned short)((bits >> 16) | 64)
-                                                            : (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-    return __builtin_bit_cast(__bf16, top);
-}

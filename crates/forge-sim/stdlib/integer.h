@@ -18,7 +18,6 @@ FORGE_ORDER(uint)
 FORGE_ORDER(long)
 FORGE_ORDER(ulong)
 FORGE_ORDER(half)
-FORGE_ORDER(bfloat)
 FORGE_ORDER(float)
 
 #define FORGE_VECTOR_ORDER(name)                                                                                \

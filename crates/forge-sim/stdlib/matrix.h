@@ -12,7 +12,6 @@ template <class T, int Columns = 8, int Rows = 8> struct simdgroup_matrix {
 };
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
-typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 
 // The row and the first of two columns that a lane holds.
 FORGE_INLINE uint forge_matrix_row(uint lane) { return ((lane >> 2) & 4u) + ((lane >> 1) & 3u); }

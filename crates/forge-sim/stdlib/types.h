@@ -1,4 +1,5 @@
-// Scalar and vector types, their constructors, and as_type.
+// Scalar and vector types, their constructors, and as_type. There is no bfloat: kernels load such numbers as ushort and
+// widen them by a shift, which every Metal has.
 #pragma once
 #define device
 #define constant const
@@ -22,7 +23,6 @@ typedef unsigned long uint64_t;
 typedef unsigned long size_t;
 typedef long ptrdiff_t;
 typedef _Float16 half;
-typedef __bf16 bfloat;
 
 constexpr half operator""h(long double value) { return half(value); }
 constexpr half operator""h(unsigned long long value) { return half(value); }
@@ -37,10 +37,10 @@ FORGE_VECTORS(short)
 FORGE_VECTORS(ushort)
 FORGE_VECTORS(int)
 FORGE_VECTORS(uint)
-FORGE_VECTORS(long)
-FORGE_VECTORS(ulong)
+// Vectors of three and four longs are wider than any access that is watched, so there are none.
+typedef long long2 __attribute__((ext_vector_type(2)));
+typedef ulong ulong2 __attribute__((ext_vector_type(2)));
 FORGE_VECTORS(half)
-FORGE_VECTORS(bfloat)
 FORGE_VECTORS(float)
 // A comparison of vectors of 4-byte elements gives this; of others, a vector of integers of their size.
 typedef int bool2 __attribute__((ext_vector_type(2)));
@@ -113,17 +113,10 @@ using ::forge_build;
 #define uint3(...) forge_build<uint, 3>(__VA_ARGS__)
 #define uint4(...) forge_build<uint, 4>(__VA_ARGS__)
 #define long2(...) forge_build<long, 2>(__VA_ARGS__)
-#define long3(...) forge_build<long, 3>(__VA_ARGS__)
-#define long4(...) forge_build<long, 4>(__VA_ARGS__)
 #define ulong2(...) forge_build<ulong, 2>(__VA_ARGS__)
-#define ulong3(...) forge_build<ulong, 3>(__VA_ARGS__)
-#define ulong4(...) forge_build<ulong, 4>(__VA_ARGS__)
 #define half2(...) forge_build<half, 2>(__VA_ARGS__)
 #define half3(...) forge_build<half, 3>(__VA_ARGS__)
 #define half4(...) forge_build<half, 4>(__VA_ARGS__)
-#define bfloat2(...) forge_build<bfloat, 2>(__VA_ARGS__)
-#define bfloat3(...) forge_build<bfloat, 3>(__VA_ARGS__)
-#define bfloat4(...) forge_build<bfloat, 4>(__VA_ARGS__)
 #define float2(...) forge_build<float, 2>(__VA_ARGS__)
 #define float3(...) forge_build<float, 3>(__VA_ARGS__)
 #define float4(...) forge_build<float, 4>(__VA_ARGS__)
@@ -157,7 +150,6 @@ FORGE_PACKED(ushort)
 FORGE_PACKED(int)
 FORGE_PACKED(uint)
 FORGE_PACKED(half)
-FORGE_PACKED(bfloat)
 FORGE_PACKED(float)
 
 namespace metal {

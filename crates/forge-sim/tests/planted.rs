@@ -17,8 +17,8 @@ fn check(name: &str, body: &str, kind: Option<Kind>) -> Option<String> {
     let program = Program::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{name}: {error}"));
     let values: Vec<f32> = (0..128).map(|i| i as f32).collect();
-    let x = sim.memory.floats("x", &values).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let y = sim.memory.unwritten("y", 2048).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let x = sim.memory.floats(&values).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let y = sim.memory.unwritten(2048).unwrap_or_else(|error| panic!("{name}: {error}"));
     sim.limit(1_000_000);
     sim.dispatch("k", &[x.read(), y.write()], &[100], [2, 1, 1]);
     let faults: Vec<String> = sim.faults().iter().map(|fault| fault.to_string()).collect();

@@ -1,0 +1,290 @@
+//! Real kernels and what they are given in tests: for a spec, buffers of exactly the sizes that it needs, with numbers
+//! that make sense, as a recording.
+
+use forge_ir::Format;
+use forge_kernels::spec::{Epilogue, Rows};
+use forge_kernels::{Instance, Spec, assemble, render};
+use forge_sim::Recording;
+use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
+use std::collections::BTreeMap;
+
+/// A kernel, and how often and with which rows it is dispatched.
+pub(crate) struct Case {
+    pub(crate) spec: Spec,
+    pub(crate) launches: Vec<Launch>,
+}
+
+/// Rows of a batch: the position of each. All are of slot 1, except that the last `others` are of slot 0.
+#[derive(Clone)]
+pub(crate) struct Launch {
+    pub(crate) positions: Vec<u32>,
+    pub(crate) others: usize,
+    pub(crate) splits: u32,
+}
+
+pub(crate) const CONTEXT: usize = 72;
+const SLOTS: usize = 2;
+
+impl Launch {
+    /// `rows` rows that end at `last`.
+    pub(crate) fn rows(rows: u32, last: u32) -> Launch {
+        Launch { positions: (last + 1 - rows..=last).collect(), others: 0, splits: 1 }
+    }
+
+    pub(crate) fn split(self, splits: u32) -> Launch {
+        Launch { splits, ..self }
+    }
+
+    /// The last `others` rows belong to another slot, from position 0.
+    pub(crate) fn mixed(mut self, others: usize) -> Launch {
+        let first = self.positions.len() - others;
+        for (index, position) in self.positions[first..].iter_mut().enumerate() {
+            *position = index as u32;
+        }
+        Launch { others, ..self }
+    }
+}
+
+/// The text of all cases, its recording, and the weights.
+pub(crate) struct Script {
+    pub(crate) text: String,
+    pub(crate) recording: Recording,
+    pub(crate) weights: Vec<u8>,
+}
+
+/// Dispatches every case as often as it says, each in a pass of its own.
+pub(crate) fn script(cases: &[Case]) -> Script {
+    let instances: Vec<Instance> = cases
+        .iter()
+        .enumerate()
+        .map(|(index, case)| {
+            render(&format!("kernel_{index}"), &case.spec).unwrap_or_else(|error| panic!("{error:?}"))
+        })
+        .collect();
+    let mut script = Writer::default();
+    for (case, instance) in cases.iter().zip(&instances) {
+        for launch in &case.launches {
+            script.launch(case, instance, launch);
+        }
+    }
+    let sizes = [("weights", true, script.weights.len()), ("scratch", false, script.end)];
+    let buffers = sizes
+        .map(|(name, file, bytes)| {
+            (name.to_owned(), BufferSize { file: file.then(|| name.to_owned()), bytes })
+        })
+        .into_iter()
+        .collect::<BTreeMap<_, _>>();
+    Script {
+        text: assemble(&instances, "Kernels under test."),
+        recording: Recording { buffers, passes: script.passes },
+        weights: script.weights,
+    }
+}
+
+#[derive(Default)]
+struct Writer {
+    weights: Vec<u8>,
+    end: usize,
+    passes: Vec<Pass>,
+    seed: u32,
+}
+
+/// What a buffer holds before a dispatch.
+enum Content {
+    /// Nothing yet.
+    Unwritten(usize),
+    /// Words.
+    Words(Vec<u32>),
+    /// So many bytes, of which some are written: words from a byte.
+    Parts(usize, Vec<(usize, Vec<u32>)>),
+    /// Of the weight file.
+    Weights(Vec<u8>),
+}
+
+impl Writer {
+    fn launch(&mut self, case: &Case, instance: &Instance, launch: &Launch) {
+        let rows = launch.positions.len();
+        let mut writes = Vec::new();
+        let mut bindings = Vec::new();
+        for buffer in &instance.decl.buffers {
+            let content = self.content(&case.spec, &buffer.name, rows, launch);
+            let written = buffer.written;
+            bindings.push(match content {
+                Content::Weights(bytes) => {
+                    let offset = self.weights.len().next_multiple_of(64);
+                    self.weights.resize(offset, 0xff);
+                    self.weights.extend_from_slice(&bytes);
+                    Binding { buffer: "weights".to_owned(), offset, bytes: bytes.len(), written }
+                }
+                Content::Words(words) => {
+                    let offset = self.reserve(words.len() * 4);
+                    let bytes = words.len() * 4;
+                    writes.push(Write { buffer: "scratch".to_owned(), offset, words });
+                    Binding { buffer: "scratch".to_owned(), offset, bytes, written }
+                }
+                Content::Parts(bytes, parts) => {
+                    let offset = self.reserve(bytes);
+                    writes.extend(parts.into_iter().map(|(at, words)| Write {
+                        buffer: "scratch".to_owned(),
+                        offset: offset + at,
+                        words,
+                    }));
+                    Binding { buffer: "scratch".to_owned(), offset, bytes, written }
+                }
+                Content::Unwritten(bytes) => {
+                    let offset = self.reserve(bytes);
+                    Binding { buffer: "scratch".to_owned(), offset, bytes, written }
+                }
+            });
+        }
+        let values: Vec<(&str, u32)> =
+            vec![("rows", rows as u32), ("context", CONTEXT as u32), ("splits", launch.splits)];
+        let scalar =
+            |name: &String| values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
+        let scalars = instance.decl.scalars.iter().map(scalar).collect();
+        let groups = [0, 1, 2].map(|axis| instance.decl.grid[axis].eval(&values).unwrap_or(0));
+        let dispatch = Dispatch {
+            kernel: instance.name.clone(),
+            bindings,
+            scalars,
+            groups,
+            threads: instance.decl.threads,
+        };
+        let commands = vec![Command::Dispatch(dispatch)];
+        self.passes.push(Pass { label: instance.name.clone(), writes, commands, reads: Vec::new() });
+    }
+
+    fn reserve(&mut self, bytes: usize) -> usize {
+        let offset = self.end.next_multiple_of(64);
+        self.end = offset + bytes;
+        offset
+    }
+
+    fn random(&mut self) -> u32 {
+        self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.seed >> 8
+    }
+
+    /// A number between -1 and 1.
+    fn float(&mut self) -> f32 {
+        self.random() as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn floats(&mut self, count: usize) -> Content {
+        Content::Words((0..count).map(|_| self.float().to_bits()).collect())
+    }
+
+    /// A plane of a weight; columns past the last are zeros.
+    fn plane(&mut self, format: Format, plane: &str, rows: usize, columns: usize) -> Content {
+        let blocks = columns.div_ceil(32);
+        let mut bytes = Vec::new();
+        for _ in 0..rows {
+            for column in 0..blocks * 32 {
+                let value = if column < columns { self.float() } else { 0.0 };
+                match (format, plane) {
+                    // Halves between 2^-8 and 2^-7, without a way to round.
+                    (_, "scales") if column % 32 == 0 => bytes.extend(0x1c00u16.to_le_bytes()),
+                    (_, "scales") => {}
+                    (Format::F32, _) => bytes.extend(value.to_le_bytes()),
+                    (Format::F16, _) => {
+                        bytes.extend((0x3000u16 | (value.to_bits() >> 16) as u16 & 0x83ff).to_le_bytes())
+                    }
+                    (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
+                    (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
+                    (Format::Q4_0, _) if column % 2 == 0 => bytes.push(self.random() as u8),
+                    (Format::Q4_0, _) => {}
+                }
+            }
+        }
+        Content::Weights(bytes)
+    }
+
+    /// A cache, written as far as the positions of each slot reach and no further.
+    fn cache(&mut self, format: Format, heads: usize, width: usize, launch: &Launch) -> Content {
+        let head = CONTEXT * width * if format == Format::F16 { 2 } else { 4 };
+        let rows = launch.positions.len();
+        let mut parts = Vec::new();
+        for slot in 0..SLOTS {
+            let of_slot = |index: &usize| (*index < rows - launch.others) == (slot == 1);
+            let reach = (0..rows).filter(of_slot).map(|index| launch.positions[index] as usize + 1).max();
+            for number in 0..heads {
+                let words = reach.unwrap_or(0) * head / CONTEXT / 4;
+                let mut value = || match format {
+                    Format::F16 => 0x3000_3400 ^ (self.random() & 0x83ff_83ff),
+                    _ => self.float().to_bits(),
+                };
+                parts.push(((slot * heads + number) * head, (0..words).map(|_| value()).collect()));
+            }
+        }
+        Content::Parts(SLOTS * heads * head, parts)
+    }
+
+    fn content(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
+        let slot = |index: usize| u32::from(index < rows - launch.others);
+        match name {
+            "slots" => return Content::Words((0..rows).map(slot).collect()),
+            "positions" => return Content::Words(launch.positions.clone()),
+            _ => {}
+        }
+        let plane = name.split('_').nth(1).unwrap_or_default().to_owned();
+        match (spec, name) {
+            (Spec::Embed(_), "ids") => {
+                // The last is outside.
+                Content::Words(
+                    (0..rows).map(|row| if row + 1 < rows { row as u32 * 7 } else { 9999 }).collect(),
+                )
+            }
+            (Spec::Embed(it), "stream") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Embed(it), _) => self.plane(it.format, &plane, it.vocabulary, it.width),
+            (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.width),
+            (Spec::RmsNorm(it), "gain") => self.floats(it.width),
+            (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
+            (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::Project(it), "bias") => self.floats(it.outputs),
+            (Spec::Project(it), "x") => self.floats(rows * it.inputs),
+            (Spec::Project(it), "y") => match it.epilogue {
+                Epilogue::Store => Content::Unwritten(rows * it.outputs * 4),
+                Epilogue::Add => self.floats(rows * it.outputs),
+                Epilogue::Gate(_) => Content::Unwritten(rows * it.outputs / 2 * 4),
+            },
+            (Spec::Project(it), _) => self.plane(it.format, &plane, it.outputs, it.inputs),
+            (Spec::RotateAppend(it), "qkv") => {
+                self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
+            }
+            (Spec::RotateAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::RotateAppend(it), _) => {
+                let each = if it.cache == Format::F16 { 2 } else { 4 };
+                Content::Unwritten(SLOTS * it.key_heads * CONTEXT * it.width * each)
+            }
+            (Spec::AttendSplit(it), "q") => self.floats(rows * it.query_heads * it.width),
+            (Spec::AttendSplit(it), "partials") => {
+                let share = (it.width + 2) * 4;
+                Content::Unwritten(if launch.splits > 1 {
+                    rows * it.query_heads * launch.splits as usize * share
+                } else {
+                    0
+                })
+            }
+            (Spec::AttendSplit(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::AttendSplit(it), _) => self.cache(it.cache, it.key_heads, it.width, launch),
+            (Spec::AttendTiled(it), "q") => self.floats(rows * it.query_heads * it.width),
+            (Spec::AttendTiled(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::AttendTiled(it), _) => self.cache(it.cache, it.key_heads, it.width, launch),
+            (Spec::AttendJoin(it), "partials") => {
+                self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
+            }
+            (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
+            (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
+        }
+    }
+}
+
+/// A row count that a projection of this kind is made for, and that fills no tile.
+pub(crate) fn rows_for(rows: Rows) -> Vec<Launch> {
+    match rows {
+        Rows::One => vec![Launch::rows(1, 0)],
+        Rows::Few => vec![Launch::rows(2, 1), Launch::rows(13, 12)],
+        Rows::Many => vec![Launch::rows(17, 16), Launch::rows(70, 69)],
+    }
+}

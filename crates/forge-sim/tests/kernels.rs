@@ -1,0 +1,142 @@
+//! Every kernel of the catalogue under the referee, at sizes that fill no tile: silent as they are, and caught with
+//! each barrier, clamp and guard removed in turn.
+
+mod cases;
+
+use cases::{Case, Launch, rows_for, script};
+use forge_ir::{Activation, Format, Pairing, Rotation};
+use forge_kernels::Spec;
+use forge_kernels::spec::{
+    Argmax, AttendJoin, AttendSplit, AttendTiled, Embed, Epilogue, Knobs, Project, RmsNorm, RotateAppend,
+    Rows,
+};
+use forge_sim::mutants::{self, Fate};
+use forge_sim::{Program, Replay, Samples, Weights};
+
+fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
+    let knobs = Knobs::default_for(rows, format, outputs, inputs);
+    let bias = outputs == 50;
+    let spec = Spec::Project(Project { rows, format, outputs, inputs, bias, epilogue, knobs });
+    Case { spec, launches: rows_for(rows) }
+}
+
+/// A projection of one row whose columns are shared by two simdgroups.
+fn shared(format: Format, epilogue: Epilogue) -> Case {
+    let mut case = project(Rows::One, format, 50, 96, epilogue);
+    if let Spec::Project(project) = &mut case.spec {
+        project.knobs = Knobs { simdgroups: 4, split: 2, ..project.knobs };
+    }
+    case
+}
+
+fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format) -> [Case; 4] {
+    let scale = 1.0 / (width as f32).sqrt();
+    let pairs = width / 2;
+    let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
+    let pairing = Pairing::Half;
+    let rotation = Rotation { frequencies, pairing, magnitude: 1.0 };
+    let rotate = RotateAppend { query_heads, key_heads, width, cache, rotation, pairing };
+    let split = AttendSplit { query_heads, key_heads, width, cache, scale };
+    let tiled = AttendTiled { query_heads, key_heads, width, cache, scale };
+    let few = vec![Launch::rows(1, 40), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1)];
+    let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(9), Launch::rows(3, 71)];
+    [
+        Case { spec: Spec::RotateAppend(rotate), launches: vec![Launch::rows(5, 40)] },
+        Case { spec: Spec::AttendSplit(split), launches: few },
+        Case { spec: Spec::AttendTiled(tiled), launches: many },
+        Case {
+            spec: Spec::AttendJoin(AttendJoin { query_heads, width }),
+            launches: vec![Launch::rows(3, 50).split(3)],
+        },
+    ]
+}
+
+fn others() -> Vec<Case> {
+    let once = |spec| Case { spec, launches: vec![Launch::rows(3, 2)] };
+    vec![
+        once(Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 40, width: 50 })),
+        once(Spec::RmsNorm(RmsNorm { width: 100, epsilon: 1e-5, gather: false })),
+        once(Spec::RmsNorm(RmsNorm { width: 1030, epsilon: 1e-5, gather: true })),
+        once(Spec::Argmax(Argmax { vocabulary: 1500 })),
+    ]
+}
+
+const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
+
+#[test]
+fn kernels_are_silent() {
+    let mut cases = others();
+    for rows in [Rows::One, Rows::Few, Rows::Many] {
+        for format in Format::ALL {
+            cases.push(project(rows, format, 50, 56, Epilogue::Add));
+            cases.push(project(rows, format, 112, 30, GATE));
+            cases.push(project(rows, format, 7, 96, Epilogue::Store));
+        }
+    }
+    for format in Format::ALL {
+        cases.push(shared(format, GATE));
+        cases.push(Case {
+            spec: Spec::Embed(Embed { format, vocabulary: 40, width: 64 }),
+            launches: vec![Launch::rows(5, 4)],
+        });
+    }
+    for (width, query_heads, key_heads, cache) in
+        [(64, 4, 2, Format::F16), (20, 9, 3, Format::F32), (6, 6, 1, Format::F16), (250, 2, 1, Format::F16)]
+    {
+        cases.extend(attention(width, query_heads, key_heads, cache));
+    }
+    let script = script(&cases);
+    let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    let weights = Weights::Bytes(&script.weights);
+    let mut replay =
+        Replay::new(&program, &script.recording, weights).unwrap_or_else(|error| panic!("{error}"));
+    let report = replay.run(&mut |_, _| ());
+    let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(report.steps, script.recording.passes.len());
+}
+
+#[test]
+fn planted_faults_are_caught() {
+    let mut cases = others();
+    cases.push(project(Rows::One, Format::Q8_0, 50, 56, Epilogue::Add));
+    cases.push(shared(Format::Q4_0, GATE));
+    cases.push(project(Rows::Few, Format::F16, 50, 30, GATE));
+    cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
+    cases.extend(attention(20, 9, 3, Format::F16));
+    let script = script(&cases);
+    let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    let weights = Weights::Bytes(&script.weights);
+    let mut replay =
+        Replay::new(&program, &script.recording, weights).unwrap_or_else(|error| panic!("{error}"));
+    replay.sampling(Samples::new(4, 1 << 24));
+    replay.run(&mut |_, _| ());
+    let samples = replay.into_samples();
+    let planted = mutants::mutants(&script.text).unwrap_or_else(|error| panic!("{error}"));
+    let fates = mutants::run(&script.text, &planted, &samples, 20_000_000, &|_, _| ())
+        .unwrap_or_else(|error| panic!("{error}"));
+    let mut missed = Vec::new();
+    let mut counts = [0, 0];
+    for (mutant, fate) in planted.iter().zip(&fates) {
+        match fate {
+            Fate::Caught(_) => counts[0] += 1,
+            // Arithmetic, not a bound: what comes out is different, and nothing is touched that should not be.
+            Fate::Different => counts[1] += 1,
+            fate => {
+                let line = script.text.lines().nth(mutant.line - 1).unwrap_or_default().trim();
+                missed.push(format!(
+                    "{} line {}: {}: {line}: {fate:?}",
+                    mutant.kernel, mutant.line, mutant.change
+                ));
+            }
+        }
+    }
+    println!(
+        "{} planted: {} caught by the referee, {} by their results",
+        planted.len(),
+        counts[0],
+        counts[1]
+    );
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    assert!(counts[1] * 10 < planted.len(), "{counts:?} of {}", planted.len());
+}
