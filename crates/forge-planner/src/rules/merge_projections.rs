@@ -61,3 +61,38 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     });
     alike.then_some(Fit { input, parts })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tests::{attention, text};
+
+    #[test]
+    fn three_projections_of_one_value_become_slices_of_one() {
+        let mut list = attention(&[0, 0, 0], &[false, false, false]);
+        assert!(rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%7 qkv = project 0+1+2 Rows(%0)\n\
+             %1 query = slice 0(%7)\n\
+             %2 key = slice 8(%7)\n\
+             %3 value = slice 12(%7)\n\
+             %4 rotated_query = rotate(%1)\n\
+             %5 rotated_key = rotate(%2)\n\
+             %6 heads = attention(%4, %5, %3)\n"
+        );
+        assert_eq!(list.widths[7], 16);
+        assert!(!rewrite(&mut list));
+    }
+
+    #[test]
+    fn another_input_or_one_bias_is_left_alone() {
+        for mut list in
+            [attention(&[0, 0, 1], &[false, false, false]), attention(&[0, 0, 0], &[true, false, true])]
+        {
+            let before = text(&list);
+            assert!(!rewrite(&mut list));
+            assert_eq!(text(&list), before);
+        }
+    }
+}

@@ -38,11 +38,45 @@ pub(crate) fn apply(list: &mut Fused) {
 pub(crate) mod tests {
     //! One helper: a list of operations as text before and after a rule.
 
-    use crate::fused::{Ending, Fused, Kind};
+    use crate::fused::{Ending, Fused, Kind, Operation, Value};
+    use forge_ir::{BodyId, Layout, Op, Pairing, ParamId, Rotation};
+
+    /// An attention of 2 heads over 1 of 4 channels, as a frontend writes it. Projection i reads `inputs[i]`, and has a
+    /// bias where `biases[i]`.
+    pub(crate) fn attention(inputs: &[usize; 3], biases: &[bool; 3]) -> Fused {
+        let operation = |name: &str, kind, inputs: &[usize], output| Operation {
+            name: name.to_owned(),
+            kind,
+            inputs: inputs.iter().map(|value| Value(*value)).collect(),
+            output: Value(output),
+        };
+        let project = |index: usize| Kind::Project {
+            parts: vec![(ParamId(index), biases[index].then_some(ParamId(10 + index)))],
+            layout: Layout::Rows,
+            ending: Ending::Store,
+        };
+        let rotate = |heads| {
+            let rotation = Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude: 1.0 };
+            Kind::Node(Op::Rotate { heads, width: 4, rotation })
+        };
+        let attention = Kind::Node(Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(3) });
+        Fused {
+            body: BodyId(0),
+            operations: vec![
+                operation("query", project(0), &[inputs[0]], 1),
+                operation("key", project(1), &[inputs[1]], 2),
+                operation("value", project(2), &[inputs[2]], 3),
+                operation("rotated_query", rotate(2), &[1], 4),
+                operation("rotated_key", rotate(1), &[2], 5),
+                operation("heads", attention, &[4, 5, 3], 6),
+            ],
+            widths: vec![8, 8, 4, 4, 8, 4, 8],
+        }
+    }
 
     /// The list as one line for each operation, `%3 = project(%1; 0+1) gate`.
     pub(crate) fn text(list: &Fused) -> String {
-        let line = |operation: &crate::fused::Operation| {
+        let line = |operation: &Operation| {
             let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();
             let what = match &operation.kind {
                 Kind::Node(op) => {

@@ -71,3 +71,38 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
         gone: vec![query, key, plain_query, plain_key, value],
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::merge_projections;
+    use crate::rules::tests::{attention, text};
+
+    #[test]
+    fn rotations_and_cache_writes_become_one_step_before_attention() {
+        let mut list = attention(&[0, 0, 0], &[false, false, false]);
+        assert!(!rewrite(&mut list), "queries, keys and values are not side by side yet");
+        assert!(merge_projections::rewrite(&mut list));
+        assert!(rewrite(&mut list));
+        assert_eq!(
+            text(&list),
+            "%7 qkv = project 0+1+2 Rows(%0)\n\
+             %8 rotate_append = rotate_append(%7)\n\
+             %6 attend = attend(%8)\n"
+        );
+    }
+
+    #[test]
+    fn two_different_rotations_are_left_alone() {
+        let mut list = attention(&[0, 0, 0], &[false, false, false]);
+        assert!(merge_projections::rewrite(&mut list));
+        for operation in &mut list.operations {
+            if let (Kind::Node(Op::Rotate { rotation, .. }), "rotated_key") =
+                (&mut operation.kind, operation.name.as_str())
+            {
+                rotation.magnitude = 2.0;
+            }
+        }
+        assert!(!rewrite(&mut list));
+    }
+}
