@@ -28,10 +28,10 @@ pub(crate) fn place_barriers(plan: &mut Plan) {
     for _ in 0..=plan.sections.len() {
         let outgoing: Vec<Vec<Touch>> =
             (0..plan.sections.len()).map(|section| walk(plan, section, &incoming[section])).collect();
-        for section in 1..plan.sections.len() {
+        for before in incoming.iter_mut().skip(1) {
             for touch in outgoing[..last].iter().flatten() {
-                if !incoming[section].contains(touch) {
-                    incoming[section].push(*touch);
+                if !before.contains(touch) {
+                    before.push(*touch);
                 }
             }
         }
