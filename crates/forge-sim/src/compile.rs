@@ -108,7 +108,11 @@ fn search() -> Option<Clang> {
 /// The library of `source`, compiled now or before.
 pub(crate) fn library(source: &str, cache: Option<&Path>) -> Result<PathBuf, CompileError> {
     let clang = clang()?;
-    let folder = cache.map_or_else(default_cache, Path::to_owned);
+    let folder = match cache {
+        Some(folder) => folder.to_owned(),
+        // A home that cannot be written to is no reason to fail.
+        None => Some(default_cache()).filter(|folder| create(folder).is_ok()).unwrap_or_else(own_folder),
+    };
     let target = folder.join(format!("{}.so", key(source, &clang)));
     if target.is_file() {
         // What is used stays; see `prune`.
@@ -217,8 +221,13 @@ fn default_cache() -> PathBuf {
     match env::var_os("HOME") {
         Some(home) if cfg!(target_os = "macos") => PathBuf::from(home).join("Library/Caches/forge-sim"),
         Some(home) => PathBuf::from(home).join(".cache/forge-sim"),
-        None => env::temp_dir().join(format!("forge-sim-{}", std::process::id())),
+        None => own_folder(),
     }
+}
+
+/// A folder of this process alone.
+fn own_folder() -> PathBuf {
+    env::temp_dir().join(format!("forge-sim-{}", std::process::id()))
 }
 
 fn create(folder: &Path) -> Result<(), CompileError> {
