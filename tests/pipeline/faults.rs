@@ -13,12 +13,12 @@ use tests::{Built, ODD, all_built, id_list, run};
 /// Accesses that a dispatch may make before it counts as one that does not end.
 const LIMIT: u64 = 50_000_000;
 
-/// What a program submits for a prompt fed in these chunks.
+/// What a program submits for a prompt fed in these chunks, with the logits of every position.
 fn record(built: &Built, chunks: &[usize]) -> Recording {
     let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 300).collect();
     let chunks = chunks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    let arguments = ["record", "--ids", &id_list(&ids), "--chunks", &chunks, "--output"];
+    let arguments = ["record", "--all", "--ids", &id_list(&ids), "--chunks", &chunks, "--output"];
     run(Command::new(&built.program)
         .args(arguments)
         .arg(file.path())

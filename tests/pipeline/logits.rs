@@ -206,7 +206,7 @@ fn what_cannot_be_is_refused() {
         (&["generate", "--ids", "1", "--context", "100000000"], 2, "context"),
         (&["generate", "--no-such-flag"], 2, "--no-such-flag"),
         (&["generate", "--ids", "1,x"], 2, "x"),
-        (&["generate", "--ids", "1", "-n", "20", "--context", "8"], 2, "8"),
+        (&["generate", "--ids", "1,2,3,4,5,6,7,8,9", "--context", "8"], 2, "9 positions"),
     ];
     for (arguments, code, named) in cases {
         let output = Command::new(&built.program).args(arguments).output().expect("it runs");

@@ -172,6 +172,9 @@ pub(super) struct Record {
     /// One sequence: rows of each of its passes. It takes as many of the ids as their sum [default: all in one pass]
     #[arg(long, value_name = "N,N,..")]
     pub(super) chunks: Vec<String>,
+    /// Ask for the logits of every position, not only of each sequence's last
+    #[arg(long)]
+    pub(super) all: bool,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,

@@ -21,7 +21,11 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
         engine.truncate(0, 0);
         let mut done = 0;
         for (index, &count) in chunks.iter().enumerate() {
-            let want = if index + 1 == chunks.len() { Want::Logits } else { Want::Nothing };
+            let want = match (command.all, index + 1 == chunks.len()) {
+                (true, _) => Want::AllLogits,
+                (false, true) => Want::Logits,
+                (false, false) => Want::Nothing,
+            };
             let first = engine.device().passes();
             engine.feed(0, &command.ids[done..done + count], want)?;
             let recorder = engine.device();
@@ -32,7 +36,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
                 from = to;
             }
             done += count;
-            if want == Want::Logits {
+            if index + 1 == chunks.len() {
+                // What is read last ends with the logits of the last position.
                 recorder.explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
             }
         }
