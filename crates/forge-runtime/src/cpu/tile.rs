@@ -18,18 +18,26 @@ pub(super) unsafe fn row_products<S: Simd, M: Matrix, const W: usize>(
     // SAFETY: the caller promises that rows and x are as long as said.
     unsafe {
         let mut sums = [S::splat(0.0); W];
-        for block in 0..blocks {
+        for start in (0..blocks).step_by(16) {
+            // Scales are widened many at once, and then broadcast from memory, which costs next to nothing.
+            let count = (blocks - start).min(16);
+            let mut scales = [[0.0; 16]; W];
             for w in 0..W {
-                let mut of_block = if M::SCALED { S::splat(0.0) } else { sums[w] };
-                for part in 0..BLOCK / S::LANES {
-                    let x = S::load(x.add(block * BLOCK + part * S::LANES));
-                    of_block = S::fma(matrix.vector::<S>(first[w] + block, part), x, of_block);
+                matrix.scales::<S>(first[w] + start, count, &mut scales[w]);
+            }
+            for i in 0..count {
+                let block = start + i;
+                for w in 0..W {
+                    // Rows are short and lie one after another, too many of them for the hardware to foresee.
+                    matrix.prefetch::<S>(first[w] + W * blocks + block);
+                    let mut of_block = if M::SCALED { S::splat(0.0) } else { sums[w] };
+                    for part in 0..BLOCK / S::LANES {
+                        let x = S::load(x.add(block * BLOCK + part * S::LANES));
+                        of_block = S::fma(matrix.vector::<S>(first[w] + block, part), x, of_block);
+                    }
+                    sums[w] =
+                        if M::SCALED { S::fma(of_block, S::splat(scales[w][i]), sums[w]) } else { of_block };
                 }
-                sums[w] = if M::SCALED {
-                    S::fma(of_block, matrix.scale::<S>(first[w] + block), sums[w])
-                } else {
-                    of_block
-                };
             }
         }
         totals::<S, W>(sums)
