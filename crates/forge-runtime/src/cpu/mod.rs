@@ -33,7 +33,7 @@ mod x86;
 pub use self::{
     argmax::{Argmax, argmax},
     attend::{Attend, AttendJoin, attend, attend_join},
-    call::{Call, Output, Region},
+    call::{Call, Output},
     device::CpuDevice,
     embed::{Embed, embed},
     formats::Format,
