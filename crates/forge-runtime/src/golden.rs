@@ -58,8 +58,9 @@ impl Golden {
     /// Reads the file at `path`.
     pub fn read(path: &Path) -> Result<Golden, Failure> {
         let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
-        let text =
-            std::fs::read_to_string(path).map_err(|error| trouble(format!("cannot be read: {error}")))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            trouble(format!("cannot be read: {error}; a model compiled with --no-golden has none"))
+        })?;
         let golden: Golden = serde_json::from_str(&text)
             .map_err(|error| trouble(format!("is not what forge writes: {error}")))?;
         for (index, sequence) in golden.sequences.iter().enumerate() {

@@ -36,19 +36,22 @@ impl Text {
 
     /// Text that grows id by id.
     pub fn stream(&self) -> TextStream<'_> {
-        TextStream { text: self, ids: Vec::new(), given: String::new() }
+        TextStream { text: self, ids: Vec::new(), start: 0, given: String::new() }
     }
 }
 
 /// Ids that become text as soon as they are whole characters.
 ///
-/// What an id adds to a text may depend on the id before it (a leading space, bytes of one character), so a window
-/// of ids is decoded again with each new one, and starts afresh once its text has been given.
+/// What an id adds to a text depends on the ids before it (a leading space, bytes of one character), so it is
+/// decoded behind the ids that gave text last. Those are kept whole: some tokenizers decode a run of bytes only
+/// if it does not begin within a character.
 pub struct TextStream<'a> {
     text: &'a Text,
-    /// The window.
+    /// The ids that gave text last, and those that have given none yet.
     ids: Vec<u32>,
-    /// The window's text that has been given already.
+    /// Where the latter begin.
+    start: usize,
+    /// The text of the former.
     given: String,
 }
 
@@ -62,8 +65,8 @@ impl TextStream<'_> {
         }
         let added = rest(&text, &self.given);
         if !added.is_empty() {
-            // The last id stays, so that the next one is decoded as what follows it.
-            self.ids.drain(..self.ids.len() - 1);
+            self.ids.drain(..self.start);
+            self.start = self.ids.len();
             self.given = self.text.decode(&self.ids)?;
         }
         Ok(added)

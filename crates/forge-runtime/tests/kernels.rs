@@ -65,7 +65,16 @@ fn each_level(mut check: impl FnMut(Level, usize)) {
 fn project_is_a_matrix_product() {
     kernel_under_test!(SHAPE, cpu::Project, cpu::project);
     let mut random = Random(1);
-    let shapes = [(1, 6, 1), (2, 8, 3), (1, 64, 64), (3, 50, 56), (5, 26, 40), (16, 72, 100), (131, 30, 96)];
+    let shapes = [
+        (1, 6, 1),
+        (2, 8, 3),
+        (1, 64, 64),
+        (3, 50, 56),
+        (4, 22, 70),
+        (5, 26, 40),
+        (16, 72, 100),
+        (131, 30, 96),
+    ];
     let deep = [(1, 10, 14336), (4, 14, 2080), (7, 26, 4128)];
     for (rows, outputs, inputs) in shapes.into_iter().chain(deep) {
         for format in FORMATS {

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that a dispatch may touch.
 #[derive(Clone, Copy, Debug)]
-pub struct Region {
+pub(super) struct Region {
     /// The first byte.
-    pub start: *mut u8,
+    pub(super) start: *mut u8,
     /// How many.
-    pub bytes: usize,
+    pub(super) bytes: usize,
     /// Whether they may be written.
-    pub written: bool,
+    pub(super) written: bool,
 }
 
 /// A number that any bytes are a value of.
@@ -50,7 +50,7 @@ impl<'a> Call<'a> {
     /// # Safety
     /// Regions must be valid while the call lives, those written must overlap no other, and all threads of one
     /// dispatch must be given the same regions and the same counter `taken`, which starts at 0.
-    pub unsafe fn new(
+    pub(super) unsafe fn new(
         kernel: &'a Kernel,
         regions: &'a [Region],
         scalars: &'a [u32],

@@ -33,12 +33,19 @@ pub(super) trait Matrix: Copy {
     /// Lanes `part * LANES ..` of a block; `block` counts from the matrix's first.
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V;
 
+    /// Asks for a block to be brought near; it need not exist.
+    unsafe fn prefetch<S: Simd>(self, block: usize);
+
     /// The block's scale in all lanes.
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, _block: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat(1.0) }
     }
+
+    /// The scales of `count <= 16` blocks.
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, _block: usize, _count: usize, _to: &mut [f32; 16]) {}
 }
 
 macro_rules! plain {
@@ -59,6 +66,18 @@ macro_rules! plain {
                 // SAFETY: the caller's promise.
                 unsafe { S::$load(self.0.add(block * BLOCK + part * S::LANES)) }
             }
+
+            #[inline(always)]
+            unsafe fn prefetch<S: Simd>(self, block: usize) {
+                let block = self.0.wrapping_add(block * BLOCK);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    S::prefetch(block);
+                    if size_of::<$element>() * BLOCK > 64 {
+                        S::prefetch(block.wrapping_add(BLOCK / 2));
+                    }
+                }
+            }
         }
     };
 }
@@ -75,6 +94,24 @@ plain!(
     /// Bfloats.
     Bf16, bf16, load_bf16
 );
+
+/// Widens `count <= 16` scales.
+#[inline(always)]
+unsafe fn widen_scales<S: Simd>(from: *const f16, count: usize, to: &mut [f32; 16]) {
+    // SAFETY: the caller promises `count` scales; both arrays have room for whole vectors.
+    unsafe {
+        let mut some = [f16::ZERO; 16];
+        let from = if count == 16 {
+            from
+        } else {
+            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(16));
+            some.as_ptr()
+        };
+        for i in (0..16).step_by(S::LANES) {
+            S::store(to.as_mut_ptr().add(i), S::load_f16(from.add(i)));
+        }
+    }
+}
 
 /// Signed bytes and scales.
 #[derive(Clone, Copy)]
@@ -100,9 +137,21 @@ impl Matrix for Q8_0 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * BLOCK)) }
+    }
+
+    #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, block: usize, count: usize, to: &mut [f32; 16]) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_scales::<S>(self.scales.add(block), count, to) }
     }
 }
 
@@ -131,9 +180,21 @@ impl Matrix for Q4_0 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * (BLOCK / 2))) }
+    }
+
+    #[inline(always)]
     unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, block: usize, count: usize, to: &mut [f32; 16]) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_scales::<S>(self.scales.add(block), count, to) }
     }
 }
 

@@ -28,12 +28,16 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use argmax::{Argmax, argmax};
-pub use attend::{Attend, AttendJoin, attend, attend_join};
-pub use call::{Call, Output, Region};
-pub use device::CpuDevice;
-pub use embed::{Embed, embed};
-pub use formats::Format;
-pub use project::{Activation, Epilogue, Project, project};
-pub use rms_norm::{RmsNorm, rms_norm};
-pub use rotate_append::{Pairing, RotateAppend, Rotation, rotate_append};
+// Which of these a program names depends on its kernels.
+#[allow(unused_imports)]
+pub use self::{
+    argmax::{Argmax, argmax},
+    attend::{Attend, AttendJoin, attend, attend_join},
+    call::{Call, Output},
+    device::CpuDevice,
+    embed::{Embed, embed},
+    formats::Format,
+    project::{Activation, Epilogue, Project, project},
+    rms_norm::{RmsNorm, rms_norm},
+    rotate_append::{Pairing, RotateAppend, Rotation, rotate_append},
+};

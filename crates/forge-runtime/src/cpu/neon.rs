@@ -36,7 +36,7 @@ unsafe fn widen_bytes(bytes: int8x8_t) -> Pair {
 impl Simd for Neon {
     type V = Pair;
     const LANES: usize = 8;
-    const TILE: usize = 3;
+    const TILE: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Pair {

@@ -1,7 +1,7 @@
 //! y = W x for one row or many, with a bias before and an epilogue after.
 //!
-//! Scalars: rows. Buffers: the weight's planes, [bias,] x, y. One row reads every weight once, straight from memory,
-//! and is as fast as memory is. More rows take panels of weights: decoded once into a cache-sized buffer, then
+//! Scalars: rows. Buffers: the weight's planes, [bias,] x, y. One row, or a few, read every weight once, straight from
+//! memory, and are as fast as memory is. More rows take panels of weights: decoded once into a cache-sized buffer, then
 //! multiplied with a block of rows that stays in the cache while panel after panel goes by.
 
 use super::call::{Call, Output};
@@ -9,7 +9,7 @@ use super::formats::{BLOCK, Bf16, F16, F32, Format, Matrix, Q4_0, Q8_0};
 use super::level::Task;
 use super::scratch::Scratch;
 use super::simd::Simd;
-use super::tile::{decode, row_products, tile_products};
+use super::tile::{decode, stored_products, tile_products};
 use std::marker::PhantomData;
 
 /// What the compiler decided.
@@ -30,11 +30,11 @@ pub struct Project {
 /// What becomes of the result v for output o of row r.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epilogue {
-    /// y[r][o] = v
+    /// `y[r][o] = v`
     Store,
-    /// y[r][o] += v
+    /// `y[r][o] += v`
     Add,
-    /// Outputs alternate gate, up: y[r][o / 2] = activation(gate) * up
+    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
     Gate(Activation),
 }
 
@@ -45,10 +45,10 @@ pub enum Activation {
     Silu,
 }
 
-/// Outputs that one row computes at once.
-const GROUP: usize = 4;
-/// The most outputs that a thread takes at once when there is one row.
+/// The most outputs that a thread takes at once when there are few rows.
 const GRAIN: usize = 64;
+/// As many rows are few.
+const FEW: usize = 4;
 /// Outputs of a panel: a multiple of every level's tile.
 const PANEL: usize = 24;
 /// Blocks of a panel's rows.
@@ -95,7 +95,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         };
         // Rows of x are padded as rows of weights are; where they are whole blocks already, they stay where they are.
         let padded = if inputs.is_multiple_of(BLOCK) { 0 } else { rows * blocks * BLOCK };
-        let panel = if rows == 1 { 0 } else { PANEL * STRIDE + ROWS * PANEL };
+        let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = if padded == 0 {
@@ -110,21 +110,22 @@ impl<M: Matrix> Task for Products<'_, M> {
         // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
         // different outputs.
         unsafe {
-            if rows == 1 {
-                one_row::<S, M>(call, matrix, outputs, x, blocks, &finish);
-            } else {
-                match S::TILE {
-                    6 => panels::<S, M, 6>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
-                    3 => panels::<S, M, 3>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
-                    _ => panels::<S, M, 2>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
-                }
+            match (rows, S::TILE) {
+                (1, _) => few_rows::<S, M, 4, 1>(call, matrix, outputs, x, blocks, &finish),
+                (2, _) => few_rows::<S, M, 4, 2>(call, matrix, outputs, x, blocks, &finish),
+                (3, _) => few_rows::<S, M, 2, 3>(call, matrix, outputs, x, blocks, &finish),
+                (FEW, _) => few_rows::<S, M, 2, FEW>(call, matrix, outputs, x, blocks, &finish),
+                (_, 6) => panels::<S, M, 6>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
+                (_, 3) => panels::<S, M, 3>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
+                _ => panels::<S, M, 2>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
             }
         }
     }
 }
 
+/// `X` rows of x, `W` outputs at once.
 #[inline(always)]
-unsafe fn one_row<S: Simd, M: Matrix>(
+unsafe fn few_rows<S: Simd, M: Matrix, const W: usize, const X: usize>(
     call: &Call<'_>,
     matrix: M,
     outputs: usize,
@@ -132,24 +133,33 @@ unsafe fn one_row<S: Simd, M: Matrix>(
     blocks: usize,
     finish: &Finish<'_>,
 ) {
-    let grain = (outputs / (call.workers() * 8)).clamp(GROUP, GRAIN).next_multiple_of(GROUP);
-    let mut values = [0.0_f32; GRAIN];
+    let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
+    let grain = (outputs / (call.workers() * 8)).clamp(4, GRAIN).next_multiple_of(4);
+    let mut values = [[0.0_f32; GRAIN]; X];
     for range in call.share(outputs, grain) {
         let mut output = range.start;
         // SAFETY: the caller's promise.
         unsafe {
-            while output + GROUP <= range.end {
-                let first: [usize; GROUP] = std::array::from_fn(|i| (output + i) * blocks);
-                let products = row_products::<S, M, GROUP>(matrix, first, x.as_ptr(), blocks);
-                values[output - range.start..][..GROUP].copy_from_slice(&products);
-                output += GROUP;
+            while output + W <= range.end {
+                let first: [usize; W] = std::array::from_fn(|i| (output + i) * blocks);
+                let products = stored_products::<S, M, W, X>(matrix, first, x, blocks);
+                for (i, products) in products.iter().enumerate() {
+                    for (row, product) in products.iter().enumerate() {
+                        values[row][output - range.start + i] = *product;
+                    }
+                }
+                output += W;
             }
             while output < range.end {
-                let product = row_products::<S, M, 1>(matrix, [output * blocks], x.as_ptr(), blocks);
-                values[output - range.start] = product[0];
+                let products = stored_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
+                for (row, product) in products[0].iter().enumerate() {
+                    values[row][output - range.start] = *product;
+                }
                 output += 1;
             }
-            finish.outputs::<S>(0, range.start, &mut values[..range.len()]);
+            for (row, values) in values.iter_mut().enumerate() {
+                finish.outputs::<S>(row, range.start, &mut values[..range.len()]);
+            }
         }
     }
 }
@@ -180,7 +190,7 @@ unsafe fn panels<S: Simd, M: Matrix, const W: usize>(
             unsafe {
                 for output in 0..of_panel {
                     let block = (first_output + output) * blocks + first_block;
-                    decode::<S, M>(matrix, block, depth, panel.as_mut_ptr().add(output * STRIDE));
+                    decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE));
                 }
                 let x = x.as_ptr().add((first_row * blocks + first_block) * BLOCK);
                 let mut row = 0;

@@ -51,6 +51,10 @@ pub(super) trait Simd: Copy + 'static {
     /// One half, widened, in all lanes.
     unsafe fn splat_f16(from: *const f16) -> Self::V;
 
+    /// Asks for the cache line of `address`, which may be any, to be brought near.
+    #[inline(always)]
+    unsafe fn prefetch<T>(_address: *const T) {}
+
     /// The exponential, to about 1 unit in the last place; arguments are clamped to where it is a normal number.
     #[inline(always)]
     unsafe fn exp(v: Self::V) -> Self::V {

@@ -6,42 +6,69 @@
 use super::formats::{BLOCK, Matrix};
 use super::simd::Simd;
 
-/// The products of `W` rows of a matrix with one row of x, straight from the stored weights. `first` names each
-/// row's first block; x is `blocks * 32` long.
+/// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights. `first` names each
+/// row's first block; rows of x are `blocks * 32` long.
 #[inline(always)]
-pub(super) unsafe fn row_products<S: Simd, M: Matrix, const W: usize>(
+pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
     first: [usize; W],
-    x: *const f32,
+    x: [*const f32; X],
     blocks: usize,
-) -> [f32; W] {
+) -> [[f32; X]; W] {
     // SAFETY: the caller promises that rows and x are as long as said.
     unsafe {
-        let mut sums = [S::splat(0.0); W];
-        for block in 0..blocks {
+        let mut sums = [[S::splat(0.0); X]; W];
+        for start in (0..blocks).step_by(16) {
+            // Scales are widened many at once, and then broadcast from memory, which costs next to nothing.
+            let count = (blocks - start).min(16);
+            let mut scales = [[0.0; 16]; W];
             for w in 0..W {
-                let mut of_block = if M::SCALED { S::splat(0.0) } else { sums[w] };
-                for part in 0..BLOCK / S::LANES {
-                    let x = S::load(x.add(block * BLOCK + part * S::LANES));
-                    of_block = S::fma(matrix.vector::<S>(first[w] + block, part), x, of_block);
+                matrix.scales::<S>(first[w] + start, count, &mut scales[w]);
+            }
+            for i in 0..count {
+                let block = start + i;
+                for w in 0..W {
+                    // Rows are short and lie one after another, too many of them for the hardware to foresee.
+                    matrix.prefetch::<S>(first[w] + W * blocks + block);
+                    let mut of_block = if M::SCALED { [S::splat(0.0); X] } else { sums[w] };
+                    for part in 0..BLOCK / S::LANES {
+                        let weight = matrix.vector::<S>(first[w] + block, part);
+                        for r in 0..X {
+                            let x = S::load(x[r].add(block * BLOCK + part * S::LANES));
+                            of_block[r] = S::fma(weight, x, of_block[r]);
+                        }
+                    }
+                    for r in 0..X {
+                        sums[w][r] = if M::SCALED {
+                            S::fma(of_block[r], S::splat(scales[w][i]), sums[w][r])
+                        } else {
+                            of_block[r]
+                        };
+                    }
                 }
-                sums[w] = if M::SCALED {
-                    S::fma(of_block, matrix.scale::<S>(first[w] + block), sums[w])
-                } else {
-                    of_block
-                };
             }
         }
-        totals::<S, W>(sums)
+        let mut products = [[0.0; X]; W];
+        for w in 0..W {
+            products[w] = totals::<S, X>(sums[w]);
+        }
+        products
     }
 }
 
-/// Decodes `blocks` blocks of a matrix to singles.
+/// Decodes `blocks` blocks of a matrix to singles, and asks for those `ahead` of them.
 #[inline(always)]
-pub(super) unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, to: *mut f32) {
+pub(super) unsafe fn decode<S: Simd, M: Matrix>(
+    matrix: M,
+    first: usize,
+    blocks: usize,
+    ahead: usize,
+    to: *mut f32,
+) {
     // SAFETY: the caller promises that the matrix has these blocks, and `to` room for them.
     unsafe {
         for block in 0..blocks {
+            matrix.prefetch::<S>(first + block + ahead);
             let scale = matrix.scale::<S>(first + block);
             for part in 0..BLOCK / S::LANES {
                 let v = matrix.vector::<S>(first + block, part);

@@ -122,6 +122,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch<T>(address: *const T) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn splat_f16(from: *const f16) -> __m256 {
         unsafe { _mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())) }
     }
@@ -226,11 +231,19 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_nibbles(from: *const u8, high: bool) -> __m512 {
         unsafe {
-            let bytes = _mm_loadu_si128(from.cast());
-            let shifted = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
-            let codes = _mm_sub_epi8(_mm_and_si128(shifted, _mm_set1_epi8(15)), _mm_set1_epi8(8));
-            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
+            // Four bits are just what chooses one of sixteen numbers.
+            let numbers = _mm512_setr_ps(
+                -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
+            );
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };
+            _mm512_permutexvar_ps(codes, numbers)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<T>(address: *const T) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 
     #[inline(always)]

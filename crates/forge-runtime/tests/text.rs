@@ -1,0 +1,126 @@
+//! Ids to text and back: real tokenizers of two kinds, streamed and whole.
+
+mod support;
+
+use forge_runtime::text::{Stops, Text};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+fn oracle(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/llama").join(file)
+}
+
+/// A tokenizer whose words begin with a mark for the space before them, and which spells in bytes what it lacks.
+fn sentence_pieces() -> Text {
+    let mut vocabulary = serde_json::Map::new();
+    let words = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter();
+    let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+    let pieces = ["\u{2581}", "a", "b", "c", "d", "\u{2581}a", "bc", "\u{2581}\u{2581}"].map(str::to_owned);
+    for (id, word) in words.chain(bytes).chain(pieces).enumerate() {
+        vocabulary.insert(word, json!(id));
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": { "type": "Sequence", "normalizers": [
+            { "type": "Prepend", "prepend": "\u{2581}" },
+            { "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" },
+        ]},
+        "pre_tokenizer": null, "post_processor": null,
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": "\u{2581}" }, "content": " " },
+            { "type": "ByteFallback" },
+            { "type": "Fuse" },
+            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+        ]},
+        "model": {
+            "type": "BPE", "vocab": vocabulary, "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+            "merges": [["\u{2581}", "a"], ["b", "c"], ["\u{2581}", "\u{2581}"]],
+        },
+    });
+    std::fs::write(file.path(), tokenizer.to_string()).unwrap();
+    Text::read(file.path()).unwrap()
+}
+
+/// The pieces that ids stream out as.
+fn pieces(text: &Text, ids: &[u32]) -> Vec<String> {
+    let mut stream = text.stream();
+    let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
+    pieces.push(stream.finish().unwrap());
+    pieces
+}
+
+#[test]
+fn texts_of_the_oracle_become_its_ids_and_come_back() {
+    let text = Text::read(&oracle("tokenizer.json")).unwrap();
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(oracle("tokenizer_golden.json")).unwrap()).unwrap();
+    let cases = golden["texts"].as_array().unwrap();
+    assert!(cases.len() > 10);
+    for case in cases {
+        let ids = text.encode(case["text"].as_str().unwrap()).unwrap();
+        assert_eq!(json!(ids), case["ids"], "{case}");
+        let decoded = case["decoded"].as_str().unwrap();
+        assert_eq!(text.decode(&ids).unwrap(), decoded);
+        assert_eq!(pieces(&text, &ids).concat(), decoded);
+    }
+}
+
+#[test]
+fn characters_come_out_whole() {
+    for text in [Text::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
+        let ids = text.encode("\u{20ac}\u{20ac}\u{1f600}!").unwrap();
+        let pieces: Vec<String> = pieces(&text, &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
+        assert_eq!(pieces, ["\u{20ac}", "\u{20ac}", "\u{1f600}", "!"]);
+        // A character that never ends is given as far as it came, when no more ids come.
+        let mut stream = text.stream();
+        let cut = &ids[..ids.len() - 2];
+        let shown: String = cut.iter().map(|&id| stream.push(id).unwrap()).collect();
+        assert_eq!(shown, "\u{20ac}\u{20ac}");
+        assert!(stream.finish().unwrap().starts_with(char::REPLACEMENT_CHARACTER));
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_streams_out_is_the_whole_text(words in "([a-d \u{e9}\u{20ac}\u{1f600}\n]|\\PC){0,40}") {
+        for text in [Text::read(&oracle("tokenizer.json")).unwrap(), sentence_pieces()] {
+            let ids = text.encode(&words).unwrap();
+            prop_assert_eq!(pieces(&text, &ids).concat(), text.decode(&ids).unwrap());
+        }
+    }
+
+    #[test]
+    fn text_ends_before_the_first_stop_string(
+        text in "[ab\u{e9}]{0,30}",
+        stops in proptest::collection::vec("[ab\u{e9}]{1,4}", 0..3),
+        cuts in proptest::collection::vec(0_usize..30, 0..6),
+    ) {
+        let first = stops.iter().filter_map(|stop| text.find(stop.as_str())).min();
+        let mut bounds: Vec<usize> = cuts.into_iter().filter(|&cut| text.is_char_boundary(cut)).collect();
+        bounds.extend([0, text.len()]);
+        bounds.sort_unstable();
+        let mut filter = Stops::new(stops);
+        let (mut shown, mut met) = (String::new(), false);
+        for bound in bounds.windows(2) {
+            let (piece, end) = filter.push(&text[bound[0]..bound[1]]);
+            shown.push_str(&piece);
+            if end {
+                met = true;
+                break;
+            }
+        }
+        if !met {
+            shown.push_str(&filter.finish());
+        }
+        prop_assert_eq!(met, first.is_some());
+        // A longer stop string may begin earlier and end later than a shorter one that ends the text.
+        prop_assert!(text.starts_with(&shown));
+        if let Some(first) = first {
+            prop_assert!(shown.len() >= first || !met);
+        } else {
+            prop_assert_eq!(shown, text);
+        }
+    }
+}
