@@ -136,7 +136,8 @@ impl Findings {
     fn add(&mut self, report: Report, sequence: &Sequence) {
         let logits = report.reads.iter().find(|read| matches!(read.what, Some(What::Logits(_))));
         let last = |values: &[f32]| values.len().saturating_sub(sequence.logits.len());
-        let distance = logits.map_or(f64::INFINITY, |read| distance(&read.values[last(&read.values)..], sequence));
+        let distance =
+            logits.map_or(f64::INFINITY, |read| distance(&read.values[last(&read.values)..], sequence));
         self.worst = self.worst.max(distance);
         self.steps += report.steps;
         self.barriers += report.waits.len();

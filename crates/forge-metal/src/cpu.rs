@@ -8,15 +8,9 @@ use forge_kernels::spec::Epilogue;
 /// `cpu::project(call, &cpu::Project { ... })`
 pub(crate) fn expression(spec: &Spec) -> String {
     let (function, shape, fields) = match spec {
-        Spec::Embed(embed) => (
-            "embed",
-            "Embed",
-            vec![
-                ("format", format(embed.format)),
-                ("vocabulary", size(embed.vocabulary)),
-                ("width", size(embed.width)),
-            ],
-        ),
+        Spec::Embed(embed) => {
+            ("embed", "Embed", vec![("vocabulary", size(embed.vocabulary)), ("width", size(embed.width))])
+        }
         Spec::RmsNorm(norm) => (
             "rms_norm",
             "RmsNorm",
@@ -30,7 +24,6 @@ pub(crate) fn expression(spec: &Spec) -> String {
             "project",
             "Project",
             vec![
-                ("format", format(project.format)),
                 ("outputs", size(project.outputs)),
                 ("inputs", size(project.inputs)),
                 ("bias", project.bias.to_string()),
@@ -64,7 +57,13 @@ pub(crate) fn expression(spec: &Spec) -> String {
         Spec::Argmax(argmax) => ("argmax", "Argmax", vec![("vocabulary", size(argmax.vocabulary))]),
     };
     let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    format!("cpu::{function}(call, &cpu::{shape} {{ {} }})", fields.join(", "))
+    // Kernels that read weights are compiled for the format they are stored in.
+    let stored = match spec {
+        Spec::Embed(embed) => format!("::<{}>", stored(embed.format)),
+        Spec::Project(project) => format!("::<{}>", stored(project.format)),
+        _ => String::new(),
+    };
+    format!("cpu::{function}{stored}(call, &cpu::{shape} {{ {} }})", fields.join(", "))
 }
 
 fn attend_fields(
@@ -90,6 +89,11 @@ fn float(value: f32) -> String {
 
 fn format(format: Format) -> String {
     format!("cpu::Format::{}", crate::kernels_text::weight_type(format))
+}
+
+/// A format as the type that kernels are compiled for.
+fn stored(format: Format) -> String {
+    format!("cpu::{}", crate::kernels_text::weight_type(format))
 }
 
 fn epilogue(epilogue: Epilogue) -> String {

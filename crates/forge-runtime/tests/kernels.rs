@@ -26,6 +26,26 @@ macro_rules! kernel_under_test {
     };
 }
 
+fn project(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Project)) {
+    match format {
+        Format::F32 => cpu::project::<cpu::F32>(call, shape),
+        Format::F16 => cpu::project::<cpu::F16>(call, shape),
+        Format::Bf16 => cpu::project::<cpu::Bf16>(call, shape),
+        Format::Q8_0 => cpu::project::<cpu::Q8_0>(call, shape),
+        Format::Q4_0 => cpu::project::<cpu::Q4_0>(call, shape),
+    }
+}
+
+fn embed(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Embed)) {
+    match format {
+        Format::F32 => cpu::embed::<cpu::F32>(call, shape),
+        Format::F16 => cpu::embed::<cpu::F16>(call, shape),
+        Format::Bf16 => cpu::embed::<cpu::Bf16>(call, shape),
+        Format::Q8_0 => cpu::embed::<cpu::Q8_0>(call, shape),
+        Format::Q4_0 => cpu::embed::<cpu::Q4_0>(call, shape),
+    }
+}
+
 fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&cpu::Call<'_>)) -> &'static Kernel {
     Box::leak(Box::new(Kernel { name, buffers: Box::leak(buffers.into_boxed_slice()), threads: 32, cpu }))
 }
@@ -63,7 +83,7 @@ fn each_level(mut check: impl FnMut(Level, usize)) {
 
 #[test]
 fn project_is_a_matrix_product() {
-    kernel_under_test!(SHAPE, cpu::Project, cpu::project);
+    kernel_under_test!(SHAPE, (Format, cpu::Project), project);
     let mut random = Random(1);
     let shapes = [
         (1, 6, 1),
@@ -87,7 +107,7 @@ fn project_is_a_matrix_product() {
                 (Epilogue::Add, rows % 2 == 0),
                 (Epilogue::Gate(Activation::Silu), rows % 2 == 1),
             ] {
-                let shape = cpu::Project { format, outputs, inputs, bias: with_bias, epilogue };
+                let shape = cpu::Project { outputs, inputs, bias: with_bias, epilogue };
                 let gated = matches!(epilogue, Epilogue::Gate(_));
                 let width = if gated { outputs / 2 } else { outputs };
                 let before = random.numbers(rows * width);
@@ -126,10 +146,14 @@ fn project_is_a_matrix_product() {
                 arguments.push(Argument::Numbers(x.clone()));
                 arguments.push(Argument::Output(bytes_of(&before)));
                 let kernel = kernel("project", buffers, run);
-                *SHAPE.write().unwrap() = Some(shape);
+                *SHAPE.write().unwrap() = Some((format, shape));
                 each_level(|level, threads| {
                     let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
-                    compare(&format!("{level:?} {rows} rows {shape:?}"), &numbers_of(&y[0]), &wanted);
+                    compare(
+                        &format!("{level:?} {rows} rows {format:?} {shape:?}"),
+                        &numbers_of(&y[0]),
+                        &wanted,
+                    );
                 });
             }
         }
@@ -138,7 +162,7 @@ fn project_is_a_matrix_product() {
 
 #[test]
 fn embed_widens_rows_exactly() {
-    kernel_under_test!(SHAPE, cpu::Embed, cpu::embed);
+    kernel_under_test!(SHAPE, (Format, cpu::Embed), embed);
     let mut random = Random(2);
     for (vocabulary, width) in [(7, 1), (5, 31), (9, 32), (300, 56), (4, 200)] {
         for format in FORMATS {
@@ -159,7 +183,7 @@ fn embed_widens_rows_exactly() {
             arguments.push(Argument::Words(ids.clone()));
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
             let kernel = kernel("embed", buffers, run);
-            *SHAPE.write().unwrap() = Some(cpu::Embed { format, vocabulary, width });
+            *SHAPE.write().unwrap() = Some((format, cpu::Embed { vocabulary, width }));
             each_level(|level, threads| {
                 let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
                 compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);

@@ -24,7 +24,7 @@ pub static EMBED: Kernel = Kernel {
     name: "embed",
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
-    cpu: |call| cpu::embed(call, &cpu::Embed { format: Format::Q8_0, vocabulary: 50, width: 40 }),
+    cpu: |call| cpu::embed::<cpu::Q8_0>(call, &cpu::Embed { vocabulary: 50, width: 40 }),
 };
 
 pub fn embed(pass: &mut dyn Pass, table: Q8_0, ids: Span<u32>, stream: Span<f32>, rows: u32) {
@@ -69,15 +69,9 @@ macro_rules! project {
             buffers: &["weight_codes", "weight_scales", "x", "y"],
             threads: 64,
             cpu: |call| {
-                cpu::project(
+                cpu::project::<cpu::$format>(
                     call,
-                    &cpu::Project {
-                        format: Format::$format,
-                        outputs: $outputs,
-                        inputs: $inputs,
-                        bias: false,
-                        epilogue: $epilogue,
-                    },
+                    &cpu::Project { outputs: $outputs, inputs: $inputs, bias: false, epilogue: $epilogue },
                 )
             },
         };

@@ -1,31 +1,28 @@
 //! ids -> rows of the table, widened to f32. Scalars: rows. Buffers: the table's planes, ids, stream.
 
 use super::call::Call;
-use super::formats::{BLOCK, Bf16, F16, F32, Format, Matrix, Q4_0, Q8_0};
+use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::simd::Simd;
+use super::stored::Stored;
 use std::marker::PhantomData;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Embed {
-    /// Of the table.
-    pub format: Format,
     /// Rows of the table. An id outside reads row 0: the host has refused it already.
     pub vocabulary: usize,
     /// Columns of the table.
     pub width: usize,
 }
 
-/// Runs this thread's share.
-pub fn embed(call: &Call<'_>, shape: &Embed) {
-    match shape.format {
-        Format::F32 => call.level().run(Gather::<F32> { call, shape, format: PhantomData }),
-        Format::F16 => call.level().run(Gather::<F16> { call, shape, format: PhantomData }),
-        Format::Bf16 => call.level().run(Gather::<Bf16> { call, shape, format: PhantomData }),
-        Format::Q8_0 => call.level().run(Gather::<Q8_0> { call, shape, format: PhantomData }),
-        Format::Q4_0 => call.level().run(Gather::<Q4_0> { call, shape, format: PhantomData }),
-    }
+/// Runs this thread's share, of a table stored as `F`.
+pub fn embed<F: Stored>(call: &Call<'_>, shape: &Embed) {
+    F::embed(call, shape);
+}
+
+pub(super) fn gather<M: Matrix>(call: &Call<'_>, shape: &Embed) {
+    call.level().run(Gather::<M> { call, shape, format: PhantomData });
 }
 
 struct Gather<'a, M> {

@@ -52,7 +52,7 @@ macro_rules! plain {
     ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
-        pub(super) struct $name(*const $element);
+        pub struct $name(*const $element);
 
         impl Matrix for $name {
             const SCALED: bool = false;
@@ -115,7 +115,7 @@ unsafe fn widen_scales<S: Simd>(from: *const f16, count: usize, to: &mut [f32; 1
 
 /// Signed bytes and scales.
 #[derive(Clone, Copy)]
-pub(super) struct Q8_0 {
+pub struct Q8_0 {
     codes: *const i8,
     scales: *const f16,
 }
@@ -157,7 +157,7 @@ impl Matrix for Q8_0 {
 
 /// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
 #[derive(Clone, Copy)]
-pub(super) struct Q4_0 {
+pub struct Q4_0 {
     codes: *const u8,
     scales: *const f16,
 }

@@ -24,6 +24,7 @@ mod rms_norm;
 mod rotate_append;
 mod scratch;
 mod simd;
+mod stored;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -36,8 +37,9 @@ pub use self::{
     call::{Call, Output},
     device::CpuDevice,
     embed::{Embed, embed},
-    formats::Format,
+    formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
     project::{Activation, Epilogue, Project, project},
     rms_norm::{RmsNorm, rms_norm},
     rotate_append::{Pairing, RotateAppend, Rotation, rotate_append},
+    stored::Stored,
 };

@@ -5,18 +5,17 @@
 //! multiplied with a block of rows that stays in the cache while panel after panel goes by.
 
 use super::call::{Call, Output};
-use super::formats::{BLOCK, Bf16, F16, F32, Format, Matrix, Q4_0, Q8_0};
+use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::scratch::Scratch;
 use super::simd::Simd;
+use super::stored::Stored;
 use super::tile::{decode, stored_products, tile_products};
 use std::marker::PhantomData;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Project {
-    /// Of the weight.
-    pub format: Format,
     /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
     pub outputs: usize,
     /// Columns of the weight, and the width of x.
@@ -60,15 +59,13 @@ const ROWS: usize = 128;
 /// Rows of x in a tile.
 const TILE_ROWS: usize = 4;
 
-/// Runs this thread's share.
-pub fn project(call: &Call<'_>, shape: &Project) {
-    match shape.format {
-        Format::F32 => call.level().run(Products::<F32> { call, shape, format: PhantomData }),
-        Format::F16 => call.level().run(Products::<F16> { call, shape, format: PhantomData }),
-        Format::Bf16 => call.level().run(Products::<Bf16> { call, shape, format: PhantomData }),
-        Format::Q8_0 => call.level().run(Products::<Q8_0> { call, shape, format: PhantomData }),
-        Format::Q4_0 => call.level().run(Products::<Q4_0> { call, shape, format: PhantomData }),
-    }
+/// Runs this thread's share, of a weight stored as `F`.
+pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
+    F::project(call, shape);
+}
+
+pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
+    call.level().run(Products::<M> { call, shape, format: PhantomData });
 }
 
 struct Products<'a, M> {

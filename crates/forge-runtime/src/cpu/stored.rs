@@ -1,0 +1,31 @@
+//! Number formats of weights, as types: kernels are compiled for the formats that a program names, and for no others.
+
+use super::call::Call;
+use super::embed::{self, Embed};
+use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
+use super::project::{self, Project};
+
+/// A format that weights are stored in.
+pub trait Stored {
+    /// See [`super::project()`].
+    fn project(call: &Call<'_>, shape: &Project);
+
+    /// See [`super::embed()`].
+    fn embed(call: &Call<'_>, shape: &Embed);
+}
+
+macro_rules! stored {
+    ($($format:ident)*) => {$(
+        impl Stored for $format {
+            fn project(call: &Call<'_>, shape: &Project) {
+                project::products::<$format>(call, shape);
+            }
+
+            fn embed(call: &Call<'_>, shape: &Embed) {
+                embed::gather::<$format>(call, shape);
+            }
+        }
+    )*};
+}
+
+stored!(F32 F16 Bf16 Q8_0 Q4_0);
