@@ -1,7 +1,7 @@
 //! The program: what was typed, taken apart and carried out.
 //!
-//! One file a command. [`load`] makes an engine out of the files beside the program and the machine's memory and
-//! devices; [`output`] is the one way to standard output.
+//! One file a command. `load` makes an engine out of the files beside the program and the machine's memory and
+//! devices; `output` is the one way to standard output.
 
 mod arguments;
 mod bench;

@@ -82,14 +82,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let rows = call.scalar(0);
         let blocks = inputs.div_ceil(BLOCK);
         let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
-        let matrix = M::find(call, "weight", outputs, blocks);
         let x = call.input::<f32>("x", rows * inputs);
-        let finish = Finish {
-            bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
-            y: call.output::<f32>("y", rows * width),
-            width,
-            epilogue,
-        };
         // Rows of x are padded as rows of weights are; where they are whole blocks already, they stay where they are.
         let padded = if inputs.is_multiple_of(BLOCK) { 0 } else { rows * blocks * BLOCK };
         let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
@@ -104,109 +97,123 @@ impl<M: Matrix> Task for Products<'_, M> {
             }
             &*x_padded
         };
+        let work = Work {
+            call,
+            matrix: M::find(call, "weight", outputs, blocks),
+            outputs,
+            blocks,
+            x,
+            rows,
+            finish: Finish {
+                bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
+                y: call.output::<f32>("y", rows * width),
+                width,
+                epilogue,
+            },
+        };
         // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
         // different outputs.
         unsafe {
             match (rows, S::TILE) {
-                (1, _) => few_rows::<S, M, 4, 1>(call, matrix, outputs, x, blocks, &finish),
-                (2, _) => few_rows::<S, M, 4, 2>(call, matrix, outputs, x, blocks, &finish),
-                (3, _) => few_rows::<S, M, 2, 3>(call, matrix, outputs, x, blocks, &finish),
-                (FEW, _) => few_rows::<S, M, 2, FEW>(call, matrix, outputs, x, blocks, &finish),
-                (_, 6) => panels::<S, M, 6>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
-                (_, 3) => panels::<S, M, 3>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
-                _ => panels::<S, M, 2>(call, matrix, outputs, x, rows, blocks, &finish, scratch),
+                (1, _) => work.few_rows::<S, 4, 1>(),
+                (2, _) => work.few_rows::<S, 4, 2>(),
+                (3, _) => work.few_rows::<S, 2, 3>(),
+                (FEW, _) => work.few_rows::<S, 2, FEW>(),
+                (_, 6) => work.panels::<S, 6>(scratch),
+                (_, 3) => work.panels::<S, 3>(scratch),
+                _ => work.panels::<S, 2>(scratch),
             }
         }
     }
 }
 
-/// `X` rows of x, `W` outputs at once.
-#[inline(always)]
-unsafe fn few_rows<S: Simd, M: Matrix, const W: usize, const X: usize>(
-    call: &Call<'_>,
+/// A projection, its shape worked out.
+struct Work<'a, M> {
+    call: &'a Call<'a>,
     matrix: M,
     outputs: usize,
-    x: &[f32],
+    /// Of a row of the matrix, and of x.
     blocks: usize,
-    finish: &Finish<'_>,
-) {
-    let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
-    let grain = (outputs / (call.workers() * 8)).clamp(4, GRAIN).next_multiple_of(4);
-    let mut values = [[0.0_f32; GRAIN]; X];
-    for range in call.share(outputs, grain) {
-        let mut output = range.start;
-        // SAFETY: the caller's promise.
-        unsafe {
-            while output + W <= range.end {
-                let first: [usize; W] = std::array::from_fn(|i| (output + i) * blocks);
-                let products = stored_products::<S, M, W, X>(matrix, first, x, blocks);
-                for (i, products) in products.iter().enumerate() {
-                    for (row, product) in products.iter().enumerate() {
-                        values[row][output - range.start + i] = *product;
-                    }
-                }
-                output += W;
-            }
-            while output < range.end {
-                let products = stored_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
-                for (row, product) in products[0].iter().enumerate() {
-                    values[row][output - range.start] = *product;
-                }
-                output += 1;
-            }
-            for (row, values) in values.iter_mut().enumerate() {
-                finish.outputs::<S>(row, range.start, &mut values[..range.len()]);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn panels<S: Simd, M: Matrix, const W: usize>(
-    call: &Call<'_>,
-    matrix: M,
-    outputs: usize,
-    x: &[f32],
+    /// Rows of whole blocks.
+    x: &'a [f32],
     rows: usize,
-    blocks: usize,
-    finish: &Finish<'_>,
-    scratch: &mut [f32],
-) {
-    let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
-    let count_of_panels = outputs.div_ceil(PANEL);
-    // All panels of one block of rows, then the next block: neighbours in time share their x.
-    for item in call.share(rows.div_ceil(ROWS) * count_of_panels, 1).flatten() {
-        let first_row = item / count_of_panels * ROWS;
-        let rows = (rows - first_row).min(ROWS);
-        let first_output = item % count_of_panels * PANEL;
-        let of_panel = (outputs - first_output).min(PANEL);
-        sums[..rows * PANEL].fill(0.0);
-        for first_block in (0..blocks).step_by(DEPTH) {
-            let depth = (blocks - first_block).min(DEPTH);
-            // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
+    finish: Finish<'a>,
+}
+
+impl<M: Matrix> Work<'_, M> {
+    /// `X` rows of x, `W` outputs at once.
+    #[inline(always)]
+    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self) {
+        let Work { call, matrix, outputs, blocks, x, .. } = *self;
+        let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
+        let grain = (outputs / (call.workers() * 8)).clamp(4, GRAIN).next_multiple_of(4);
+        let mut values = [[0.0_f32; GRAIN]; X];
+        for range in call.share(outputs, grain) {
+            let mut output = range.start;
+            // SAFETY: the caller's promise.
             unsafe {
-                for output in 0..of_panel {
-                    let block = (first_output + output) * blocks + first_block;
-                    decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE));
-                }
-                let x = x.as_ptr().add((first_row * blocks + first_block) * BLOCK);
-                let mut row = 0;
-                while row < rows {
-                    let (x, sums) = (x.add(row * blocks * BLOCK), &mut sums[row * PANEL..]);
-                    match rows - row {
-                        1 => add_tiles::<S, W, 1>(panel, of_panel, x, blocks, depth, sums),
-                        2 => add_tiles::<S, W, 2>(panel, of_panel, x, blocks, depth, sums),
-                        3 => add_tiles::<S, W, 3>(panel, of_panel, x, blocks, depth, sums),
-                        _ => add_tiles::<S, W, TILE_ROWS>(panel, of_panel, x, blocks, depth, sums),
+                while output + W <= range.end {
+                    let first: [usize; W] = std::array::from_fn(|i| (output + i) * blocks);
+                    let products = stored_products::<S, M, W, X>(matrix, first, x, blocks);
+                    for (i, products) in products.iter().enumerate() {
+                        for (row, product) in products.iter().enumerate() {
+                            values[row][output - range.start + i] = *product;
+                        }
                     }
-                    row += TILE_ROWS;
+                    output += W;
+                }
+                while output < range.end {
+                    let products = stored_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
+                    for (row, product) in products[0].iter().enumerate() {
+                        values[row][output - range.start] = *product;
+                    }
+                    output += 1;
+                }
+                for (row, values) in values.iter_mut().enumerate() {
+                    self.finish.outputs::<S>(row, range.start, &mut values[..range.len()]);
                 }
             }
         }
-        for row in 0..rows {
-            // SAFETY: as above.
-            unsafe {
-                finish.outputs::<S>(first_row + row, first_output, &mut sums[row * PANEL..][..of_panel]);
+    }
+
+    /// Any number of rows, in tiles of `W` outputs.
+    #[inline(always)]
+    unsafe fn panels<S: Simd, const W: usize>(&self, scratch: &mut [f32]) {
+        let Work { call, matrix, outputs, blocks, x, rows, .. } = *self;
+        let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
+        let count_of_panels = outputs.div_ceil(PANEL);
+        // All panels of one block of rows, then the next block: neighbours in time share their x.
+        for item in call.share(rows.div_ceil(ROWS) * count_of_panels, 1).flatten() {
+            let first_row = item / count_of_panels * ROWS;
+            let rows = (rows - first_row).min(ROWS);
+            let first_output = item % count_of_panels * PANEL;
+            let of_panel = (outputs - first_output).min(PANEL);
+            sums[..rows * PANEL].fill(0.0);
+            for first_block in (0..blocks).step_by(DEPTH) {
+                let depth = (blocks - first_block).min(DEPTH);
+                // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
+                unsafe {
+                    for output in 0..of_panel {
+                        let block = (first_output + output) * blocks + first_block;
+                        let to = panel.as_mut_ptr().add(output * STRIDE);
+                        decode::<S, M>(matrix, block, depth, blocks, to);
+                    }
+                    let x = x.as_ptr().add((first_row * blocks + first_block) * BLOCK);
+                    for row in (0..rows).step_by(TILE_ROWS) {
+                        let (x, sums) = (x.add(row * blocks * BLOCK), &mut sums[row * PANEL..]);
+                        match rows - row {
+                            1 => add_tiles::<S, W, 1>(panel, of_panel, x, blocks, depth, sums),
+                            2 => add_tiles::<S, W, 2>(panel, of_panel, x, blocks, depth, sums),
+                            3 => add_tiles::<S, W, 3>(panel, of_panel, x, blocks, depth, sums),
+                            _ => add_tiles::<S, W, TILE_ROWS>(panel, of_panel, x, blocks, depth, sums),
+                        }
+                    }
+                }
+            }
+            for row in 0..rows {
+                let values = &mut sums[row * PANEL..][..of_panel];
+                // SAFETY: as above.
+                unsafe { self.finish.outputs::<S>(first_row + row, first_output, values) };
             }
         }
     }
@@ -226,7 +233,7 @@ unsafe fn add_tiles<S: Simd, const W: usize, const X: usize>(
     unsafe {
         let x: [*const f32; X] = std::array::from_fn(|i| x.add(i * blocks * BLOCK));
         for output in (0..of_panel).step_by(W) {
-            // Past the panel's last output the tile computes what an earlier panel left, and drops it.
+            // Past the panel's last output the tile computes what an earlier panel left, and nobody looks at it.
             let weights: [*const f32; W] = std::array::from_fn(|w| panel.as_ptr().add((output + w) * STRIDE));
             let products = tile_products::<S, W, X>(weights, x, depth * BLOCK);
             for (w, products) in products.iter().enumerate() {
