@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Output;
-use tests::{forge_with, model};
+use tests::{forge_with, model, models};
 
 /// A copy of a model with its configuration changed.
 fn broken(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
@@ -138,4 +138,27 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
         std::fs::metadata(folder.path().join("out/weights.safetensors")).expect("it was written").len();
     let weights = summary["memory"]["weights_bytes"].as_u64().expect("a number");
     assert!(weights <= file && file < weights + 64 * 1024, "{weights} bytes of weights in a file of {file}");
+}
+
+#[test]
+fn keep_is_the_checkpoint_s_own_format() {
+    for name in models() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let checkpoint = model(&name).display().to_string();
+        let compiled = ["keep", "bf16"].map(|format| {
+            let out = folder.path().join(format);
+            let to = out.display().to_string();
+            let output =
+                forge_with(&["compile", &checkpoint, "-o", &to, "--quant", format, "--name", "same"]);
+            assert!(output.status.success(), "{}", said(&output));
+            out
+        });
+        for file in
+            ["src/model.rs", "src/kernels.rs", "src/kernels.metal", "weights.safetensors", "golden.json"]
+        {
+            let [keep, bf16] =
+                compiled.each_ref().map(|out| std::fs::read(out.join(file)).expect("crates have this file"));
+            assert!(keep == bf16, "{name}: {file} differs between keep and bf16");
+        }
+    }
 }

@@ -33,7 +33,7 @@ fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
 
 /// Formats that hold the checkpoints' bf16 weights exactly, so that only arithmetic and the cache can differ.
 fn exact(format: &str) -> bool {
-    matches!(format, "keep" | "f32" | "bf16")
+    matches!(format, "f32" | "bf16")
 }
 
 /// The bound for a crate's logits against logits of the same weights.
