@@ -3,13 +3,14 @@
 //! An [`Architecture`] reads a configuration into a [`Blueprint`]; the blueprint builds the graph over the tensors.
 
 mod llama;
+mod qwen2;
 
 use crate::builder::Builder;
 use crate::config::Section;
 use forge_ir::Apply;
 
 /// Every architecture; the order is that of messages.
-pub(crate) const ALL: &[Architecture] = &[llama::ARCHITECTURE];
+pub(crate) const ALL: &[Architecture] = &[llama::ARCHITECTURE, qwen2::ARCHITECTURE];
 
 /// How one family of checkpoints is understood.
 pub(crate) struct Architecture {

@@ -69,6 +69,20 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     ("heads that do not divide", set!("num_attention_heads": 6)),
     ("an odd head", set!("head_dim": 15)),
     ("a head beyond belief", set!("head_dim": 4_000_000_000_u32)),
+    (
+        "Qwen2: layers with a window",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen2",
+            "use_sliding_window": true, "max_window_layers": 1
+        ),
+    ),
+    (
+        "Qwen2: layers with a window, one by one",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen2",
+            "layer_types": ["full_attention", "sliding_attention"]
+        ),
+    ),
     ("bad generation settings", |files| text(files, "generation_config.json", "{")),
 ];
 

@@ -68,6 +68,22 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         without(config, &["rope_parameters", "head_dim", "hidden_act", "dtype"]);
         config["rope_theta"] = json!(1e4);
     });
+    same("qwen2", &|config| {
+        without(config, &["rms_norm_eps", "use_sliding_window", "sliding_window", "max_window_layers"]);
+        config["layer_types"] = json!(["full_attention", "full_attention"]);
+    });
+    same("qwen2", &|config| {
+        // From the third layer on, and there are two.
+        config["use_sliding_window"] = json!(true);
+    });
+    same("qwen2", &|config| config["max_window_layers"] = json!(0));
+    // Where the model has another value than the one that is assumed.
+    let absent = configured("qwen2", |config| without(config, &["rope_theta", "max_position_embeddings"]));
+    let assumed = configured("qwen2", |config| {
+        config["rope_theta"] = json!(1e4);
+        config["max_position_embeddings"] = json!(32768);
+    });
+    assert_eq!(absent, assumed);
 }
 
 /// The frequencies of the first rotation of the first layer.
