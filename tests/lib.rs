@@ -169,7 +169,7 @@ fn update(from: &Path, to: &Path) {
 fn build_together<'a>(workspace: &Path, members: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     // Programs that compute next to nothing are not worth the optimiser's minutes.
-    let profile = "[profile.release]\nopt-level = 1\ncodegen-units = 16\n";
+    let profile = "[profile.release]\nopt-level = 0\n";
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
     // The same versions as this project's own build, so that dependencies come from one list.

@@ -4,7 +4,7 @@
 use forge_ir::{Format, tolerance};
 use serde_json::Value;
 use std::process::Command;
-use tests::{Built, ODD, all_built, deviation, distance, forge, id_list, ids, model, numbers, run};
+use tests::{Built, ODD, all_built, deviation, distance, forge, id_list, ids, model, numbers, run, scratch};
 
 /// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
 ///
@@ -149,8 +149,12 @@ fn not_greedy(built: &Built, prompt: &[u32], found: &[u32], count: usize) -> Opt
 fn the_referee_finds_nothing_and_the_same_logits() {
     every_crate(|built| {
         let directory = built.directory.display().to_string();
-        let output =
-            Command::new(forge()).args(["verify", &directory, "--json"]).output().expect("forge runs");
+        // Where the programs have been built already.
+        let output = Command::new(forge())
+            .args(["verify", &directory, "--json"])
+            .env("CARGO_TARGET_DIR", scratch().join("target"))
+            .output()
+            .expect("forge runs");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         println!("{} {}: {} steps, worst {}", built.model, built.format, report["steps"], report["worst"]);
         match report["ok"] == Value::Bool(true) && output.status.success() {
