@@ -31,9 +31,9 @@ pub enum Want {
 /// What came of a feed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fed {
-    /// The id of the largest logit after the last id, for [`Want::Next`].
-    pub next: Option<u32>,
-    /// One row of logits for each row that was wanted.
+    /// For each row that was wanted, the id of its largest logit; empty if logits were asked for.
+    pub next: Vec<u32>,
+    /// For each row that was wanted, its logits; empty if they were not asked for.
     pub logits: Vec<Vec<f32>>,
 }
 
@@ -103,7 +103,7 @@ impl<M: Model, D: Device> Engine<M, D> {
                 _ => Vec::new(),
             };
             let of_chunk = self.submit(&rows, &wanted, !matches!(want, Want::Nothing | Want::Next))?;
-            fed.next = of_chunk.next;
+            fed.next.extend(of_chunk.next);
             fed.logits.extend(of_chunk.logits);
         }
         Ok(fed)
@@ -117,14 +117,7 @@ impl<M: Model, D: Device> Engine<M, D> {
         if ids.is_empty() {
             return Err(Failure::misuse("there are no ids to feed"));
         }
-        let vocabulary = M::INFO.vocabulary;
-        if let Some(id) = ids.iter().find(|&&id| id >= vocabulary) {
-            return Err(Failure::misuse(format!(
-                "id {id} is outside the vocabulary of {}, whose ids are 0 to {}",
-                M::INFO.name,
-                vocabulary.saturating_sub(1)
-            )));
-        }
+        check_vocabulary::<M>(ids.iter().copied())?;
         let needed = u64::from(length) + ids.len() as u64;
         if needed > u64::from(self.context) {
             return Err(Failure::misuse(format!(
@@ -139,8 +132,9 @@ impl<M: Model, D: Device> Engine<M, D> {
 
     /// One pass of `1 ..= INFO.chunk` rows, whose positions continue their slots', and after it the head for the
     /// rows that `wanted` names: the first `INFO.head_rows` in the same pass, the others in passes of their own.
-    /// Gives the logits of all wanted rows if `logits` is set, or else the next id after the last of them.
+    /// Gives the logits of all wanted rows if `logits` is set, or else the next id after each.
     pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
+        self.check_rows(rows, wanted)?;
         let layout = *self.model.layout();
         self.write(layout.ids, rows.iter().map(|row| row.id));
         self.write(layout.slots, rows.iter().map(|row| row.slot));
@@ -172,8 +166,8 @@ impl<M: Model, D: Device> Engine<M, D> {
                 fed.logits.extend(
                     all.chunks_exact(width).map(|row| row.iter().copied().map(f32::from_bits).collect()),
                 );
-            } else if let Some(last) = head.len().checked_sub(1) {
-                fed.next = self.read(layout.next.first(last + 1)).last().copied();
+            } else if !head.is_empty() {
+                fed.next.extend(self.read(layout.next.first(head.len())));
             }
             first = false;
             match heads.next() {
@@ -189,6 +183,33 @@ impl<M: Model, D: Device> Engine<M, D> {
         Ok(fed)
     }
 
+    /// Whether a pass of these rows can be computed.
+    fn check_rows(&self, rows: &[Row], wanted: &[u32]) -> Result<(), Failure> {
+        if rows.is_empty() || rows.len() > M::INFO.chunk as usize {
+            return Err(Failure::misuse(format!(
+                "a pass of {} rows; 1 to {} fit",
+                rows.len(),
+                M::INFO.chunk
+            )));
+        }
+        check_vocabulary::<M>(rows.iter().map(|row| row.id))?;
+        for row in rows {
+            if row.slot as usize >= self.lengths.len() || row.position >= self.context {
+                return Err(Failure::misuse(format!(
+                    "slot {} of {}, position {} of {}",
+                    row.slot,
+                    self.lengths.len(),
+                    row.position,
+                    self.context
+                )));
+            }
+        }
+        match wanted.iter().find(|&&row| row as usize >= rows.len()) {
+            Some(row) => Err(Failure::misuse(format!("row {row} is wanted of {} rows", rows.len()))),
+            None => Ok(()),
+        }
+    }
+
     fn write(&mut self, span: Span<u32>, words: impl Iterator<Item = u32>) {
         let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
         self.device.write(Buffer::Rows, span.offset, &bytes);
@@ -199,5 +220,17 @@ impl<M: Model, D: Device> Engine<M, D> {
         let mut bytes = vec![0; span.bytes];
         self.device.read(span.buffer, span.offset, &mut bytes);
         bytes.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
+    }
+}
+
+fn check_vocabulary<M: Model>(mut ids: impl Iterator<Item = u32>) -> Result<(), Failure> {
+    let vocabulary = M::INFO.vocabulary;
+    match ids.find(|&id| id >= vocabulary) {
+        Some(id) => Err(Failure::misuse(format!(
+            "id {id} is outside the vocabulary of {}, whose ids are 0 to {}",
+            M::INFO.name,
+            vocabulary.saturating_sub(1)
+        ))),
+        None => Ok(()),
     }
 }

@@ -81,6 +81,14 @@ fn slots_do_not_see_each_other() {
     for (got, ids) in logits.iter().zip(&texts) {
         close(got, reference.logits(ids).last().unwrap());
     }
+    // The next ids of several rows at once, more than one head takes; a wanted row may come twice.
+    let wanted = [0, 1, 2, 3, 3];
+    let next = engine.submit(&rows, &wanted, false).unwrap().next;
+    assert_eq!(next.len(), 5);
+    let logits = engine.submit(&rows, &wanted, true).unwrap().logits;
+    for (next, logits) in next.iter().zip(&logits) {
+        assert_eq!(*next as usize, runtime::golden::largest(logits));
+    }
     // Slot 0 from an earlier position on.
     engine.truncate(0, 2);
     let logits = engine.feed(0, &[40], Want::Logits).unwrap().logits;
@@ -91,10 +99,10 @@ fn slots_do_not_see_each_other() {
 fn greedy_ids_are_the_references() {
     let wanted = Reference::new().greedy(&IDS[..4], 12);
     let mut engine = engine(Level::available()[0], 2, 20, 1);
-    let mut next = engine.feed(0, &IDS[..4], Want::Next).unwrap().next.unwrap();
+    let mut next = engine.feed(0, &IDS[..4], Want::Next).unwrap().next[0];
     let mut got = vec![next];
     for _ in 1..12 {
-        next = engine.feed(0, &[next], Want::Next).unwrap().next.unwrap();
+        next = engine.feed(0, &[next], Want::Next).unwrap().next[0];
         got.push(next);
     }
     assert_eq!(got, wanted);
@@ -113,6 +121,17 @@ fn what_cannot_be_fed_is_refused() {
             Err(Failure::Misuse(message)) => assert!(message.contains(part), "{message}"),
             other => panic!("{other:?}"),
         }
+    }
+    let row = Row { id: 1, slot: 0, position: 0 };
+    for (rows, wanted) in [
+        (vec![], 0),
+        (vec![row; 9], 0),
+        (vec![row], 1),
+        (vec![Row { id: 50, ..row }], 0),
+        (vec![Row { slot: 2, ..row }], 0),
+        (vec![Row { position: 6, ..row }], 0),
+    ] {
+        assert!(matches!(engine.submit(&rows, &[wanted], true), Err(Failure::Misuse(_))), "{rows:?}");
     }
     engine.feed(1, &[1; 6], Want::Nothing).unwrap();
     assert!(engine.feed(1, &[1], Want::Nothing).is_err());

@@ -119,8 +119,8 @@ fn continue_text<M: Model, D: Device>(
     let want = if greedy { Want::Next } else { Want::Logits };
     let mut choose = |engine: &mut Engine<M, D>, ids: &[u32]| -> Result<u32, Failure> {
         let fed = engine.feed(0, ids, want)?;
-        match (fed.next, fed.logits.last()) {
-            (Some(next), _) => Ok(next),
+        match (fed.next.last(), fed.logits.last()) {
+            (Some(next), _) => Ok(*next),
             (None, Some(logits)) => Ok(sampler.draw(logits)),
             (None, None) => Err(Failure::wrong("the device gave no logits")),
         }

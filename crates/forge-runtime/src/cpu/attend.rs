@@ -13,6 +13,7 @@ use super::formats::{Cached, Format};
 use super::level::Task;
 use super::scratch::Scratch;
 use super::simd::Simd;
+use super::tile::totals;
 use half::f16;
 use std::marker::PhantomData;
 
@@ -220,8 +221,8 @@ impl<C: Cached> Step<C> {
                         sums[g] = S::fma(key, query, sums[g]);
                     }
                 }
-                for g in 0..G {
-                    weights[g * STEP + position] = S::sum(sums[g]);
+                for (g, total) in totals::<S, G>(sums).into_iter().enumerate() {
+                    weights[g * STEP + position] = total;
                 }
             }
         }

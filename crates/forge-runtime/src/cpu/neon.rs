@@ -107,6 +107,17 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [Pair; 4]) -> [f32; 4] {
+        unsafe {
+            let ab = vpaddq_f32(vaddq_f32(a.0, a.1), vaddq_f32(b.0, b.1));
+            let cd = vpaddq_f32(vaddq_f32(c.0, c.1), vaddq_f32(d.0, d.1));
+            let mut to = [0.0; 4];
+            vst1q_f32(to.as_mut_ptr(), vpaddq_f32(ab, cd));
+            to
+        }
+    }
+
+    #[inline(always)]
     unsafe fn largest(v: Pair) -> f32 {
         unsafe { vmaxvq_f32(vmaxq_f32(v.0, v.1)) }
     }

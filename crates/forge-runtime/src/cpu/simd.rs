@@ -38,6 +38,12 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn round_and_power(v: Self::V) -> (Self::V, Self::V);
     /// The sum of all lanes.
     unsafe fn sum(v: Self::V) -> f32;
+    /// The sum of all lanes of each.
+    #[inline(always)]
+    unsafe fn sums(v: [Self::V; 4]) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { [Self::sum(v[0]), Self::sum(v[1]), Self::sum(v[2]), Self::sum(v[3])] }
+    }
     /// The largest lane.
     unsafe fn largest(v: Self::V) -> f32;
     /// `LANES` halves, widened.

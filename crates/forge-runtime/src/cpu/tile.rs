@@ -48,11 +48,7 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
                 }
             }
         }
-        let mut products = [[0.0; X]; W];
-        for w in 0..W {
-            products[w] = totals::<S, X>(sums[w]);
-        }
-        products
+        every_total::<S, W, X>(sums)
     }
 }
 
@@ -101,21 +97,34 @@ pub(super) unsafe fn tile_products<S: Simd, const W: usize, const X: usize>(
                 }
             }
         }
-        let mut products = [[0.0; X]; W];
-        for w in 0..W {
-            products[w] = totals::<S, X>(sums[w]);
-        }
-        products
+        every_total::<S, W, X>(sums)
     }
+}
+
+#[inline(always)]
+unsafe fn every_total<S: Simd, const W: usize, const X: usize>(sums: [[S::V; X]; W]) -> [[f32; X]; W] {
+    let mut all = [[0.0; X]; W];
+    for w in 0..W {
+        // SAFETY: the caller's promise.
+        all[w] = unsafe { totals::<S, X>(sums[w]) };
+    }
+    all
 }
 
 /// The sum of each vector.
 #[inline(always)]
-unsafe fn totals<S: Simd, const N: usize>(vectors: [S::V; N]) -> [f32; N] {
+pub(super) unsafe fn totals<S: Simd, const N: usize>(vectors: [S::V; N]) -> [f32; N] {
     let mut totals = [0.0; N];
-    for i in 0..N {
-        // SAFETY: the caller's promise.
-        totals[i] = unsafe { S::sum(vectors[i]) };
+    let fours = N / 4 * 4;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for i in (0..fours).step_by(4) {
+            let four = S::sums([vectors[i], vectors[i + 1], vectors[i + 2], vectors[i + 3]]);
+            totals[i..i + 4].copy_from_slice(&four);
+        }
+        for i in fours..N {
+            totals[i] = S::sum(vectors[i]);
+        }
     }
     totals
 }

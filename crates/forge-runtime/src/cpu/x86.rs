@@ -7,6 +7,18 @@ use super::simd::Simd;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
+/// The sum of the lanes of each.
+#[inline(always)]
+unsafe fn sums_of_eight([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+    unsafe {
+        let quarters = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        let sums = _mm_add_ps(_mm256_castps256_ps128(quarters), _mm256_extractf128_ps::<1>(quarters));
+        let mut to = [0.0; 4];
+        _mm_storeu_ps(to.as_mut_ptr(), sums);
+        to
+    }
+}
+
 /// Eight lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2;
@@ -85,6 +97,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn sums(v: [__m256; 4]) -> [f32; 4] {
+        unsafe { sums_of_eight(v) }
+    }
+
+    #[inline(always)]
     unsafe fn largest(v: __m256) -> f32 {
         unsafe {
             let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -130,6 +147,12 @@ impl Simd for Avx2 {
     unsafe fn splat_f16(from: *const f16) -> __m256 {
         unsafe { _mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())) }
     }
+}
+
+/// The upper eight lanes added to the lower.
+#[inline(always)]
+unsafe fn halved(v: __m512) -> __m256 {
+    unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }
 }
 
 /// Sixteen lanes.
@@ -203,6 +226,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn sum(v: __m512) -> f32 {
         unsafe { _mm512_reduce_add_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(v: [__m512; 4]) -> [f32; 4] {
+        unsafe { sums_of_eight([halved(v[0]), halved(v[1]), halved(v[2]), halved(v[3])]) }
     }
 
     #[inline(always)]
