@@ -264,3 +264,123 @@ fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
         _ => Err(format!("parameter {} is not a weight", param.0)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BodyId, Format, Model, Node, Param, Specials, State, StateId, ValueId, Weight, WeightId};
+
+    fn param(name: &str, kind: ParamKind) -> Param {
+        Param { name: name.to_owned(), kind }
+    }
+
+    fn node(op: Op, inputs: &[usize]) -> Node {
+        Node { name: "node".to_owned(), op, inputs: inputs.iter().map(|value| ValueId(*value)).collect() }
+    }
+
+    /// A table of 5 tokens, one layer of attention with 2 heads over 1 of 2 channels, and a head.
+    fn draft() -> Draft {
+        let weight = |tensor: &str, shape: &[usize]| Weight {
+            tensor: tensor.to_owned(),
+            shape: shape.to_vec(),
+            format: Format::F32,
+        };
+        let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
+        let state = State { heads: 1, width: 2 };
+        let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
+        let attention = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2) };
+        let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
+        let apply = |body, weights: &[usize], states: &[usize]| Apply {
+            body: BodyId(body),
+            weights: weights.iter().map(|id| WeightId(*id)).collect(),
+            states: states.iter().map(|id| StateId(*id)).collect(),
+        };
+        Draft {
+            model: Model {
+                name: "tiny".to_owned(),
+                architecture: "Tiny".to_owned(),
+                vocabulary: 5,
+                hidden: 4,
+                context: 8,
+                specials: Specials::default(),
+            },
+            weights: vec![
+                weight("table", &[5, 4]),
+                weight("gain", &[4]),
+                weight("key", &[2, 4]),
+                weight("head", &[5, 4]),
+            ],
+            states: vec![state.clone()],
+            bodies: vec![
+                body(
+                    "embed",
+                    0,
+                    vec![param("table", shape(&[5, 4]))],
+                    vec![node(Op::Embed { table: ParamId(0) }, &[0])],
+                ),
+                body(
+                    "layer",
+                    4,
+                    vec![
+                        param("gain", shape(&[4])),
+                        param("key", shape(&[2, 4])),
+                        param("cache", ParamKind::State(state)),
+                    ],
+                    vec![
+                        node(Op::RmsNorm { gain: ParamId(0), epsilon: 1e-5 }, &[0]),
+                        node(linear(1), &[1]),
+                        node(attention, &[1, 2, 2]),
+                        node(Op::Add, &[0, 3]),
+                    ],
+                ),
+                body("head", 4, vec![param("head", shape(&[5, 4]))], vec![node(linear(0), &[0])]),
+            ],
+            prologue: apply(0, &[0], &[]),
+            layers: vec![apply(1, &[1, 2], &[0])],
+            epilogue: apply(2, &[3], &[]),
+        }
+    }
+
+    #[test]
+    fn a_sound_draft_is_a_graph() {
+        let graph = draft().validate().expect("it is sound");
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4]);
+        assert_eq!(graph.applications().count(), 3);
+    }
+
+    #[test]
+    fn every_fault_is_named() {
+        type Change = fn(&mut Draft);
+        let cases: [(&str, Change); 12] = [
+            ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
+            ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
+            ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
+            ("is not a weight", |draft| draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9) }),
+            ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
+            ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
+            ("cache is not a state", |draft| {
+                draft.bodies[1].nodes[2].op = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(0) };
+            }),
+            ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
+            ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
+            ("and head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
+            ("state 0 is bound 0 times", |draft| draft.layers.clear()),
+            ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
+        ];
+        for (named, change) in cases {
+            let mut draft = draft();
+            change(&mut draft);
+            let faults = draft.validate().expect_err(named);
+            let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            assert!(said.iter().any(|fault| fault.contains(named)), "should say {named}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn a_weight_that_nothing_uses_is_a_fault() {
+        let mut draft = draft();
+        draft.weights.push(Weight { tensor: "spare".to_owned(), shape: vec![1], format: Format::F32 });
+        let faults = draft.validate().expect_err("a weight is spare");
+        assert!(faults.iter().any(|fault| fault.message.contains("spare")), "{faults:?}");
+    }
+}

@@ -10,10 +10,12 @@
 //! The runtime that every crate carries is `forge-runtime`'s own source, embedded when this crate is built.
 
 mod cpu;
+mod fields_text;
 mod kernels_text;
 mod model_text;
 mod names;
 mod render;
 mod runtime_files;
+mod steps_text;
 
 pub use render::{CrateFiles, CrateOptions, RenderError, render};

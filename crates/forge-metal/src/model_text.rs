@@ -1,14 +1,12 @@
 //! What `model.rs` and the crate's other texts are made of.
 
-use crate::kernels_text::{self, weight_type};
-use crate::names;
+use crate::fields_text::{FieldText, ScratchText, align, fields, outer_fields, scratches};
 use crate::render::CrateOptions;
+use crate::steps_text::{Caller, StepText, StepsText, steps};
+use crate::{kernels_text, names};
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_planner::{
-    Condition, FEW, FieldKind, Load, MAX_SPLITS, Operand, Plan, Regime, SPLIT_POSITIONS, Section, Step,
-    pass_cost,
-};
+use forge_planner::{Condition, FEW, Load, MAX_SPLITS, Plan, Regime, SPLIT_POSITIONS, Section, pass_cost};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -101,31 +99,6 @@ struct SectionText {
 struct LayerText {
     #[serde(rename = "type")]
     type_name: String,
-}
-
-#[derive(Serialize)]
-struct FieldText {
-    name: String,
-    declaration: String,
-    find: String,
-}
-
-#[derive(Serialize)]
-struct StepsText {
-    steps: Vec<StepText>,
-}
-
-#[derive(Serialize)]
-struct StepText {
-    text: String,
-}
-
-#[derive(Serialize)]
-struct ScratchText {
-    name: String,
-    declaration: String,
-    offset: String,
-    elements: String,
 }
 
 impl Context {
@@ -224,14 +197,14 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
 }
 
 /// Query heads, key heads and head width, of the first attention.
-fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
+pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
         Spec::AttendSplit(attend) => Some((attend.query_heads, attend.key_heads, attend.width)),
         _ => None,
     })
 }
 
-fn feed_forward(plan: &Plan) -> Option<usize> {
+pub(crate) fn feed_forward(plan: &Plan) -> Option<usize> {
     plan.scratch.iter().find(|scratch| scratch.name == "inner").map(|scratch| scratch.width)
 }
 
@@ -309,221 +282,5 @@ fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section)
         } else {
             format!(", and {split} more where the cache is split")
         },
-    }
-}
-
-/// The fields of prologue and epilogue, each stored weight once.
-fn outer_fields(plan: &Plan) -> Vec<FieldText> {
-    let mut texts: Vec<FieldText> = Vec::new();
-    for application in [&plan.applications[0], &plan.applications[plan.applications.len() - 1]] {
-        let section = &plan.sections[application.section];
-        let stored = |field: usize| plan.weights[application.weights[field]].name.clone();
-        for (index, text) in fields(section, |_| String::new(), Some(&stored)).into_iter().enumerate() {
-            let shared = plan.applications[0].weights.contains(&application.weights[index]);
-            if !(shared && texts.iter().any(|other| other.name == stored(index))) {
-                texts.push(text);
-            }
-        }
-    }
-    align(&mut texts);
-    texts
-}
-
-/// Declarations and look-ups of a section's weights. `stored` overrides the name that a field has in the weight file.
-fn fields(
-    section: &Section,
-    name: impl Fn(&str) -> String,
-    stored: Option<&dyn Fn(usize) -> String>,
-) -> Vec<FieldText> {
-    section
-        .fields
-        .iter()
-        .enumerate()
-        .map(|(index, field)| {
-            let identifier = names::identifier(&field.name);
-            let file_name = stored.map_or_else(|| name(&field.name), |stored| format!("{:?}", stored(index)));
-            let (rust_type, shape, find) = match field.kind {
-                FieldKind::Matrix { format, rows, columns } => {
-                    let rust_type = weight_type(format);
-                    let (r, c) = (names::number(rows as u64), names::number(columns as u64));
-                    (
-                        rust_type.to_owned(),
-                        format!("[{rows}, {columns}]"),
-                        format!("{rust_type}::find(file, {file_name}, {r}, {c})?"),
-                    )
-                }
-                FieldKind::Vector { width } => {
-                    let number = names::number(width as u64);
-                    (
-                        "Span<f32>".to_owned(),
-                        format!("[{width}]"),
-                        format!("file.vector({file_name}, {number})?"),
-                    )
-                }
-            };
-            let comment = format!("{shape}  {}", field.comment).trim_end().to_owned();
-            FieldText {
-                name: identifier.clone(),
-                declaration: format!("{identifier}: {rust_type},\u{0}// {comment}"),
-                find,
-            }
-        })
-        .collect()
-}
-
-/// Puts the comments of declarations in one column.
-fn align(texts: &mut [FieldText]) {
-    let column = texts.iter().filter_map(|text| text.declaration.find('\u{0}')).max().unwrap_or(0);
-    for text in texts {
-        if let Some((code, comment)) = text.declaration.split_once('\u{0}') {
-            text.declaration = format!("{code:<column$} {comment}");
-        }
-    }
-}
-
-fn scratches(plan: &Plan) -> Vec<ScratchText> {
-    let mut texts: Vec<FieldText> = plan
-        .scratch
-        .iter()
-        .map(|scratch| {
-            let element = if scratch.name == "next" { "u32" } else { "f32" };
-            let rows = if scratch.rows == FEW { "few" } else { "rows" };
-            let name = names::identifier(&scratch.name);
-            let shape =
-                if scratch.width == 1 { format!("[{rows}]") } else { format!("[{rows}, {}]", scratch.width) };
-            let declaration = format!("{name}: Span<{element}>,\u{0}// {shape}  {}", about(&scratch.name))
-                .trim_end()
-                .to_owned();
-            FieldText { name, declaration, find: String::new() }
-        })
-        .collect();
-    align(&mut texts);
-    plan.scratch
-        .iter()
-        .zip(texts)
-        .map(|(scratch, text)| ScratchText {
-            name: text.name,
-            declaration: text.declaration,
-            offset: names::number(scratch.offset as u64),
-            elements: elements(plan, scratch),
-        })
-        .collect()
-}
-
-/// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
-fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
-    let rows = if scratch.rows == FEW { "few" } else { "rows" };
-    if scratch.width == 1 {
-        return rows.to_owned();
-    }
-    let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
-    let known = [
-        ("stream", plan.model.hidden, "HIDDEN"),
-        ("normed", plan.model.hidden, "HIDDEN"),
-        ("final_normed", plan.model.hidden, "HIDDEN"),
-        ("logits", plan.model.vocabulary, "VOCABULARY"),
-        ("inner", feed_forward(plan).unwrap_or(0), "FEED_FORWARD"),
-        ("qkv", (heads + 2 * key_heads) * head, "(QUERY_HEADS + 2 * KEY_HEADS) * HEAD"),
-        ("q", heads * head, "QUERY_HEADS * HEAD"),
-        ("heads", heads * head, "QUERY_HEADS * HEAD"),
-        ("partials", heads * MAX_SPLITS * (head + 2), "QUERY_HEADS * MOST_SPLITS * (HEAD + 2)"),
-    ];
-    let named = known.into_iter().find(|(name, width, _)| *name == scratch.name && *width == scratch.width);
-    format!(
-        "{rows} * {}",
-        named.map_or_else(|| names::number(scratch.width as u64), |(.., text)| text.to_owned())
-    )
-}
-
-/// What a scratch buffer is for, where its name does not say it all.
-fn about(name: &str) -> &'static str {
-    match name {
-        "stream" => "the residual stream",
-        "normed" => "a norm's result, for the projection after it",
-        "q" => "rotated queries",
-        "partials" => "what each split of the cache contributes",
-        "heads" => "attention's result",
-        "inner" => "silu(gate) · up",
-        "final_normed" => "the wanted rows of the stream, normed",
-        "next" => "the likeliest token of each",
-        _ => "",
-    }
-}
-
-/// A call longer than this is broken into a line for each argument.
-const LONGEST_CALL: usize = 104;
-
-/// In which function a step is called, which decides how its operands are named.
-#[derive(Clone, Copy, PartialEq)]
-enum Caller {
-    Forward,
-    Layer,
-    Head,
-}
-
-fn steps(plan: &Plan, kernels: &kernels_text::Context, section: &Section, caller: Caller) -> Vec<StepText> {
-    section
-        .steps
-        .iter()
-        .map(|step| StepText { text: step_text(plan, kernels, section, step, caller) })
-        .collect()
-}
-
-fn step_text(
-    plan: &Plan,
-    kernels: &kernels_text::Context,
-    section: &Section,
-    step: &Step,
-    caller: Caller,
-) -> String {
-    let function = &kernels.functions[step.function];
-    let arguments: Vec<String> = function
-        .takes
-        .iter()
-        .map(|parameter| {
-            let operand =
-                step.arguments.iter().find(|argument| names::identifier(&argument.parameter) == *parameter);
-            operand.map_or_else(
-                || scalar(parameter, caller),
-                |argument| operand_text(plan, section, argument.operand, caller),
-            )
-        })
-        .collect();
-    let mut call = format!("kernels::{}(pass, {});", function.name, arguments.join(", "));
-    if call.len() > LONGEST_CALL {
-        call = format!("kernels::{}(\n    pass,\n    {},\n);", function.name, arguments.join(",\n    "));
-    }
-    let barrier = if step.waits { "pass.barrier();\n" } else { "" };
-    match step.condition {
-        Condition::Always => format!("// {}\n{barrier}{call}", step.formula),
-        Condition::Split => {
-            let inside = format!("{barrier}{call}").replace('\n', "\n    ");
-            format!("// {}\nif b.splits > 1 {{\n    {inside}\n}}", step.formula)
-        }
-    }
-}
-
-fn scalar(name: &str, caller: Caller) -> String {
-    if caller == Caller::Head { name.to_owned() } else { format!("b.{name}") }
-}
-
-fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller) -> String {
-    match operand {
-        Operand::Field(field) if caller == Caller::Layer => {
-            format!("w.{}", names::identifier(&section.fields[field].name))
-        }
-        Operand::Field(field) => {
-            // A tied head is the embedding: the weight is stored, and named, once.
-            let application =
-                plan.applications.iter().find(|application| &plan.sections[application.section] == section);
-            let stored =
-                application.map(|application| plan.weights[application.weights[field]].name.as_str());
-            format!("self.{}", names::identifier(stored.unwrap_or(&section.fields[field].name)))
-        }
-        Operand::Scratch(scratch) => format!("s.{}", names::identifier(&plan.scratch[scratch].name)),
-        Operand::Keys => "cache.keys".to_owned(),
-        Operand::Values => "cache.values".to_owned(),
-        Operand::Batch(column) if caller == Caller::Head => column.name().to_owned(),
-        Operand::Batch(column) => format!("b.{}", column.name()),
     }
 }

@@ -1,0 +1,160 @@
+//! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
+
+use crate::kernels_text::weight_type;
+use crate::model_text::{attention_shape, feed_forward};
+use crate::names;
+use forge_planner::{FEW, FieldKind, MAX_SPLITS, Plan, Section};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(crate) struct FieldText {
+    pub(crate) name: String,
+    pub(crate) declaration: String,
+    pub(crate) find: String,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ScratchText {
+    pub(crate) name: String,
+    pub(crate) declaration: String,
+    pub(crate) offset: String,
+    elements: String,
+}
+
+/// The fields of prologue and epilogue, each stored weight once.
+pub(crate) fn outer_fields(plan: &Plan) -> Vec<FieldText> {
+    let mut texts: Vec<FieldText> = Vec::new();
+    for application in [&plan.applications[0], &plan.applications[plan.applications.len() - 1]] {
+        let section = &plan.sections[application.section];
+        let stored = |field: usize| plan.weights[application.weights[field]].name.clone();
+        for (index, text) in fields(section, |_| String::new(), Some(&stored)).into_iter().enumerate() {
+            let shared = plan.applications[0].weights.contains(&application.weights[index]);
+            if !(shared && texts.iter().any(|other| other.name == stored(index))) {
+                texts.push(text);
+            }
+        }
+    }
+    align(&mut texts);
+    texts
+}
+
+/// Declarations and look-ups of a section's weights. `stored` overrides the name that a field has in the weight file.
+pub(crate) fn fields(
+    section: &Section,
+    name: impl Fn(&str) -> String,
+    stored: Option<&dyn Fn(usize) -> String>,
+) -> Vec<FieldText> {
+    section
+        .fields
+        .iter()
+        .enumerate()
+        .map(|(index, field)| {
+            let identifier = names::identifier(&field.name);
+            let file_name = stored.map_or_else(|| name(&field.name), |stored| format!("{:?}", stored(index)));
+            let (rust_type, shape, find) = match field.kind {
+                FieldKind::Matrix { format, rows, columns } => {
+                    let rust_type = weight_type(format);
+                    let (r, c) = (names::number(rows as u64), names::number(columns as u64));
+                    (
+                        rust_type.to_owned(),
+                        format!("[{rows}, {columns}]"),
+                        format!("{rust_type}::find(file, {file_name}, {r}, {c})?"),
+                    )
+                }
+                FieldKind::Vector { width } => {
+                    let number = names::number(width as u64);
+                    (
+                        "Span<f32>".to_owned(),
+                        format!("[{width}]"),
+                        format!("file.vector({file_name}, {number})?"),
+                    )
+                }
+            };
+            let comment = format!("{shape}  {}", field.comment).trim_end().to_owned();
+            FieldText {
+                name: identifier.clone(),
+                declaration: format!("{identifier}: {rust_type},\u{0}// {comment}"),
+                find,
+            }
+        })
+        .collect()
+}
+
+/// Puts the comments of declarations in one column.
+pub(crate) fn align(texts: &mut [FieldText]) {
+    let column = texts.iter().filter_map(|text| text.declaration.find('\u{0}')).max().unwrap_or(0);
+    for text in texts {
+        if let Some((code, comment)) = text.declaration.split_once('\u{0}') {
+            text.declaration = format!("{code:<column$} {comment}");
+        }
+    }
+}
+
+pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
+    let mut texts: Vec<FieldText> = plan
+        .scratch
+        .iter()
+        .map(|scratch| {
+            let element = if scratch.name == "next" { "u32" } else { "f32" };
+            let rows = if scratch.rows == FEW { "few" } else { "rows" };
+            let name = names::identifier(&scratch.name);
+            let shape =
+                if scratch.width == 1 { format!("[{rows}]") } else { format!("[{rows}, {}]", scratch.width) };
+            let declaration = format!("{name}: Span<{element}>,\u{0}// {shape}  {}", about(&scratch.name))
+                .trim_end()
+                .to_owned();
+            FieldText { name, declaration, find: String::new() }
+        })
+        .collect();
+    align(&mut texts);
+    plan.scratch
+        .iter()
+        .zip(texts)
+        .map(|(scratch, text)| ScratchText {
+            name: text.name,
+            declaration: text.declaration,
+            offset: names::number(scratch.offset as u64),
+            elements: elements(plan, scratch),
+        })
+        .collect()
+}
+
+/// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
+fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
+    let rows = if scratch.rows == FEW { "few" } else { "rows" };
+    if scratch.width == 1 {
+        return rows.to_owned();
+    }
+    let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
+    let known = [
+        ("stream", plan.model.hidden, "HIDDEN"),
+        ("normed", plan.model.hidden, "HIDDEN"),
+        ("final_normed", plan.model.hidden, "HIDDEN"),
+        ("logits", plan.model.vocabulary, "VOCABULARY"),
+        ("inner", feed_forward(plan).unwrap_or(0), "FEED_FORWARD"),
+        ("qkv", (heads + 2 * key_heads) * head, "(QUERY_HEADS + 2 * KEY_HEADS) * HEAD"),
+        ("q", heads * head, "QUERY_HEADS * HEAD"),
+        ("heads", heads * head, "QUERY_HEADS * HEAD"),
+        ("partials", heads * MAX_SPLITS * (head + 2), "QUERY_HEADS * MOST_SPLITS * (HEAD + 2)"),
+    ];
+    let named = known.into_iter().find(|(name, width, _)| *name == scratch.name && *width == scratch.width);
+    format!(
+        "{rows} * {}",
+        named.map_or_else(|| names::number(scratch.width as u64), |(.., text)| text.to_owned())
+    )
+}
+
+/// What a scratch buffer is for, where its name does not say it all.
+fn about(name: &str) -> &'static str {
+    match name {
+        "stream" => "the residual stream",
+        "normed" => "a norm's result, for the projection after it",
+        "q" => "rotated queries",
+        "partials" => "what each split of the cache contributes",
+        "heads" => "attention's result",
+        "inner" => "silu(gate) · up",
+        "final_normed" => "the wanted rows of the stream, normed",
+        "next" => "the likeliest token of each",
+        _ => "",
+    }
+}

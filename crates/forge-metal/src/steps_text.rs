@@ -1,0 +1,98 @@
+//! The steps of a section as calls: the formula as a comment, the barrier where one stands, the arguments by name.
+
+use crate::{kernels_text, names};
+use forge_planner::{Condition, Operand, Plan, Section, Step};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(crate) struct StepText {
+    text: String,
+}
+
+#[derive(Serialize)]
+pub(crate) struct StepsText {
+    pub(crate) steps: Vec<StepText>,
+}
+
+/// A call longer than this is broken into a line for each argument.
+const LONGEST_CALL: usize = 104;
+
+/// In which function a step is called, which decides how its operands are named.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Caller {
+    Forward,
+    Layer,
+    Head,
+}
+
+pub(crate) fn steps(
+    plan: &Plan,
+    kernels: &kernels_text::Context,
+    section: &Section,
+    caller: Caller,
+) -> Vec<StepText> {
+    section
+        .steps
+        .iter()
+        .map(|step| StepText { text: step_text(plan, kernels, section, step, caller) })
+        .collect()
+}
+
+fn step_text(
+    plan: &Plan,
+    kernels: &kernels_text::Context,
+    section: &Section,
+    step: &Step,
+    caller: Caller,
+) -> String {
+    let function = &kernels.functions[step.function];
+    let arguments: Vec<String> = function
+        .takes
+        .iter()
+        .map(|parameter| {
+            let operand =
+                step.arguments.iter().find(|argument| names::identifier(&argument.parameter) == *parameter);
+            operand.map_or_else(
+                || scalar(parameter, caller),
+                |argument| operand_text(plan, section, argument.operand, caller),
+            )
+        })
+        .collect();
+    let mut call = format!("kernels::{}(pass, {});", function.name, arguments.join(", "));
+    if call.len() > LONGEST_CALL {
+        call = format!("kernels::{}(\n    pass,\n    {},\n);", function.name, arguments.join(",\n    "));
+    }
+    let barrier = if step.waits { "pass.barrier();\n" } else { "" };
+    match step.condition {
+        Condition::Always => format!("// {}\n{barrier}{call}", step.formula),
+        Condition::Split => {
+            let inside = format!("{barrier}{call}").replace('\n', "\n    ");
+            format!("// {}\nif b.splits > 1 {{\n    {inside}\n}}", step.formula)
+        }
+    }
+}
+
+fn scalar(name: &str, caller: Caller) -> String {
+    if caller == Caller::Head { name.to_owned() } else { format!("b.{name}") }
+}
+
+fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller) -> String {
+    match operand {
+        Operand::Field(field) if caller == Caller::Layer => {
+            format!("w.{}", names::identifier(&section.fields[field].name))
+        }
+        Operand::Field(field) => {
+            // A tied head is the embedding: the weight is stored, and named, once.
+            let application =
+                plan.applications.iter().find(|application| &plan.sections[application.section] == section);
+            let stored =
+                application.map(|application| plan.weights[application.weights[field]].name.as_str());
+            format!("self.{}", names::identifier(stored.unwrap_or(&section.fields[field].name)))
+        }
+        Operand::Scratch(scratch) => format!("s.{}", names::identifier(&plan.scratch[scratch].name)),
+        Operand::Keys => "cache.keys".to_owned(),
+        Operand::Values => "cache.values".to_owned(),
+        Operand::Batch(column) if caller == Caller::Head => column.name().to_owned(),
+        Operand::Batch(column) => format!("b.{}", column.name()),
+    }
+}
