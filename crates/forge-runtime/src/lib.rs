@@ -33,13 +33,12 @@
 //! tokenizers = { version = "0.23", default-features = false, features = ["fancy-regex"] }
 //!
 //! [target.'cfg(target_vendor = "apple")'.dependencies]
-//! block2 = "0.6.2"
 //! objc2 = "0.6.5"
 //! objc2-foundation = { version = "0.3.2", default-features = false, features = ["std", "NSString", "NSError"] }
 //! objc2-metal = { version = "0.3.2", default-features = false, features = ["std", "block2", "MTLAllocation", "MTLBuffer", "MTLCommandBuffer", "MTLCommandEncoder", "MTLCommandQueue", "MTLComputeCommandEncoder", "MTLComputePipeline", "MTLDevice", "MTLLibrary", "MTLResource", "MTLTypes"] }
 //!
 //! [profile.dev]
-//! opt-level = 3 # kernels that are not inlined are a hundred times slower
+//! opt-level = 3 # kernels that are not inlined are far slower
 //! ```
 //!
 //! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
