@@ -20,26 +20,7 @@
 //! }
 //! ```
 //!
-//! and a `Cargo.toml` (edition 2024, Rust 1.90) with these dependencies, none of which builds any C:
-//!
-//! ```toml
-//! [dependencies]
-//! clap = { version = "4.6", default-features = false, features = ["std", "derive", "help", "usage", "error-context", "suggestions"] }
-//! half = { version = "2.7", default-features = false, features = ["std"] }
-//! memmap2 = "0.9"
-//! safetensors = { version = "0.8", default-features = false, features = ["alloc"] }
-//! serde = { version = "1.0", features = ["derive"] }
-//! serde_json = "1.0"
-//! tokenizers = { version = "0.23", default-features = false, features = ["fancy-regex"] }
-//!
-//! [target.'cfg(target_vendor = "apple")'.dependencies]
-//! objc2 = "0.6.5"
-//! objc2-foundation = { version = "0.3.2", default-features = false, features = ["std", "NSString", "NSError"] }
-//! objc2-metal = { version = "0.3.2", default-features = false, features = ["std", "block2", "MTLAllocation", "MTLBuffer", "MTLCommandBuffer", "MTLCommandEncoder", "MTLCommandQueue", "MTLComputeCommandEncoder", "MTLComputePipeline", "MTLDevice", "MTLLibrary", "MTLResource", "MTLTypes"] }
-//!
-//! [profile.dev]
-//! opt-level = 3 # kernels that are not inlined are far slower
-//! ```
+//! and a `Cargo.toml` whose dependencies, none of which builds any C, are those of this crate's own manifest.
 //!
 //! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
 //! devices and [`recorder`] is one that only takes notes; [`model`] is the seam to the generated code; [`engine`]
