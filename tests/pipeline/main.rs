@@ -1,4 +1,5 @@
 //! Everything that needs programs to be built: one test binary, so that they are built once.
 
+mod examples;
 mod faults;
 mod logits;

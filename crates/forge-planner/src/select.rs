@@ -2,7 +2,9 @@
 
 use crate::fused::{Fused, Value};
 use crate::options::Options;
-use crate::plan::{Application, FEW, FieldKind, Function, Operand, Plan, Regime, Scratch, Section, Variant};
+use crate::plan::{
+    Application, FEW, FieldKind, Function, MAX_SPLITS, Operand, Plan, Regime, Scratch, Section, Variant,
+};
 use crate::section::{Draft, Place, field_params};
 use forge_ir::{Apply, BodyId, Diagnostic, Format, Graph, Packed, WeightId};
 use forge_kernels::Spec;
@@ -77,10 +79,21 @@ fn context(graph: &Graph, options: &Options) -> Result<usize, Vec<Diagnostic>> {
             )
             .note("past the positions it was made for, a model gives wrong text: --max-context at most this"),
         ]),
+        // Kernels find a split's share of a cache as position * split, in 32 bits.
+        None | Some(_) if options.max_context.unwrap_or(made_for) > LONGEST_CONTEXT => Err(vec![
+            Diagnostic::new(
+                "F0503",
+                format!("a context of {made_for} positions is beyond what kernels count"),
+            )
+            .note(format!("choose a shorter one: --max-context {LONGEST_CONTEXT}")),
+        ]),
         Some(asked) => Ok(asked),
         None => Ok(made_for),
     }
 }
+
+/// The most positions whose products with the number of splits fit 32 bits.
+const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_SPLITS;
 
 pub(crate) struct Select<'a> {
     pub(crate) graph: &'a Graph,
