@@ -23,6 +23,9 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>) -> Result<Pat
         command.env("CARGO_TARGET_DIR", target);
     }
     let spinner = terminal::spinner("Building", "cargo build --release");
+    if spinner.is_hidden() {
+        terminal::stage("Building", "cargo build --release: a minute or two the first time");
+    }
     let mut child = command
         .spawn()
         .map_err(|error| Failure::other(format!("cargo cannot be run: {error}; https://rustup.rs")))?;
