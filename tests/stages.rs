@@ -20,8 +20,10 @@ fn stages_of_llama() {
 
 #[test]
 fn stages_of_llama_with_biases() {
+    insta::assert_snapshot!("llama_bias-checkpoint", stage("llama_bias", "checkpoint", "keep"));
     insta::assert_snapshot!("llama_bias-graph", stage("llama_bias", "graph", "keep"));
     insta::assert_snapshot!("llama_bias-plan", stage("llama_bias", "plan", "keep"));
+    insta::assert_snapshot!("llama_bias-kernels", stage("llama_bias", "kernels", "keep"));
 }
 
 #[test]
