@@ -38,7 +38,8 @@ pub(crate) fn fault_line(what: &str) -> String {
 /// A bar over bytes. Drawn on a terminal only, and not for what is over at once.
 pub(crate) fn bytes_bar(verb: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
-    let template = "  {prefix:<10.green.bold} {bar:30.cyan} {decimal_bytes} of {decimal_total_bytes}  {eta} left";
+    let template =
+        "  {prefix:<10.green.bold} {bar:30.cyan} {decimal_bytes} of {decimal_total_bytes}  {eta} left";
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("██░"));
     }
