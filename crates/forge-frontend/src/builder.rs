@@ -207,7 +207,7 @@ impl Layer<'_, '_> {
         epsilon: f32,
     ) -> ValueId {
         let gain = self.weight(role, &format!("{module}.weight"), &[width]);
-        self.node(name, Op::RmsNorm { gain, epsilon }, &[x])
+        self.node(name, Op::RmsNorm { gain, parts: 1, epsilon }, &[x])
     }
 
     /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The
@@ -251,7 +251,7 @@ impl Layer<'_, '_> {
         scale: f32,
         cache: ParamId,
     ) -> ValueId {
-        self.node(name, Op::Attention { query_heads, scale, cache }, &[query, key, value])
+        self.node(name, Op::Attention { query_heads, scale, cache, window: None, softcap: None }, &[query, key, value])
     }
 
     /// A function of every number.

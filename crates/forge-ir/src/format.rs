@@ -1,12 +1,12 @@
 //! Number formats: what a weight's bytes mean, as planes that kernels can load without looking at neighbours.
 //!
-//! A matrix is stored row by row. Rows are padded with zeros to a multiple of [`BLOCK`] columns, so a kernel may
-//! always load whole blocks of weights. A format has one plane (plain numbers) or two (codes and their scales);
+//! A matrix is stored row by row. Rows are padded with zeros to a multiple of the format's group of columns, so a kernel
+//! may always load whole groups of weights. A format has one plane (plain numbers) or two (codes and their scales);
 //! each plane is a tensor of its own in the weight file, 64-byte aligned.
 
 use serde::{Deserialize, Serialize};
 
-/// Columns per block: quantised formats share one scale a block, and every row is padded to whole blocks.
+/// Columns per block: what kernels decode at once. Every format's group is a whole number of blocks.
 pub const BLOCK: usize = 32;
 
 /// How the numbers of a weight are stored.
@@ -26,7 +26,59 @@ pub enum Format {
     /// Byte j of a block's 16 holds element j in its low nibble and element j + 16 in its high one.
     #[serde(rename = "q4_0")]
     Q4_0,
+    /// Unsigned codes, and a scale and an offset for every group: value = code * scale + offset.
+    Affine(Affine),
 }
+
+/// A format of unsigned codes whose groups have a scale and an offset. Four-bit codes lie as those of `q4_0` do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Affine {
+    /// Of a code.
+    pub bits: Bits,
+    /// Columns that share a scale and an offset.
+    pub group: Group,
+}
+
+/// Bits of a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Bits {
+    /// A byte.
+    Eight,
+    /// A nibble.
+    Four,
+}
+
+/// Columns of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Group {
+    /// 32
+    Of32,
+    /// 64
+    Of64,
+    /// 128
+    Of128,
+}
+
+impl Group {
+    /// How many.
+    pub const fn columns(self) -> usize {
+        match self {
+            Group::Of32 => 32,
+            Group::Of64 => 64,
+            Group::Of128 => 128,
+        }
+    }
+}
+
+/// Affine formats by their names; the plain ones have groups of 64.
+const AFFINE: [(Affine, &str); 6] = [
+    (Affine { bits: Bits::Eight, group: Group::Of32 }, "affine8_32"),
+    (Affine { bits: Bits::Eight, group: Group::Of64 }, "affine8"),
+    (Affine { bits: Bits::Eight, group: Group::Of128 }, "affine8_128"),
+    (Affine { bits: Bits::Four, group: Group::Of32 }, "affine4_32"),
+    (Affine { bits: Bits::Four, group: Group::Of64 }, "affine4"),
+    (Affine { bits: Bits::Four, group: Group::Of128 }, "affine4_128"),
+];
 
 /// What one plane's elements are, in the vocabulary of safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +114,38 @@ pub struct Plane {
     pub name: &'static str,
     /// The element type of the stored tensor.
     pub element: PlaneElement,
-    /// Elements that hold one block of [`BLOCK`] columns.
-    pub per_block: usize,
+    /// Elements that hold one group of the format.
+    pub per_group: usize,
 }
 
 const fn values(element: PlaneElement) -> Plane {
-    Plane { name: "values", element, per_block: BLOCK }
+    Plane { name: "values", element, per_group: BLOCK }
 }
 
-const SCALES: Plane = Plane { name: "scales", element: PlaneElement::F16, per_block: 1 };
+const SCALES: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 1 };
+
+/// Scale and offset, side by side.
+const SCALES_AND_OFFSETS: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 2 };
+
+const fn codes(element: PlaneElement, per_group: usize) -> Plane {
+    Plane { name: "codes", element, per_group }
+}
 
 impl Format {
     /// Every format, widest first.
-    pub const ALL: [Format; 5] = [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0];
+    pub const ALL: [Format; 11] = [
+        Format::F32,
+        Format::F16,
+        Format::Bf16,
+        Format::Q8_0,
+        Format::Q4_0,
+        Format::Affine(AFFINE[0].0),
+        Format::Affine(AFFINE[1].0),
+        Format::Affine(AFFINE[2].0),
+        Format::Affine(AFFINE[3].0),
+        Format::Affine(AFFINE[4].0),
+        Format::Affine(AFFINE[5].0),
+    ];
 
     /// The name used on the command line, in files and in generated text.
     pub const fn name(self) -> &'static str {
@@ -84,6 +155,7 @@ impl Format {
             Format::Bf16 => "bf16",
             Format::Q8_0 => "q8_0",
             Format::Q4_0 => "q4_0",
+            Format::Affine(affine) => affine.name(),
         }
     }
 
@@ -99,32 +171,66 @@ impl Format {
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
             Format::Q8_0 => {
-                const { &[Plane { name: "codes", element: PlaneElement::I8, per_block: 32 }, SCALES] }
+                const { &[codes(PlaneElement::I8, 32), SCALES] }
             }
             Format::Q4_0 => {
-                const { &[Plane { name: "codes", element: PlaneElement::U8, per_block: 16 }, SCALES] }
+                const { &[codes(PlaneElement::U8, 16), SCALES] }
             }
+            Format::Affine(Affine { bits: Bits::Eight, group }) => match group {
+                Group::Of32 => const { &[codes(PlaneElement::U8, 32), SCALES_AND_OFFSETS] },
+                Group::Of64 => const { &[codes(PlaneElement::U8, 64), SCALES_AND_OFFSETS] },
+                Group::Of128 => const { &[codes(PlaneElement::U8, 128), SCALES_AND_OFFSETS] },
+            },
+            Format::Affine(Affine { bits: Bits::Four, group }) => match group {
+                Group::Of32 => const { &[codes(PlaneElement::U8, 16), SCALES_AND_OFFSETS] },
+                Group::Of64 => const { &[codes(PlaneElement::U8, 32), SCALES_AND_OFFSETS] },
+                Group::Of128 => const { &[codes(PlaneElement::U8, 64), SCALES_AND_OFFSETS] },
+            },
         }
     }
 
-    /// Bytes of one block of [`BLOCK`] columns over all planes.
-    pub const fn block_bytes(self) -> usize {
+    /// Columns that every row is padded to a multiple of; in a quantised format, those that share a scale.
+    pub const fn group(self) -> usize {
+        match self {
+            Format::Affine(affine) => affine.group.columns(),
+            _ => BLOCK,
+        }
+    }
+
+    /// Bytes of one group of columns over all planes.
+    pub const fn group_bytes(self) -> usize {
         match self {
             Format::F32 => 128,
             Format::F16 | Format::Bf16 => 64,
             Format::Q8_0 => 34,
             Format::Q4_0 => 18,
+            Format::Affine(Affine { bits: Bits::Eight, group }) => group.columns() + 4,
+            Format::Affine(Affine { bits: Bits::Four, group }) => group.columns() / 2 + 4,
         }
     }
 
     /// Whether numbers share a scale, so that storing them loses more than rounding to a float would.
     pub const fn is_quantised(self) -> bool {
-        matches!(self, Format::Q8_0 | Format::Q4_0)
+        matches!(self, Format::Q8_0 | Format::Q4_0 | Format::Affine(_))
     }
 
     /// Bytes of a stored matrix over all planes, padding of rows included.
     pub const fn matrix_bytes(self, rows: usize, columns: usize) -> u64 {
-        (rows as u64) * (columns.div_ceil(BLOCK) as u64) * (self.block_bytes() as u64)
+        (rows as u64) * (columns.div_ceil(self.group()) as u64) * (self.group_bytes() as u64)
+    }
+}
+
+impl Affine {
+    const fn name(self) -> &'static str {
+        let mut index = 0;
+        while index < AFFINE.len() {
+            let (affine, name) = AFFINE[index];
+            if affine.bits as u8 == self.bits as u8 && affine.group as u8 == self.group as u8 {
+                return name;
+            }
+            index += 1;
+        }
+        unreachable!()
     }
 }
 
@@ -139,11 +245,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn planes_hold_exactly_the_bytes_of_a_block() {
+    fn planes_hold_exactly_the_bytes_of_a_group() {
         for format in Format::ALL {
             let bytes: usize =
-                format.planes().iter().map(|plane| plane.per_block * plane.element.bytes()).sum();
-            assert_eq!(bytes, format.block_bytes(), "{format}");
+                format.planes().iter().map(|plane| plane.per_group * plane.element.bytes()).sum();
+            assert_eq!(bytes, format.group_bytes(), "{format}");
             assert_eq!(Format::from_name(format.name()), Some(format));
         }
     }
@@ -152,5 +258,7 @@ mod tests {
     fn rows_are_padded_to_whole_blocks() {
         assert_eq!(Format::Q4_0.matrix_bytes(3, 56), 3 * 2 * 18);
         assert_eq!(Format::F32.matrix_bytes(3, 64), 3 * 64 * 4);
+        let affine = Format::from_name("affine4").unwrap();
+        assert_eq!(affine.matrix_bytes(3, 65), 3 * 2 * 36);
     }
 }

@@ -127,10 +127,12 @@ pub enum Op {
         /// `[vocabulary, width]`
         table: ParamId,
     },
-    /// x -> gain * x / sqrt(mean(x²) + epsilon)
+    /// x -> gain * p / sqrt(mean(p²) + epsilon), for each of the equal parts p of x
     RmsNorm {
-        /// `[width]`
+        /// `[width / parts]`
         gain: ParamId,
+        /// 1, or heads that are normed each by itself.
+        parts: usize,
         /// Added to the mean of the squares.
         epsilon: f32,
     },
@@ -151,7 +153,8 @@ pub enum Op {
         rotation: Rotation,
     },
     /// (queries, keys, values) -> for every query head, softmax(scale * q·k) v over its slot's positions so far.
-    /// Query head h reads key head h / (query_heads / state.heads).
+    /// Query head h reads key head h / (query_heads / state.heads). With a window a row sees that many positions, its own
+    /// included; with a cap c a score s counts as c * tanh(s / c).
     Attention {
         /// Heads in the first input.
         query_heads: usize,
@@ -159,9 +162,15 @@ pub enum Op {
         scale: f32,
         /// Where keys and values are kept.
         cache: ParamId,
+        /// Positions that a row sees; `None`: all so far.
+        window: Option<usize>,
+        /// What scores are capped to.
+        softcap: Option<f32>,
     },
     /// x -> activation(x)
     Activate(Activation),
+    /// x -> cap * tanh(x / cap)
+    Softcap(f32),
     /// (a, b) -> a * b, element by element.
     Multiply,
     /// (a, b) -> a + b, element by element.

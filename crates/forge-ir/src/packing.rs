@@ -17,6 +17,8 @@ pub struct Packed {
     pub layout: Layout,
     /// The weights of the graph that it is made of, all of the same width.
     pub parts: Vec<WeightId>,
+    /// A vector folded into it: what is stored is `W · diag(gain)`, column c of every part times element c.
+    pub gain: Option<WeightId>,
 }
 
 /// How the parts of a packed weight lie in it.

@@ -68,7 +68,12 @@ fn expression(body: &Body, node: &Node) -> String {
     let x = values.join(", ");
     match &node.op {
         Op::Embed { table } => format!("embed({x}, {})", name(*table)),
-        Op::RmsNorm { gain, epsilon } => format!("rms_norm({x}, {}, epsilon {epsilon:e})", name(*gain)),
+        Op::RmsNorm { gain, parts: 1, epsilon } => {
+            format!("rms_norm({x}, {}, epsilon {epsilon:e})", name(*gain))
+        }
+        Op::RmsNorm { gain, parts, epsilon } => {
+            format!("rms_norm({x} in {parts} parts, {}, epsilon {epsilon:e})", name(*gain))
+        }
         Op::Linear { weight, bias: None } => format!("linear({x}, {})", name(*weight)),
         Op::Linear { weight, bias: Some(bias) } => {
             format!("linear({x}, {}) + {}", name(*weight), name(*bias))
@@ -87,10 +92,13 @@ fn expression(body: &Body, node: &Node) -> String {
                 rotation.magnitude
             )
         }
-        Op::Attention { query_heads, scale, cache } => {
-            format!("attention({x}, {query_heads} heads, scale {scale}, {})", name(*cache))
+        Op::Attention { query_heads, scale, cache, window, softcap } => {
+            let window = window.map_or_else(String::new, |window| format!(", window {window}"));
+            let softcap = softcap.map_or_else(String::new, |cap| format!(", softcap {cap}"));
+            format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}, {})", name(*cache))
         }
         Op::Activate(crate::Activation::Silu) => format!("silu({x})"),
+        Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }

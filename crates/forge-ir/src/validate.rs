@@ -211,9 +211,9 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             [_, width] => Ok(*width),
             other => Err(format!("the table is a matrix, not {other:?}")),
         },
-        Op::RmsNorm { gain, .. } => match shape(body, *gain)? {
-            [width] if *width == x => Ok(x),
-            other => Err(format!("the gain is {other:?}, and what it scales is {x} wide")),
+        Op::RmsNorm { gain, parts, .. } => match shape(body, *gain)? {
+            [width] if width * parts == x => Ok(x),
+            other => Err(format!("the gain is {other:?}, and what it scales is {parts} times {x} / {parts} wide")),
         },
         Op::Linear { weight, bias } => {
             let out = match shape(body, *weight)? {
@@ -235,6 +235,7 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
+        Op::Attention { window: Some(0), .. } => Err("a window of no positions".to_owned()),
         Op::Attention { query_heads, cache, .. } => {
             let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
                 return Err("its cache is not a state".to_owned());
@@ -253,6 +254,8 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             }
         }
         Op::Activate(_) => Ok(x),
+        Op::Softcap(cap) if *cap > 0.0 && cap.is_finite() => Ok(x),
+        Op::Softcap(cap) => Err(format!("nothing is capped to {cap}")),
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
         Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
     }
@@ -288,7 +291,7 @@ mod tests {
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };
         let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
-        let attention = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2) };
+        let attention = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window: None, softcap: None };
         let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
         let apply = |body, weights: &[usize], states: &[usize]| Apply {
             body: BodyId(body),
@@ -327,7 +330,7 @@ mod tests {
                         param("cache", ParamKind::State(state)),
                     ],
                     vec![
-                        node(Op::RmsNorm { gain: ParamId(0), epsilon: 1e-5 }, &[0]),
+                        node(Op::RmsNorm { gain: ParamId(0), parts: 1, epsilon: 1e-5 }, &[0]),
                         node(linear(1), &[1]),
                         node(attention, &[1, 2, 2]),
                         node(Op::Add, &[0, 3]),
@@ -359,7 +362,7 @@ mod tests {
             ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("cache is not a state", |draft| {
-                draft.bodies[1].nodes[2].op = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(0) };
+                draft.bodies[1].nodes[2].op = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(0), window: None, softcap: None };
             }),
             ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),

@@ -74,6 +74,7 @@ pub(crate) fn weight_type(format: forge_ir::Format) -> &'static str {
         forge_ir::Format::Bf16 => "Bf16",
         forge_ir::Format::Q8_0 => "Q8_0",
         forge_ir::Format::Q4_0 => "Q4_0",
+        forge_ir::Format::Affine(_) => unimplemented!(),
     }
 }
 

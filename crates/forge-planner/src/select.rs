@@ -247,7 +247,7 @@ impl<'a> Select<'a> {
                 }
                 FieldKind::Vector { width } => (Format::F32, vec![width]),
             };
-            let packed = Packed { name: format!("{prefix}{}", field.name), format, shape, layout, parts };
+            let packed = Packed { name: format!("{prefix}{}", field.name), format, shape, layout, parts, gain: None };
             let same = |other: &Packed| {
                 (&other.parts, other.layout, other.format) == (&packed.parts, packed.layout, packed.format)
             };

@@ -37,7 +37,7 @@ impl Select<'_> {
                     ],
                 );
             }
-            Kind::Node(Op::RmsNorm { gain, epsilon }) => {
+            Kind::Node(Op::RmsNorm { gain, epsilon, .. }) => {
                 let gather = draft.place == Place::Epilogue && input == Value(0);
                 let field = self.vector(draft, &[*gain], Layout::Rows, "");
                 let to = match draft.place {

@@ -14,6 +14,15 @@ pub(crate) struct Heads {
     pub(crate) width: usize,
     /// Multiplies q·k.
     pub(crate) scale: f32,
+    /// Positions that a row sees, its own included.
+    pub(crate) window: usize,
+    /// What scores are capped to.
+    pub(crate) softcap: Option<f32>,
+}
+
+/// c · tanh(x / c)
+pub(crate) fn capped(x: f64, cap: f32) -> f64 {
+    f64::from(cap) * (x / f64::from(cap)).tanh()
 }
 
 /// For every row and query head, softmax(scale * q·k) v.
@@ -26,7 +35,10 @@ pub(crate) fn attention(heads: &Heads, rows: &[Row], [q, k, v]: [&Values; 3]) ->
         for row in range {
             let seen: Vec<usize> = (0..rows.len())
                 .filter(|other| {
-                    rows[*other].slot == rows[row].slot && rows[*other].position <= rows[row].position
+                    let (other, row) = (rows[*other], rows[row]);
+                    other.slot == row.slot
+                        && other.position <= row.position
+                        && (row.position - other.position) < heads.window
                 })
                 .collect();
             for head in 0..heads.queries {
@@ -45,7 +57,8 @@ fn one(heads: &Heads, head: usize, q: &[f32], seen: &[usize], k: &Values, v: &Va
     let score = |row: &usize| {
         let k = &k.row(*row)[channels.clone()];
         let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-        dot * f64::from(heads.scale)
+        let score = dot * f64::from(heads.scale);
+        heads.softcap.map_or(score, |cap| capped(score, cap))
     };
     let scores: Vec<f64> = seen.iter().map(score).collect();
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -108,7 +121,7 @@ mod tests {
 
     #[test]
     fn rows_see_their_own_slot_up_to_themselves() {
-        let heads = Heads { queries: 2, keys: 1, width: 1, scale: 0.0 };
+        let heads = Heads { queries: 2, keys: 1, width: 1, scale: 0.0, window: usize::MAX, softcap: None };
         // Scores are all equal: every row gets the mean of the values that it sees.
         let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
         let query = Values { width: 2, numbers: vec![1.0; 10] };

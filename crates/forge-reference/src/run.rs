@@ -1,6 +1,6 @@
 //! Evaluates the graph's applications in order.
 
-use crate::attention::{Heads, attention, rotate};
+use crate::attention::{Heads, attention, capped, rotate};
 use crate::linear::linear;
 use crate::rows::{Row, Values};
 use forge_ir::{Activation, Apply, Body, Diagnostic, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId};
@@ -72,10 +72,11 @@ impl Run<'_> {
                 }
                 Values { width, numbers }
             }
-            Op::RmsNorm { gain, epsilon } => {
+            Op::RmsNorm { gain, parts, epsilon } => {
                 let gain = self.vector(bound(apply, body, *gain)?)?;
+                let width = (x.width / parts).max(1);
                 let norm = |x: &[f32]| rms_norm(x, &gain, *epsilon);
-                Values { width: x.width, numbers: x.rows().flat_map(norm).collect() }
+                Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
             }
             Op::Linear { weight, bias } => {
                 let weight = bound(apply, body, *weight)?;
@@ -87,18 +88,25 @@ impl Run<'_> {
                 linear(self.numbers, weight, outputs, bias.as_deref(), x)?
             }
             Op::Rotate { width, rotation, .. } => rotate(x, rows, *width, rotation),
-            Op::Attention { query_heads, scale, cache } => {
+            Op::Attention { query_heads, scale, cache, window, softcap } => {
                 let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
                     return Err(unbound(body, *cache));
                 };
-                let heads =
-                    Heads { queries: *query_heads, keys: state.heads, width: state.width, scale: *scale };
+                let heads = Heads {
+                    queries: *query_heads,
+                    keys: state.heads,
+                    width: state.width,
+                    scale: *scale,
+                    window: window.unwrap_or(usize::MAX),
+                    softcap: *softcap,
+                };
                 attention(&heads, rows, [x, inputs[1], inputs[2]])
             }
             Op::Activate(Activation::Silu) => x.map(|x| {
                 let x = f64::from(x);
                 (x / (1.0 + (-x).exp())) as f32
             }),
+            Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
         })

@@ -26,7 +26,7 @@ pub enum Unfit {
 pub fn plane_bytes(format: Format, columns: usize) -> [usize; 2] {
     let mut bytes = [0; 2];
     for (bytes, plane) in bytes.iter_mut().zip(format.planes()) {
-        *bytes = columns.div_ceil(BLOCK) * plane.per_block * plane.element.bytes();
+        *bytes = columns.div_ceil(format.group()) * plane.per_group * plane.element.bytes();
     }
     bytes
 }
@@ -74,6 +74,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
                 }
             }
         }
+        Format::Affine(_) => unimplemented!(),
     }
 }
 
@@ -133,6 +134,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
                 }
             },
         ),
+        Format::Affine(_) => unimplemented!(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where every tensor of a weight file lies: computed from the plan alone, before a number is read.
 
 use crate::codec::plane_bytes;
-use forge_ir::{BLOCK, Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement};
+use forge_ir::{Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement};
 use std::collections::BTreeSet;
 
 /// The data begins at a multiple of this, the largest page of the machines that map the file.
@@ -101,7 +101,7 @@ fn plane_name(packed: &Packed, plane: &Plane) -> String {
 
 fn plane_shape(packed: &Packed, plane: &Plane) -> Vec<u64> {
     match packed.shape[..] {
-        [rows, columns] => vec![rows as u64, (columns.div_ceil(BLOCK) * plane.per_block) as u64],
+        [rows, columns] => vec![rows as u64, (columns.div_ceil(packed.format.group()) * plane.per_group) as u64],
         _ => packed.shape.iter().map(|width| *width as u64).collect(),
     }
 }

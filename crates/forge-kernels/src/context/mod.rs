@@ -4,7 +4,7 @@
 mod attention;
 mod project;
 
-use forge_ir::{BLOCK, Format};
+use forge_ir::{Affine, BLOCK, Bits, Format};
 use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
@@ -23,8 +23,8 @@ pub(crate) const fn packet_columns(format: Format) -> usize {
     match format {
         Format::F32 => 4,
         Format::F16 | Format::Bf16 => 8,
-        Format::Q8_0 => 16,
-        Format::Q4_0 => 32,
+        Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }) => 16,
+        Format::Q4_0 | Format::Affine(Affine { bits: Bits::Four, .. }) => 32,
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) mod tests {
             let rotation = Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude: 1.0 };
             Kind::Node(Op::Rotate { heads, width: 4, rotation })
         };
-        let attention = Kind::Node(Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(3) });
+        let attention = Kind::Node(Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(3), window: None, softcap: None });
         Fused {
             body: BodyId(0),
             operations: vec![

@@ -10,7 +10,7 @@ use forge_ir::{Op, Rotation};
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place).map(|fit| (place, fit)));
     let Some((place, fit)) = fit else { return false };
-    let Kind::Node(Op::Attention { query_heads, scale, cache }) = list.operations[place].kind else {
+    let Kind::Node(Op::Attention { query_heads, scale, cache, .. }) = list.operations[place].kind else {
         return false;
     };
     let rotated = list.new_value(fit.query_width);
