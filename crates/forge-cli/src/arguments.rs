@@ -84,6 +84,11 @@ pub(crate) struct CompileArguments {
     /// Conversations held at once unless the program is told otherwise.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) slots: u16,
+    /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,
+    /// merge_projections, rotate_append, residual, softcap, fold_gain, attention_prologue, deferred_norm, head_argmax,
+    /// or all.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) disable_fusion: Vec<String>,
     /// What the program is called [default: the checkpoint's directory].
     #[arg(long)]
     pub(crate) name: Option<String>,

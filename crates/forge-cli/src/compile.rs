@@ -11,7 +11,7 @@ use crate::terminal::{self, count, grouped, size};
 use forge_frontend::{Checkpoint, Opened};
 use forge_ir::{Format, Graph};
 use forge_metal::CrateOptions;
-use forge_planner::{Options, Plan, Quant, Regime};
+use forge_planner::{Fusion, Options, Plan, Quant, Regime};
 use forge_weights::{PackedFile, Stored};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -134,7 +134,24 @@ fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
         ),
     };
     let slots = usize::from(arguments.slots);
-    Ok(Options { quant, cache, max_context: arguments.max_context, slots, ..Options::default() })
+    let disabled = disabled_fusions(&arguments.disable_fusion)?;
+    Ok(Options { quant, cache, max_context: arguments.max_context, slots, disabled, ..Options::default() })
+}
+
+fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
+    let mut disabled = BTreeSet::new();
+    for name in names {
+        match Fusion::from_name(name) {
+            Some(fusion) => disabled.extend([fusion]),
+            None if name == "all" => disabled.extend(Fusion::ALL),
+            None => {
+                let known = Fusion::ALL.map(Fusion::name).join(", ");
+                let message = format!("--disable-fusion {name}: no such fusion; there are {known}, and all");
+                return Err(Failure::misuse(message));
+            }
+        }
+    }
+    Ok(disabled)
 }
 
 /// Writes weights.safetensors into the staging directory.
@@ -230,6 +247,8 @@ fn command_line(arguments: &CompileArguments) -> String {
         arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),
         (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
+        (!arguments.disable_fusion.is_empty())
+            .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),
     ];
     for option in options.into_iter().flatten() {
         text.push(' ');

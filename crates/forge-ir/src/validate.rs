@@ -213,7 +213,9 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
         },
         Op::RmsNorm { gain, parts, .. } => match shape(body, *gain)? {
             [width] if width * parts == x => Ok(x),
-            other => Err(format!("the gain is {other:?}, and what it scales is {parts} times {x} / {parts} wide")),
+            other => {
+                Err(format!("the gain is {other:?}, and what it scales is {parts} times {x} / {parts} wide"))
+            }
         },
         Op::Linear { weight, bias } => {
             let out = match shape(body, *weight)? {
@@ -291,7 +293,8 @@ mod tests {
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };
         let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
-        let attention = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window: None, softcap: None };
+        let attention =
+            Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window: None, softcap: None };
         let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
         let apply = |body, weights: &[usize], states: &[usize]| Apply {
             body: BodyId(body),
@@ -362,7 +365,13 @@ mod tests {
             ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("cache is not a state", |draft| {
-                draft.bodies[1].nodes[2].op = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(0), window: None, softcap: None };
+                draft.bodies[1].nodes[2].op = Op::Attention {
+                    query_heads: 2,
+                    scale: 0.5,
+                    cache: ParamId(0),
+                    window: None,
+                    softcap: None,
+                };
             }),
             ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),

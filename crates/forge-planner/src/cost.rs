@@ -64,6 +64,10 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
         _ => false,
     });
     let rows = if head { load.wanted } else { load.rows };
+    // A row sees its window; rows before the last see as far as their own windows reach.
+    let seen = |window: Option<usize>| {
+        window.map_or(load.length, |window| load.length.min(window as u64 + load.rows - 1))
+    };
     for argument in &step.arguments {
         match argument.operand {
             Operand::Field(field) => {
@@ -74,13 +78,14 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
             }
             Operand::Keys | Operand::Values => {
                 let state = section.state.map_or(0, |state| (state.heads * state.width) as u64);
-                let positions = match instance.spec {
-                    Spec::RotateAppend(_) => 1,
+                // Rows of one conversation share the cache: a pass reads it once, as far as its last row sees.
+                let positions = match &instance.spec {
+                    Spec::RotateAppend(_) | Spec::Append(_) => rows,
+                    Spec::AttendSplit(attend) => seen(attend.window),
+                    Spec::AttendTiled(attend) => seen(attend.window),
                     _ => load.length,
                 };
-                // Rows of one conversation share the cache: a pass reads it once, as far as its last row sees.
-                let readers = if matches!(instance.spec, Spec::RotateAppend(_)) { rows } else { 1 };
-                cost.cache_bytes += readers * positions * state * element;
+                cost.cache_bytes += positions * state * element;
             }
             _ => {}
         }
@@ -88,11 +93,17 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
     cost.operations = rows
         * match &instance.spec {
             Spec::Project(project) => 2 * (project.outputs * project.inputs) as u64,
-            Spec::AttendSplit(attend) => 4 * load.length * (attend.query_heads * attend.width) as u64,
-            Spec::AttendTiled(attend) => 4 * load.length * (attend.query_heads * attend.width) as u64,
+            Spec::AttendSplit(attend) => 4 * seen(attend.window) * (attend.query_heads * attend.width) as u64,
+            Spec::AttendTiled(attend) => 4 * seen(attend.window) * (attend.query_heads * attend.width) as u64,
             Spec::RmsNorm(norm) => 4 * norm.width as u64,
+            Spec::Rotate(rotate) => 3 * (rotate.heads * rotate.width) as u64,
             Spec::RotateAppend(rotate) => 3 * ((rotate.query_heads + rotate.key_heads) * rotate.width) as u64,
-            Spec::Embed(_) | Spec::AttendJoin(_) | Spec::Argmax(_) => 0,
+            Spec::Elementwise(elementwise) => elementwise.width as u64,
+            Spec::Embed(_)
+            | Spec::Append(_)
+            | Spec::AttendJoin(_)
+            | Spec::Argmax(_)
+            | Spec::ArgmaxJoin(_) => 0,
         };
     cost
 }
@@ -112,7 +123,7 @@ pub fn pass_cost(plan: &Plan, load: Load, split: bool) -> Cost {
     let regime = Regime::of(load.rows as usize);
     for application in &plan.applications {
         let section = &plan.sections[application.section];
-        for step in section.steps.iter().filter(|step| plan.runs(step, regime, split)) {
+        for step in section.steps(regime.schedule()).iter().filter(|step| plan.runs(step, regime, split)) {
             cost += step_cost(plan, section, step, load);
         }
     }

@@ -7,9 +7,10 @@
 //! Metal is spelled; it asks `forge-kernels` for rendered instances and reads their parsed signatures.
 //!
 //! The stages, each a module:
-//! 1. `fused`: a body's nodes become a list of operations, one each.
+//! 1. `fused`: a body's nodes become a list of operations, each with a kernel of its own.
 //! 2. `rules`: each file rewrites a pattern of those into fewer. A rule states its algebra as an equation, and
-//!    leaves the list alone where its precondition fails.
+//!    leaves the list alone where its precondition fails. From here on there are two programs: a pass of one row has a
+//!    list of its own, since it can be fused further.
 //! 3. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
 //!    weights, scratch, state and batch columns that they are launched on.
 //! 4. `arena`: scratch buffers get offsets from their lifetimes, in one allocation.
@@ -18,8 +19,8 @@
 //!
 //! # What a plan promises
 //!
-//! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. The three
-//! regimes of rows (1; 2 to 16; more) use the same steps and the same buffers, and differ in kernel instances only.
+//! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. Both schedules use
+//! the same weights, state and arena; passes of 2 to 16 rows and of more are the same steps, and differ in kernels only.
 
 mod arena;
 mod cost;
@@ -36,22 +37,17 @@ mod steps;
 pub use cost::{Cost, Load, pass_cost, step_cost};
 pub use options::{Options, Quant};
 pub use plan::{
-    Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, MAX_SPLITS, Operand, Plan,
-    Regime, SPLIT_POSITIONS, Scratch, Section, Span, State, Step, Variant,
+    Application, Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, Life, MAX_SHARES,
+    Operand, Plan, Regime, SPLIT_POSITIONS, Schedule, Scratch, Section, Span, State, Step, Variant,
 };
 pub use print::signature;
+pub use rules::Fusion;
 
-use forge_ir::{BodyId, Diagnostic, Graph};
-use fused::Fused;
+use forge_ir::{Diagnostic, Graph};
 
 /// Plans the graph.
 pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
-    let fuse = |(index, body)| {
-        let mut list = Fused::of(BodyId(index), body, graph.widths(body));
-        rules::apply(&mut list);
-        list
-    };
-    let lists: Vec<Fused> = graph.bodies.iter().enumerate().map(fuse).collect();
+    let lists = rules::apply(graph, options);
     let mut plan = select::select(graph, options, &lists)?;
     arena::assign(&mut plan);
     hazards::place_barriers(&mut plan);

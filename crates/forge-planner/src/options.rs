@@ -1,7 +1,9 @@
 //! What the user asked of the compiler, as far as plans are concerned.
 
+use crate::rules::Fusion;
 use forge_ir::{Format, Graph};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// The number format of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,11 +44,20 @@ pub struct Options {
     pub slots: usize,
     /// Most rows of one pass; a longer prompt is fed in several.
     pub chunk: usize,
+    /// Fusions that are left out.
+    pub disabled: BTreeSet<Fusion>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { quant: Quant::Keep, cache: None, max_context: None, slots: 1, chunk: 256 }
+        Options {
+            quant: Quant::Keep,
+            cache: None,
+            max_context: None,
+            slots: 1,
+            chunk: 256,
+            disabled: BTreeSet::new(),
+        }
     }
 }
 

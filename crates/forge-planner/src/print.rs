@@ -1,9 +1,12 @@
 //! The plan as text: stable, for people and for snapshots.
 
 use crate::cost::{Load, pass_cost, step_cost};
-use crate::plan::{Condition, FieldKind, Operand, Plan, Regime, Section, Step};
+use crate::plan::{Condition, FieldKind, Operand, Plan, Regime, Schedule, Section, Step};
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
+
+/// The pass of one row whose cost is printed.
+const DECODE: Load = Load { rows: 1, wanted: 1, length: 1024 };
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -18,7 +21,7 @@ impl Display for Plan {
         writeln!(f, "  weights {} bytes: {}", self.weight_bytes(), formats.collect::<Vec<_>>().join(", "))?;
         writeln!(f, "  cache {} bytes a position of a slot", self.cache_bytes_per_position())?;
         writeln!(f, "  arena {} bytes (no arena could be below {})", self.arena_bytes, self.arena_floor)?;
-        self.print_pass(f, "decode", Load { rows: 1, wanted: 1, length: 1024 })?;
+        self.print_pass(f, "decode", DECODE)?;
         self.print_pass(
             f,
             "prefill",
@@ -26,11 +29,11 @@ impl Display for Plan {
         )?;
         writeln!(f)?;
         for scratch in &self.scratch {
-            let alive: Vec<String> = scratch
-                .lifetimes
-                .iter()
-                .map(|(section, first, last)| format!("{} {first}..={last}", self.sections[*section].name))
-                .collect();
+            let alive = scratch.lifetimes.iter().map(|life| {
+                let section = &self.sections[life.section].name;
+                format!("{} {section} {}..={}", life.schedule.name(), life.first, life.last)
+            });
+            let alive: Vec<String> = alive.collect();
             let alive = if alive.is_empty() { "always".to_owned() } else { alive.join(", ") };
             let range = format!("{}..{}", scratch.offset, scratch.offset + scratch.bytes);
             writeln!(
@@ -92,18 +95,27 @@ impl Plan {
                 self.cache, state.heads, state.width
             )?;
         }
-        for (index, step) in section.steps.iter().enumerate() {
-            self.print_step(f, section, index, step)?;
+        for schedule in Schedule::ALL {
+            writeln!(f, "  {}", schedule.name())?;
+            for (index, step) in section.steps(schedule).iter().enumerate() {
+                self.print_step(f, (section, schedule), index, step)?;
+            }
         }
         Ok(())
     }
 
-    fn print_step(&self, f: &mut Formatter<'_>, section: &Section, index: usize, step: &Step) -> Result {
+    fn print_step(
+        &self,
+        f: &mut Formatter<'_>,
+        (section, schedule): (&Section, Schedule),
+        index: usize,
+        step: &Step,
+    ) -> Result {
         let function = &self.functions[step.function];
         let condition = if step.condition == Condition::Split { " (where attention was split)" } else { "" };
         if step.waits {
             let name = |step: &Option<usize>| {
-                step.map_or("what ran before", |step| section.steps[step].name.as_str())
+                step.map_or("what ran before", |step| section.steps(schedule)[step].name.as_str())
             };
             let for_what: Vec<&str> = step.waits_for.iter().map(name).collect();
             writeln!(f, "    barrier for {}", for_what.join(", "))?;
@@ -135,8 +147,12 @@ impl Plan {
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }
-        let cost = step_cost(self, section, step, Load { rows: 1, wanted: 1, length: 1024 });
-        writeln!(f, "           decode at 1024: {} bytes, {} operations", cost.bytes(), cost.operations)
+        let load = match schedule {
+            Schedule::Decode => DECODE,
+            Schedule::Batch => Load { rows: self.chunk as u64, wanted: 1, length: self.chunk as u64 },
+        };
+        let cost = step_cost(self, section, step, load);
+        writeln!(f, "           {} bytes, {} operations", cost.bytes(), cost.operations)
     }
 }
 
@@ -147,10 +163,8 @@ impl Plan {
         let weight =
             |packed: &forge_ir::Packed| json!({"packed": packed, "bytes": crate::plan::packed_bytes(packed)});
         let costs = |section: &Section| {
-            let steps = section.steps.iter();
-            steps
-                .map(|step| step_cost(self, section, step, Load { rows: 1, wanted: 1, length: 1024 }))
-                .collect::<Vec<_>>()
+            let steps = section.decode.iter();
+            steps.map(|step| step_cost(self, section, step, DECODE)).collect::<Vec<_>>()
         };
         json!({
             "model": self.model,

@@ -115,7 +115,7 @@ impl Model for Tiny {
         }
     }
 
-    fn head(&self, pass: &mut dyn Pass, wanted: u32) {
+    fn head(&self, pass: &mut dyn Pass, _rows: u32, wanted: u32) {
         pass.barrier();
         pass.group("head");
         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);

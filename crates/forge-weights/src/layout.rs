@@ -101,7 +101,9 @@ fn plane_name(packed: &Packed, plane: &Plane) -> String {
 
 fn plane_shape(packed: &Packed, plane: &Plane) -> Vec<u64> {
     match packed.shape[..] {
-        [rows, columns] => vec![rows as u64, (columns.div_ceil(packed.format.group()) * plane.per_group) as u64],
+        [rows, columns] => {
+            vec![rows as u64, (columns.div_ceil(packed.format.group()) * plane.per_group) as u64]
+        }
         _ => packed.shape.iter().map(|width| *width as u64).collect(),
     }
 }
