@@ -1,6 +1,6 @@
 //! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
 
-use crate::kernels_text::weight_type;
+use crate::kernels_text::{weight_path, weight_type};
 use crate::model_text::{attention_shape, feed_forward};
 use crate::names;
 use forge_planner::{FEW, FieldKind, MAX_SHARES, Plan, Section};
@@ -62,7 +62,7 @@ pub(crate) fn fields(
                     (
                         rust_type.to_owned(),
                         format!("[{rows}, {columns}]"),
-                        format!("{rust_type}::find(file, {file_name}, {r}, {c})?"),
+                        format!("{}::find(file, {file_name}, {r}, {c})?", weight_path(format)),
                     )
                 }
                 FieldKind::Vector { width } => {

@@ -23,6 +23,7 @@
 //! the same weights, state and arena; passes of 2 to 16 rows and of more are the same steps, and differ in kernels only.
 
 mod arena;
+mod binding;
 mod cost;
 mod fused;
 mod hazards;

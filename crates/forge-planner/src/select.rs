@@ -1,14 +1,13 @@
 //! Fused operations become steps: kernels are chosen and rendered, weights packed, scratch buffers named.
 
-use crate::fused::{Ending, Kind, Project, Value};
+use crate::fused::{Ending, Project, Value};
 use crate::options::Options;
 use crate::plan::{
-    Application, FEW, Field, FieldKind, Function, Life, MAX_SHARES, Operand, Plan, Regime, Schedule, Scratch,
-    Section, Variant,
+    FEW, Function, Life, MAX_SHARES, Operand, Plan, Regime, Schedule, Scratch, Section, Variant,
 };
 use crate::rules::Lists;
-use crate::section::{Draft, Place, Source, role};
-use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, Layout, Packed, ParamId, WeightId};
+use crate::section::{Draft, Place, Source};
+use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
 use std::collections::BTreeMap;
@@ -322,73 +321,5 @@ impl<'a> Select<'a> {
             .chain(numbered)
             .find(|name| !taken(&self.plan, name))
             .unwrap_or_default()
-    }
-
-    /// Packs an application's weights.
-    fn bind(&mut self, section: usize, this: (Place, &Apply), next: Option<(Place, &Apply)>) {
-        let fields = self.plan.sections[section].fields.clone();
-        let sources = self.sources[section].clone();
-        let mut weights = Vec::new();
-        for (field, source) in fields.iter().zip(sources) {
-            let packed = match (source, next) {
-                (Source::Own { params, layout, folded }, _) => {
-                    Some(self.own(field, this, &params, layout, folded))
-                }
-                (Source::NextGain, Some(next)) => self.gain_of(next),
-                (Source::NextGain, None) => None,
-            };
-            let Some(packed) = packed else { continue };
-            let same = |other: &Packed| {
-                (&other.parts, other.layout, other.format, other.gain)
-                    == (&packed.parts, packed.layout, packed.format, packed.gain)
-            };
-            let index = self.plan.weights.iter().position(same).unwrap_or_else(|| {
-                self.plan.weights.push(packed.clone());
-                self.plan.weights.len() - 1
-            });
-            weights.push(index);
-        }
-        self.plan.applications.push(Application { section, weights });
-    }
-
-    fn own(
-        &self,
-        field: &Field,
-        (place, apply): (Place, &Apply),
-        params: &[ParamId],
-        layout: Layout,
-        folded: Option<ParamId>,
-    ) -> Packed {
-        let body = self.graph.body(apply);
-        let parts: Vec<WeightId> = params.iter().filter_map(|param| apply.weight(body, *param)).collect();
-        let (format, shape) = match field.kind {
-            FieldKind::Matrix { rows, columns, .. } => {
-                (self.options.matrix_format(self.graph, &parts), vec![rows, columns])
-            }
-            FieldKind::Vector { width } => (Format::F32, vec![width]),
-        };
-        let gain = folded.and_then(|gain| apply.weight(body, gain));
-        Packed { name: format!("{}{}", place.prefix(), field.name), format, shape, layout, parts, gain }
-    }
-
-    /// The gain of the norm that an application begins with.
-    fn gain_of(&self, (place, apply): (Place, &Apply)) -> Option<Packed> {
-        let body = self.graph.body(apply);
-        let list = &self.lists.batch[apply.body.0];
-        let gain = list.readers(Value::INPUT).find_map(|operation| match operation.kind {
-            Kind::Norm { gain, .. } => gain,
-            _ => None,
-        })?;
-        let weight = apply.weight(body, gain)?;
-        let name = format!("{}{}", place.prefix(), role(place, body, &[gain], ""));
-        let shape = vec![self.graph.weights[weight.0].columns()];
-        Some(Packed {
-            name,
-            format: Format::F32,
-            shape,
-            layout: Layout::Rows,
-            parts: vec![weight],
-            gain: None,
-        })
     }
 }
