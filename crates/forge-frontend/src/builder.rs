@@ -251,7 +251,11 @@ impl Layer<'_, '_> {
         scale: f32,
         cache: ParamId,
     ) -> ValueId {
-        self.node(name, Op::Attention { query_heads, scale, cache, window: None, softcap: None }, &[query, key, value])
+        self.node(
+            name,
+            Op::Attention { query_heads, scale, cache, window: None, softcap: None },
+            &[query, key, value],
+        )
     }
 
     /// A function of every number.

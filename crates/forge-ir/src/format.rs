@@ -171,12 +171,8 @@ impl Format {
             Format::F32 => const { &[values(PlaneElement::F32)] },
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
-            Format::Q8_0 => {
-                const { &[codes(PlaneElement::I8, 32), SCALES] }
-            }
-            Format::Q4_0 => {
-                const { &[codes(PlaneElement::U8, 16), SCALES] }
-            }
+            Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
+            Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
             Format::Affine(Affine { bits: Bits::Eight, group }) => match group {
                 Group::Of32 => const { &[codes(PlaneElement::U8, 32), SCALES_AND_OFFSETS] },
                 Group::Of64 => const { &[codes(PlaneElement::U8, 64), SCALES_AND_OFFSETS] },
