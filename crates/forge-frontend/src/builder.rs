@@ -197,17 +197,17 @@ impl Layer<'_, '_> {
         self.node(name, Op::Embed { table }, &[Self::INPUT])
     }
 
-    /// A root-mean-square norm; its gain is the tensor `<module>.weight`.
+    /// A root-mean-square norm of every part of x; its gain is the tensor `<module>.weight`.
     pub(crate) fn rms_norm(
         &mut self,
         name: &str,
         x: ValueId,
         (role, module): (&str, &str),
-        width: usize,
+        [parts, width]: [usize; 2],
         epsilon: f32,
     ) -> ValueId {
         let gain = self.weight(role, &format!("{module}.weight"), &[width]);
-        self.node(name, Op::RmsNorm { gain, parts: 1, epsilon }, &[x])
+        self.node(name, Op::RmsNorm { gain, parts, epsilon }, &[x])
     }
 
     /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The
@@ -250,12 +250,10 @@ impl Layer<'_, '_> {
         query_heads: usize,
         scale: f32,
         cache: ParamId,
+        window: Option<usize>,
     ) -> ValueId {
-        self.node(
-            name,
-            Op::Attention { query_heads, scale, cache, window: None, softcap: None },
-            &[query, key, value],
-        )
+        let op = Op::Attention { query_heads, scale, cache, window, softcap: None };
+        self.node(name, op, &[query, key, value])
     }
 
     /// A function of every number.

@@ -10,7 +10,7 @@
 //! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `mlp` and `rope`; the description builds the graph with `builder`.
+//!   `attention`, `windows`, `mlp` and `rope`; the description builds the graph with `builder`.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
@@ -29,6 +29,7 @@ mod nearest;
 mod rope;
 mod specials;
 mod tensors;
+mod windows;
 
 pub use checkpoint::{Checkpoint, Memory};
 pub use header::Tensor;

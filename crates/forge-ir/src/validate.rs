@@ -211,7 +211,7 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             [_, width] => Ok(*width),
             other => Err(format!("the table is a matrix, not {other:?}")),
         },
-        Op::RmsNorm { parts, .. } if *parts == 0 || x % parts != 0 => {
+        Op::RmsNorm { parts, .. } if *parts == 0 || !x.is_multiple_of(*parts) => {
             Err(format!("{x} does not divide into {parts} parts"))
         }
         Op::RmsNorm { gain, parts, .. } => match shape(body, *gain)? {
