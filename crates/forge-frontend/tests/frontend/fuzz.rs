@@ -1,7 +1,7 @@
 //! Whatever a checkpoint holds, the frontend gives a graph or faults: it never panics, and never takes long.
 
 use crate::common::{model, models, raw_file, read};
-use forge_frontend::{Memory, Tensors};
+use forge_frontend::{Memory, Options, Shapes, Tensors};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -89,6 +89,14 @@ proptest! {
             for place in faults.iter().filter_map(|fault| fault.place.as_ref()) {
                 prop_assert!(files.0[&place.file].get(place.span.clone()).is_some());
             }
+        }
+        // Without tensors to stop at, too; but not a hundred thousand of them at a time.
+        let config = std::str::from_utf8(&files.0["config.json"]).unwrap();
+        let layers = serde_json::from_str::<Value>(config).unwrap()["num_hidden_layers"].as_u64();
+        if layers.is_none_or(|layers| layers < 1000)
+            && let Ok(shapes) = Shapes::new(config, &Options::default())
+        {
+            forge_frontend::read_model(&shapes, &Options::default()).unwrap();
         }
     }
 
