@@ -1,8 +1,9 @@
 //! Number formats: what a weight's bytes mean, as planes that kernels can load without looking at neighbours.
 //!
-//! A matrix is stored row by row. Rows are padded with zeros to a multiple of the format's group of columns, so a kernel
-//! may always load whole groups of weights. A format has one plane (plain numbers) or two (codes and their scales);
-//! each plane is a tensor of its own in the weight file, 64-byte aligned.
+//! A matrix is stored row by row. Rows are padded to a multiple of the format's group of columns, so a kernel may always
+//! load whole groups of weights. Padding is zeros, in an affine format any numbers: whoever reads it multiplies it by
+//! zeros. A format has one plane (plain numbers) or two (codes and their scales); each plane is a tensor of its own in
+//! the weight file, 64-byte aligned.
 
 use serde::{Deserialize, Serialize};
 
