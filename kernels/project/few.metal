@@ -1,6 +1,12 @@
 {% set exists = "row < args.rows && output < " ~ outputs ~ "u" if ragged else "row < args.rows" %}
-{% set block = "packet" if per_block == 1 else "packet / " ~ per_block ~ "u" %}
-// y = W x for a few rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
+{% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+{# What becomes of a sum before the epilogue. #}
+{% macro finished(sum, output) %}
+{% if softcap %}{{ softcap }} * precise::tanh(({% endif %}
+{{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
+{%- if softcap %}) / {{ softcap }}){% endif %}
+{%- endmacro %}
+// y = W x for a few rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} rows of W against {{ tile_rows }} rows of x. A lane takes every 32nd packet of 16 bytes,
 // and decodes it once for all rows of x.
@@ -40,12 +46,16 @@ kernel void {{ name }}(
 {% else %}
             const uint row = first + r;
 {% endif %}
-            {{ format }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + packet], weights[r]);
+            {{ decoder }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + packet], weights[r]);
 {% if scaled %}
-            const float scale = float(weight_scales[row * {{ blocks }}u + {{ block }}]);
+{% if offset %}
+            const float2 scale = float2(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+{% else %}
+            const float scale = float(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+{% endif %}
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
-                weights[r][v] *= scale;
+                weights[r][v] = weights[r][v] * {{ "scale.x + scale.y" if offset else "scale" }};
             }
 {% endif %}
         }
@@ -76,11 +86,9 @@ kernel void {{ name }}(
             const float up = simd_sum(sums[r + 1u][t]);
             const uint output = first + r;
             if (lane == t * {{ rows_per_simdgroup }}u + r && {{ exists }}) {
-{% if bias %}
-                y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate + bias[output]) * (up + bias[output + 1u]);
-{% else %}
-                y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
-{% endif %}
+                const float gate_value = {{ finished("gate", "output") }};
+                const float up_value = {{ finished("up", "output + 1u") }};
+                y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate_value) * up_value;
             }
         }
 {% else %}
@@ -89,7 +97,7 @@ kernel void {{ name }}(
             const float sum = simd_sum(sums[r][t]);
             const uint output = first + r;
             if (lane == t * {{ rows_per_simdgroup }}u + r && {{ exists }}) {
-                y[row * {{ outputs }}u + output] {{ assign }} sum{% if bias %} + bias[output]{% endif %};
+                y[row * {{ outputs }}u + output] {{ assign }} {{ finished("sum", "output") }};
             }
         }
 {% endif %}

@@ -1,6 +1,12 @@
 {% set exists = "first_row + row < args.rows" ~ (" && output < " ~ outputs ~ "u" if ragged else "") %}
 {% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
-// y = W x for many rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
+{# What becomes of a sum before the epilogue. #}
+{% macro finished(sum, output) %}
+{% if softcap %}{{ softcap }} * precise::tanh(({% endif %}
+{{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
+{%- if softcap %}) / {{ softcap }}){% endif %}
+{%- endmacro %}
+// y = W x for many rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 // A threadgroup computes {{ tile_rows }} rows of x times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in threadgroup
 // memory as f32, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
@@ -59,9 +65,13 @@ kernel void {{ name }}(
             const uint row = first_output + output;
 {% endif %}
             float4 weights[{{ vectors }}];
-            {{ format }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
+            {{ decoder }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
 {% if scaled %}
-            const float scale = float(weight_scales[row * {{ blocks }}u + block]);
+{% if offset %}
+            const float2 scale = float2(weight_scales[row * {{ groups }}u + block{% if per_group > per_block %} / {{ per_group // per_block }}u{% endif %}]);
+{% else %}
+            const float scale = float(weight_scales[row * {{ groups }}u + block]);
+{% endif %}
 {% endif %}
 {% if per_block > 1 %}
             threadgroup float* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
@@ -70,7 +80,7 @@ kernel void {{ name }}(
 {% endif %}
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
-                *(threadgroup float4*)(target + 4u * v) = weights[v]{% if scaled %} * scale{% endif %};
+                *(threadgroup float4*)(target + 4u * v) = weights[v]{% if offset %} * scale.x + scale.y{% elif scaled %} * scale{% endif %};
             }
         }
         // The same columns of {{ tile_rows }} rows of x. Rows past the last repeat it.
@@ -122,8 +132,9 @@ kernel void {{ name }}(
         const uint column = i % {{ tile_outputs // 2 }}u * 2u;
         const uint output = first_output + column;
         if ({{ exists }}) {
-            const float gate = tile[row * {{ tile_outputs + 4 }}u + column]{% if bias %} + bias[output]{% endif %};
-            const float up = tile[row * {{ tile_outputs + 4 }}u + column + 1u]{% if bias %} + bias[output + 1u]{% endif %};
+            const uint at = row * {{ tile_outputs + 4 }}u + column;
+            const float gate = {{ finished("tile[at]", "output") }};
+            const float up = {{ finished("tile[at + 1u]", "output + 1u") }};
             y[(first_row + row) * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
         }
     }
@@ -134,7 +145,7 @@ kernel void {{ name }}(
         const uint output = first_output + column;
         if ({{ exists }}) {
             const float sum = tile[row * {{ tile_outputs + 4 }}u + column];
-            y[(first_row + row) * {{ outputs }}u + output] {{ assign }} sum{% if bias %} + bias[output]{% endif %};
+            y[(first_row + row) * {{ outputs }}u + output] {{ assign }} {{ finished("sum", "output") }};
         }
     }
 {% endif %}

@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 10] = [
+pub const TEMPLATES: [Source; 11] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("project/one"),
@@ -29,15 +29,18 @@ pub const TEMPLATES: [Source; 10] = [
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
     source!("head/argmax"),
+    source!("head/argmax_join"),
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 10] = [
+pub const SUPPORT: [Source; 12] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
     source!("support/q8_0"),
     source!("support/q4_0"),
+    source!("support/affine8"),
+    source!("support/affine4"),
     source!("support/load4_whole"),
     source!("support/load4_guarded"),
     source!("support/load4_single"),
@@ -55,11 +58,13 @@ pub fn template_path(spec: &Spec) -> &'static str {
             Rows::Few => "project/few",
             Rows::Many => "project/many",
         },
+        Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_) => unimplemented!(),
         Spec::RotateAppend(_) => "attention/rotate_append",
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
         Spec::Argmax(_) => "head/argmax",
+        Spec::ArgmaxJoin(_) => "head/argmax_join",
     }
 }
 

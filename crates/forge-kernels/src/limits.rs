@@ -1,10 +1,12 @@
 //! What a kernel can be made for. Whatever passes here renders.
 
-use forge_ir::{BLOCK, Format};
+mod project;
 
-use crate::context::{DEFAULT_MEMORY, packet_columns, tile_floats};
+use forge_ir::Format;
+
+use crate::context::packet_columns;
 use crate::error::KernelError;
-use crate::spec::{Epilogue, Project, Rows, Spec};
+use crate::spec::Spec;
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -53,13 +55,16 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Embed(embed) => {
             limits.positive("the vocabulary", embed.vocabulary)?;
             limits.positive("the width", embed.width)?;
-            limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)
+            limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)?;
+            let partials = embed.squares.map_or(1, |squares| squares.partials);
+            limits.positive("the number of partial sums of squares", partials)
         }
         Spec::RmsNorm(norm) => {
             limits.positive("the width", norm.width)?;
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::Project(project) => limits.project(project),
+        Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_) => unimplemented!(),
         Spec::RotateAppend(rotate) => {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache)?;
@@ -90,6 +95,12 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the vocabulary", argmax.vocabulary)?;
             limits.holds("the vocabulary", argmax.vocabulary, fits_word(argmax.vocabulary), || {
                 "below 2^32, as ids are".to_owned()
+            })
+        }
+        Spec::ArgmaxJoin(join) => {
+            limits.positive("the number of candidates", join.candidates)?;
+            limits.holds("the number of candidates", join.candidates, fits_word(2 * join.candidates), || {
+                "below 2^31, as their words are counted in 32 bits".to_owned()
             })
         }
     }
@@ -136,7 +147,7 @@ impl Limits<'_> {
         columns: usize,
         format: Format,
     ) -> Result<(), KernelError> {
-        let packets = rows.saturating_mul(columns.div_ceil(BLOCK) * (BLOCK / packet_columns(format)));
+        let packets = rows.saturating_mul(columns.next_multiple_of(format.group()) / packet_columns(format));
         self.holds(what, rows, fits_word(packets), || {
             format!(
                 "such that a matrix of {columns} columns has fewer than 2^32 packets of 16 bytes; split it"
@@ -167,59 +178,6 @@ impl Limits<'_> {
         let group = query_heads / key_heads;
         self.holds("the number of query heads that read one key head", group, group <= LARGEST_GROUP, || {
             format!("at most {LARGEST_GROUP}: repeat key heads until it is")
-        })
-    }
-
-    fn project(&self, project: &Project) -> Result<(), KernelError> {
-        self.positive("the number of outputs", project.outputs)?;
-        self.positive("the number of inputs", project.inputs)?;
-        self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
-        let knobs = project.knobs;
-        let gate = matches!(project.epilogue, Epilogue::Gate(_));
-        if gate {
-            self.holds("the number of outputs", project.outputs, project.outputs.is_multiple_of(2), || {
-                "even: gate and up rows alternate".to_owned()
-            })?;
-        }
-        if project.rows == Rows::Many {
-            for (what, value) in [("tile_rows", knobs.tile_rows), ("tile_outputs", knobs.tile_outputs)] {
-                self.positive(what, value)?;
-                self.holds(what, value, value.is_multiple_of(16), || {
-                    "a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
-                })?;
-            }
-            let bytes = 4 * tile_floats(knobs.tile_rows, knobs.tile_outputs);
-            return self.holds(
-                "the threadgroup memory of tile_rows and tile_outputs",
-                bytes,
-                bytes <= DEFAULT_MEMORY,
-                || format!("at most {DEFAULT_MEMORY} bytes; take a smaller tile"),
-            );
-        }
-        let rows = knobs.rows_per_simdgroup;
-        self.positive("rows_per_simdgroup", rows)?;
-        self.positive("simdgroups", knobs.simdgroups)?;
-        self.holds("simdgroups", knobs.simdgroups, knobs.simdgroups <= 32, || "at most 32".to_owned())?;
-        if gate {
-            self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
-                "even, as a simdgroup finishes pairs of gate and up".to_owned()
-            })?;
-        }
-        let finished = match project.rows {
-            Rows::One => {
-                self.positive("split", knobs.split)?;
-                self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
-                    format!("a divisor of simdgroups, which are {}", knobs.simdgroups)
-                })?;
-                rows
-            }
-            _ => {
-                self.positive("tile_rows", knobs.tile_rows)?;
-                rows.saturating_mul(knobs.tile_rows)
-            }
-        };
-        self.holds("the number of results of a simdgroup", finished, finished <= 32, || {
-            "at most 32, one a lane; lower rows_per_simdgroup or tile_rows".to_owned()
         })
     }
 }

@@ -14,7 +14,17 @@ fn refusal(name: &str, spec: Spec) -> String {
 }
 
 fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, scale: f32) -> Spec {
-    Spec::AttendSplit(AttendSplit { query_heads, key_heads, width, cache, scale })
+    Spec::AttendSplit(AttendSplit {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+        prologue: None,
+    })
 }
 
 /// A projection of 64 by 64 with other knobs.
@@ -38,9 +48,15 @@ fn refusals() {
         refusal("half", Spec::Argmax(Argmax { vocabulary: 5 })),
         refusal("a", Spec::Argmax(Argmax { vocabulary: 0 })),
         refusal("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
-        refusal("a", Spec::Embed(Embed { format: Format::F16, vocabulary: 1 << 30, width: 4096 })),
-        refusal("a", Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0 })),
-        refusal("a", Spec::RmsNorm(RmsNorm { width: 8, epsilon: f32::NAN, gather: false })),
+        refusal(
+            "a",
+            Spec::Embed(Embed { format: Format::F16, vocabulary: 1 << 30, width: 4096, squares: None }),
+        ),
+        refusal("a", Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0, squares: None })),
+        refusal(
+            "a",
+            Spec::RmsNorm(RmsNorm { width: 8, parts: 1, epsilon: f32::NAN, gain: true, gather: false }),
+        ),
         refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8 })),
         refusal("a", attend(4, 2, 7, Format::F16, 1.0)),
         refusal("a", attend(4, 2, 512, Format::F16, 1.0)),
@@ -82,7 +98,7 @@ fn refusals() {
     kernel `a`: rows_per_simdgroup is 3, and must be even, as a simdgroup finishes pairs of gate and up
     kernel `a`: split is 3, and must be a divisor of simdgroups, which are 2
     kernel `a`: simdgroups is 64, and must be at most 32
-    kernel `a`: the number of results of a simdgroup is 33, and must be at most 32, one a lane; lower rows_per_simdgroup or tile_rows
+    kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
     kernel `a`: the number of results of a simdgroup is 64, and must be at most 32, one a lane; lower rows_per_simdgroup or tile_rows
     kernel `a`: tile_rows is 24, and must be a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices
     kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 18432, and must be at most 16384 bytes; take a smaller tile

@@ -3,7 +3,7 @@
 mod common;
 
 use forge_ir::Format;
-use forge_kernels::spec::Rows;
+use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{KernelDecl, Spec, render};
 
 /// Names of the planes of a weight, with `*` before what is written.
@@ -18,7 +18,12 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
     let rows = || "rows".to_owned();
     match spec {
         Spec::Embed(embed) => {
-            let names = [planes("table", embed.format), buffers("ids *stream")].concat();
+            let rest = match embed.squares {
+                None => "ids *stream",
+                Some(squares) if squares.gain => "ids gain *stream *gained *squares",
+                Some(_) => "ids *stream *squares",
+            };
+            let names = [planes("table", embed.format), buffers(rest)].concat();
             (names, "rows", grid(rows(), "1", "1"))
         }
         Spec::RmsNorm(norm) => {
@@ -26,8 +31,22 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (buffers(names), "rows", grid(rows(), "1", "1"))
         }
         Spec::Project(project) => {
-            let rest = if project.bias { "bias x *y" } else { "x *y" };
-            let names = [planes("weight", project.format), buffers(rest)].concat();
+            let mut names = planes("weight", project.format);
+            let mut rest = |named: &str| names.extend(buffers(named));
+            if project.bias {
+                rest("bias");
+            }
+            rest("x");
+            if project.norm.is_some() {
+                rest("squares");
+            }
+            rest("*y");
+            match project.epilogue {
+                Epilogue::AddSquares(squares) if squares.gain => rest("gain *gained *squares_out"),
+                Epilogue::AddSquares(_) => rest("*squares_out"),
+                Epilogue::Best => rest("*candidates"),
+                Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => {}
+            }
             let knobs = project.knobs;
             let groups = |each: usize| project.outputs.div_ceil(each).to_string();
             let grid = match project.rows {
@@ -44,6 +63,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (names, "rows", grid)
         }
+        Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_) => unimplemented!(),
         Spec::RotateAppend(rotate) => {
             let pairs = (rotate.query_heads + 2 * rotate.key_heads) * rotate.width / 2;
             let grid = grid(pairs.div_ceil(128).to_string(), "rows", "1");
@@ -61,6 +81,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (buffers("q keys values slots positions *heads"), "rows context", grid)
         }
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
+        Spec::ArgmaxJoin(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),
     }
 }
 

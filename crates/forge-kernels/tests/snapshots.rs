@@ -17,13 +17,19 @@ fn snapshot(name: &str, spec: Spec) {
 
 #[test]
 fn embed() {
-    snapshot("embed", Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56 }));
+    snapshot("embed", Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56, squares: None }));
 }
 
 #[test]
 fn norms() {
-    snapshot("norm", Spec::RmsNorm(RmsNorm { width: 1024, epsilon: 1e-6, gather: false }));
-    snapshot("norm_wanted", Spec::RmsNorm(RmsNorm { width: 30, epsilon: 1e-5, gather: true }));
+    snapshot(
+        "norm",
+        Spec::RmsNorm(RmsNorm { width: 1024, parts: 1, epsilon: 1e-6, gain: true, gather: false }),
+    );
+    snapshot(
+        "norm_wanted",
+        Spec::RmsNorm(RmsNorm { width: 30, parts: 1, epsilon: 1e-5, gain: true, gather: true }),
+    );
 }
 
 #[test]
@@ -49,12 +55,56 @@ fn attention() {
     let odd = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
     snapshot("rotate", Spec::RotateAppend(common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved)));
     snapshot("rotate_part", Spec::RotateAppend(odd));
-    snapshot("attend_split", Spec::AttendSplit(AttendSplit { query_heads, key_heads, width, cache, scale }));
+    snapshot(
+        "attend_split",
+        Spec::AttendSplit(AttendSplit {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            scale,
+            window: None,
+            softcap: None,
+            sinks: false,
+            prologue: None,
+        }),
+    );
     snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads, width: 80 }));
-    snapshot("attend_tiled", Spec::AttendTiled(AttendTiled { query_heads, key_heads, width, cache, scale }));
-    let odd = AttendSplit { query_heads: 9, key_heads: 1, width: 6, cache: Format::F32, scale: 0.5 };
+    snapshot(
+        "attend_tiled",
+        Spec::AttendTiled(AttendTiled {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            scale,
+            window: None,
+            softcap: None,
+            sinks: false,
+        }),
+    );
+    let odd = AttendSplit {
+        query_heads: 9,
+        key_heads: 1,
+        width: 6,
+        cache: Format::F32,
+        scale: 0.5,
+        window: None,
+        softcap: None,
+        sinks: false,
+        prologue: None,
+    };
     snapshot("attend_split_odd", Spec::AttendSplit(odd));
-    let odd = AttendTiled { query_heads: 9, key_heads: 1, width: 6, cache: Format::F32, scale: 0.5 };
+    let odd = AttendTiled {
+        query_heads: 9,
+        key_heads: 1,
+        width: 6,
+        cache: Format::F32,
+        scale: 0.5,
+        window: None,
+        softcap: None,
+        sinks: false,
+    };
     snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
 }
 

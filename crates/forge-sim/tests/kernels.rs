@@ -7,8 +7,8 @@ use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Argmax, AttendJoin, AttendSplit, AttendTiled, Embed, Epilogue, Knobs, Project, RmsNorm, RotateAppend,
-    Rows,
+    Argmax, AttendJoin, AttendSplit, AttendTiled, Embed, Epilogue, Knobs, Operand, Project, RmsNorm,
+    RotateAppend, Rows,
 };
 use forge_sim::mutants::{self, Fate};
 use forge_sim::{Program, Replay, Samples, Weights};
@@ -16,7 +16,19 @@ use forge_sim::{Program, Replay, Samples, Weights};
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::default_for(rows, format, outputs, inputs);
     let bias = outputs == 50;
-    let spec = Spec::Project(Project { rows, format, outputs, inputs, bias, epilogue, knobs });
+    let (norm, softcap, operand) = (None, None, Operand::F32);
+    let spec = Spec::Project(Project {
+        rows,
+        format,
+        outputs,
+        inputs,
+        norm,
+        bias,
+        softcap,
+        epilogue,
+        operand,
+        knobs,
+    });
     Case { spec, launches: rows_for(rows) }
 }
 
@@ -35,9 +47,28 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format) 
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
     let pairing = Pairing::Half;
     let rotation = Rotation { frequencies, pairing, magnitude: 1.0 };
-    let rotate = RotateAppend { query_heads, key_heads, width, cache, rotation, pairing };
-    let split = AttendSplit { query_heads, key_heads, width, cache, scale };
-    let tiled = AttendTiled { query_heads, key_heads, width, cache, scale };
+    let rotate = RotateAppend { query_heads, key_heads, width, cache, norm: None, rotation, pairing };
+    let split = AttendSplit {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+        prologue: None,
+    };
+    let tiled = AttendTiled {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+    };
     let few = vec![Launch::rows(1, 40), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1)];
     let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(9), Launch::rows(3, 71)];
     [
@@ -54,9 +85,9 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format) 
 fn others() -> Vec<Case> {
     let once = |spec| Case { spec, launches: vec![Launch::rows(3, 2)] };
     vec![
-        once(Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 40, width: 50 })),
-        once(Spec::RmsNorm(RmsNorm { width: 100, epsilon: 1e-5, gather: false })),
-        once(Spec::RmsNorm(RmsNorm { width: 1030, epsilon: 1e-5, gather: true })),
+        once(Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 40, width: 50, squares: None })),
+        once(Spec::RmsNorm(RmsNorm { width: 100, parts: 1, epsilon: 1e-5, gain: true, gather: false })),
+        once(Spec::RmsNorm(RmsNorm { width: 1030, parts: 1, epsilon: 1e-5, gain: true, gather: true })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
     ]
 }
@@ -76,7 +107,7 @@ fn kernels_are_silent() {
     for format in Format::ALL {
         cases.push(shared(format, GATE));
         cases.push(Case {
-            spec: Spec::Embed(Embed { format, vocabulary: 40, width: 64 }),
+            spec: Spec::Embed(Embed { format, vocabulary: 40, width: 64, squares: None }),
             launches: vec![Launch::rows(5, 4)],
         });
     }

@@ -1,10 +1,10 @@
 //! What the templates of projections read.
 
-use forge_ir::BLOCK;
+use forge_ir::{Activation, BLOCK};
 use serde::Serialize;
 
 use super::{Base, Weight};
-use crate::spec::{Epilogue, Project, Rows};
+use crate::spec::{Epilogue, Project, Rows, Squares};
 
 /// Floats between rows of the tiles of `project/many`: a block and 4 that move neighbours to other banks.
 pub(crate) const TILE_PITCH: usize = BLOCK + 4;
@@ -18,23 +18,38 @@ pub(super) struct ProjectContext<'a> {
     #[serde(flatten)]
     weight: Weight,
     /// The support function that loads 4 columns of x.
-    pub(super) load: &'static str,
+    load: &'static str,
     /// Its last argument, where it has a bound.
     bound: String,
     /// The support function of a gate.
-    pub(super) activation: Option<&'static str>,
+    activation: Option<&'static str>,
+    /// What is left for the norm of y.
+    leaves: Option<Squares>,
+    /// Whether the best output is left.
+    best: bool,
     /// How a result goes to y.
     assign: &'static str,
+    /// How partial sums of squares are loaded: type, expression, and number of those.
+    squares_vector: &'static str,
+    squares_source: &'static str,
+    squares_count: usize,
+    inputs_float: f32,
     rows_per_simdgroup: usize,
     simdgroups: usize,
     split: usize,
+    /// Whether packets are loaded one step ahead.
+    ahead: bool,
     tile_rows: usize,
     tile_outputs: usize,
     threads: usize,
     /// Outputs of a threadgroup.
     group_outputs: usize,
+    /// Threadgroups of one row.
+    grid: usize,
     /// Whether the last threadgroup has outputs past the last.
     ragged: bool,
+    /// Whether the results of a threadgroup come together before they are finished.
+    gather: bool,
     /// Floats between rows of a tile.
     pitch: usize,
     /// Floats of threadgroup memory.
@@ -54,33 +69,67 @@ impl<'a> ProjectContext<'a> {
         } else {
             ("load4_single", format!(", {}u", spec.inputs))
         };
-        let group_outputs = match spec.rows {
-            Rows::One => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
-            Rows::Few => knobs.rows_per_simdgroup * knobs.simdgroups,
-            Rows::Many => knobs.tile_outputs,
+        let group_outputs = group_outputs(spec);
+        let leaves = match spec.epilogue {
+            Epilogue::AddSquares(squares) => Some(squares),
+            _ => None,
+        };
+        let best = spec.epilogue == Epilogue::Best;
+        let partials = spec.norm.map_or(0, |norm| norm.partials);
+        let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
+            ("float4", "((device const float4*)squares)", partials / 4)
+        } else {
+            ("float", "squares", partials)
         };
         ProjectContext {
             base,
             spec,
-            weight,
             load,
             bound,
             activation: match spec.epilogue {
-                Epilogue::Gate(forge_ir::Activation::Silu) => Some("silu"),
-                Epilogue::Store | Epilogue::Add => None,
+                Epilogue::Gate(Activation::Silu) => Some("silu"),
+                _ => None,
             },
+            leaves,
+            best,
             assign: if spec.epilogue == Epilogue::Add { "+=" } else { "=" },
+            squares_vector,
+            squares_source,
+            squares_count,
+            inputs_float: spec.inputs as f32,
             rows_per_simdgroup: knobs.rows_per_simdgroup,
             simdgroups: knobs.simdgroups,
             split: knobs.split,
+            ahead: knobs.packets > 1,
             tile_rows: knobs.tile_rows,
             tile_outputs: knobs.tile_outputs,
             threads: 32 * knobs.simdgroups,
             group_outputs,
+            grid: spec.outputs.div_ceil(group_outputs),
             ragged: !spec.outputs.is_multiple_of(group_outputs),
+            gather: knobs.split > 1 || leaves.is_some() || best,
             pitch: TILE_PITCH,
             tile_floats: tile_floats(knobs.tile_rows, knobs.tile_outputs),
+            weight,
         }
+    }
+
+    /// The support units that the text calls.
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        let mut units = vec![self.weight.decoder, self.load];
+        units.extend(self.activation);
+        units.extend(self.best.then_some("ordered"));
+        units
+    }
+}
+
+/// Outputs of a threadgroup.
+pub(crate) fn group_outputs(project: &Project) -> usize {
+    let knobs = project.knobs;
+    match project.rows {
+        Rows::One => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
+        Rows::Few => knobs.rows_per_simdgroup * knobs.simdgroups,
+        Rows::Many => knobs.tile_outputs,
     }
 }
 

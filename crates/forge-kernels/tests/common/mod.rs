@@ -5,8 +5,8 @@
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    Argmax, AttendJoin, AttendSplit, AttendTiled, Embed, Epilogue, Knobs, Project, RmsNorm, RotateAppend,
-    Rows,
+    Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Embed, Epilogue, Knobs, Operand,
+    Project, RmsNorm, RotateAppend, Rows, Squares,
 };
 
 /// A projection with the knobs that nobody chose.
@@ -18,7 +18,18 @@ pub(crate) fn project(
     epilogue: Epilogue,
 ) -> Project {
     let knobs = Knobs::default_for(rows, format, outputs, inputs);
-    Project { rows, format, outputs, inputs, bias: false, epilogue, knobs }
+    Project {
+        rows,
+        format,
+        outputs,
+        inputs,
+        norm: None,
+        bias: false,
+        softcap: None,
+        epilogue,
+        operand: Operand::F32,
+        knobs,
+    }
 }
 
 /// Projections of every kind; some share rows between simdgroups.
@@ -43,6 +54,43 @@ pub(crate) fn projections() -> Vec<Spec> {
             }
         }
     }
+    specs.extend(deferred());
+    specs
+}
+
+/// Projections of one row with what a decode step asks for: deferred norms, softcaps, squares and candidates left.
+fn deferred() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    let norms = [None, Some(96), Some(128), Some(12), Some(7), Some(256)];
+    let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
+    let epilogues = [
+        Epilogue::Store,
+        Epilogue::Gate(Activation::Silu),
+        squares(128, true),
+        squares(25, false),
+        Epilogue::Best,
+    ];
+    let knobs = [(1, 2, 1, 2), (2, 2, 2, 1), (4, 8, 1, 2), (8, 8, 4, 2), (2, 2, 1, 1), (8, 16, 2, 1)];
+    for (index, format) in Format::ALL.into_iter().enumerate() {
+        for (turn, epilogue) in epilogues.into_iter().enumerate() {
+            for (rows_per_simdgroup, simdgroups, split, packets) in knobs {
+                let turn = index + turn + rows_per_simdgroup * simdgroups;
+                let (outputs, inputs) = [(48, 2048), (50, 1056), (22, 30)][turn % 3];
+                if matches!(epilogue, Epilogue::Gate(_)) && rows_per_simdgroup == 1 {
+                    continue;
+                }
+                let mut plain = project(Rows::One, format, outputs, inputs, epilogue);
+                plain.knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.knobs };
+                plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
+                plain.bias = turn % 2 == 1;
+                plain.softcap = (turn % 5 == 0).then_some(30.0);
+                let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
+                if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {
+                    specs.push(Spec::Project(plain));
+                }
+            }
+        }
+    }
     specs
 }
 
@@ -61,8 +109,27 @@ pub(crate) fn attentions() -> Vec<Spec> {
                     width / 2,
                     Pairing::Half,
                 )));
-                specs.push(Spec::AttendSplit(AttendSplit { query_heads, key_heads, width, cache, scale }));
-                specs.push(Spec::AttendTiled(AttendTiled { query_heads, key_heads, width, cache, scale }));
+                specs.push(Spec::AttendSplit(AttendSplit {
+                    query_heads,
+                    key_heads,
+                    width,
+                    cache,
+                    scale,
+                    window: None,
+                    softcap: None,
+                    sinks: false,
+                    prologue: None,
+                }));
+                specs.push(Spec::AttendTiled(AttendTiled {
+                    query_heads,
+                    key_heads,
+                    width,
+                    cache,
+                    scale,
+                    window: None,
+                    softcap: None,
+                    sinks: false,
+                }));
             }
         }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width }));
@@ -84,7 +151,7 @@ pub(crate) fn rotate(
     let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
     let rotation = Rotation { frequencies, pairing, magnitude };
-    RotateAppend { query_heads, key_heads, width, cache, rotation, pairing }
+    RotateAppend { query_heads, key_heads, width, cache, norm: None, rotation, pairing }
 }
 
 /// Embedding, norm and argmax.
@@ -92,14 +159,18 @@ pub(crate) fn others() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in Format::ALL {
         for width in [64, 56, 30] {
-            specs.push(Spec::Embed(Embed { format, vocabulary: 512, width }));
+            let squares = |gain| Squares { partials: 100, gain };
+            for squares in [None, Some(squares(false)), Some(squares(true))] {
+                specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, squares }));
+            }
         }
     }
     for width in [64, 56, 30, 4096] {
         for gather in [false, true] {
-            specs.push(Spec::RmsNorm(RmsNorm { width, epsilon: 1e-5, gather }));
+            specs.push(Spec::RmsNorm(RmsNorm { width, parts: 1, epsilon: 1e-5, gain: true, gather }));
         }
     }
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
+    specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));
     specs
 }

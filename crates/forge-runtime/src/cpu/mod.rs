@@ -9,11 +9,13 @@
 //! instructions; which one runs is found out when the device is made. All arithmetic is in f32, and weights are
 //! widened exactly.
 
+mod affine;
 mod argmax;
 mod attend;
 mod call;
 mod device;
 mod embed;
+mod finish;
 mod formats;
 pub mod level;
 #[cfg(target_arch = "aarch64")]
@@ -32,13 +34,15 @@ mod x86;
 // Which of these a program names depends on its kernels.
 #[allow(unused_imports)]
 pub use self::{
-    argmax::{Argmax, argmax},
+    affine::{Affine4, Affine8},
+    argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
     attend::{Attend, AttendJoin, attend, attend_join},
     call::{Call, Output},
     device::CpuDevice,
     embed::{Embed, embed},
+    finish::{Activation, DeferredNorm, Epilogue, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
-    project::{Activation, Epilogue, Project, project},
+    project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
     rotate_append::{Pairing, RotateAppend, Rotation, rotate_append},
     stored::Stored,

@@ -52,6 +52,10 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn load_bf16(from: *const bf16) -> Self::V;
     /// `LANES` signed bytes, widened.
     unsafe fn load_i8(from: *const i8) -> Self::V;
+    /// `LANES` unsigned bytes, widened.
+    unsafe fn load_u8(from: *const u8) -> Self::V;
+    /// The low (or high) nibbles of `LANES` bytes, widened.
+    unsafe fn load_u4(from: *const u8, high: bool) -> Self::V;
     /// The low (or high) nibbles of `LANES` bytes, less 8, widened.
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
     /// One half, widened, in all lanes.
@@ -77,6 +81,33 @@ pub(super) trait Simd: Copy + 'static {
             }
             let one_and_r = Self::add(r, Self::splat(1.0));
             Self::mul(Self::fma(Self::mul(r, r), p, one_and_r), power)
+        }
+    }
+
+    /// The hyperbolic tangent, to a few units in the last place: a quotient of polynomials, odd by even, for arguments
+    /// clamped to where the result is not yet 1.
+    #[inline(always)]
+    unsafe fn tanh(v: Self::V) -> Self::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = Self::min(Self::max(v, Self::splat(-7.905_311)), Self::splat(7.905_311));
+            let square = Self::mul(x, x);
+            let mut odd = Self::splat(-2.760_768_5e-16);
+            for coefficient in [
+                2.000_187_9e-13,
+                -8.604_672e-11,
+                5.122_297_1e-8,
+                1.485_722_4e-5,
+                6.372_619_3e-4,
+                4.893_524_6e-3,
+            ] {
+                odd = Self::fma(odd, square, Self::splat(coefficient));
+            }
+            let mut even = Self::splat(1.198_258_4e-6);
+            for coefficient in [1.185_347_1e-4, 2.268_434_6e-3, 4.893_525_2e-3] {
+                even = Self::fma(even, square, Self::splat(coefficient));
+            }
+            Self::div(Self::mul(x, odd), even)
         }
     }
 }
@@ -180,6 +211,17 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Lanes {
         lanes(|i| f32::from(unsafe { from.add(i).read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Lanes {
+        lanes(|i| f32::from(unsafe { from.add(i).read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, high: bool) -> Lanes {
+        let shift = if high { 4 } else { 0 };
+        lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15))
     }
 
     #[inline(always)]

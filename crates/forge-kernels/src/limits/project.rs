@@ -1,0 +1,121 @@
+//! What a projection can be made for.
+
+use super::Limits;
+use crate::context::{DEFAULT_MEMORY, group_outputs, tile_floats};
+use crate::error::KernelError;
+use crate::spec::{Epilogue, Project, Rows};
+
+impl Limits<'_> {
+    pub(super) fn project(&self, project: &Project) -> Result<(), KernelError> {
+        self.positive("the number of outputs", project.outputs)?;
+        self.positive("the number of inputs", project.inputs)?;
+        self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
+        if let Some(cap) = project.softcap {
+            self.finite("the cap", cap)?;
+        }
+        if matches!(project.epilogue, Epilogue::Gate(_)) {
+            self.holds("the number of outputs", project.outputs, project.outputs.is_multiple_of(2), || {
+                "even: gate and up rows alternate".to_owned()
+            })?;
+        }
+        match project.rows {
+            Rows::One => self.one(project),
+            Rows::Few => {
+                self.of_one(project)?;
+                self.few(project)
+            }
+            Rows::Many => {
+                self.of_one(project)?;
+                self.many(project)
+            }
+        }
+    }
+
+    /// Refuses what only kernels of one row can do.
+    fn of_one(&self, project: &Project) -> Result<(), KernelError> {
+        let deferred = project.norm.map_or(0, |norm| norm.partials);
+        self.holds("the number of partial sums of squares", deferred, project.norm.is_none(), || {
+            "none: the norm is deferred for one row only; give the norm a kernel of its own".to_owned()
+        })?;
+        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+        self.holds("the number of outputs", project.outputs, !leaves, || {
+            "those of one row to leave squares or candidates; store or add, and leave the rest to other kernels"
+                .to_owned()
+        })
+    }
+
+    fn one(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.simdgroups(project)?;
+        self.split(project)?;
+        let packets = knobs.packets;
+        self.holds("packets", packets, matches!(packets, 1 | 2), || "1 or 2".to_owned())?;
+        let rows = knobs.rows_per_simdgroup;
+        self.holds("rows_per_simdgroup", rows, rows <= 32, || {
+            "at most 32, one a lane, as a lane finishes a row".to_owned()
+        })?;
+        if let Some(norm) = project.norm {
+            self.positive("the number of partial sums of squares", norm.partials)?;
+            self.finite("epsilon", norm.epsilon)?;
+        }
+        if let Epilogue::AddSquares(squares) = project.epilogue {
+            let groups = project.outputs.div_ceil(group_outputs(project));
+            self.holds(
+                "the number of partial sums of squares",
+                squares.partials,
+                squares.partials >= groups,
+                || format!("at least the number of threadgroups, which is {groups}"),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn few(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.simdgroups(project)?;
+        self.positive("tile_rows", knobs.tile_rows)?;
+        let finished = knobs.rows_per_simdgroup.saturating_mul(knobs.tile_rows);
+        self.holds("the number of results of a simdgroup", finished, finished <= 32, || {
+            "at most 32, one a lane; lower rows_per_simdgroup or tile_rows".to_owned()
+        })
+    }
+
+    fn many(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        for (what, value) in [("tile_rows", knobs.tile_rows), ("tile_outputs", knobs.tile_outputs)] {
+            self.positive(what, value)?;
+            self.holds(what, value, value.is_multiple_of(16), || {
+                "a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
+            })?;
+        }
+        let bytes = 4 * tile_floats(knobs.tile_rows, knobs.tile_outputs);
+        self.holds(
+            "the threadgroup memory of tile_rows and tile_outputs",
+            bytes,
+            bytes <= DEFAULT_MEMORY,
+            || format!("at most {DEFAULT_MEMORY} bytes; take a smaller tile"),
+        )
+    }
+
+    fn simdgroups(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.positive("rows_per_simdgroup", knobs.rows_per_simdgroup)?;
+        self.positive("simdgroups", knobs.simdgroups)?;
+        self.holds("simdgroups", knobs.simdgroups, knobs.simdgroups <= 32, || "at most 32".to_owned())?;
+        if matches!(project.epilogue, Epilogue::Gate(_)) {
+            let rows = knobs.rows_per_simdgroup;
+            self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
+                "even, as a simdgroup finishes pairs of gate and up".to_owned()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn split(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.positive("split", knobs.split)?;
+        self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
+            format!("a divisor of simdgroups, which are {}", knobs.simdgroups)
+        })
+    }
+}
