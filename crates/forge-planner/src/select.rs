@@ -8,8 +8,8 @@ use crate::plan::{
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
 use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, WeightId};
-use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
+use forge_kernels::{Family, Spec};
 use std::collections::BTreeMap;
 
 /// A plan whose scratch has no offsets and whose steps do not wait yet.
@@ -242,9 +242,10 @@ impl<'a> Select<'a> {
         &self,
         rows: spec::Rows,
         (format, outputs, inputs): (Format, usize, usize),
-        _ending: Ending,
+        ending: Ending,
     ) -> Knobs {
-        Knobs::default_for(rows, format, outputs, inputs)
+        let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
+        Knobs::for_chip(Family::Apple9, 20, rows, format, outputs, inputs, leaves)
     }
 
     /// The formats of an application's matrices.

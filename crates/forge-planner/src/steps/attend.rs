@@ -146,7 +146,7 @@ impl Select<'_> {
             ("partials", Operand::Scratch(partials)),
             ("heads", Operand::Scratch(heads)),
         ]);
-        draft.step(&operation.name, &formula(attend, query_heads / key_heads, window), function, &arguments);
+        draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
         let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         let function = self.function("attend_join", general, &[(&regimes[..1], join)]);
