@@ -18,7 +18,14 @@ impl Knobs {
     /// - Many rows: 32 by 64 fills 13.5 KiB of threadgroup memory, and each simdgroup's 8 accumulators are enough
     ///   products in flight to hide the matrix unit's latency.
     pub fn default_for(rows: Rows, format: Format, outputs: usize, inputs: usize) -> Knobs {
-        let tiles = Knobs { rows_per_simdgroup: 1, simdgroups: 2, split: 1, tile_rows: 1, tile_outputs: 1 };
+        let tiles = Knobs {
+            rows_per_simdgroup: 1,
+            simdgroups: 2,
+            split: 1,
+            packets: 1,
+            tile_rows: 1,
+            tile_outputs: 1,
+        };
         match rows {
             Rows::One => {
                 let rows_per_simdgroup = if outputs / 4 >= ENOUGH_SIMDGROUPS { 4 } else { 2 };

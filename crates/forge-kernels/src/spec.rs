@@ -20,7 +20,11 @@ pub enum Spec {
     RmsNorm(RmsNorm),
     /// y = W x for one row or a few or many, with a bias before and an epilogue after.
     Project(Project),
-    /// Rotate queries and keys, append keys and values to the cache.
+    /// Every head of each row turned by the row's position.
+    Rotate(Rotate),
+    /// Keys and values to the cache.
+    Append(Append),
+    /// Norm and rotate queries and keys, append keys and values to the cache.
     RotateAppend(RotateAppend),
     /// Attention of few rows, split over the cache.
     AttendSplit(AttendSplit),
@@ -28,11 +32,15 @@ pub enum Spec {
     AttendJoin(AttendJoin),
     /// Attention of many rows with an online softmax.
     AttendTiled(AttendTiled),
+    /// One function of one or two vectors, element by element.
+    Elementwise(Elementwise),
     /// The id of the largest logit of each row.
     Argmax(Argmax),
+    /// The best of the candidates that [`Epilogue::Best`] left.
+    ArgmaxJoin(ArgmaxJoin),
 }
 
-/// See [`Spec::Embed`]. Scalars: rows. Buffers: table planes, ids, stream. Grid: rows.
+/// See [`Spec::Embed`]. Scalars: rows. Buffers: table planes, ids, \[gain,\] stream\[, gained\]\[, squares\]. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Embed {
     /// Of the table.
@@ -41,15 +49,34 @@ pub struct Embed {
     pub vocabulary: usize,
     /// Columns of the table.
     pub width: usize,
+    /// What a deferred norm of the rows needs, if one follows. Its first partial sum is the row's whole, the others 0.
+    pub squares: Option<Squares>,
 }
 
-/// See [`Spec::RmsNorm`]. Scalars: rows. Buffers: x, gain, \[wanted,\] y. Grid: rows.
+/// What the producer of a row leaves for the deferred norm that reads it. Made for one row.
+///
+/// A norm is `gain · x / rms(x)`. The division is by one number for the whole row, and `W (gain · x / rms) =
+/// (W (gain · x)) / rms`: whoever writes x writes `gained = gain · x` too, with the sum of squares of its share of x, and
+/// the projection that reads `gained` divides its results at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Squares {
+    /// Partial sums of squares in `squares`: `[partials]`. All are written, those that no threadgroup has as 0.
+    pub partials: usize,
+    /// Whether `gained` is written. Where gains are folded into weights the reader takes x itself.
+    pub gain: bool,
+}
+
+/// See [`Spec::RmsNorm`]. Scalars: rows. Buffers: x, \[gain,\] \[wanted,\] y. Grid: parts, rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RmsNorm {
-    /// Of a row.
+    /// Of a part.
     pub width: usize,
+    /// Equal parts of a row, each normed by itself with the same gain: 1, or the heads of a norm of heads.
+    pub parts: usize,
     /// Added to the mean of squares.
     pub epsilon: f32,
+    /// Whether the result is multiplied by a gain (f32, `[width]`).
+    pub gain: bool,
     /// Whether row i of y is the norm of row `wanted[i]` of x.
     pub gather: bool,
 }
@@ -76,9 +103,38 @@ pub enum Epilogue {
     Add,
     /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
     Gate(Activation),
+    /// `y[o] += v`, and what a deferred norm of y needs. For [`Rows::One`].
+    AddSquares(Squares),
+    /// `y[o] = v`, and the best of each threadgroup's outputs in `candidates`: `[threadgroups, 2]`, a key that orders as
+    /// the number does and the lowest output that has it. For [`Rows::One`].
+    Best,
 }
 
-/// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, y. Grid: by knobs; see the kernel's own.
+/// The norm of a projection's input, deferred: x is already multiplied by the gain, and v is divided by
+/// `sqrt(sum(squares) / inputs + epsilon)` before the bias is added. For [`Rows::One`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DeferredNorm {
+    /// Numbers in `squares`.
+    pub partials: usize,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+/// What the products of a tile are computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operand {
+    /// Singles: exact for any format and any x.
+    F32,
+    /// Halves: half the threadgroup memory. For x that no model lets grow beyond a half's range.
+    F16,
+}
+
+/// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[squares,\] y\[, gain, gained, squares_out\]
+/// \[, candidates\]. Grid: by knobs; see the kernel's own.
+///
+/// v is W x, then deferred norm, then bias, then softcap, then the epilogue. `gain` and `gained` are there if
+/// [`Squares::gain`] says so. A deferred norm reads `squares`; an epilogue that leaves some writes `squares_out`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Project {
     /// Rows of x it is made for.
@@ -89,10 +145,16 @@ pub struct Project {
     pub outputs: usize,
     /// Columns of the weight, and the width of x.
     pub inputs: usize,
+    /// The deferred norm of x, if there is one.
+    pub norm: Option<DeferredNorm>,
     /// Whether a bias (f32, `[outputs]`) is added.
     pub bias: bool,
+    /// c, where v becomes c · tanh(v / c).
+    pub softcap: Option<f32>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
+    /// What the products of a tile are computed from (few, many).
+    pub operand: Operand,
     /// How the work is laid over threads.
     pub knobs: Knobs,
 }
@@ -104,19 +166,54 @@ pub struct Knobs {
     pub rows_per_simdgroup: usize,
     /// Simdgroups of a threadgroup (one, few).
     pub simdgroups: usize,
-    /// Simdgroups that share a weight row, each a part of its columns (one).
+    /// Simdgroups, or quartets of them (many), that share outputs, each a part of the columns.
     pub split: usize,
-    /// Rows of x that a threadgroup computes at once (few; many).
+    /// Packets of 16 bytes that a lane loads of each row before it computes (one): 1 or 2.
+    pub packets: usize,
+    /// Rows of x that a threadgroup computes at once (many).
     pub tile_rows: usize,
     /// Outputs of a tile (many).
     pub tile_outputs: usize,
 }
 
-/// See [`Spec::RotateAppend`]. Scalars: rows, context. Buffers: qkv, slots, positions, q, keys, values.
-/// Grid: as many as 128 threads each need for half the channels of a row; rows.
+/// See [`Spec::Rotate`]. Scalars: rows. Buffers: x, positions, y. Grid: by 128 threads a row; rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rotate {
+    /// Heads of a row.
+    pub heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Of every head.
+    pub rotation: Rotation,
+    /// `rotation.pairing`, where the template can branch on it.
+    pub pairing: Pairing,
+}
+
+/// See [`Spec::Append`]. Scalars: rows, context. Buffers: key, value, slots, positions, keys, values. Grid: by 128
+/// threads a row; rows. `key` and `value` are `[row, head, width]`; see [`RotateAppend`] for the cache.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Append {
+    /// Key and value heads.
+    pub key_heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Of keys and values in the cache.
+    pub cache: Format,
+}
+
+/// The norm of every query head and every key head, before it is rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct HeadNorm {
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+/// See [`Spec::RotateAppend`]. Scalars: rows, context. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
+/// values. Grid: threadgroups that a row needs; rows.
 ///
 /// A row of qkv is query heads, then key heads, then value heads. `keys` and `values` are
-/// `[slot, head, context, width]` of one layer; the row's key and value go to its slot and position.
+/// `[slot, head, context, width]` of one layer; the row's key and value go to its slot and position. Gains are
+/// `[width]`, and there if there is a norm of heads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RotateAppend {
     /// Query heads.
@@ -128,15 +225,34 @@ pub struct RotateAppend {
     /// Of keys and values in the cache.
     pub cache: Format,
     /// Of queries and keys.
+    pub norm: Option<HeadNorm>,
+    /// Of queries and keys.
     pub rotation: Rotation,
     /// `rotation.pairing`, where the template can branch on it.
     pub pairing: Pairing,
 }
 
-/// See [`Spec::AttendSplit`]. Scalars: rows, context, splits. Buffers: q, keys, values, slots, positions, partials, heads.
+/// Attention's own preparation of its row: what [`Spec::RotateAppend`] does, as the first thing that [`Spec::AttendSplit`]
+/// does. Right where no two rows of a pass are of one slot; used for one row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prologue {
+    /// Of queries and keys.
+    pub norm: Option<HeadNorm>,
+    /// Of queries and keys.
+    pub rotation: Rotation,
+    /// `rotation.pairing`, where the template can branch on it.
+    pub pairing: Pairing,
+}
+
+/// See [`Spec::AttendSplit`]. Scalars: rows, context, splits. Buffers: q, keys, values, \[sinks,\] slots, positions,
+/// partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written.
 /// Grid: splits, key heads, rows.
 ///
-/// Split s of a row attends to the s-th of `splits` even shares of positions `0..=position`. With one split it writes
+/// A row attends to the positions `first..=position`, where first is 0 or, with a window, `position + 1 - window` if
+/// that is more. Scores are scale · q·k, then capped. A sink is one more score of its head (f32, `[query heads]`)
+/// that has no value: it counts in split 0's maximum and sum of weights.
+///
+/// Split s of a row attends to the s-th of `splits` even shares of those positions. With one split it writes
 /// `heads` (`[row, query head, width]`), else `partials`: `[row, query head, split, width + 2]`, of which the first
 /// `width` are sums weighted by exp(score - maximum), then the maximum, then the sum of weights. A share may be empty:
 /// its sums are 0 and its maximum -1e38.
@@ -152,6 +268,14 @@ pub struct AttendSplit {
     pub cache: Format,
     /// Multiplies q·k.
     pub scale: f32,
+    /// Positions that a row sees, itself included; `None`: all so far.
+    pub window: Option<usize>,
+    /// c, where a score s becomes c · tanh(s / c).
+    pub softcap: Option<f32>,
+    /// Whether heads have sinks.
+    pub sinks: bool,
+    /// What prepares the row, if that is left to this kernel.
+    pub prologue: Option<Prologue>,
 }
 
 /// See [`Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, heads. Grid: query heads, rows.
@@ -163,7 +287,7 @@ pub struct AttendJoin {
     pub width: usize,
 }
 
-/// See [`Spec::AttendTiled`]. Scalars: rows, context. Buffers: q, keys, values, slots, positions, heads.
+/// See [`Spec::AttendTiled`]. Scalars: rows, context. Buffers: q, keys, values, \[sinks,\] slots, positions, heads.
 /// Grid: tiles of 8 rows, query heads.
 ///
 /// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot.
@@ -179,6 +303,35 @@ pub struct AttendTiled {
     pub cache: Format,
     /// Multiplies q·k.
     pub scale: f32,
+    /// As in [`AttendSplit`].
+    pub window: Option<usize>,
+    /// As in [`AttendSplit`].
+    pub softcap: Option<f32>,
+    /// As in [`AttendSplit`].
+    pub sinks: bool,
+}
+
+/// See [`Spec::Elementwise`]. Scalars: rows. Buffers: a, \[b,\] y. Grid: by 256 threads over all numbers of a row; rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Elementwise {
+    /// Which function.
+    pub function: Function,
+    /// Numbers a row.
+    pub width: usize,
+}
+
+/// A function of one or two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Function {
+    /// `y = activation(a)`
+    Activate(Activation),
+    /// `y = c · tanh(a / c)`
+    Softcap(f32),
+    /// `y = a · b`
+    Multiply,
+    /// `y = a + b`
+    Add,
 }
 
 /// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Of equals the lowest id wins; what is not a
@@ -187,4 +340,12 @@ pub struct AttendTiled {
 pub struct Argmax {
     /// Logits a row.
     pub vocabulary: usize,
+}
+
+/// See [`Spec::ArgmaxJoin`]. Scalars: rows. Buffers: candidates, ids. Grid: rows. Of equal keys the lowest id wins; key 0 is
+/// no number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ArgmaxJoin {
+    /// Candidates a row.
+    pub candidates: usize,
 }

@@ -14,7 +14,7 @@ fn refusal(name: &str, spec: Spec) -> String {
 }
 
 fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, scale: f32) -> Spec {
-    Spec::AttendSplit(AttendSplit { query_heads, key_heads, width, cache, scale })
+    Spec::AttendSplit(AttendSplit { scale, ..common::split(query_heads, key_heads, width, cache) })
 }
 
 /// A projection of 64 by 64 with other knobs.
@@ -38,9 +38,15 @@ fn refusals() {
         refusal("half", Spec::Argmax(Argmax { vocabulary: 5 })),
         refusal("a", Spec::Argmax(Argmax { vocabulary: 0 })),
         refusal("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
-        refusal("a", Spec::Embed(Embed { format: Format::F16, vocabulary: 1 << 30, width: 4096 })),
-        refusal("a", Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0 })),
-        refusal("a", Spec::RmsNorm(RmsNorm { width: 8, epsilon: f32::NAN, gather: false })),
+        refusal(
+            "a",
+            Spec::Embed(Embed { format: Format::F16, vocabulary: 1 << 30, width: 4096, squares: None }),
+        ),
+        refusal("a", Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0, squares: None })),
+        refusal(
+            "a",
+            Spec::RmsNorm(RmsNorm { width: 8, parts: 1, epsilon: f32::NAN, gain: true, gather: false }),
+        ),
         refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8 })),
         refusal("a", attend(4, 2, 7, Format::F16, 1.0)),
         refusal("a", attend(4, 2, 512, Format::F16, 1.0)),

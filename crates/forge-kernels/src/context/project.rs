@@ -67,7 +67,7 @@ impl<'a> ProjectContext<'a> {
             bound,
             activation: match spec.epilogue {
                 Epilogue::Gate(forge_ir::Activation::Silu) => Some("silu"),
-                Epilogue::Store | Epilogue::Add => None,
+                _ => None,
             },
             assign: if spec.epilogue == Epilogue::Add { "+=" } else { "=" },
             rows_per_simdgroup: knobs.rows_per_simdgroup,

@@ -4,10 +4,16 @@
 
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::Spec;
+use forge_kernels::prologue_fits;
 use forge_kernels::spec::{
-    Argmax, AttendJoin, AttendSplit, AttendTiled, Embed, Epilogue, Knobs, Project, RmsNorm, RotateAppend,
-    Rows,
+    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, Elementwise, Embed, Epilogue, Function, HeadNorm,
+    Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
 };
+
+/// Formats that projections and embeddings have templates for.
+pub(crate) fn formats() -> impl Iterator<Item = Format> {
+    Format::ALL.into_iter().filter(|format| !matches!(format, Format::Affine(_)))
+}
 
 /// A projection with the knobs that nobody chose.
 pub(crate) fn project(
@@ -18,13 +24,24 @@ pub(crate) fn project(
     epilogue: Epilogue,
 ) -> Project {
     let knobs = Knobs::default_for(rows, format, outputs, inputs);
-    Project { rows, format, outputs, inputs, bias: false, epilogue, knobs }
+    Project {
+        rows,
+        format,
+        outputs,
+        inputs,
+        norm: None,
+        bias: false,
+        softcap: None,
+        epilogue,
+        operand: Operand::F32,
+        knobs,
+    }
 }
 
 /// Projections of every kind; some share rows between simdgroups.
 pub(crate) fn projections() -> Vec<Spec> {
     let mut specs = Vec::new();
-    for format in Format::ALL {
+    for format in formats() {
         for rows in [Rows::One, Rows::Few, Rows::Many] {
             for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Activation::Silu)] {
                 for (outputs, inputs, bias) in
@@ -46,29 +63,92 @@ pub(crate) fn projections() -> Vec<Spec> {
     specs
 }
 
-/// Rotation, and attention in each of its kernels, for every width and size of group.
+/// Attention of few rows, plain.
+pub(crate) fn split(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendSplit {
+    let scale = 1.0 / (width as f32).sqrt();
+    AttendSplit {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+        prologue: None,
+    }
+}
+
+/// Attention of many rows, plain.
+pub(crate) fn tiled(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendTiled {
+    let AttendSplit { scale, .. } = split(query_heads, key_heads, width, cache);
+    AttendTiled { query_heads, key_heads, width, cache, scale, window: None, softcap: None, sinks: false }
+}
+
+/// What `rotate_append` would do, done by attention.
+pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
+    Prologue { norm: rotate.norm, rotation: rotate.rotation.clone(), pairing: rotate.pairing }
+}
+
+/// Rotation, and attention in each of its kernels, for every width and size of group; each with one of the things that
+/// few models have, and once with all of them.
 pub(crate) fn attentions() -> Vec<Spec> {
+    let norm = Some(HeadNorm { epsilon: 1e-6 });
     let mut specs = Vec::new();
     for width in [6, 16, 20, 30, 64, 80, 120, 128, 250, 256] {
-        for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (6, 1), (9, 1), (32, 1), (14, 2)] {
+        for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
             for cache in [Format::F16, Format::F32] {
-                let scale = 1.0 / (width as f32).sqrt();
-                specs.push(Spec::RotateAppend(rotate(
-                    query_heads,
-                    key_heads,
-                    width,
-                    cache,
-                    width / 2,
-                    Pairing::Half,
-                )));
-                specs.push(Spec::AttendSplit(AttendSplit { query_heads, key_heads, width, cache, scale }));
-                specs.push(Spec::AttendTiled(AttendTiled { query_heads, key_heads, width, cache, scale }));
+                let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
+                let split = split(query_heads, key_heads, width, cache);
+                let tiled = tiled(query_heads, key_heads, width, cache);
+                specs.push(Spec::AttendSplit(AttendSplit { window: Some(40), ..split.clone() }));
+                specs.push(Spec::AttendSplit(AttendSplit { softcap: Some(50.0), ..split.clone() }));
+                specs.push(Spec::AttendSplit(AttendSplit { sinks: true, ..split.clone() }));
+                if prologue_fits(query_heads, key_heads, width) {
+                    let whole = Some(prologue(&plain));
+                    let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
+                    let part = Some(prologue(&RotateAppend { norm, ..part }));
+                    specs.push(Spec::AttendSplit(AttendSplit { prologue: whole, ..split.clone() }));
+                    specs.push(Spec::AttendSplit(AttendSplit {
+                        window: Some(40),
+                        softcap: Some(50.0),
+                        sinks: true,
+                        prologue: part,
+                        ..split.clone()
+                    }));
+                }
+                specs.push(Spec::AttendTiled(AttendTiled {
+                    window: Some(40),
+                    softcap: Some(50.0),
+                    sinks: true,
+                    ..tiled.clone()
+                }));
+                specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
+                specs.push(Spec::RotateAppend(plain));
+                specs.push(Spec::AttendSplit(split));
+                specs.push(Spec::AttendTiled(tiled));
             }
+        }
+        for (heads, cache) in [(1, Format::F16), (7, Format::F32), (32, Format::F16)] {
+            for pairing in [Pairing::Half, Pairing::Interleaved] {
+                for pairs in [width / 2, width / 2 - 1] {
+                    let RotateAppend { rotation, .. } = rotate(1, 1, width, cache, pairs, pairing);
+                    specs.push(Spec::Rotate(Rotate { heads, width, rotation, pairing }));
+                }
+            }
+            specs.push(Spec::Append(Append { key_heads: heads, width, cache }));
         }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width }));
     }
-    specs.push(Spec::RotateAppend(rotate(4, 2, 64, Format::F16, 10, Pairing::Half)));
-    specs.push(Spec::RotateAppend(rotate(4, 2, 64, Format::F16, 32, Pairing::Interleaved)));
+    for pairs in [10, 32] {
+        for pairing in [Pairing::Half, Pairing::Interleaved] {
+            let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
+            let prologue = Some(prologue(&plain));
+            specs.push(Spec::AttendSplit(AttendSplit { prologue, ..split(4, 2, 64, Format::F16) }));
+            specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
+            specs.push(Spec::RotateAppend(plain));
+        }
+    }
     specs
 }
 
@@ -84,20 +164,27 @@ pub(crate) fn rotate(
     let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
     let rotation = Rotation { frequencies, pairing, magnitude };
-    RotateAppend { query_heads, key_heads, width, cache, rotation, pairing }
+    RotateAppend { query_heads, key_heads, width, cache, norm: None, rotation, pairing }
 }
 
-/// Embedding, norm and argmax.
+/// Embedding, norms, functions element by element, and argmax.
 pub(crate) fn others() -> Vec<Spec> {
     let mut specs = Vec::new();
-    for format in Format::ALL {
+    for format in formats() {
         for width in [64, 56, 30] {
-            specs.push(Spec::Embed(Embed { format, vocabulary: 512, width }));
+            specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, squares: None }));
         }
     }
     for width in [64, 56, 30, 4096] {
-        for gather in [false, true] {
-            specs.push(Spec::RmsNorm(RmsNorm { width, epsilon: 1e-5, gather }));
+        for (parts, gather, gain) in
+            [(1, false, true), (1, true, true), (1, false, false), (6, false, true), (6, true, true)]
+        {
+            specs.push(Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather }));
+        }
+        for function in
+            [Function::Activate(Activation::Silu), Function::Softcap(30.0), Function::Multiply, Function::Add]
+        {
+            specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
     }
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));

@@ -9,10 +9,12 @@
 //! instructions; which one runs is found out when the device is made. All arithmetic is in f32, and weights are
 //! widened exactly.
 
+mod append;
 mod argmax;
 mod attend;
 mod call;
 mod device;
+mod elementwise;
 mod embed;
 mod formats;
 pub mod level;
@@ -21,7 +23,9 @@ mod neon;
 mod pool;
 mod project;
 mod rms_norm;
+mod rotate;
 mod rotate_append;
+mod rotation;
 mod scratch;
 mod simd;
 mod stored;
@@ -32,14 +36,18 @@ mod x86;
 // Which of these a program names depends on its kernels.
 #[allow(unused_imports)]
 pub use self::{
+    append::{Append, append},
     argmax::{Argmax, argmax},
-    attend::{Attend, AttendJoin, attend, attend_join},
+    attend::{Attend, AttendJoin, Prologue, attend, attend_join},
     call::{Call, Output},
     device::CpuDevice,
+    elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
     project::{Activation, Epilogue, Project, project},
     rms_norm::{RmsNorm, rms_norm},
-    rotate_append::{Pairing, RotateAppend, Rotation, rotate_append},
+    rotate::{Rotate, rotate},
+    rotate_append::{RotateAppend, rotate_append},
+    rotation::{HeadNorm, Pairing, Rotation},
     stored::Stored,
 };
