@@ -14,17 +14,7 @@ fn refusal(name: &str, spec: Spec) -> String {
 }
 
 fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, scale: f32) -> Spec {
-    Spec::AttendSplit(AttendSplit {
-        query_heads,
-        key_heads,
-        width,
-        cache,
-        scale,
-        window: None,
-        softcap: None,
-        sinks: false,
-        prologue: None,
-    })
+    Spec::AttendSplit(AttendSplit { scale, ..common::split(query_heads, key_heads, width, cache) })
 }
 
 /// A projection of 64 by 64 with other knobs.
