@@ -259,7 +259,6 @@ impl Writer {
                 Epilogue::Store | Epilogue::Best => Content::Unwritten(rows * it.outputs * 4),
                 Epilogue::Add | Epilogue::AddSquares(_) => self.floats(rows * it.outputs),
                 Epilogue::Gate(_) => Content::Unwritten(rows * it.outputs / 2 * 4),
-                _ => self.floats(rows * it.outputs),
             },
             (Spec::Project(it), "squares") => {
                 let partials = it.norm.map_or(0, |norm| norm.partials);
@@ -276,7 +275,6 @@ impl Writer {
                 Content::Unwritten(it.outputs.div_ceil(each) * 8)
             }
             (Spec::Project(it), _) => self.plane(it.format, &plane, it.outputs, it.inputs),
-            (Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_), _) => unimplemented!(),
             (Spec::RotateAppend(it), "qkv") => {
                 self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
             }
