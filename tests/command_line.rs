@@ -133,7 +133,7 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
     let llama = model("llama").display().to_string();
     let output = forge_with(&["compile", &llama, "-o", &out, "--json", "--quant", "q8_0"]);
     let summary: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON");
-    assert_eq!(summary["decode"]["dispatches_per_layer"], json!([8, 8]));
+    assert_eq!(summary["decode"]["dispatches_per_layer"], json!([5, 5]));
     let file =
         std::fs::metadata(folder.path().join("out/weights.safetensors")).expect("it was written").len();
     let weights = summary["memory"]["weights_bytes"].as_u64().expect("a number");

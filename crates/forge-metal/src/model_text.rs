@@ -277,13 +277,12 @@ fn pass_text(plan: &Plan, load: Load) -> PassText {
     let counts = plan.counts(Regime::of(load.rows as usize), false);
     let cost = pass_cost(plan, load, false);
     let bytes = cost.weight_bytes + cost.cache_bytes;
-    let per_layer: Vec<String> = counts.dispatches_per_layer.iter().map(usize::to_string).collect();
-    let per_layer = match per_layer.first() {
-        Some(first) if per_layer.iter().all(|other| other == first) => format!("[{first}; LAYERS]"),
-        _ => format!("[{}]", per_layer.join(", ")),
-    };
+    let split = plan.counts(Regime::of(load.rows as usize), true);
+    let both = counts.dispatches_per_layer.iter().zip(&split.dispatches_per_layer);
+    let more: Vec<usize> = both.map(|(plain, split)| split - plain).collect();
+    let (per_layer, more) = (of_layers(&counts.dispatches_per_layer), of_layers(&more));
     let cost_text = format!(
-        "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            dispatches_per_layer: &{per_layer},\n        }}",
+        "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            dispatches_per_layer: &{per_layer},\n            more_when_split: &{more},\n        }}",
         counts.dispatches,
         counts.barriers,
         names::number(bytes)
@@ -293,6 +292,14 @@ fn pass_text(plan: &Plan, load: Load) -> PassText {
         barriers: counts.barriers,
         bytes_text: names::size(cost.weight_bytes),
         cost: cost_text,
+    }
+}
+
+/// A number for each layer as an array.
+fn of_layers(counts: &[usize]) -> String {
+    match counts {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("[{first}; LAYERS]"),
+        _ => format!("{counts:?}"),
     }
 }
 

@@ -107,6 +107,8 @@ pub struct Cost {
     pub bytes_read: u64,
     /// Dispatches of each layer.
     pub dispatches_per_layer: &'static [u32],
+    /// More dispatches of each layer where the cache is split.
+    pub more_when_split: &'static [u32],
 }
 
 /// Sizes of a model's buffers, and the spans through which the host and the model talk.

@@ -205,6 +205,8 @@ impl Select<'_> {
         let to = match (flows_out, draft.place) {
             (true, Place::Epilogue) => self.scratch("logits", width, rows),
             (true, _) => self.stream,
+            // A sum on the way to the next stream, which must not be mistaken for it.
+            (false, _) if name == "stream" => self.scratch("sum", width, rows),
             (false, _) => self.scratch(name, width, rows),
         };
         let reads_it = operation.inputs.iter().any(|value| draft.buffers.get(value) == Some(&to));
