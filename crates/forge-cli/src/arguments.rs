@@ -72,7 +72,8 @@ pub(crate) enum Command {
 pub(crate) struct CompileArguments {
     /// A checkpoint's directory, or the name of a hub repository that is in the local hub cache.
     pub(crate) model: String,
-    /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0.
+    /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0, affine8 or affine4 (groups of 64; affine8_32,
+    /// affine8_128, affine4_32 and affine4_128 for others).
     #[arg(long, default_value = "keep", value_name = "FORMAT")]
     pub(crate) quant: String,
     /// Number format of cached keys and values: f32, f16 [default: f32 if every matrix is f32, else f16].
