@@ -7,7 +7,7 @@ use crate::{kernels_text, names};
 use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_planner::{
-    Condition, FEW, Load, MAX_SHARES, Plan, Regime, SPLIT_POSITIONS, Schedule, Section, Step, pass_cost,
+    Condition, FEW, Load, MAX_SHARES, Plan, SPLIT_POSITIONS, Schedule, Section, Step, pass_cost,
 };
 use serde::Serialize;
 
@@ -152,8 +152,8 @@ impl Context {
                 bytes: names::number(plan.arena_bytes as u64),
                 text: format!("{} for {} rows", names::size(plan.arena_bytes as u64), plan.chunk),
             },
-            decode: pass_text(plan, Load { rows: 1, wanted: 1, length: 1 }),
-            prefill: pass_text(plan, Load { rows: plan.chunk as u64, wanted: 1, length: plan.chunk as u64 }),
+            decode: pass_text(plan, Load::decode(1)),
+            prefill: pass_text(plan, Load::prefill(plan.chunk as u64)),
             formats: formats(plan),
             memory: MemoryText {
                 weights: names::size(plan.weight_bytes()),
@@ -274,10 +274,9 @@ fn formats(plan: &Plan) -> String {
 }
 
 fn pass_text(plan: &Plan, load: Load) -> PassText {
-    let counts = plan.counts(Regime::of(load.rows as usize), false);
-    let cost = pass_cost(plan, load, false);
-    let bytes = cost.weight_bytes + cost.cache_bytes;
-    let split = plan.counts(Regime::of(load.rows as usize), true);
+    let counts = plan.counts(load);
+    let cost = pass_cost(plan, load);
+    let split = plan.counts(Load { splits: 2, ..load });
     let both = counts.dispatches_per_layer.iter().zip(&split.dispatches_per_layer);
     let more: Vec<usize> = both.map(|(plain, split)| split - plain).collect();
     let (per_layer, more) = (of_layers(&counts.dispatches_per_layer), of_layers(&more));
@@ -285,12 +284,12 @@ fn pass_text(plan: &Plan, load: Load) -> PassText {
         "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            dispatches_per_layer: &{per_layer},\n            more_when_split: &{more},\n        }}",
         counts.dispatches,
         counts.barriers,
-        names::number(bytes)
+        names::number(cost.read())
     );
     PassText {
         dispatches: counts.dispatches,
         barriers: counts.barriers,
-        bytes_text: names::size(cost.weight_bytes),
+        bytes_text: names::size(cost.weights_read),
         cost: cost_text,
     }
 }

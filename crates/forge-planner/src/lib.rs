@@ -17,6 +17,8 @@
 //! 5. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
 //! 6. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
+//! `chips` lists Apple's chips, and `predict` says how long a pass would take on one.
+//!
 //! # What a plan promises
 //!
 //! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. Both schedules use
@@ -24,23 +26,29 @@
 
 mod arena;
 mod binding;
+mod chips;
 mod cost;
 mod fused;
 mod hazards;
 mod options;
 mod plan;
+mod predict;
+mod predict_text;
 mod print;
 mod rules;
 mod section;
 mod select;
 mod steps;
 
+pub use chips::{Chip, Family};
 pub use cost::{Cost, Load, pass_cost, step_cost};
 pub use options::{Options, Quant};
 pub use plan::{
     Application, Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, Life, MAX_SHARES,
     Operand, Plan, Regime, SPLIT_POSITIONS, Schedule, Scratch, Section, Span, State, Step, Variant,
 };
+pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
+pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
 pub use print::signature;
 pub use rules::Fusion;
 

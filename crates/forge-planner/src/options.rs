@@ -1,5 +1,6 @@
 //! What the user asked of the compiler, as far as plans are concerned.
 
+use crate::chips::Chip;
 use crate::rules::Fusion;
 use forge_ir::{Format, Graph};
 use serde::Serialize;
@@ -46,6 +47,8 @@ pub struct Options {
     pub chunk: usize,
     /// Fusions that are left out.
     pub disabled: BTreeSet<Fusion>,
+    /// The chip that the program is for; `None`: any.
+    pub chip: Option<&'static Chip>,
 }
 
 impl Default for Options {
@@ -57,6 +60,7 @@ impl Default for Options {
             slots: 1,
             chunk: 256,
             disabled: BTreeSet::new(),
+            chip: None,
         }
     }
 }

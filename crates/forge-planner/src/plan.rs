@@ -363,36 +363,12 @@ pub struct Counts {
 }
 
 impl Plan {
-    /// What a pass in this regime submits, head included.
-    pub fn counts(&self, regime: Regime, split: bool) -> Counts {
-        let mut counts = Counts::default();
-        for (index, application) in self.applications.iter().enumerate() {
-            let steps = self.sections[application.section].steps(regime.schedule()).iter();
-            let run: Vec<&Step> = steps.filter(|step| self.runs(step, regime, split)).collect();
-            counts.dispatches += run.len();
-            counts.barriers += run.iter().filter(|step| step.waits).count();
-            if index > 0 && index + 1 < self.applications.len() {
-                counts.dispatches_per_layer.push(run.len());
-            }
-        }
-        counts
-    }
-
     /// Whether any kernel of a function writes a parameter.
     pub(crate) fn writes(&self, function: usize, parameter: &str) -> bool {
         let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
         kernels
             .flat_map(|kernel| &kernel.decl.buffers)
             .any(|buffer| buffer.name == parameter && buffer.written)
-    }
-
-    /// Whether a step runs in this regime.
-    pub fn runs(&self, step: &Step, regime: Regime, split: bool) -> bool {
-        let wanted = match step.condition {
-            Condition::Always => true,
-            Condition::Split => split,
-        };
-        wanted && self.functions[step.function].kernel(regime).is_some()
     }
 
     /// Bytes of keys and values for one position of one slot.

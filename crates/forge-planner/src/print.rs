@@ -1,12 +1,19 @@
 //! The plan as text: stable, for people and for snapshots.
 
 use crate::cost::{Load, pass_cost, step_cost};
-use crate::plan::{Condition, FieldKind, Operand, Plan, Regime, Schedule, Section, Step};
+use crate::plan::{Condition, FieldKind, Operand, Plan, Schedule, Section, Step};
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
 
-/// The pass of one row whose cost is printed.
-const DECODE: Load = Load { rows: 1, wanted: 1, length: 1024 };
+impl Plan {
+    /// The passes whose costs are printed: a token in a conversation of some length, and a part of a prompt.
+    fn printed(&self, schedule: Schedule) -> Load {
+        match schedule {
+            Schedule::Decode => Load::decode(self.context.min(1024) as u64),
+            Schedule::Batch => Load::prefill(self.context.min(self.chunk) as u64),
+        }
+    }
+}
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -21,12 +28,8 @@ impl Display for Plan {
         writeln!(f, "  weights {} bytes: {}", self.weight_bytes(), formats.collect::<Vec<_>>().join(", "))?;
         writeln!(f, "  cache {} bytes a position of a slot", self.cache_bytes_per_position())?;
         writeln!(f, "  arena {} bytes (no arena could be below {})", self.arena_bytes, self.arena_floor)?;
-        self.print_pass(f, "decode", DECODE)?;
-        self.print_pass(
-            f,
-            "prefill",
-            Load { rows: self.chunk as u64, wanted: 1, length: self.chunk as u64 },
-        )?;
+        self.print_pass(f, "decode", self.printed(Schedule::Decode))?;
+        self.print_pass(f, "prefill", self.printed(Schedule::Batch))?;
         writeln!(f)?;
         for scratch in &self.scratch {
             let alive = scratch.lifetimes.iter().map(|life| {
@@ -61,9 +64,8 @@ impl Display for Plan {
 
 impl Plan {
     fn print_pass(&self, f: &mut Formatter<'_>, what: &str, load: Load) -> Result {
-        let regime = Regime::of(load.rows as usize);
-        let counts = self.counts(regime, false);
-        let cost = pass_cost(self, load, false);
+        let counts = self.counts(load);
+        let cost = pass_cost(self, load);
         writeln!(
             f,
             "  {what} of {} at {} positions: {} dispatches, {} barriers, {} bytes, {} operations",
@@ -147,12 +149,18 @@ impl Plan {
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }
-        let load = match schedule {
-            Schedule::Decode => DECODE,
-            Schedule::Batch => Load { rows: self.chunk as u64, wanted: 1, length: self.chunk as u64 },
-        };
+        let mut load = self.printed(schedule);
+        if step.condition == Condition::Split {
+            load.splits = 2;
+        }
         let cost = step_cost(self, section, step, load);
-        writeln!(f, "           {} bytes, {} operations", cost.bytes(), cost.operations)
+        writeln!(
+            f,
+            "           {} bytes read, {} written, {} operations",
+            cost.read(),
+            cost.written(),
+            cost.operations
+        )
     }
 }
 
@@ -164,7 +172,9 @@ impl Plan {
             |packed: &forge_ir::Packed| json!({"packed": packed, "bytes": crate::plan::packed_bytes(packed)});
         let costs = |section: &Section| {
             let steps = section.decode.iter();
-            steps.map(|step| step_cost(self, section, step, DECODE)).collect::<Vec<_>>()
+            steps
+                .map(|step| step_cost(self, section, step, self.printed(Schedule::Decode)))
+                .collect::<Vec<_>>()
         };
         json!({
             "model": self.model,
@@ -175,12 +185,12 @@ impl Plan {
             "cache_bytes_per_position": self.cache_bytes_per_position(),
             "weight_bytes": self.weight_bytes(),
             "arena": {"bytes": self.arena_bytes, "floor": self.arena_floor, "buffers": self.scratch},
-            "decode": self.counts(Regime::One, false),
+            "decode": self.counts(Load::decode(1)),
             "weights": self.weights.iter().map(weight).collect::<Vec<_>>(),
             "kernels": self.kernels.iter().map(kernel).collect::<Vec<_>>(),
             "functions": self.functions,
             "sections": self.sections,
-            "decode_cost_at_1024": self.sections.iter().map(costs).collect::<Vec<_>>(),
+            "decode_cost": self.sections.iter().map(costs).collect::<Vec<_>>(),
             "applications": self.applications,
         })
     }
