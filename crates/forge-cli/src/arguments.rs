@@ -45,7 +45,8 @@ pub(crate) enum Command {
     Inspect {
         #[command(flatten)]
         compile: CompileArguments,
-        /// Which stage.
+        /// Which stage. The plan with --chip: what each of its steps takes on that chip, predicted; --chip all: on every
+        /// chip, side by side.
         #[arg(long, value_enum, default_value_t = Stage::Graph)]
         stage: Stage,
         /// Print it as JSON.
@@ -85,6 +86,9 @@ pub(crate) struct CompileArguments {
     /// Conversations held at once unless the program is told otherwise.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) slots: u16,
+    /// Apple's chip that the program is for, m1 to m5-max: what is predicted is predicted for it [default: m4-max].
+    #[arg(long, value_name = "CHIP")]
+    pub(crate) chip: Option<String>,
     /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,
     /// merge_projections, rotate_append, residual, softcap, fold_gain, attention_prologue, deferred_norm, head_argmax,
     /// or all.
