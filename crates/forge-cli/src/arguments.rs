@@ -86,7 +86,7 @@ pub(crate) struct CompileArguments {
     /// Conversations held at once unless the program is told otherwise.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) slots: u16,
-    /// Apple's chip that the program is for, m1 to m5-max: what is predicted is predicted for it [default: m4-max].
+    /// Apple's chip that kernels are laid out for and predictions are made for, m1 to m5-max [default: m4-max].
     #[arg(long, value_name = "CHIP")]
     pub(crate) chip: Option<String>,
     /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,

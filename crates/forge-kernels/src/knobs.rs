@@ -1,12 +1,14 @@
 //! How a projection is laid over threads when nobody has measured, by chip and shape, each choice with its reason.
 
 use forge_ir::Format;
+use serde::Serialize;
 
 use crate::context::packet_columns;
 use crate::spec::{Knobs, Rows};
 
 /// A family of Apple's GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Family {
     /// M1.
     Apple7,
@@ -16,6 +18,18 @@ pub enum Family {
     Apple9,
     /// M5.
     Apple10,
+}
+
+impl Family {
+    /// The name that Apple's tables use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Family::Apple7 => "Apple7",
+            Family::Apple8 => "Apple8",
+            Family::Apple9 => "Apple9",
+            Family::Apple10 => "Apple10",
+        }
+    }
 }
 
 /// Simdgroups of a core that keep memory busy: with 4 rows each has 2 KiB under way.

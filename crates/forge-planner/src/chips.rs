@@ -16,34 +16,9 @@
 //! - Efficiency: the share of bandwidth that matrix-vector kernels reach. Published: 69 to 79% on M1 Max, 77 to 86% of
 //!   a measured peak that is itself 94% of the specification on M5 Max. One cautious figure for all.
 
+use forge_kernels::Family;
 use serde::Serialize;
 use strsim::levenshtein;
-
-/// A generation of GPUs, by the name of its Metal feature set. To be one type with the family that kernels are tuned for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Family {
-    /// M1.
-    Apple7,
-    /// M2.
-    Apple8,
-    /// M3 and M4.
-    Apple9,
-    /// M5.
-    Apple10,
-}
-
-impl Family {
-    /// The name that Apple's tables use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Family::Apple7 => "Apple7",
-            Family::Apple8 => "Apple8",
-            Family::Apple9 => "Apple9",
-            Family::Apple10 => "Apple10",
-        }
-    }
-}
 
 /// A chip. See the module's documentation for where its figures come from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

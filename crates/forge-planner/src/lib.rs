@@ -40,7 +40,7 @@ mod section;
 mod select;
 mod steps;
 
-pub use chips::{Chip, Family};
+pub use chips::Chip;
 pub use cost::{Cost, Load, pass_cost, step_cost};
 pub use options::{Options, Quant};
 pub use plan::{

@@ -47,7 +47,7 @@ pub struct Options {
     pub chunk: usize,
     /// Fusions that are left out.
     pub disabled: BTreeSet<Fusion>,
-    /// The chip that the program is for; `None`: any.
+    /// The chip that kernels are laid out for; `None`: a common one.
     pub chip: Option<&'static Chip>,
 }
 

@@ -1,5 +1,6 @@
 //! Fused operations become steps: kernels are chosen and rendered, weights packed, scratch buffers named.
 
+use crate::chips::Chip;
 use crate::fused::{Ending, Project, Value};
 use crate::options::Options;
 use crate::plan::{
@@ -9,7 +10,7 @@ use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
 use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, WeightId};
 use forge_kernels::spec::{self, Knobs};
-use forge_kernels::{Family, Spec};
+use forge_kernels::Spec;
 use std::collections::BTreeMap;
 
 /// A plan whose scratch has no offsets and whose steps do not wait yet.
@@ -245,7 +246,8 @@ impl<'a> Select<'a> {
         ending: Ending,
     ) -> Knobs {
         let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
-        Knobs::for_chip(Family::Apple9, 20, rows, format, outputs, inputs, leaves)
+        let chip = self.options.chip.unwrap_or_else(Chip::common);
+        Knobs::for_chip(chip.family, chip.cores as usize, rows, format, outputs, inputs, leaves)
     }
 
     /// The formats of an application's matrices.
