@@ -224,9 +224,10 @@ fn few_rows() {
     for format in formats() {
         let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
         all.extend([
-            Project { bias: true, ..few(18, 70, Epilogue::Store) },
-            Project { softcap: Some(0.5), ..few(22, 96, GATE) },
-            few(13, 130, Epilogue::Add),
+            Project { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
+            Project { knobs: knobs(16, 2, 2, 1), softcap: Some(0.5), ..few(22, 96, GATE) },
+            Project { knobs: knobs(8, 4, 2, 1), ..few(13, 130, Epilogue::Add) },
+            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 256, Epilogue::Store) },
         ]);
     }
     check(&all, &[2, 11]);

@@ -50,6 +50,14 @@ pub(super) struct ProjectContext<'a> {
     ragged: bool,
     /// Whether the results of a threadgroup come together before they are finished.
     gather: bool,
+    /// Columns that a lane takes of a row at once, as packets, and as four of each half (few).
+    portion: usize,
+    each: usize,
+    chunks: usize,
+    /// Four portions each, in a row.
+    strips: usize,
+    /// Whether the last strip has packets past a row's last.
+    clamped: bool,
     /// Floats between rows of a tile.
     pitch: usize,
     /// Floats of threadgroup memory.
@@ -60,8 +68,16 @@ impl<'a> ProjectContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Project) -> ProjectContext<'a> {
         let weight = Weight::of(spec.format, spec.inputs);
         let knobs = spec.knobs;
-        // What is loaded of x at once: a packet's columns, or a block's.
-        let piece = if spec.rows == Rows::Many { BLOCK } else { weight.columns };
+        // At least a float4 of each half.
+        let portion = weight.columns.max(8);
+        let each = portion / weight.columns;
+        let strips = spec.inputs.div_ceil(4 * portion);
+        // What is loaded of x at once: a packet's columns, a strip's or a block's.
+        let piece = match spec.rows {
+            Rows::One => weight.columns,
+            Rows::Few => 4 * portion,
+            Rows::Many => BLOCK,
+        };
         let (load, bound) = if spec.inputs.is_multiple_of(piece) {
             ("load4_whole", String::new())
         } else if spec.inputs.is_multiple_of(4) {
@@ -108,6 +124,11 @@ impl<'a> ProjectContext<'a> {
             grid: spec.outputs.div_ceil(group_outputs),
             ragged: !spec.outputs.is_multiple_of(group_outputs),
             gather: knobs.split > 1 || leaves.is_some() || best,
+            portion,
+            each,
+            chunks: portion / 8,
+            strips,
+            clamped: 4 * strips * each > weight.stride,
             pitch: TILE_PITCH,
             tile_floats: tile_floats(knobs.tile_rows, knobs.tile_outputs),
             weight,
@@ -127,8 +148,7 @@ impl<'a> ProjectContext<'a> {
 pub(crate) fn group_outputs(project: &Project) -> usize {
     let knobs = project.knobs;
     match project.rows {
-        Rows::One => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
-        Rows::Few => knobs.rows_per_simdgroup * knobs.simdgroups,
+        Rows::One | Rows::Few => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
         Rows::Many => knobs.tile_outputs,
     }
 }

@@ -73,11 +73,18 @@ impl Limits<'_> {
     fn few(&self, project: &Project) -> Result<(), KernelError> {
         let knobs = project.knobs;
         self.simdgroups(project)?;
-        self.positive("tile_rows", knobs.tile_rows)?;
-        let finished = knobs.rows_per_simdgroup.saturating_mul(knobs.tile_rows);
-        self.holds("the number of results of a simdgroup", finished, finished <= 32, || {
-            "at most 32, one a lane; lower rows_per_simdgroup or tile_rows".to_owned()
-        })
+        self.split(project)?;
+        let rows = knobs.rows_per_simdgroup;
+        self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(8) && rows <= 32, || {
+            "8, 16, 24 or 32: matrices are 8 by 8, and registers hold four".to_owned()
+        })?;
+        let bytes = 4 * 16 * rows * knobs.simdgroups;
+        self.holds(
+            "the threadgroup memory of rows_per_simdgroup and simdgroups",
+            bytes,
+            bytes <= DEFAULT_MEMORY,
+            || format!("at most {DEFAULT_MEMORY} bytes; lower either"),
+        )
     }
 
     fn many(&self, project: &Project) -> Result<(), KernelError> {
