@@ -9,7 +9,7 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
 
-pub(crate) use project::{group_outputs, tile_floats};
+pub(crate) use project::{Tile, group_outputs};
 
 use self::attention::{JoinContext, RotateContext, SplitContext, TiledContext};
 use self::project::ProjectContext;
