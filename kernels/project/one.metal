@@ -2,12 +2,55 @@
 {% set scale = "float2" if offset else "float" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
+{# What the first simdgroup finishes: a lane has an output, or a pair of them. #}
+{% set whole = group_outputs == (64 if activation else 32) %}
+{% set within = "own < " ~ group_outputs ~ "u" %}
+{% set own_exists = within ~ exists if not whole else "output < " ~ outputs ~ "u" if ragged else "" %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
 {% if softcap %}{{ softcap }} * precise::tanh(({% endif %}
 {{- sum }}{% if norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}
 {%- if softcap %}) / {{ softcap }}){% endif %}
 {%- endmacro %}
+{# The sum of a row over the simdgroups that share it. #}
+{% macro gathered(name, at) %}
+{% if split > 1 %}
+float {{ name }} = 0.0f;
+#pragma unroll
+for (uint p = 0u; p < {{ split }}u; p++) {
+    {{ name }} += partials[{{ at }} + p * {{ rows_per_simdgroup }}u];
+}
+{% else %}
+const float {{ name }} = partials[{{ at }}];
+{% endif %}
+{% endmacro %}
+{% macro finish() %}
+{% if split > 1 %}
+const uint at = own / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
+{{ gathered("sum", "at") }}
+{%- else %}
+{{ gathered("sum", "own") }}
+{%- endif %}
+{% if activation %}
+{{ gathered("second", "at + 1u" if split > 1 else "own + 1u") }}
+const float gate = {{ finished("sum", "output") }};
+const float up = {{ finished("second", "output + 1u") }};
+y[output / 2u] = {{ activation }}(gate) * up;
+{% elif leaves %}
+const float value = before + {{ finished("sum", "output") }};
+y[output] = value;
+{% if leaves.gain %}
+gained[output] = own_gain * value;
+{% endif %}
+square = value * value;
+{% elif best %}
+const float value = {{ finished("sum", "output") }};
+y[output] = value;
+key = ordered(value);
+{% else %}
+y[output] {{ assign }} {{ finished("sum", "output") }};
+{% endif %}
+{% endmacro %}
 // y = W x for one row of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 {% if split > 1 %}
@@ -72,6 +115,22 @@ kernel void {{ name }}(
     const uint part = simdgroup_id % {{ split }}u;
 {% else %}
     const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
+{% endif %}
+{% if leaves %}
+
+    // What the first simdgroup finishes with: loaded now, needed at the end.
+    const uint own = lane;
+    const uint output = group * {{ group_outputs }}u + own;
+    float before = 0.0f;
+{% if leaves.gain %}
+    float own_gain = 0.0f;
+{% endif %}
+    if (simdgroup_id == 0u{{ " && " ~ own_exists if own_exists else "" }}) {
+        before = y[output];
+{% if leaves.gain %}
+        own_gain = gain[output];
+{% endif %}
+    }
 {% endif %}
 {% if norm and squares_count <= 32 %}
 
@@ -209,64 +268,25 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup_id == 0u) {
 {% if leaves %}
-        float own_squares = 0.0f;
-{% elif best %}
-        uint own_key = 0u;
-        uint own_id = 0xffffffffu;
-{% endif %}
-        for (uint own = {{ "2u * lane" if activation else "lane" }}; own < {{ group_outputs }}u; own += {{ 64 if activation else 32 }}u) {
-            const uint output = group * {{ group_outputs }}u + own;
-{% if split > 1 %}
-            const uint at = own / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
-            float sum = 0.0f;
-{% if activation %}
-            float second = 0.0f;
-{% endif %}
-            #pragma unroll
-            for (uint p = 0u; p < {{ split }}u; p++) {
-                sum += partials[at + p * {{ rows_per_simdgroup }}u];
-{% if activation %}
-                second += partials[at + p * {{ rows_per_simdgroup }}u + 1u];
-{% endif %}
-            }
+        float square = 0.0f;
 {% else %}
-            const float sum = partials[own];
-{% if activation %}
-            const float second = partials[own + 1u];
+        const uint own = {{ "2u * lane" if activation else "lane" }};
+        const uint output = group * {{ group_outputs }}u + own;
+{% if best %}
+        uint key = 0u;
 {% endif %}
 {% endif %}
-{% if ragged %}
-            if (output >= {{ outputs }}u) {
-                continue;
-            }
-{% endif %}
-{% if activation %}
-            const float gate = {{ finished("sum", "output") }};
-            const float up = {{ finished("second", "output + 1u") }};
-            y[output / 2u] = {{ activation }}(gate) * up;
-{% elif leaves %}
-            const float value = y[output] + {{ finished("sum", "output") }};
-            y[output] = value;
-{% if leaves.gain %}
-            gained[output] = gain[output] * value;
-{% endif %}
-            own_squares += value * value;
-{% elif best %}
-            const float value = {{ finished("sum", "output") }};
-            y[output] = value;
-            const uint key = ordered(value);
-            if (key > own_key) {
-                own_key = key;
-                own_id = output;
-            }
-{% else %}
-            y[output] {{ assign }} {{ finished("sum", "output") }};
-{% endif %}
+{% if own_exists %}
+        if ({{ own_exists }}) {
+            {{ finish()|indent(12) }}
         }
+{% else %}
+        {{ finish()|indent(8) }}
+{% endif %}
 {% if leaves %}
-        const float all_squares = simd_sum(own_squares);
+        square = simd_sum(square);
         if (lane == 0u) {
-            squares_out[group] = all_squares;
+            squares_out[group] = square;
         }
 {% if grid < leaves.partials %}
         // Partial sums that no threadgroup has.
@@ -277,11 +297,11 @@ kernel void {{ name }}(
         }
 {% endif %}
 {% elif best %}
-        const uint key = simd_max(own_key);
-        const uint id = simd_min(own_key == key ? own_id : 0xffffffffu);
+        const uint highest = simd_max(key);
+        const uint lowest = simd_min(key == highest ? output : 0xffffffffu);
         if (lane == 0u) {
-            candidates[2u * group] = key;
-            candidates[2u * group + 1u] = id;
+            candidates[2u * group] = highest;
+            candidates[2u * group + 1u] = lowest;
         }
 {% endif %}
     }

@@ -65,10 +65,7 @@ impl Knobs {
         };
         match rows {
             Rows::One => one(Family::Apple9, 20, format, outputs, inputs, false),
-            Rows::Few => {
-                let rows_per_simdgroup = if format.is_quantised() { 2 } else { 4 };
-                Knobs { rows_per_simdgroup, tile_rows: 4, ..tiles }
-            }
+            Rows::Few => Knobs { rows_per_simdgroup: 8, simdgroups: 4, split: 2, ..tiles },
             Rows::Many => Knobs { simdgroups: 4, tile_rows: 32, tile_outputs: 64, ..tiles },
         }
     }

@@ -204,10 +204,11 @@ fn one_row() {
             Project { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
             Project { norm: norm(52), knobs: knobs(4, 2, 1, 1), softcap: Some(0.5), ..one(26, 64, GATE) },
             Project { knobs: knobs(2, 4, 1, 2), ..one(22, 96, squares(11, true)) },
+            Project { knobs: knobs(4, 8, 1, 1), ..one(64, 40, squares(2, true)) },
             Project { knobs: knobs(4, 4, 2, 2), bias: true, ..one(37, 2100, squares(5, false)) },
             Project {
                 norm: norm(200),
-                knobs: knobs(8, 8, 1, 1),
+                knobs: knobs(8, 4, 1, 1),
                 softcap: Some(3.0),
                 ..one(150, 32, Epilogue::Best)
             },
@@ -224,9 +225,10 @@ fn few_rows() {
     for format in formats() {
         let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
         all.extend([
-            Project { bias: true, ..few(18, 70, Epilogue::Store) },
-            Project { softcap: Some(0.5), ..few(22, 96, GATE) },
-            few(13, 130, Epilogue::Add),
+            Project { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
+            Project { knobs: knobs(16, 2, 2, 1), softcap: Some(0.5), ..few(22, 96, GATE) },
+            Project { knobs: knobs(8, 4, 2, 1), ..few(13, 130, Epilogue::Add) },
+            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 256, Epilogue::Store) },
         ]);
     }
     check(&all, &[2, 11]);
@@ -235,13 +237,28 @@ fn few_rows() {
 #[test]
 fn many_rows() {
     let mut all = Vec::new();
+    let knobs =
+        |tile_rows, tile_outputs, split| Knobs { split, tile_rows, tile_outputs, ..knobs(1, 4, 1, 1) };
     for format in formats() {
         let many = |outputs, inputs, epilogue| project(Rows::Many, format, outputs, inputs, epilogue);
+        let halves = Operand::F16;
         all.extend([
-            Project { bias: true, softcap: Some(2.0), ..many(18, 70, Epilogue::Store) },
-            many(70, 33, Epilogue::Add),
-            many(22, 96, GATE),
+            Project {
+                knobs: knobs(16, 32, 1),
+                bias: true,
+                softcap: Some(2.0),
+                ..many(18, 70, Epilogue::Store)
+            },
+            Project { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
+            Project { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
+            Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 160, GATE) },
         ]);
+    }
+    // Results in two parts.
+    for (format, split) in [("q4_0", 1), ("affine8_32", 2)] {
+        let format = Format::from_name(format).unwrap_or(Format::F16);
+        let plain = project(Rows::Many, format, 64, 96, Epilogue::Add);
+        all.push(Project { knobs: knobs(64, 64, split), operand: Operand::F16, ..plain });
     }
     check(&all, &[17]);
 }

@@ -11,7 +11,7 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
 
-pub(crate) use project::{group_outputs, tile_floats};
+pub(crate) use project::{Tile, group_outputs};
 
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};

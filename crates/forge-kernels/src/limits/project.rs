@@ -1,7 +1,8 @@
 //! What a projection can be made for.
 
 use super::Limits;
-use crate::context::{DEFAULT_MEMORY, group_outputs, tile_floats};
+use crate::context::{DEFAULT_MEMORY, Tile, group_outputs};
+use crate::decl::KernelDecl;
 use crate::error::KernelError;
 use crate::spec::{Epilogue, Project, Rows};
 
@@ -58,6 +59,13 @@ impl Limits<'_> {
             self.positive("the number of partial sums of squares", norm.partials)?;
             self.finite("epsilon", norm.epsilon)?;
         }
+        let each = if matches!(project.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
+        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+        let finished = group_outputs(project);
+        let fits = finished <= 32 * each || !leaves && knobs.split == 1;
+        self.holds("the number of outputs of a threadgroup", finished, fits, || {
+            format!("at most {}, as one simdgroup finishes them; lower simdgroups", 32 * each)
+        })?;
         if let Epilogue::AddSquares(squares) = project.epilogue {
             let groups = project.outputs.div_ceil(group_outputs(project));
             self.holds(
@@ -73,28 +81,36 @@ impl Limits<'_> {
     fn few(&self, project: &Project) -> Result<(), KernelError> {
         let knobs = project.knobs;
         self.simdgroups(project)?;
-        self.positive("tile_rows", knobs.tile_rows)?;
-        let finished = knobs.rows_per_simdgroup.saturating_mul(knobs.tile_rows);
-        self.holds("the number of results of a simdgroup", finished, finished <= 32, || {
-            "at most 32, one a lane; lower rows_per_simdgroup or tile_rows".to_owned()
-        })
+        self.split(project)?;
+        let rows = knobs.rows_per_simdgroup;
+        self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(8) && rows <= 32, || {
+            "8, 16, 24 or 32: matrices are 8 by 8, and registers hold those of 4".to_owned()
+        })?;
+        let bytes = 4 * 16 * rows * knobs.simdgroups;
+        self.holds(
+            "the threadgroup memory of rows_per_simdgroup and simdgroups",
+            bytes,
+            bytes <= DEFAULT_MEMORY,
+            || format!("at most {DEFAULT_MEMORY} bytes; lower either"),
+        )
     }
 
     fn many(&self, project: &Project) -> Result<(), KernelError> {
         let knobs = project.knobs;
         for (what, value) in [("tile_rows", knobs.tile_rows), ("tile_outputs", knobs.tile_outputs)] {
             self.positive(what, value)?;
-            self.holds(what, value, value.is_multiple_of(16), || {
-                "a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
+            self.holds(what, value, value.is_multiple_of(16) && value <= 128, || {
+                "a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
             })?;
         }
-        let bytes = 4 * tile_floats(knobs.tile_rows, knobs.tile_outputs);
-        self.holds(
-            "the threadgroup memory of tile_rows and tile_outputs",
-            bytes,
-            bytes <= DEFAULT_MEMORY,
-            || format!("at most {DEFAULT_MEMORY} bytes; take a smaller tile"),
-        )
+        let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
+        self.holds("split", knobs.split, matches!(knobs.split, 1 | 2), || {
+            "1 or 2: one quartet of simdgroups, or two".to_owned()
+        })?;
+        let bytes = Tile::of(project).bytes();
+        self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, bytes <= most, || {
+            format!("at most {most} bytes; take a smaller tile, or halves")
+        })
     }
 
     fn simdgroups(&self, project: &Project) -> Result<(), KernelError> {

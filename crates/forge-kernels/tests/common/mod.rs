@@ -48,13 +48,17 @@ pub(crate) fn projections() -> Vec<Spec> {
                     }
                     let plain = Project { bias, ..project(rows, format, outputs, inputs, epilogue) };
                     specs.push(Spec::Project(plain.clone()));
-                    if rows == Rows::One {
-                        let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
-                        specs.push(Spec::Project(Project { knobs, ..plain }));
-                    }
+                    let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
+                    let softcap = bias.then_some(30.0);
+                    specs.push(Spec::Project(Project { knobs, softcap, operand: Operand::F16, ..plain }));
                 }
             }
         }
+    }
+    for (tile_rows, split) in [(64, 1), (16, 2)] {
+        let plain = project(Rows::Many, Format::Q4_0, 320, 96, Epilogue::Add);
+        let knobs = Knobs { tile_rows, split, ..plain.knobs };
+        specs.push(Spec::Project(Project { knobs, operand: Operand::F16, ..plain }));
     }
     specs.extend(deferred());
     specs
@@ -72,7 +76,7 @@ fn deferred() -> Vec<Spec> {
         squares(25, false),
         Epilogue::Best,
     ];
-    let knobs = [(1, 2, 1, 2), (2, 2, 2, 1), (4, 8, 1, 2), (8, 8, 4, 2), (2, 2, 1, 1), (8, 16, 2, 1)];
+    let knobs = [(1, 2, 1, 2), (2, 2, 2, 1), (4, 8, 1, 2), (8, 8, 4, 2), (2, 2, 1, 1), (8, 8, 2, 1)];
     for (index, format) in Format::ALL.into_iter().enumerate() {
         for (turn, epilogue) in epilogues.into_iter().enumerate() {
             for (rows_per_simdgroup, simdgroups, split, packets) in knobs {
