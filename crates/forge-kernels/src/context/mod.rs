@@ -69,7 +69,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             let support = context.support.into_iter().collect();
             (value(context), support)
         }
-        Spec::ArgmaxJoin(_) => unimplemented!("the join of candidates has no template yet"),
+        Spec::ArgmaxJoin(join) => (value(join), vec![]),
         Spec::Argmax(argmax) => (value(ArgmaxContext::of(base, argmax)), vec!["ordered"]),
     };
     Context { variables, support }
