@@ -1,5 +1,18 @@
 {% set vector = element ~ "4" %}
-{% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "first + h" if head_parts > 1 else "h" %}
+{% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "(first + h)" if head_parts > 1 else "h" %}
+{% set place = "place" if ragged else "channel" %}
+{% macro load_block() %}
+        #pragma unroll
+        for (uint u = 0u; u < {{ loads }}u; u++) {
+            const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
+            {{ load }}(cached_keys + ulong(p) * {{ width }}ul, channel{{ bound }}, key[u]);
+        }
+        #pragma unroll
+        for (uint u = 0u; u < {{ loads }}u; u++) {
+            const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
+            {{ load }}(cached_values + ulong(p) * {{ width }}ul, channel{{ bound }}, value[u]);
+        }
+{% endmacro %}
 // softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of the positions that a row sees, and the {{ group }} query
 // heads that read one key head.
 //
@@ -85,6 +98,26 @@ kernel void {{ name }}(
 {% endif %}
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
     const ulong cached = cached_head * ulong(args.context) * {{ width }}ul;
+    device const {{ element }}* cached_keys = keys + cached;
+    device const {{ element }}* cached_values = values + cached;
+
+    // This lane's 8 channels, and which of {{ at_once }} neighbouring positions it has; this simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
+    const uint channel = lane % {{ lanes }}u * 8u;
+    const uint offset = lane / {{ lanes }}u;
+{% if head_parts > 1 %}
+    const uint first = simdgroup_id % {{ head_parts }}u * {{ heads_each }}u;
+    const uint part = simdgroup_id / {{ head_parts }}u;
+{% else %}
+    const uint part = simdgroup_id;
+{% endif %}
+
+    // The first keys and values are under way while queries are prepared. Positions past the last repeat it.
+    {{ vector }} key[{{ loads }}][2];
+    {{ vector }} value[{{ loads }}][2];
+    uint start = begin + part * {{ block }}u;
+    bool more = start < end;
+    if (more) {
+{{ load_block() }}    }
 
 {% if prologue %}
     // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which stays as it is.
@@ -129,12 +162,15 @@ kernel void {{ name }}(
                 continue;
             }
 {% endif %}
-{% if prologue.norm %}
+{% if prologue.norm and pairs < half %}
             if (!is_value) {
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
             }
 {% endif %}
             if (!is_value{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
+{% if prologue.norm and pairs == half %}
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
                 channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[k], {{ magnitude }});
             }
             if (!is_query) {
@@ -175,22 +211,9 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
 {% endif %}
-    // This lane's 8 channels, and which of {{ at_once }} neighbouring positions it has.
-    const uint channel = lane % {{ lanes }}u * 8u;
-    const uint offset = lane / {{ lanes }}u;
 {% if ragged and staged %}
-    // Of a query it reads some that exist; what they meet is 0.
+    // Of a query a lane reads channels that exist; what they meet is 0.
     const uint place = min(channel, {{ pitch - 8 }}u);
-{% elif staged %}
-    const uint place = channel;
-{% endif %}
-
-    // This simdgroup's heads and its blocks of positions.
-{% if head_parts > 1 %}
-    const uint first = simdgroup_id % {{ head_parts }}u * {{ heads_each }}u;
-    const uint part = simdgroup_id / {{ head_parts }}u;
-{% else %}
-    const uint part = simdgroup_id;
 {% endif %}
     float maximum[{{ heads_each }}];
     float total[{{ heads_each }}];
@@ -217,11 +240,11 @@ kernel void {{ name }}(
 
     // The row's own position.
     if (newest && part == 0u) {
-        threadgroup const float4* key = (threadgroup const float4*)(shared + {{ group * pitch }}u + place);
-        threadgroup const float4* value = (threadgroup const float4*)(shared + {{ (group + 1) * pitch }}u + place);
+        threadgroup const float4* key = (threadgroup const float4*)(shared + {{ group * pitch }}u + {{ place }});
+        threadgroup const float4* value = (threadgroup const float4*)(shared + {{ (group + 1) * pitch }}u + {{ place }});
         #pragma unroll
         for (uint h = 0u; h < {{ heads_each }}u; h++) {
-            threadgroup const float4* query = (threadgroup const float4*)(shared + ({{ head }}) * {{ pitch }}u + place);
+            threadgroup const float4* query = (threadgroup const float4*)(shared + {{ head }} * {{ pitch }}u + {{ place }});
             float score = dot(query[0], key[0]) + dot(query[1], key[1]);
 {% if lanes * 8 != pitch %}
             score = channel < {{ pitch }}u ? score : 0.0f;
@@ -249,54 +272,21 @@ kernel void {{ name }}(
     }
 {% endif %}
 
-    for (uint start = begin + part * {{ block }}u; start < end; start += {{ position_parts * block }}u) {
-        // Keys and values: all loads are under way before the first is needed. Positions past the last repeat it.
-{% for name in ["key", "value"] %}
-        {{ vector }} {{ name }}[{{ loads }}][2];
-        #pragma unroll
-        for (uint u = 0u; u < {{ loads }}u; u++) {
-            const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
-            device const {{ element }}* source = {{ name }}s + cached + ulong(p) * {{ width }}ul + ulong(channel);
-{% if step == 8 and ragged %}
-            const uint4 packet = channel < {{ width }}u ? *(device const uint4*)source : uint4(0u);
-{% elif step == 8 %}
-            const uint4 packet = *(device const uint4*)source;
-{% endif %}
-{% if step == 8 %}
-            {{ name }}[u][0] = as_type<half4>(packet.xy);
-            {{ name }}[u][1] = as_type<half4>(packet.zw);
-{% elif step == 4 and ragged %}
-            {{ name }}[u][0] = channel < {{ width }}u ? *(device const {{ vector }}*)source : {{ vector }}(0.0{{ suffix }});
-            {{ name }}[u][1] = channel + 4u < {{ width }}u ? *(device const {{ vector }}*)(source + 4u) : {{ vector }}(0.0{{ suffix }});
-{% elif step == 4 %}
-            {{ name }}[u][0] = *(device const {{ vector }}*)source;
-            {{ name }}[u][1] = *(device const {{ vector }}*)(source + 4u);
-{% else %}
-            #pragma unroll
-            for (uint c = 0u; c < 8u; c++) {
-                {{ name }}[u][c / 4u][c % 4u] = channel + c < {{ width }}u ? source[c] : 0.0{{ suffix }};
-            }
-{% endif %}
-        }
-{% endfor %}
-
+    while (more) {
         #pragma unroll
         for (uint h = 0u; h < {{ heads_each }}u; h++) {
             // Scores: a lane's channels, then those of all that share the position.
 {% if staged %}
-            threadgroup const float4* query = (threadgroup const float4*)(shared + ({{ head }}) * {{ pitch }}u + place);
-            const float4 low = query[0];
-            const float4 high = query[1];
+            threadgroup const float4* query = (threadgroup const float4*)(shared + {{ head }} * {{ pitch }}u + {{ place }});
 {% else %}
-            device const float* query = q + (first_head + {{ head }}) * {{ width }}u;
-            const float4 low = {{ load }}(query, channel{{ bound }});
-            const float4 high = {{ load }}(query, channel + 4u{{ bound }});
+            float4 query[2];
+            {{ query_load }}(q + (first_head + {{ head }}) * {{ width }}u, channel{{ bound }}, query);
 {% endif %}
             float scores[{{ loads }}];
             float highest = maximum[h];
             #pragma unroll
             for (uint u = 0u; u < {{ loads }}u; u++) {
-                float score = dot(float4(key[u][0]), low) + dot(float4(key[u][1]), high);
+                float score = dot(float4(key[u][0]), query[0]) + dot(float4(key[u][1]), query[1]);
 {% for distance in within %}
                 score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
@@ -325,57 +315,72 @@ kernel void {{ name }}(
                 sums[h][1] += weight * float4(value[u][1]);
             }
         }
+
+        start += {{ position_parts * block }}u;
+        more = start < end;
+        if (more) {
+{{ load_block() | indent(4, true) }}
+        }
     }
 
-    // Join, head after head: the lanes that have other positions, then the simdgroups that do.
+    // Join: the lanes that have other positions, then the simdgroups that do.
     const bool alone = args.splits == 1u;
     #pragma unroll
-    for (uint h = 0u; h < {{ heads_each }}u; h++) {
-{% for distance in across %}
-        total[h] += simd_shuffle_xor(total[h], ushort({{ distance }}));
-        #pragma unroll
-        for (uint c = 0u; c < 4u; c++) {
-            sums[h][0][c] += simd_shuffle_xor(sums[h][0][c], ushort({{ distance }}));
-            sums[h][1][c] += simd_shuffle_xor(sums[h][1][c], ushort({{ distance }}));
-        }
-{% endfor %}
-        // What is in the way here has been read: the queries, or the head before.
+    for (uint done = 0u; done < {{ heads_each }}u; done += {{ joined }}u) {
+        // What is in the way here has been read: queries, or other heads.
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        threadgroup float* own = shared + simdgroup_id * {{ sums_pitch }}u;
+        #pragma unroll
+        for (uint j = 0u; j < {{ joined }}u; j++) {
+            const uint h = done + j;
+{% for distance in across %}
+            total[h] += simd_shuffle_xor(total[h], ushort({{ distance }}));
+            #pragma unroll
+            for (uint c = 0u; c < 4u; c++) {
+                sums[h][0][c] += simd_shuffle_xor(sums[h][0][c], ushort({{ distance }}));
+                sums[h][1][c] += simd_shuffle_xor(sums[h][1][c], ushort({{ distance }}));
+            }
+{% endfor %}
+            threadgroup float* own = shared + (simdgroup_id * {{ joined }}u + j) * {{ sums_pitch }}u;
 {% if pitch < 256 %}
-        if (lane < {{ pitch // 8 }}u) {
+            if (lane < {{ pitch // 8 }}u) {
+                *(threadgroup float4*)(own + channel) = sums[h][0];
+                *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
+            }
+{% else %}
             *(threadgroup float4*)(own + channel) = sums[h][0];
             *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
-        }
-{% else %}
-        *(threadgroup float4*)(own + channel) = sums[h][0];
-        *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
 {% endif %}
-        if (lane == 0u) {
-            own[{{ pitch }}] = maximum[h];
-            own[{{ pitch + 1 }}] = total[h];
+            if (lane == 0u) {
+                own[{{ pitch }}] = maximum[h];
+                own[{{ pitch + 1 }}] = total[h];
+            }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        // A thread finishes a channel.
-        for (uint i = thread_id; i < {{ head_parts * width }}u; i += {{ threads }}u) {
+        // A thread finishes a channel of a head.
+        for (uint i = thread_id; i < {{ head_parts * joined * width }}u; i += {{ threads }}u) {
             const uint c = i % {{ width }}u;
             const uint of = i / {{ width }}u;
+            threadgroup const float* theirs = shared + of * {{ sums_pitch }}u;
             float highest = -1.0e38f;
             #pragma unroll
             for (uint p = 0u; p < {{ position_parts }}u; p++) {
-                highest = max(highest, shared[(p * {{ head_parts }}u + of) * {{ sums_pitch }}u + {{ pitch }}u]);
+                highest = max(highest, theirs[p * {{ head_parts * joined * sums_pitch }}u + {{ pitch }}u]);
             }
             float sum = 0.0f;
             float whole = 0.0f;
             #pragma unroll
             for (uint p = 0u; p < {{ position_parts }}u; p++) {
-                threadgroup const float* theirs = shared + (p * {{ head_parts }}u + of) * {{ sums_pitch }}u;
                 const float weight = exp(theirs[{{ pitch }}] - highest);
                 sum += weight * theirs[c];
                 whole += weight * theirs[{{ pitch + 1 }}];
+                theirs += {{ head_parts * joined * sums_pitch }}u;
             }
-            const uint head = of * {{ heads_each }}u + h;
+{% if joined == heads_each %}
+            const uint head = of;
+{% else %}
+            const uint head = of / {{ joined }}u * {{ heads_each }}u + done + of % {{ joined }}u;
+{% endif %}
 {% if idle_heads %}
             if (head >= {{ group }}u) {
                 continue;

@@ -1,7 +1,7 @@
 {% set part = " + part" if parts > 1 else "" %}
 {% set product = " * gains[i]" if gain else "" %}
 {% if parts > 1 %}
-// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) of each {{ width }} numbers of a row of {{ row_width }}. One threadgroup for as many.
+// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) of each part of {{ width }} of rows of {{ row_width }}. One threadgroup a part.
 {% else %}
 // y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) of each row of {{ width }}. One threadgroup a row.
 {% endif %}

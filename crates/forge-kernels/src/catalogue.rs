@@ -36,7 +36,7 @@ pub const TEMPLATES: [Source; 14] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 14] = [
+pub const SUPPORT: [Source; 20] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -47,6 +47,12 @@ pub const SUPPORT: [Source; 14] = [
     source!("support/load4_whole"),
     source!("support/load4_guarded"),
     source!("support/load4_single"),
+    source!("support/half8_whole"),
+    source!("support/half8_guarded"),
+    source!("support/half8_single"),
+    source!("support/float8_whole"),
+    source!("support/float8_guarded"),
+    source!("support/float8_single"),
     source!("support/silu"),
     source!("support/softcap"),
     source!("support/turn"),

@@ -4,6 +4,7 @@ mod project;
 
 use forge_ir::{Format, Rotation};
 
+use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{packet_columns, queries_fit};
 use crate::error::KernelError;
 use crate::spec::{Function, HeadNorm, Spec};
@@ -52,7 +53,9 @@ pub fn prologue_fits(query_heads: usize, key_heads: usize, width: usize) -> bool
 pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
     let mut characters = name.chars();
     let starts = characters.next().is_some_and(|first| first.is_ascii_alphabetic());
-    if !starts || !characters.all(|c| c.is_ascii_alphanumeric() || c == '_') || KEYWORDS.contains(&name) {
+    let plain = characters.all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let taken = KEYWORDS.contains(&name) || SUPPORT.iter().any(|unit| unit_name(unit) == name);
+    if !starts || !plain || taken {
         return Err(KernelError::Name { name: name.to_owned() });
     }
     let limits = Limits { kernel: name };
@@ -219,9 +222,8 @@ impl Limits<'_> {
     fn scores(&self, scale: f32, window: Option<usize>, softcap: Option<f32>) -> Result<(), KernelError> {
         self.finite("the scale", scale)?;
         if let Some(window) = window {
-            self.positive("the window", window)?;
-            self.holds("the window", window, fits_word(window), || {
-                "below 2^32, as positions are; leave it out where it sees all".to_owned()
+            self.holds("the window", window, window > 0 && fits_word(window), || {
+                "at least 1 and below 2^32, as positions are; leave it out where a row sees all".to_owned()
             })?;
         }
         softcap.map_or(Ok(()), |cap| self.cap(cap))

@@ -93,7 +93,7 @@ fn attention() {
 #[test]
 fn elementwise() {
     let function = Function::Softcap(30.0);
-    snapshot("softcap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
+    snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
 }
 
 #[test]

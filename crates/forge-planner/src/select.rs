@@ -9,8 +9,8 @@ use crate::plan::{
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
 use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, WeightId};
-use forge_kernels::spec::{self, Knobs};
 use forge_kernels::Spec;
+use forge_kernels::spec::{self, Knobs};
 use std::collections::BTreeMap;
 
 /// A plan whose scratch has no offsets and whose steps do not wait yet.

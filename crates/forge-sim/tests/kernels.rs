@@ -71,7 +71,7 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         AttendSplit { query_heads, key_heads, width, cache, scale, window, softcap, sinks, prologue: None };
     let with_prologue = AttendSplit { prologue: Some(prologue), ..split.clone() };
     let tiled = AttendTiled { query_heads, key_heads, width, cache, scale, window, softcap, sinks };
-    let few = vec![Launch::rows(1, 40), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
+    let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
         Launch::rows(1, 71),
         Launch::rows(1, 0),
@@ -170,9 +170,10 @@ fn planted_faults_are_caught() {
     cases.push(shared(Format::Q4_0, GATE));
     cases.push(project(Rows::Few, Format::F16, 50, 30, GATE));
     cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
-    let all = Extras { norm: true, window: Some(30), softcap: Some(5.0), sinks: true };
-    cases.extend(attention(20, 9, 3, Format::F16, all));
-    cases.extend(attention(20, 13, 1, Format::F32, Extras::default()));
+    // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
+    let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true };
+    cases.extend(attention(20, 13, 1, Format::F16, all));
+    cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

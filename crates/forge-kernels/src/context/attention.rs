@@ -39,6 +39,9 @@ const SIMDGROUPS: usize = 8;
 /// Threadgroup memory for the query heads of a threadgroup of `attend_split`.
 const QUERY_MEMORY: usize = 8 * 1024;
 
+/// Threadgroup memory for the sums of simdgroups of `attend_split`.
+const SUMS_MEMORY: usize = 9 * 1024;
+
 /// Floats between heads in the threadgroup memory of `attend_split`: the width in whole lanes.
 fn query_pitch(width: usize) -> usize {
     width.next_multiple_of(CHANNELS)
@@ -59,8 +62,6 @@ pub(super) struct SplitContext<'a> {
     turn: Option<Turn>,
     width_float: f32,
     element: &'static str,
-    /// Of a literal of that type.
-    suffix: &'static str,
     /// Query heads that read one key head.
     group: usize,
     /// Heads of a row of qkv.
@@ -85,19 +86,21 @@ pub(super) struct SplitContext<'a> {
     loads: usize,
     /// Positions of a block.
     block: usize,
-    /// Elements loaded at once.
-    step: usize,
+    /// The support function that loads a lane's channels from the cache.
+    load: &'static str,
+    /// Its argument, where it has a bound.
+    bound: String,
     /// Whether queries are in threadgroup memory.
     staged: bool,
-    /// The support function that loads 4 channels of a query that is not.
-    load: &'static str,
-    /// Its last argument, where it has a bound.
-    bound: String,
+    /// The support function that loads a lane's channels of a query that is not.
+    query_load: &'static str,
     /// Elements moved at once while queries are staged.
     query_step: usize,
     /// Floats between heads in threadgroup memory.
     pitch: usize,
-    /// Floats between the sums of simdgroups, with their maximum and total.
+    /// Heads that simdgroups join at once.
+    joined: usize,
+    /// Floats between sums of values that are to be joined, each with its maximum and total.
     sums_pitch: usize,
     /// Floats of threadgroup memory.
     shared: usize,
@@ -127,11 +130,16 @@ impl<'a> SplitContext<'a> {
             (None, true) => group,
             (None, false) => 0,
         };
-        let (load, bound) = match step(spec.width) {
-            4 if spec.width == CHANNELS * lanes => ("load4_whole", String::new()),
-            4 => ("load4_guarded", format!(", {}u", spec.width)),
-            _ => ("load4_single", format!(", {}u", spec.width)),
+        // Of halves and of floats.
+        let (loads_of, bound) = if spec.width == CHANNELS * lanes {
+            (["half8_whole", "float8_whole"], String::new())
+        } else if spec.width.is_multiple_of(CHANNELS) {
+            (["half8_guarded", "float8_guarded"], format!(", {}u", spec.width))
+        } else {
+            (["half8_single", "float8_single"], format!(", {}u", spec.width))
         };
+        let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= SUMS_MEMORY;
+        let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
         SplitContext {
             base,
             spec,
@@ -141,7 +149,6 @@ impl<'a> SplitContext<'a> {
                 .map(|prologue| Turn::of(&prologue.rotation, prologue.pairing, spec.width)),
             width_float: spec.width as f32,
             element,
-            suffix: if bytes == 2 { "h" } else { "f" },
             group,
             row_heads: spec.query_heads + 2 * spec.key_heads,
             heads_each,
@@ -155,14 +162,15 @@ impl<'a> SplitContext<'a> {
             at_once,
             loads,
             block: at_once * loads,
-            step: if bytes == 2 && spec.width.is_multiple_of(8) { 8 } else { step(spec.width) },
-            staged,
-            load,
+            load: loads_of[usize::from(bytes == 4)],
             bound,
+            staged,
+            query_load: loads_of[1],
             query_step: step(spec.width),
             pitch,
+            joined,
             sums_pitch,
-            shared: (heads * pitch).max(simdgroups * sums_pitch),
+            shared: (heads * pitch).max(simdgroups * joined * sums_pitch),
             within: distances(1, lanes),
             across: distances(lanes, 32),
         }
@@ -170,10 +178,10 @@ impl<'a> SplitContext<'a> {
 
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
-        let load = (!self.staged).then_some(self.load);
+        let query_load = (!self.staged && self.query_load != self.load).then_some(self.query_load);
         let softcap = self.spec.softcap.map(|_| "softcap");
         let turn = self.spec.prologue.as_ref().map(|_| "turn");
-        load.into_iter().chain(softcap).chain(turn).collect()
+        [self.load].into_iter().chain(query_load).chain(softcap).chain(turn).collect()
     }
 }
 
