@@ -152,7 +152,7 @@ impl Select<'_> {
             }
             Function::Softcap(cap) => {
                 let formula = format!("{cap} · tanh({} / {cap})", names[0]);
-                ("softcap", "y = cap · tanh(a / cap)", formula, spec::Function::Softcap(cap))
+                ("cap", "y = cap · tanh(a / cap)", formula, spec::Function::Softcap(cap))
             }
             Function::Multiply => {
                 ("multiply", "y = a · b", format!("{} · {}", names[0], names[1]), spec::Function::Multiply)
