@@ -1,5 +1,9 @@
-{% set block = "packet" if per_block == 1 else "packet / " ~ per_block ~ "u" %}
-// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ format }}, widened to f32. One threadgroup a row.
+{% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32. One threadgroup a row.
+{% if squares %}
+//
+// For the norm that follows, the sum of squares of the row is left{{ ", and the row times the norm's gain" if squares.gain else "" }}.
+{% endif %}
 struct {{ args }} {
     uint rows;
 };
@@ -11,44 +15,99 @@ kernel void {{ name }}(
     device const {{ plane.element }}* table_{{ plane.name }} [[buffer({{ slot() }})]],
 {% endfor %}
     device const uint* ids [[buffer({{ slot() }})]],
+{% if squares and squares.gain %}
+    device const float* gain [[buffer({{ slot() }})]],
+{% endif %}
     device float* stream [[buffer({{ slot() }})]],
+{% if squares and squares.gain %}
+    device float* gained [[buffer({{ slot() }})]],
+{% endif %}
+{% if squares %}
+    device float* squares [[buffer({{ slot() }})]],
+{% endif %}
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint row [[threadgroup_position_in_grid]],
+{% if squares %}
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+{% endif %}
     uint thread_id [[thread_index_in_threadgroup]]) {
+{% if squares %}
+    threadgroup float partials[{{ simdgroups }}];
+{% endif %}
     // The host refuses an id outside the table; should one come all the same, it reads row 0.
     const uint id = ids[row] < {{ vocabulary }}u ? ids[row] : 0u;
     device float* target = stream + row * {{ width }}u;
+{% if squares %}
+{% if squares.gain %}
+    device float* gained_target = gained + row * {{ width }}u;
+{% endif %}
+    float square = 0.0f;
+{% endif %}
 
     for (uint packet = thread_id; packet < {{ packets }}u; packet += {{ threads }}u) {
         float4 weights[{{ vectors }}];
-{% if scaled %}
-        {{ format }}_decode(table_codes[id * {{ stride }}u + packet], weights);
-        const float scale = float(table_scales[id * {{ blocks }}u + {{ block }}]);
-{% else %}
-        {{ format }}_decode(table_values[id * {{ stride }}u + packet], weights);
+        {{ decoder }}_decode(table_{{ planes[0].name }}[id * {{ stride }}u + packet], weights);
+{% if offset %}
+        const float2 scale = float2(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
+{% elif scaled %}
+        const float scale = float(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             const uint column = packet * {{ columns }}u + 4u * v;
-{% if scaled %}
+{% if offset %}
+            const float4 values = weights[v] * scale.x + scale.y;
+{% elif scaled %}
             const float4 values = weights[v] * scale;
 {% else %}
             const float4 values = weights[v];
 {% endif %}
-{% if width % columns == 0 %}
-            *(device float4*)(target + column) = values;
-{% elif width % 4 == 0 %}
-            if (column < {{ width }}u) {
-                *(device float4*)(target + column) = values;
+{% if width % 4 == 0 %}
+{% if width % columns != 0 %}
+            if (column >= {{ width }}u) {
+                continue;
             }
+{% endif %}
+            *(device float4*)(target + column) = values;
+{% if squares %}
+{% if squares.gain %}
+            *(device float4*)(gained_target + column) = values * *(device const float4*)(gain + column);
+{% endif %}
+            square += dot(values, values);
+{% endif %}
 {% else %}
             #pragma unroll
             for (uint i = 0u; i < 4u; i++) {
-                if (column + i < {{ width }}u) {
-                    target[column + i] = values[i];
+                if (column + i >= {{ width }}u) {
+                    continue;
                 }
+                target[column + i] = values[i];
+{% if squares %}
+{% if squares.gain %}
+                gained_target[column + i] = values[i] * gain[column + i];
+{% endif %}
+                square += values[i] * values[i];
+{% endif %}
             }
 {% endif %}
         }
     }
+{% if squares %}
+
+    // The row's squares, over lanes, then over simdgroups: the first partial sum is the whole.
+    square = simd_sum(square);
+    if (lane == 0u) {
+        partials[simdgroup_id] = square;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float total = 0.0f;
+    #pragma unroll
+    for (uint i = 0u; i < {{ simdgroups }}u; i++) {
+        total += partials[i];
+    }
+    for (uint i = thread_id; i < {{ squares.partials }}u; i += {{ threads }}u) {
+        squares[i] = i == 0u ? total : 0.0f;
+    }
+{% endif %}
 }

@@ -1,14 +1,31 @@
-{% set exists = "row < args.rows && output < " ~ outputs ~ "u" if ragged else "row < args.rows" %}
-{% set block = "packet" if per_block == 1 else "packet / " ~ per_block ~ "u" %}
-// y = W x for a few rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
+{% set begin = "part" if split > 1 else "0u" %}
+{% set blocks = rows_per_simdgroup // 8 %}
+{% set scale = "float2" if offset else "float" %}
+{% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+{% set scaled_by = "scales[n].x + scales[n].y" if offset else "scales[n]" %}
+{# What becomes of a sum before the epilogue. #}
+{% macro finished(sum, output) %}
+{% if softcap %}{{ softcap }} * precise::tanh(({% endif %}
+{{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
+{%- if softcap %}) / {{ softcap }}){% endif %}
+{%- endmacro %}
+// y = W x for 2 to 16 rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
-// A simdgroup computes {{ rows_per_simdgroup }} rows of W against {{ tile_rows }} rows of x. A lane takes every 32nd packet of 16 bytes,
-// and decodes it once for all rows of x.
+// Products are of 8 x 8 matrices: 8 rows of W by 8 columns, times the same columns of 8 rows of x. Of a matrix a lane holds
+// two neighbours: in row `slot`, columns `pair` and `pair + 1`. So a lane decodes {{ "two packets" if each > 1 else "a packet" }} of a row of W straight into its
+// elements, if columns go to matrices in this order: a strip is 4 times {{ portion }} columns, of which the 4 lanes of a row take
+// {{ portion }} each; product t multiplies columns t and t + {{ portion // 2 }} of each {{ portion }}.
+//
+{% if split > 1 %}
+// {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, and take strips in turn.
+{% else %}
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once.
+{% endif %}
 struct {{ args }} {
     uint rows;
 };
 
-// grid: ceil({{ outputs }} / {{ group_outputs }}), ceil(rows / {{ tile_rows }})
+// grid: ceil({{ outputs }} / {{ group_outputs }}), ceil(rows / 16)
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
 {% for plane in planes %}
@@ -21,77 +38,182 @@ kernel void {{ name }}(
     device float* y [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    const uint first = group.x * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
-    const uint first_row = group.y * {{ tile_rows }}u;
+    // Of each simdgroup, 16 rows of x by {{ rows_per_simdgroup }} rows of W.
+    threadgroup float partials[{{ simdgroups * rows_per_simdgroup * 16 }}];
+    const uint slot = ((lane >> 2u) & 4u) + ((lane >> 1u) & 3u);
+    const uint pair = ((lane >> 2u) & 2u) * 2u + (lane & 1u) * 2u;
+{% if split > 1 %}
+    const uint first = group.x * {{ group_outputs }}u + simdgroup_id / {{ split }}u * {{ rows_per_simdgroup }}u + slot;
+    const uint part = simdgroup_id % {{ split }}u;
+{% else %}
+    const uint first = group.x * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u + slot;
+{% endif %}
 
-    float sums[{{ rows_per_simdgroup }}][{{ tile_rows }}] = {};
-    for (uint packet = lane; packet < {{ packets }}u; packet += 32u) {
-        // Decode, once.
+    // The lane's rows of x, 8 or 16 of them in all lanes. Rows past the last repeat it.
+    const uint first_row = group.y * 16u;
+    const uint count = min(args.rows - first_row, 16u);
+    const bool many = count > 8u;
+    const uint last = args.rows - 1u;
+    device const float* x0 = x + min(first_row + pair, last) * {{ inputs }}u;
+    device const float* x1 = x + min(first_row + pair + 1u, last) * {{ inputs }}u;
+    device const float* x2 = x + min(first_row + pair + 8u, last) * {{ inputs }}u;
+    device const float* x3 = x + min(first_row + pair + 9u, last) * {{ inputs }}u;
+
+    simdgroup_matrix<float, 8, 8> sums[{{ blocks }}];
+    simdgroup_matrix<float, 8, 8> more[{{ blocks }}];
+    #pragma unroll
+    for (uint n = 0u; n < {{ blocks }}u; n++) {
+        sums[n] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        more[n] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    }
+    for (uint strip = {{ begin }}; strip < {{ strips }}u; strip += {{ split }}u) {
+        // Weights first: all loads are under way before the first is needed.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
-        float4 weights[{{ rows_per_simdgroup }}][{{ vectors }}];
-        #pragma unroll
-        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
-{% if ragged %}
-            const uint row = min(first + r, {{ outputs - 1 }}u);
+{% if clamped %}
+        const uint packet = min(4u * strip + pair / 2u, {{ stride - 1 }}u);
+{% elif each > 1 %}
+        const uint packet = {{ 4 * each }}u * strip + {{ each }}u * (pair / 2u);
 {% else %}
-            const uint row = first + r;
+        const uint packet = 4u * strip + pair / 2u;
 {% endif %}
-            {{ format }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + packet], weights[r]);
+        uint4 codes[{{ blocks }}]{% if each > 1 %}[{{ each }}]{% endif %};
 {% if scaled %}
-            const float scale = float(weight_scales[row * {{ blocks }}u + {{ block }}]);
-            #pragma unroll
-            for (uint v = 0u; v < {{ vectors }}u; v++) {
-                weights[r][v] *= scale;
-            }
+        {{ scale }} scales[{{ blocks }}];
+{% endif %}
+        #pragma unroll
+        for (uint n = 0u; n < {{ blocks }}u; n++) {
+{% if ragged %}
+            const uint row = min(first + 8u * n, {{ outputs - 1 }}u);
+{% else %}
+            const uint row = first + 8u * n;
+{% endif %}
+{% if each > 1 %}
+            codes[n][0] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
+            codes[n][1] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet + 1u];
+{% else %}
+            codes[n] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
+{% endif %}
+{% if scaled %}
+            scales[n] = {{ scale }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}
         }
 
-        // Every row of x against all of them.
+        // Four products at a time.
         #pragma unroll
-        for (uint t = 0u; t < {{ tile_rows }}u; t++) {
-            device const float* source = x + min(first_row + t, args.rows - 1u) * {{ inputs }}u;
+        for (uint i = 0u; i < {{ chunks }}u; i++) {
+            // As a row of x's matrix a lane has one of the 8 columns.
+            const uint column = {{ 4 * portion }}u * strip + {{ portion // 2 }}u * slot + 4u * i;
+            simdgroup_matrix<float, 8, 8> right[4];
+            simdgroup_matrix<float, 8, 8> below[4];
+            const float4 values0 = {{ load }}(x0, column{{ bound }});
+            const float4 values1 = {{ load }}(x1, column{{ bound }});
             #pragma unroll
-            for (uint v = 0u; v < {{ vectors }}u; v++) {
-                const float4 part = {{ load }}(source, packet * {{ columns }}u + 4u * v{{ bound }});
+            for (uint t = 0u; t < 4u; t++) {
+                right[t].thread_elements()[0] = values0[t];
+                right[t].thread_elements()[1] = values1[t];
+            }
+            if (many) {
+                const float4 values2 = {{ load }}(x2, column{{ bound }});
+                const float4 values3 = {{ load }}(x3, column{{ bound }});
                 #pragma unroll
-                for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
-                    sums[r][t] += dot(weights[r][v], part);
+                for (uint t = 0u; t < 4u; t++) {
+                    below[t].thread_elements()[0] = values2[t];
+                    below[t].thread_elements()[1] = values3[t];
+                }
+            }
+            #pragma unroll
+            for (uint n = 0u; n < {{ blocks }}u; n++) {
+{% if each > 1 %}
+                const float4 low = as_type<float4>(codes[n][0]);
+                const float4 high = as_type<float4>(codes[n][1]);
+{% elif columns == 8 %}
+                float4 weights[2];
+                {{ decoder }}_decode(codes[n], weights);
+                const float4 low = weights[0];
+                const float4 high = weights[1];
+{% elif columns == 16 %}
+                const float4 low = {{ decoder }}_word(codes[n][i]) * {{ scaled_by }};
+                const float4 high = {{ decoder }}_word(codes[n][i + 2u]) * {{ scaled_by }};
+{% else %}
+                float4 low;
+                float4 high;
+                {{ decoder }}_word(codes[n][i], low, high);
+                low = low * {{ scaled_by }};
+                high = high * {{ scaled_by }};
+{% endif %}
+                simdgroup_matrix<float, 8, 8> left[4];
+                #pragma unroll
+                for (uint t = 0u; t < 4u; t++) {
+                    left[t].thread_elements()[0] = low[t];
+                    left[t].thread_elements()[1] = high[t];
+                    simdgroup_multiply_accumulate(sums[n], left[t], right[t], sums[n]);
+                }
+                if (many) {
+                    #pragma unroll
+                    for (uint t = 0u; t < 4u; t++) {
+                        simdgroup_multiply_accumulate(more[n], left[t], below[t], more[n]);
+                    }
                 }
             }
         }
     }
 
-    // One sum over lanes for each pair of rows; the lane of that number finishes it.
+    // Results come together in threadgroup memory; their rows are rows of W, their columns rows of x.
     #pragma unroll
-    for (uint t = 0u; t < {{ tile_rows }}u; t++) {
-        const uint row = first_row + t;
+    for (uint n = 0u; n < {{ blocks }}u; n++) {
+        threadgroup float* target = partials + (simdgroup_id * 16u + pair) * {{ rows_per_simdgroup }}u + 8u * n + slot;
+        target[0] = sums[n].thread_elements()[0];
+        target[{{ rows_per_simdgroup }}] = sums[n].thread_elements()[1];
+        target[{{ 8 * rows_per_simdgroup }}] = more[n].thread_elements()[0];
+        target[{{ 9 * rows_per_simdgroup }}] = more[n].thread_elements()[1];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
 {% if activation %}
-        #pragma unroll
-        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r += 2u) {
-            const float gate = simd_sum(sums[r][t]);
-            const float up = simd_sum(sums[r + 1u][t]);
-            const uint output = first + r;
-            if (lane == t * {{ rows_per_simdgroup }}u + r && {{ exists }}) {
-{% if bias %}
-                y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate + bias[output]) * (up + bias[output + 1u]);
+
+    // Outputs alternate gate, up.
+    for (uint i = thread_id; i < count * {{ group_outputs // 2 }}u; i += {{ threads }}u) {
+        const uint row = i / {{ group_outputs // 2 }}u;
+        const uint own = i % {{ group_outputs // 2 }}u * 2u;
+        const uint output = group.x * {{ group_outputs }}u + own;
 {% else %}
-                y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
+
+    for (uint i = thread_id; i < count * {{ group_outputs }}u; i += {{ threads }}u) {
+        const uint row = i / {{ group_outputs }}u;
+        const uint own = i % {{ group_outputs }}u;
+        const uint output = group.x * {{ group_outputs }}u + own;
 {% endif %}
-            }
+{% if ragged %}
+        if (output >= {{ outputs }}u) {
+            continue;
+        }
+{% endif %}
+{% if split > 1 %}
+        const uint at = (own / {{ rows_per_simdgroup }}u * {{ 16 * split }}u + row) * {{ rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
+{% else %}
+        const uint at = (own / {{ rows_per_simdgroup }}u * 16u + row) * {{ rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
+{% endif %}
+{% for name, place in ([["first_sum", "at"], ["second_sum", "at + 1u"]] if activation else [["sum", "at"]]) %}
+{% if split > 1 %}
+        float {{ name }} = 0.0f;
+        #pragma unroll
+        for (uint p = 0u; p < {{ split }}u; p++) {
+            {{ name }} += partials[{{ place }} + p * {{ 16 * rows_per_simdgroup }}u];
         }
 {% else %}
-        #pragma unroll
-        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
-            const float sum = simd_sum(sums[r][t]);
-            const uint output = first + r;
-            if (lane == t * {{ rows_per_simdgroup }}u + r && {{ exists }}) {
-                y[row * {{ outputs }}u + output] {{ assign }} sum{% if bias %} + bias[output]{% endif %};
-            }
-        }
+        const float {{ name }} = partials[{{ place }}];
+{% endif %}
+{% endfor %}
+{% if activation %}
+        const float gate = {{ finished("first_sum", "output") }};
+        const float up = {{ finished("second_sum", "output + 1u") }};
+        y[(first_row + row) * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
+{% else %}
+        y[(first_row + row) * {{ outputs }}u + output] {{ assign }} {{ finished("sum", "output") }};
 {% endif %}
     }
 }

@@ -1,15 +1,87 @@
-{% set exists = "first_row + row < args.rows" ~ (" && output < " ~ outputs ~ "u" if ragged else "") %}
+{% set element = "half" if operand == "f16" else "float" %}
+{% set vector = element ~ "4" %}
 {% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
-// y = W x for many rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
+{% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
+{% set by_scale = " * scale.x + scale.y" if offset else " * scale" if scaled else "" %}
+{# What becomes of a sum before the epilogue. #}
+{% macro finished(sum, output) %}
+{% if softcap %}{{ softcap }} * precise::tanh(({% endif %}
+{{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
+{%- if softcap %}) / {{ softcap }}){% endif %}
+{%- endmacro %}
+{# This simdgroup's sums to threadgroup memory, first added to what is there. #}
+{% macro store(adds) %}
+#pragma unroll
+for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
+    #pragma unroll
+    for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
+        threadgroup float* place = own_results + i * {{ 8 * (tile_outputs + 4) }}u + j * 8u;
+{% if adds %}
+        simdgroup_matrix<float, 8, 8> other;
+        simdgroup_load(other, place, {{ tile_outputs + 4 }}ul);
+        sums[i][j].thread_elements()[0] += other.thread_elements()[0];
+        sums[i][j].thread_elements()[1] += other.thread_elements()[1];
+{% endif %}
+        simdgroup_store(sums[i][j], place, {{ tile_outputs + 4 }}ul);
+    }
+}
+{% endmacro %}
+{# Results to threadgroup memory, whence they can be told apart from those past the edges, and to y. #}
+{% macro results() %}
+{% if split > 1 %}
+{% set turn = " && own_row == begin" if parts > 1 else "" %}
+if (quartet == 1u{{ turn }}) {
+    {{ store(false)|indent(4) }}
+}
+threadgroup_barrier(mem_flags::mem_threadgroup);
+if (quartet == 0u{{ turn }}) {
+    {{ store(true)|indent(4) }}
+}
+{% elif parts > 1 %}
+if (own_row == begin) {
+    {{ store(false)|indent(4) }}
+}
+{% else %}
+{{ store(false) }}
+{%- endif %}
+threadgroup_barrier(mem_flags::mem_threadgroup);
+{% if activation %}
+// Outputs alternate gate, up.
+for (uint i = thread_id; i < {{ part_rows * tile_outputs // 2 }}u; i += {{ threads }}u) {
+    const uint own = i / {{ tile_outputs // 2 }}u;
+    const uint column = i % {{ tile_outputs // 2 }}u * 2u;
+{% else %}
+for (uint i = thread_id; i < {{ part_rows * tile_outputs }}u; i += {{ threads }}u) {
+    const uint own = i / {{ tile_outputs }}u;
+    const uint column = i % {{ tile_outputs }}u;
+{% endif %}
+    const uint row = first_row + own{{ " + begin" if parts > 1 else "" }};
+    const uint output = first_output + column;
+    threadgroup const float* sum = memory + own * {{ tile_outputs + 4 }}u + column;
+    if (row < args.rows{% if ragged %} && output < {{ outputs }}u{% endif %}) {
+{% if activation %}
+        const float gate = {{ finished("sum[0]", "output") }};
+        const float up = {{ finished("sum[1]", "output + 1u") }};
+        y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
+{% else %}
+        y[row * {{ outputs }}u + output] {{ assign }} {{ finished("sum[0]", "output") }};
+{% endif %}
+    }
+}
+{% endmacro %}
+// y = W x for many rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 // A threadgroup computes {{ tile_rows }} rows of x times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in threadgroup
-// memory as f32, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
+// memory as {{ "halves" if operand == "f16" else "singles" }}, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
+{% if split > 1 %}
+// Two such quartets share the tile, each takes every second 32 columns.
+{% endif %}
 struct {{ args }} {
     uint rows;
 };
 
 // grid: ceil(rows / {{ tile_rows }}), ceil({{ outputs }} / {{ tile_outputs }})
-[[max_total_threads_per_threadgroup(128)]]
+[[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
 {% for plane in planes %}
     device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
@@ -23,14 +95,23 @@ kernel void {{ name }}(
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]]) {
-    // Rows of {{ pitch }} floats, so that neighbours start in other banks. The results take the tile's place at the end.
-    threadgroup float tile[{{ tile_floats }}];
-    threadgroup float* tile_weights = tile;
-    threadgroup float* tile_x = tile + {{ tile_outputs * pitch }}u;
+    // Rows of {{ pitch }} elements, so that neighbours start in other banks. The results take the tile's place at the end.
+    threadgroup float memory[{{ memory_floats }}];
+{% if split > 1 %}
+    const uint quartet = simdgroup_id / 4u;
+    const uint quarter = simdgroup_id % 4u;
+    const uint own_thread = thread_id % 128u;
+    threadgroup {{ element }}* tile_weights = (threadgroup {{ element }}*)memory + quartet * {{ (tile_rows + tile_outputs) * pitch }}u;
+{% else %}
+    const uint quarter = simdgroup_id;
+    const uint own_thread = thread_id;
+    threadgroup {{ element }}* tile_weights = (threadgroup {{ element }}*)memory;
+{% endif %}
+    threadgroup {{ element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
     const uint first_row = group.x * {{ tile_rows }}u;
     const uint first_output = group.y * {{ tile_outputs }}u;
-    const uint own_row = simdgroup_id / 2u * {{ tile_rows // 2 }}u;
-    const uint own_output = simdgroup_id % 2u * {{ tile_outputs // 2 }}u;
+    const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
+    const uint own_output = quarter % 2u * {{ tile_outputs // 2 }}u;
 
     simdgroup_matrix<float, 8, 8> sums[{{ tile_rows // 16 }}][{{ tile_outputs // 16 }}];
     #pragma unroll
@@ -41,59 +122,86 @@ kernel void {{ name }}(
         }
     }
 
+{% if split > 1 %}
+    for (uint start = 0u; start < {{ blocks }}u; start += {{ split }}u) {
+        const uint column_block = start + quartet;
+{% if blocks % split != 0 %}
+        // Past the last 32 columns x is 0, whatever W is.
+        const uint block = min(column_block, {{ blocks - 1 }}u);
+{% else %}
+        const uint block = column_block;
+{% endif %}
+{% else %}
     for (uint block = 0u; block < {{ blocks }}u; block++) {
+        const uint column_block = block;
+{% endif %}
         // Decode 32 columns of {{ tile_outputs }} rows of W.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
-        for (uint i = thread_id; i < {{ tile_outputs * per_block }}u; i += 128u) {
 {% if per_block > 1 %}
+        for (uint i = own_thread; i < {{ tile_outputs * per_block }}u; i += 128u) {
             const uint output = i / {{ per_block }}u;
             const uint part = i % {{ per_block }}u;
 {% else %}
-            const uint output = i;
+        for (uint i = own_thread; i < {{ tile_outputs * 2 }}u; i += 128u) {
+            const uint output = i / 2u;
+            const uint part = i % 2u;
 {% endif %}
 {% if ragged %}
             const uint row = min(first_output + output, {{ outputs - 1 }}u);
 {% else %}
             const uint row = first_output + output;
 {% endif %}
-            float4 weights[{{ vectors }}];
-            {{ format }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
-{% if scaled %}
-            const float scale = float(weight_scales[row * {{ blocks }}u + block]);
+{% if offset %}
+            const float2 scale = float2(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
+{% elif scaled %}
+            const float scale = float(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
 {% endif %}
 {% if per_block > 1 %}
-            threadgroup float* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
-{% else %}
-            threadgroup float* target = tile_weights + output * {{ pitch }}u;
-{% endif %}
+            float4 weights[{{ vectors }}];
+            {{ decoder }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
+            threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
-                *(threadgroup float4*)(target + 4u * v) = weights[v]{% if scaled %} * scale{% endif %};
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ vector }}(weights[v]{{ by_scale }});
             }
+{% else %}
+            // Half a packet: 8 columns, and those 16 further.
+            const uint2 codes = ((device const uint2*)(weight_{{ planes[0].name }} + row * {{ stride }}u + block))[part];
+            threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * 8u;
+            #pragma unroll
+            for (uint v = 0u; v < 2u; v++) {
+                float4 low;
+                float4 high;
+                {{ decoder }}_word(codes[v], low, high);
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ vector }}(low{{ by_scale }});
+                *(threadgroup {{ vector }}*)(target + 16u + 4u * v) = {{ vector }}(high{{ by_scale }});
+            }
+{% endif %}
         }
         // The same columns of {{ tile_rows }} rows of x. Rows past the last repeat it.
-        for (uint i = thread_id; i < {{ tile_rows * 8 }}u; i += 128u) {
+        for (uint i = own_thread; i < {{ tile_rows * 8 }}u; i += 128u) {
             const uint row = i / 8u;
             const uint column = i % 8u * 4u;
             device const float* source = x + min(first_row + row, args.rows - 1u) * {{ inputs }}u;
-            *(threadgroup float4*)(tile_x + row * {{ pitch }}u + column) = {{ load }}(source, block * 32u + column{{ bound }});
+            const float4 values = {{ load }}(source, column_block * 32u + column{{ bound }});
+            *(threadgroup {{ vector }}*)(tile_x + row * {{ pitch }}u + column) = {{ vector ~ "(values)" if element == "half" else "values" }};
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         // Multiply.
         #pragma unroll
         for (uint k = 0u; k < 32u; k += 8u) {
-            simdgroup_matrix<float, 8, 8> left[{{ tile_rows // 16 }}];
+            simdgroup_matrix<{{ element }}, 8, 8> left[{{ tile_rows // 16 }}];
             #pragma unroll
             for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
                 simdgroup_load(left[i], tile_x + (own_row + i * 8u) * {{ pitch }}u + k, {{ pitch }}ul);
             }
             #pragma unroll
             for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
-                threadgroup float* source = tile_weights + (own_output + j * 8u) * {{ pitch }}u + k;
-                simdgroup_matrix<float, 8, 8> right;
+                threadgroup {{ element }}* source = tile_weights + (own_output + j * 8u) * {{ pitch }}u + k;
+                simdgroup_matrix<{{ element }}, 8, 8> right;
                 simdgroup_load(right, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
                 #pragma unroll
                 for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
@@ -105,37 +213,17 @@ kernel void {{ name }}(
     }
 
     // Results to threadgroup memory, whence they can be told apart from those past the edges.
-    #pragma unroll
-    for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
-        #pragma unroll
-        for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
-            const uint place = (own_row + i * 8u) * {{ tile_outputs + 4 }}u + own_output + j * 8u;
-            simdgroup_store(sums[i][j], tile + place, {{ tile_outputs + 4 }}ul);
-        }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-
-{% if activation %}
-    // Outputs alternate gate, up.
-    for (uint i = thread_id; i < {{ tile_rows * tile_outputs // 2 }}u; i += 128u) {
-        const uint row = i / {{ tile_outputs // 2 }}u;
-        const uint column = i % {{ tile_outputs // 2 }}u * 2u;
-        const uint output = first_output + column;
-        if ({{ exists }}) {
-            const float gate = tile[row * {{ tile_outputs + 4 }}u + column]{% if bias %} + bias[output]{% endif %};
-            const float up = tile[row * {{ tile_outputs + 4 }}u + column + 1u]{% if bias %} + bias[output + 1u]{% endif %};
-            y[(first_row + row) * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
-        }
+{% if split > 1 %}
+    // The second quartet's first; the first adds its own.
+{% endif %}
+{% if parts > 1 %}
+    threadgroup float* own_results = memory + own_output;
+    for (uint begin = 0u; begin < {{ tile_rows }}u; begin += {{ part_rows }}u) {
+        {{ results()|indent(8) }}
+        threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 {% else %}
-    for (uint i = thread_id; i < {{ tile_rows * tile_outputs }}u; i += 128u) {
-        const uint row = i / {{ tile_outputs }}u;
-        const uint column = i % {{ tile_outputs }}u;
-        const uint output = first_output + column;
-        if ({{ exists }}) {
-            const float sum = tile[row * {{ tile_outputs + 4 }}u + column];
-            y[(first_row + row) * {{ outputs }}u + output] {{ assign }} sum{% if bias %} + bias[output]{% endif %};
-        }
-    }
+    threadgroup float* own_results = memory + own_row * {{ tile_outputs + 4 }}u + own_output;
+    {{ results()|indent(4) }}
 {% endif %}
 }

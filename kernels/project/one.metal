@@ -1,6 +1,57 @@
-{% set start = "part * 32u + lane" if split > 1 else "lane" %}
-{% set block = "packet" if per_block == 1 else "packet / " ~ per_block ~ "u" %}
-// y = W x for one row of x; W is [{{ outputs }}, {{ inputs }}] in {{ format }}.
+{% set begin = "part * 32u + lane" if split > 1 else "lane" %}
+{% set scale = "float2" if offset else "float" %}
+{% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+{% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
+{# What the first simdgroup finishes: a lane has an output, or a pair of them. #}
+{% set whole = group_outputs == (64 if activation else 32) %}
+{% set within = "own < " ~ group_outputs ~ "u" %}
+{% set own_exists = within ~ exists if not whole else "output < " ~ outputs ~ "u" if ragged else "" %}
+{# What becomes of a sum before the epilogue. #}
+{% macro finished(sum, output) %}
+{% if softcap %}{{ softcap }} * precise::tanh(({% endif %}
+{{- sum }}{% if norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}
+{%- if softcap %}) / {{ softcap }}){% endif %}
+{%- endmacro %}
+{# The sum of a row over the simdgroups that share it. #}
+{% macro gathered(name, at) %}
+{% if split > 1 %}
+float {{ name }} = 0.0f;
+#pragma unroll
+for (uint p = 0u; p < {{ split }}u; p++) {
+    {{ name }} += partials[{{ at }} + p * {{ rows_per_simdgroup }}u];
+}
+{% else %}
+const float {{ name }} = partials[{{ at }}];
+{% endif %}
+{% endmacro %}
+{% macro finish() %}
+{% if split > 1 %}
+const uint at = own / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
+{{ gathered("sum", "at") }}
+{%- else %}
+{{ gathered("sum", "own") }}
+{%- endif %}
+{% if activation %}
+{{ gathered("second", "at + 1u" if split > 1 else "own + 1u") }}
+const float gate = {{ finished("sum", "output") }};
+const float up = {{ finished("second", "output + 1u") }};
+y[output / 2u] = {{ activation }}(gate) * up;
+{% elif leaves %}
+const float value = before + {{ finished("sum", "output") }};
+y[output] = value;
+{% if leaves.gain %}
+gained[output] = own_gain * value;
+{% endif %}
+square = value * value;
+{% elif best %}
+const float value = {{ finished("sum", "output") }};
+y[output] = value;
+key = ordered(value);
+{% else %}
+y[output] {{ assign }} {{ finished("sum", "output") }};
+{% endif %}
+{% endmacro %}
+// y = W x for one row of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 {% if split > 1 %}
 // {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A lane takes every {{ 32 * split }}th packet
@@ -8,6 +59,21 @@
 {% else %}
 // A simdgroup computes {{ rows_per_simdgroup }} rows of W at once. A lane takes every 32nd packet of 16 bytes, straight to registers;
 // what it loads of x serves all its rows.
+{% endif %}
+{% if norm %}
+//
+// The norm of x comes last: x has been multiplied by the gain, and results are divided by the root of its mean square.
+{% endif %}
+{% if leaves %}
+//
+// Results are added to y. For the norm that follows, each threadgroup leaves the sum of squares of its part of y{{ "," if leaves.gain else "." }}
+{% if leaves.gain %}
+// and y times the norm's gain.
+{% endif %}
+{% endif %}
+{% if best %}
+//
+// Each threadgroup leaves the best of its outputs: a key that orders as the number does, and the lowest output with it.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -23,31 +89,100 @@ kernel void {{ name }}(
     device const float* bias [[buffer({{ slot() }})]],
 {% endif %}
     device const float* x [[buffer({{ slot() }})]],
+{% if norm %}
+    device const float* squares [[buffer({{ slot() }})]],
+{% endif %}
     device float* y [[buffer({{ slot() }})]],
+{% if leaves %}
+{% if leaves.gain %}
+    device const float* gain [[buffer({{ slot() }})]],
+    device float* gained [[buffer({{ slot() }})]],
+{% endif %}
+    device float* squares_out [[buffer({{ slot() }})]],
+{% endif %}
+{% if best %}
+    device uint* candidates [[buffer({{ slot() }})]],
+{% endif %}
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint group [[threadgroup_position_in_grid]],
-{% if split > 1 %}
-    uint thread_id [[thread_index_in_threadgroup]],
-{% endif %}
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-{% if split > 1 %}
+{% if gather %}
     threadgroup float partials[{{ simdgroups * rows_per_simdgroup }}];
+{% endif %}
+{% if split > 1 %}
     const uint first = group * {{ group_outputs }}u + simdgroup_id / {{ split }}u * {{ rows_per_simdgroup }}u;
     const uint part = simdgroup_id % {{ split }}u;
 {% else %}
     const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
 {% endif %}
+{% if leaves %}
 
+    // What the first simdgroup finishes with: loaded now, needed at the end.
+    const uint own = lane;
+    const uint output = group * {{ group_outputs }}u + own;
+    float before = 0.0f;
+{% if leaves.gain %}
+    float own_gain = 0.0f;
+{% endif %}
+    if (simdgroup_id == 0u{{ " && " ~ own_exists if own_exists else "" }}) {
+        before = y[output];
+{% if leaves.gain %}
+        own_gain = gain[output];
+{% endif %}
+    }
+{% endif %}
+{% if norm and squares_count <= 32 %}
+
+    // Squares of x: loaded now, needed at the end.
+{% if squares_count < 32 %}
+    const {{ squares_vector }} squared = lane < {{ squares_count }}u ? {{ squares_source }}[lane] : {{ squares_vector }}(0.0f);
+{% else %}
+    const {{ squares_vector }} squared = {{ squares_source }}[lane];
+{% endif %}
+{% endif %}
+
+{% if ahead %}
+    // The first packets. In the loop the next are under way while these are computed with.
+{% if ragged %}
+    // Rows past the last repeat it.
+{% endif %}
+    uint4 next[{{ rows_per_simdgroup }}];
+{% if scaled %}
+    {{ scale }} next_scales[{{ rows_per_simdgroup }}];
+{% endif %}
+    #pragma unroll
+    for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
+{% if packets < 32 * split %}
+        const uint packet = min({{ begin }}, {{ packets - 1 }}u);
+{% else %}
+        const uint packet = {{ begin }};
+{% endif %}
+{% if ragged %}
+        const uint row = min(first + r, {{ outputs - 1 }}u);
+{% else %}
+        const uint row = first + r;
+{% endif %}
+        next[r] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
+{% if scaled %}
+        next_scales[r] = {{ scale }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+{% endif %}
+    }
+
+{% endif %}
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint packet = {{ start }}; packet < {{ packets }}u; packet += {{ 32 * split }}u) {
+    for (uint packet = {{ begin }}; packet < {{ packets }}u; packet += {{ 32 * split }}u) {
+{% if ahead %}
+        const uint following = min(packet + {{ 32 * split }}u, {{ packets - 1 }}u);
+{% else %}
         // Weights first: all loads are under way before the first is needed.
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
+{% endif %}
         uint4 codes[{{ rows_per_simdgroup }}];
 {% if scaled %}
-        float scales[{{ rows_per_simdgroup }}];
+        {{ scale }} scales[{{ rows_per_simdgroup }}];
 {% endif %}
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
@@ -56,9 +191,18 @@ kernel void {{ name }}(
 {% else %}
             const uint row = first + r;
 {% endif %}
+{% if ahead %}
+            codes[r] = next[r];
+            next[r] = weight_{{ planes[0].name }}[row * {{ stride }}u + following];
+{% if scaled %}
+            scales[r] = next_scales[r];
+            next_scales[r] = {{ scale }}(weight_scales[row * {{ groups }}u + following{{ in_group }}]);
+{% endif %}
+{% else %}
             codes[r] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
 {% if scaled %}
-            scales[r] = float(weight_scales[row * {{ blocks }}u + {{ block }}]);
+            scales[r] = {{ scale }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+{% endif %}
 {% endif %}
         }
 
@@ -68,22 +212,52 @@ kernel void {{ name }}(
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             xs[v] = {{ load }}(x, packet * {{ columns }}u + 4u * v{{ bound }});
         }
+{% if offset %}
+
+        // A group's offset meets the sum of x, which is the same for all rows.
+        float4 quarters = xs[0];
+        #pragma unroll
+        for (uint v = 1u; v < {{ vectors }}u; v++) {
+            quarters += xs[v];
+        }
+        const float total = quarters.x + quarters.y + quarters.z + quarters.w;
+{% endif %}
 
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
             float4 weights[{{ vectors }}];
-            {{ format }}_decode(codes[r], weights);
+            {{ decoder }}_decode(codes[r], weights);
             float sum = 0.0f;
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
                 sum += dot(weights[v], xs[v]);
             }
+{% if offset %}
+            sums[r] += scales[r].x * sum + scales[r].y * total;
+{% else %}
             sums[r] += {{ "scales[r] * sum" if scaled else "sum" }};
+{% endif %}
         }
     }
+{% if norm %}
 
-{% if split > 1 %}
-    // One sum a row over lanes, then over the simdgroups that share it.
+    // What the norm divides by.
+{% if squares_count > 32 %}
+    {{ squares_vector }} squared = {{ squares_vector }}(0.0f);
+    for (uint i = lane; i < {{ squares_count }}u; i += 32u) {
+        squared += {{ squares_source }}[i];
+    }
+{% endif %}
+{% if squares_vector == "float4" %}
+    const float square = simd_sum(squared.x + squared.y + squared.z + squared.w);
+{% else %}
+    const float square = simd_sum(squared);
+{% endif %}
+    const float factor = rsqrt(square / {{ inputs_float }} + {{ norm.epsilon }});
+{% endif %}
+
+{% if gather %}
+    // One sum a row over lanes; the first simdgroup finishes them.
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
         const float sum = simd_sum(sums[r]);
@@ -92,60 +266,82 @@ kernel void {{ name }}(
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-{% if activation %}
-
-    // Rows alternate gate, up; a thread finishes a pair of them.
-    const uint own = thread_id * 2u;
-    const uint at = own / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + own % {{ rows_per_simdgroup }}u;
-    const uint output = group * {{ group_outputs }}u + own;
-    if (own < {{ group_outputs }}u{% if ragged %} && output < {{ outputs }}u{% endif %}) {
-        float gate = {{ "bias[output]" if bias else "0.0f" }};
-        float up = {{ "bias[output + 1u]" if bias else "0.0f" }};
-        #pragma unroll
-        for (uint p = 0u; p < {{ split }}u; p++) {
-            gate += partials[at + p * {{ rows_per_simdgroup }}u];
-            up += partials[at + p * {{ rows_per_simdgroup }}u + 1u];
+    if (simdgroup_id == 0u) {
+{% if leaves %}
+        float square = 0.0f;
+{% else %}
+        const uint own = {{ "2u * lane" if activation else "lane" }};
+        const uint output = group * {{ group_outputs }}u + own;
+{% if best %}
+        uint key = 0u;
+{% endif %}
+{% endif %}
+{% if own_exists %}
+        if ({{ own_exists }}) {
+            {{ finish()|indent(12) }}
         }
+{% else %}
+        {{ finish()|indent(8) }}
+{% endif %}
+{% if leaves %}
+        square = simd_sum(square);
+        if (lane == 0u) {
+            squares_out[group] = square;
+        }
+{% if grid < leaves.partials %}
+        // Partial sums that no threadgroup has.
+        if (group == {{ grid - 1 }}u) {
+            for (uint i = {{ grid }}u + lane; i < {{ leaves.partials }}u; i += 32u) {
+                squares_out[i] = 0.0f;
+            }
+        }
+{% endif %}
+{% elif best %}
+        const uint highest = simd_max(key);
+        const uint lowest = simd_min(key == highest ? output : 0xffffffffu);
+        if (lane == 0u) {
+            candidates[2u * group] = highest;
+            candidates[2u * group + 1u] = lowest;
+        }
+{% endif %}
+    }
+{% elif activation %}
+    // One sum a row over lanes. Rows alternate gate, up, and a lane finishes a pair of them.
+{% if rows_per_simdgroup == 2 %}
+    const float own_gate = simd_sum(sums[0]);
+    const float own_up = simd_sum(sums[1]);
+{% else %}
+    float own_gate = 0.0f;
+    float own_up = 0.0f;
+    #pragma unroll
+    for (uint p = 0u; p < {{ rows_per_simdgroup // 2 }}u; p++) {
+        const float gate = simd_sum(sums[2u * p]);
+        const float up = simd_sum(sums[2u * p + 1u]);
+        own_gate = lane == p ? gate : own_gate;
+        own_up = lane == p ? up : own_up;
+    }
+{% endif %}
+    const uint output = first + 2u * lane;
+    if (lane < {{ rows_per_simdgroup // 2 }}u{{ exists }}) {
+        const float gate = {{ finished("own_gate", "output") }};
+        const float up = {{ finished("own_up", "output + 1u") }};
         y[output / 2u] = {{ activation }}(gate) * up;
     }
 {% else %}
-
-    // A thread finishes a row.
-    const uint at = thread_id / {{ rows_per_simdgroup }}u * {{ split * rows_per_simdgroup }}u + thread_id % {{ rows_per_simdgroup }}u;
-    const uint output = group * {{ group_outputs }}u + thread_id;
-    if (thread_id < {{ group_outputs }}u{% if ragged %} && output < {{ outputs }}u{% endif %}) {
-        float sum = {{ "bias[output]" if bias else "0.0f" }};
-        #pragma unroll
-        for (uint p = 0u; p < {{ split }}u; p++) {
-            sum += partials[at + p * {{ rows_per_simdgroup }}u];
-        }
-        y[output] {{ assign }} sum;
-    }
-{% endif %}
-{% elif activation %}
-    // One sum a row over lanes; rows alternate gate, up, and lane r finishes the pair of rows r and r + 1.
-    #pragma unroll
-    for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r += 2u) {
-        const float gate = simd_sum(sums[r]);
-        const float up = simd_sum(sums[r + 1u]);
-        const uint output = first + r;
-        if (lane == r{% if ragged %} && output < {{ outputs }}u{% endif %}) {
-{% if bias %}
-            y[output / 2u] = {{ activation }}(gate + bias[output]) * (up + bias[output + 1u]);
+    // One sum a row over lanes; a lane finishes a row.
+{% if rows_per_simdgroup == 1 %}
+    const float own = simd_sum(sums[0]);
 {% else %}
-            y[output / 2u] = {{ activation }}(gate) * up;
-{% endif %}
-        }
-    }
-{% else %}
-    // One sum a row over lanes; lane r finishes row r.
+    float own = 0.0f;
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
         const float sum = simd_sum(sums[r]);
-        const uint output = first + r;
-        if (lane == r{% if ragged %} && output < {{ outputs }}u{% endif %}) {
-            y[output] {{ assign }} sum{% if bias %} + bias[output]{% endif %};
-        }
+        own = lane == r ? sum : own;
+    }
+{% endif %}
+    const uint output = first + lane;
+    if (lane < {{ rows_per_simdgroup }}u{{ exists }}) {
+        y[output] {{ assign }} {{ finished("own", "output") }};
     }
 {% endif %}
 }

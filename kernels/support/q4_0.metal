@@ -1,19 +1,23 @@
-// A packet of q4_0 codes: 16 bytes, 32 columns, one block. The weight is (code - 8) times the block's scale.
-// Byte j holds column j in its low nibble and column j + 16 in its high one.
+// A word of q4_0 codes: 4 bytes, 8 columns. The weight is (code - 8) times its block's scale. Byte j of a block's 16 holds
+// column j in its low nibble and column j + 16 in its high one: word i holds columns 4i .. 4i + 3, and those 16 further.
 //
 // Converting an integer costs four times what masking does. So nibbles are masked in place and set as the low bits
 // of the half 1024.0, whose last bit is worth 1. A low nibble gives 1024 + code, a high one 1024 + 16 * code; the
 // subtraction that takes 1024 away takes the 8 along, and every step is exact.
+inline void q4_0_word(uint even, thread float4& low, thread float4& high) {
+    const uint odd = even >> 8u;
+    const half2 low_even = as_type<half2>((even & 0x000f000fu) | 0x64006400u) - half2(1032.0h);
+    const half2 low_odd = as_type<half2>((odd & 0x000f000fu) | 0x64006400u) - half2(1032.0h);
+    const half2 high_even = as_type<half2>((even & 0x00f000f0u) | 0x64006400u) * half2(0.0625h) - half2(72.0h);
+    const half2 high_odd = as_type<half2>((odd & 0x00f000f0u) | 0x64006400u) * half2(0.0625h) - half2(72.0h);
+    low = float4(half4(low_even.x, low_odd.x, low_even.y, low_odd.y));
+    high = float4(half4(high_even.x, high_odd.x, high_even.y, high_odd.y));
+}
+
+// A packet of q4_0 codes: 16 bytes, 32 columns, one block.
 inline void q4_0_decode(uint4 packet, thread float4* weights) {
     #pragma unroll
     for (uint i = 0u; i < 4u; i++) {
-        const uint even = packet[i];
-        const uint odd = even >> 8u;
-        const half2 low_even = as_type<half2>((even & 0x000f000fu) | 0x64006400u) - half2(1032.0h);
-        const half2 low_odd = as_type<half2>((odd & 0x000f000fu) | 0x64006400u) - half2(1032.0h);
-        const half2 high_even = as_type<half2>((even & 0x00f000f0u) | 0x64006400u) * half2(0.0625h) - half2(72.0h);
-        const half2 high_odd = as_type<half2>((odd & 0x00f000f0u) | 0x64006400u) * half2(0.0625h) - half2(72.0h);
-        weights[i] = float4(half4(low_even.x, low_odd.x, low_even.y, low_odd.y));
-        weights[i + 4u] = float4(half4(high_even.x, high_odd.x, high_even.y, high_odd.y));
+        q4_0_word(packet[i], weights[i], weights[i + 4u]);
     }
 }

@@ -30,7 +30,9 @@ fn record(built: &Built, chunks: &[usize]) -> Recording {
 }
 
 fn odd(format: &str) -> &'static Built {
-    let odd = all_built().iter().find(|built| built.model == ODD && built.format == format);
+    let odd = all_built()
+        .iter()
+        .find(|built| built.model == ODD && built.format == format && built.disabled.is_empty());
     odd.unwrap_or_else(|| panic!("{ODD} is compiled to {format}"))
 }
 

@@ -8,6 +8,7 @@ use crate::attention::Attention;
 use crate::builder::{Builder, Layer};
 use crate::config::Section;
 use crate::mlp::Mlp;
+use crate::windows::Windows;
 use forge_ir::{Apply, Pairing};
 
 /// A standard decoder's description.
@@ -26,6 +27,8 @@ pub(crate) struct Decoder {
     pub(crate) tied: bool,
     /// The first half of a layer.
     pub(crate) attention: Attention,
+    /// What its layers see.
+    pub(crate) windows: Windows,
     /// The second half of a layer.
     pub(crate) mlp: Mlp,
 }
@@ -40,10 +43,15 @@ pub(crate) struct Defaults {
     pub(crate) theta: f64,
     /// `tie_word_embeddings`
     pub(crate) tied: bool,
+    /// `num_key_value_heads`; none: as many as query heads.
+    pub(crate) key_heads: Option<usize>,
+    /// `head_dim`; none: a head's share of the hidden width.
+    pub(crate) width: Option<usize>,
 }
 
 impl Decoder {
-    /// Reads the keys that all such architectures spell alike. Biases are off; the architecture switches them on.
+    /// Reads the keys that all such architectures spell alike. Biases, norms of heads and windows are off; the
+    /// architecture switches them on.
     pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let hidden = config.count("hidden_size");
         let context = config.count_or("max_position_embeddings", defaults.context);
@@ -54,7 +62,8 @@ impl Decoder {
             layers: config.count("num_hidden_layers"),
             epsilon: config.number_or("rms_norm_eps", defaults.epsilon) as f32,
             tied: config.flag_or("tie_word_embeddings", defaults.tied),
-            attention: Attention::read(config, hidden, context, defaults.theta, Pairing::Half),
+            attention: Attention::read(config, hidden, context, defaults, Pairing::Half),
+            windows: Windows::none(),
             mlp: Mlp::read(config, hidden),
         }
     }
@@ -68,16 +77,18 @@ impl Decoder {
 
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
         let at = format!("model.layers.{index}");
-        let mut layer = builder.layer("layer", self.hidden);
+        let window = self.windows.of(index);
+        let name = if window.is_some() { "window_layer" } else { "layer" };
+        let mut layer = builder.layer(name, self.hidden);
         let stream = Layer::INPUT;
 
         let gain = ("attention_gain", &*format!("{at}.input_layernorm"));
-        let x = layer.rms_norm("attention_norm", stream, gain, self.hidden, self.epsilon);
-        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"));
+        let x = layer.rms_norm("attention_norm", stream, gain, [1, self.hidden], self.epsilon);
+        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window);
         let stream = layer.add("stream", stream, branch);
 
         let gain = ("mlp_gain", &*format!("{at}.post_attention_layernorm"));
-        let x = layer.rms_norm("mlp_norm", stream, gain, self.hidden, self.epsilon);
+        let x = layer.rms_norm("mlp_norm", stream, gain, [1, self.hidden], self.epsilon);
         let branch = self.mlp.build(&mut layer, x, &format!("{at}.mlp"));
         layer.add("stream", stream, branch);
         layer.finish()
@@ -90,7 +101,7 @@ impl Decoder {
         }
         let mut head = builder.layer("head", self.hidden);
         let gain = ("gain", "model.norm");
-        let x = head.rms_norm("norm", Layer::INPUT, gain, self.hidden, self.epsilon);
+        let x = head.rms_norm("norm", Layer::INPUT, gain, [1, self.hidden], self.epsilon);
         let tensor = if self.tied { TABLE } else { HEAD };
         let weight = head.weight("head", tensor, &[self.vocabulary, self.hidden]);
         head.product("logits", x, weight);

@@ -1,8 +1,8 @@
 //! The proof that a draft is a graph. Every fault is found, not only the first.
 //!
 //! Checked: every index is in range; a body's parameters and an application's bindings agree in number and shape;
-//! every value's width is what its user expects; rotations fit their heads; heads divide; every weight and body is
-//! used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
+//! every value's width is what its user expects; rotations fit their heads; heads and parts divide; windows hold a
+//! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
 //! epilogue ends in one logit for each entry of the vocabulary.
 
 use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind};
@@ -211,9 +211,12 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             [_, width] => Ok(*width),
             other => Err(format!("the table is a matrix, not {other:?}")),
         },
+        Op::RmsNorm { parts, .. } if *parts == 0 || !x.is_multiple_of(*parts) => {
+            Err(format!("{x} does not divide into {parts} parts"))
+        }
         Op::RmsNorm { gain, parts, .. } => match shape(body, *gain)? {
             [width] if width * parts == x => Ok(x),
-            other => Err(format!("the gain is {other:?}, and what it scales is {parts} times {x} / {parts} wide")),
+            other => Err(format!("the gain is {other:?}, and what it scales {} wide", x / parts)),
         },
         Op::Linear { weight, bias } => {
             let out = match shape(body, *weight)? {
@@ -235,7 +238,10 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
-        Op::Attention { window: Some(0), .. } => Err("a window of no positions".to_owned()),
+        Op::Attention { window: Some(0), .. } => Err("its window holds no position".to_owned()),
+        Op::Attention { softcap: Some(cap), .. } | Op::Softcap(cap) if !(*cap > 0.0 && cap.is_finite()) => {
+            Err(format!("nothing is capped to {cap}"))
+        }
         Op::Attention { query_heads, cache, .. } => {
             let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
                 return Err("its cache is not a state".to_owned());
@@ -253,9 +259,7 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
-        Op::Activate(_) => Ok(x),
-        Op::Softcap(cap) if *cap > 0.0 && cap.is_finite() => Ok(x),
-        Op::Softcap(cap) => Err(format!("nothing is capped to {cap}")),
+        Op::Activate(_) | Op::Softcap(_) => Ok(x),
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
         Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
     }
@@ -281,7 +285,12 @@ mod tests {
         Node { name: "node".to_owned(), op, inputs: inputs.iter().map(|value| ValueId(*value)).collect() }
     }
 
-    /// A table of 5 tokens, one layer of attention with 2 heads over 1 of 2 channels, and a head.
+    /// Attention of 2 heads over 1 of 2 channels, its cache being parameter 2 of the layer.
+    fn attention(window: Option<usize>, softcap: Option<f32>) -> Op {
+        Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window, softcap }
+    }
+
+    /// A table of 5 tokens, one layer of attention, and a head.
     fn draft() -> Draft {
         let weight = |tensor: &str, shape: &[usize]| Weight {
             tensor: tensor.to_owned(),
@@ -291,7 +300,6 @@ mod tests {
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };
         let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
-        let attention = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window: None, softcap: None };
         let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
         let apply = |body, weights: &[usize], states: &[usize]| Apply {
             body: BodyId(body),
@@ -332,7 +340,7 @@ mod tests {
                     vec![
                         node(Op::RmsNorm { gain: ParamId(0), parts: 1, epsilon: 1e-5 }, &[0]),
                         node(linear(1), &[1]),
-                        node(attention, &[1, 2, 2]),
+                        node(attention(None, None), &[1, 2, 2]),
                         node(Op::Add, &[0, 3]),
                     ],
                 ),
@@ -352,17 +360,51 @@ mod tests {
     }
 
     #[test]
+    fn heads_may_be_normed_and_scores_capped() {
+        let mut draft = draft();
+        let layer = &mut draft.bodies[1];
+        layer.nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
+        layer.params[0].kind = ParamKind::Weight(vec![2]);
+        layer.nodes[2].op = attention(Some(1), Some(50.0));
+        layer.nodes.push(node(Op::Softcap(30.0), &[4]));
+        draft.weights[1].shape = vec![2];
+        let graph = draft.validate().expect("it is sound");
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4]);
+        let text = graph.to_string();
+        for line in [
+            "%1 node       = rms_norm(%0 in 2 parts, gain, epsilon 1e-5) [4]",
+            "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
+            "%5 node       = softcap(%4, 30) [4]",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 12] = [
+        let cases: [(&str, Change); 19] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
             ("is not a weight", |draft| draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9) }),
             ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
+            ("the gain is [4], and what it scales 2 wide", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
+            }),
+            ("4 does not divide into 3 parts", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 3, epsilon: 1e-5 };
+            }),
+            ("4 does not divide into 0 parts", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 0, epsilon: 1e-5 };
+            }),
+            ("window holds no position", |draft| draft.bodies[1].nodes[2].op = attention(Some(0), None)),
+            ("capped to 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
+            ("capped to NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
+            ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("cache is not a state", |draft| {
-                draft.bodies[1].nodes[2].op = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(0), window: None, softcap: None };
+                draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);
             }),
             ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),

@@ -140,7 +140,10 @@ SIMDGROUP(float)
 
 // Matrices that a simdgroup holds together.
 template <class T, int Columns, int Rows>
-struct simdgroup_matrix {};
+struct simdgroup_matrix {
+    typedef T pair __attribute__((ext_vector_type(2)));
+    thread pair& thread_elements();
+};
 
 template <class T, int Columns, int Rows>
 simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value);
@@ -157,10 +160,11 @@ simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value);
 MATRIX_MEMORY(device)
 MATRIX_MEMORY(threadgroup)
 
-template <class T>
-void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& product, simdgroup_matrix<T, 8, 8>, simdgroup_matrix<T, 8, 8>);
-template <class T>
+// Halves may be added up as floats.
+template <class T, class U>
+void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& product, simdgroup_matrix<U, 8, 8>, simdgroup_matrix<U, 8, 8>);
+template <class T, class U>
 void simdgroup_multiply_accumulate(
-    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<T, 8, 8>, simdgroup_matrix<T, 8, 8>, simdgroup_matrix<T, 8, 8>);
+    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8>, simdgroup_matrix<U, 8, 8>, simdgroup_matrix<T, 8, 8>);
 
 }  // namespace metal

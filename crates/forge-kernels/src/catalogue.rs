@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 13] = [
+pub const TEMPLATES: [Source; 14] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("project/one"),
@@ -32,15 +32,18 @@ pub const TEMPLATES: [Source; 13] = [
     source!("attention/attend_tiled"),
     source!("elementwise/elementwise"),
     source!("head/argmax"),
+    source!("head/argmax_join"),
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 18] = [
+pub const SUPPORT: [Source; 20] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
     source!("support/q8_0"),
     source!("support/q4_0"),
+    source!("support/affine8"),
+    source!("support/affine4"),
     source!("support/load4_whole"),
     source!("support/load4_guarded"),
     source!("support/load4_single"),
@@ -73,7 +76,8 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
         Spec::Elementwise(_) => "elementwise/elementwise",
-        Spec::Argmax(_) | Spec::ArgmaxJoin(_) => "head/argmax",
+        Spec::Argmax(_) => "head/argmax",
+        Spec::ArgmaxJoin(_) => "head/argmax_join",
     }
 }
 

@@ -1,11 +1,13 @@
 //! What a kernel can be made for. Whatever passes here renders.
 
-use forge_ir::{BLOCK, Format, Rotation};
+mod project;
+
+use forge_ir::{Format, Rotation};
 
 use crate::catalogue::{SUPPORT, unit_name};
-use crate::context::{DEFAULT_MEMORY, packet_columns, queries_fit, tile_floats};
+use crate::context::{packet_columns, queries_fit};
 use crate::error::KernelError;
-use crate::spec::{Epilogue, Function, HeadNorm, Project, Rows, Spec};
+use crate::spec::{Function, HeadNorm, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -61,7 +63,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Embed(embed) => {
             limits.positive("the vocabulary", embed.vocabulary)?;
             limits.positive("the width", embed.width)?;
-            limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)
+            limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)?;
+            let partials = embed.squares.map_or(1, |squares| squares.partials);
+            limits.positive("the number of partial sums of squares", partials)
         }
         Spec::RmsNorm(norm) => {
             limits.positive("the width", norm.width)?;
@@ -111,11 +115,16 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 Function::Activate(_) | Function::Multiply | Function::Add => Ok(()),
             }
         }
-        Spec::ArgmaxJoin(join) => limits.positive("the number of candidates", join.candidates),
         Spec::Argmax(argmax) => {
             limits.positive("the vocabulary", argmax.vocabulary)?;
             limits.holds("the vocabulary", argmax.vocabulary, fits_word(argmax.vocabulary), || {
                 "below 2^32, as ids are".to_owned()
+            })
+        }
+        Spec::ArgmaxJoin(join) => {
+            limits.positive("the number of candidates", join.candidates)?;
+            limits.holds("the number of candidates", join.candidates, fits_word(2 * join.candidates), || {
+                "below 2^31, as their words are counted in 32 bits".to_owned()
             })
         }
     }
@@ -162,7 +171,7 @@ impl Limits<'_> {
         columns: usize,
         format: Format,
     ) -> Result<(), KernelError> {
-        let packets = rows.saturating_mul(columns.div_ceil(BLOCK) * (BLOCK / packet_columns(format)));
+        let packets = rows.saturating_mul(columns.next_multiple_of(format.group()) / packet_columns(format));
         self.holds(what, rows, fits_word(packets), || {
             format!(
                 "such that a matrix of {columns} columns has fewer than 2^32 packets of 16 bytes; split it"
@@ -225,58 +234,5 @@ impl Limits<'_> {
             return Err(KernelError::Zero { kernel: self.kernel.to_owned(), what: "the cap" });
         }
         self.finite("the cap", cap)
-    }
-
-    fn project(&self, project: &Project) -> Result<(), KernelError> {
-        self.positive("the number of outputs", project.outputs)?;
-        self.positive("the number of inputs", project.inputs)?;
-        self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
-        let knobs = project.knobs;
-        let gate = matches!(project.epilogue, Epilogue::Gate(_));
-        if gate {
-            self.holds("the number of outputs", project.outputs, project.outputs.is_multiple_of(2), || {
-                "even: gate and up rows alternate".to_owned()
-            })?;
-        }
-        if project.rows == Rows::Many {
-            for (what, value) in [("tile_rows", knobs.tile_rows), ("tile_outputs", knobs.tile_outputs)] {
-                self.positive(what, value)?;
-                self.holds(what, value, value.is_multiple_of(16), || {
-                    "a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
-                })?;
-            }
-            let bytes = 4 * tile_floats(knobs.tile_rows, knobs.tile_outputs);
-            return self.holds(
-                "the threadgroup memory of tile_rows and tile_outputs",
-                bytes,
-                bytes <= DEFAULT_MEMORY,
-                || format!("at most {DEFAULT_MEMORY} bytes; take a smaller tile"),
-            );
-        }
-        let rows = knobs.rows_per_simdgroup;
-        self.positive("rows_per_simdgroup", rows)?;
-        self.positive("simdgroups", knobs.simdgroups)?;
-        self.holds("simdgroups", knobs.simdgroups, knobs.simdgroups <= 32, || "at most 32".to_owned())?;
-        if gate {
-            self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
-                "even, as a simdgroup finishes pairs of gate and up".to_owned()
-            })?;
-        }
-        let finished = match project.rows {
-            Rows::One => {
-                self.positive("split", knobs.split)?;
-                self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
-                    format!("a divisor of simdgroups, which are {}", knobs.simdgroups)
-                })?;
-                rows
-            }
-            _ => {
-                self.positive("tile_rows", knobs.tile_rows)?;
-                rows.saturating_mul(knobs.tile_rows)
-            }
-        };
-        self.holds("the number of results of a simdgroup", finished, finished <= 32, || {
-            "at most 32, one a lane; lower rows_per_simdgroup or tile_rows".to_owned()
-        })
     }
 }

@@ -91,7 +91,7 @@ fn refusals() {
     kernel `a`: rows_per_simdgroup is 3, and must be even, as a simdgroup finishes pairs of gate and up
     kernel `a`: split is 3, and must be a divisor of simdgroups, which are 2
     kernel `a`: simdgroups is 64, and must be at most 32
-    kernel `a`: the number of results of a simdgroup is 33, and must be at most 32, one a lane; lower rows_per_simdgroup or tile_rows
+    kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
     kernel `a`: the number of results of a simdgroup is 64, and must be at most 32, one a lane; lower rows_per_simdgroup or tile_rows
     kernel `a`: tile_rows is 24, and must be a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices
     kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 18432, and must be at most 16384 bytes; take a smaller tile

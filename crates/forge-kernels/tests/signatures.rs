@@ -3,7 +3,7 @@
 mod common;
 
 use forge_ir::Format;
-use forge_kernels::spec::{Function, Prologue, Rows};
+use forge_kernels::spec::{Epilogue, Function, Prologue, Rows};
 use forge_kernels::{KernelDecl, Spec, render};
 
 /// Names of the planes of a weight, with `*` before what is written.
@@ -18,7 +18,12 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
     let rows = || "rows".to_owned();
     match spec {
         Spec::Embed(embed) => {
-            let names = [planes("table", embed.format), buffers("ids *stream")].concat();
+            let rest = match embed.squares {
+                None => "ids *stream",
+                Some(squares) if squares.gain => "ids gain *stream *gained *squares",
+                Some(_) => "ids *stream *squares",
+            };
+            let names = [planes("table", embed.format), buffers(rest)].concat();
             (names, "rows", grid(rows(), "1", "1"))
         }
         Spec::RmsNorm(norm) => {
@@ -28,17 +33,28 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (names, "rows", grid(norm.parts.to_string(), "rows", "1"))
         }
         Spec::Project(project) => {
-            let rest = if project.bias { "bias x *y" } else { "x *y" };
-            let names = [planes("weight", project.format), buffers(rest)].concat();
+            let mut names = planes("weight", project.format);
+            let mut rest = |named: &str| names.extend(buffers(named));
+            if project.bias {
+                rest("bias");
+            }
+            rest("x");
+            if project.norm.is_some() {
+                rest("squares");
+            }
+            rest("*y");
+            match project.epilogue {
+                Epilogue::AddSquares(squares) if squares.gain => rest("gain *gained *squares_out"),
+                Epilogue::AddSquares(_) => rest("*squares_out"),
+                Epilogue::Best => rest("*candidates"),
+                Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => {}
+            }
             let knobs = project.knobs;
             let groups = |each: usize| project.outputs.div_ceil(each).to_string();
             let grid = match project.rows {
-                Rows::One => {
-                    grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), "1", "1")
-                }
-                Rows::Few => {
-                    let y = format!("rows.div_ceil({})", knobs.tile_rows);
-                    grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups), &y, "1")
+                Rows::One | Rows::Few => {
+                    let y = if project.rows == Rows::One { "1" } else { "rows.div_ceil(16)" };
+                    grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), y, "1")
                 }
                 Rows::Many => {
                     grid(format!("rows.div_ceil({})", knobs.tile_rows), &groups(knobs.tile_outputs), "1")
@@ -93,8 +109,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))
         }
-        Spec::ArgmaxJoin(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
+        Spec::ArgmaxJoin(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),
     }
 }
 

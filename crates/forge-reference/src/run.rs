@@ -74,9 +74,7 @@ impl Run<'_> {
             }
             Op::RmsNorm { gain, parts, epsilon } => {
                 let gain = self.vector(bound(apply, body, *gain)?)?;
-                let width = (x.width / parts).max(1);
-                let norm = |x: &[f32]| rms_norm(x, &gain, *epsilon);
-                Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
+                rms_norm(x, *parts, &gain, *epsilon)
             }
             Op::Linear { weight, bias } => {
                 let weight = bound(apply, body, *weight)?;
@@ -128,8 +126,34 @@ fn unbound(body: &Body, param: ParamId) -> Diagnostic {
     Diagnostic::new("F0402", format!("parameter {} of {} is not bound", param.0, body.name))
 }
 
-fn rms_norm(x: &[f32], gain: &[f32], epsilon: f32) -> Vec<f32> {
-    let squares: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-    let scale = (squares / x.len() as f64 + f64::from(epsilon)).sqrt().recip();
-    x.iter().zip(gain).map(|(x, gain)| (f64::from(*x) * scale * f64::from(*gain)) as f32).collect()
+/// Each of the equal parts of a row over its root mean square, times the gain.
+fn rms_norm(x: &Values, parts: usize, gain: &[f32], epsilon: f32) -> Values {
+    let norm = |part: &[f32]| -> Vec<f32> {
+        let squares: f64 = part.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        let scale = (squares / part.len() as f64 + f64::from(epsilon)).sqrt().recip();
+        part.iter().zip(gain).map(|(x, gain)| (f64::from(*x) * scale * f64::from(*gain)) as f32).collect()
+    };
+    let width = (x.width / parts).max(1);
+    Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_normed_each_by_itself() {
+        let x = Values { width: 4, numbers: vec![1., 2., 3., 4., -1., 0., 0., 0.] };
+        let norm = |parts: usize| {
+            let gain: Vec<f32> = (1..=4 / parts).map(|gain| gain as f32).collect();
+            rms_norm(&x, parts, &gain, 0.5).numbers
+        };
+        let by = |x: f64, squares: f64, width: f64| (x / (squares / width + 0.5).sqrt()) as f32;
+        let first = [1., 4., 9., 16.].map(|x| by(x, 30., 4.));
+        assert_eq!(norm(1), [first, [by(-1., 1., 4.), 0., 0., 0.]].concat());
+        let first = [by(1., 5., 2.), by(4., 5., 2.), by(3., 25., 2.), by(8., 25., 2.)];
+        assert_eq!(norm(2), [first, [by(-1., 1., 2.), 0., 0., 0.]].concat());
+        let first = [1., 2., 3., 4.].map(|x| by(x, x * x, 1.));
+        assert_eq!(norm(4), [first, [by(-1., 1., 1.), 0., 0., 0.]].concat());
+    }
 }

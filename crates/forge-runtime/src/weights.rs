@@ -2,7 +2,7 @@
 //!
 //! `weights.safetensors` is written by the compiler next to the program. Its data starts on a page and each tensor
 //! on a multiple of 64 bytes, so the whole file serves as one device buffer and a weight is a [`Span`] of it. A
-//! matrix is stored row by row, each row padded with zeros to a multiple of [`BLOCK`] columns.
+//! matrix is stored row by row, each row padded with zeros to a multiple of [`BLOCK`] columns, or of its format's group.
 //!
 //! A typed weight ([`Q4_0`], [`F16`], ...) is the spans of one matrix; that is what kernels are called with, so a
 //! weight in the wrong format does not compile.
@@ -154,6 +154,25 @@ pub struct Q4_0 {
     pub scales: Span<half::f16>,
 }
 
+/// A matrix of bytes, `GROUP` columns to a scale and an offset: value = code * scale + offset.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine8<const GROUP: usize> {
+    /// `[rows, padded columns]`
+    pub codes: Span<u8>,
+    /// Scale and offset of each group, `[rows, 2 * padded columns / GROUP]`.
+    pub scales: Span<half::f16>,
+}
+
+/// A matrix of nibbles, `GROUP` columns to a scale and an offset: value = code * scale + offset. Of 32 columns, byte j
+/// of 16 holds columns j and j + 16.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine4<const GROUP: usize> {
+    /// `[rows, padded columns / 2]`
+    pub codes: Span<u8>,
+    /// Scale and offset of each group, `[rows, 2 * padded columns / GROUP]`.
+    pub scales: Span<half::f16>,
+}
+
 impl F32 {
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<F32, Failure> {
@@ -191,6 +210,28 @@ impl Q4_0 {
         Ok(Q4_0 {
             codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, padded(columns) / 2])?,
             scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, padded(columns) / BLOCK])?,
+        })
+    }
+}
+
+impl<const GROUP: usize> Affine8<GROUP> {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
+        let groups = columns.div_ceil(GROUP);
+        Ok(Affine8 {
+            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, groups * GROUP])?,
+            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, groups * 2])?,
+        })
+    }
+}
+
+impl<const GROUP: usize> Affine4<GROUP> {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
+        let groups = columns.div_ceil(GROUP);
+        Ok(Affine4 {
+            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, groups * GROUP / 2])?,
+            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, groups * 2])?,
         })
     }
 }

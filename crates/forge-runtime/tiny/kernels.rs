@@ -24,7 +24,7 @@ pub static EMBED: Kernel = Kernel {
     name: "embed",
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
-    cpu: |call| cpu::embed::<cpu::Q8_0>(call, &cpu::Embed { vocabulary: 50, width: 40 }),
+    cpu: |call| cpu::embed::<cpu::Q8_0>(call, &cpu::Embed { vocabulary: 50, width: 40, squares: None }),
 };
 
 pub fn embed(pass: &mut dyn Pass, table: Q8_0, ids: Span<u32>, stream: Span<f32>, rows: u32) {
@@ -75,7 +75,14 @@ macro_rules! project {
             cpu: |call| {
                 cpu::project::<cpu::$format>(
                     call,
-                    &cpu::Project { outputs: $outputs, inputs: $inputs, bias: false, epilogue: $epilogue },
+                    &cpu::Project {
+                        outputs: $outputs,
+                        inputs: $inputs,
+                        norm: None,
+                        bias: false,
+                        softcap: None,
+                        epilogue: $epilogue,
+                    },
                 )
             },
         };

@@ -17,16 +17,17 @@ use forge_sim::{Program, Replay, Samples, Weights};
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::default_for(rows, format, outputs, inputs);
     let bias = outputs == 50;
+    let (norm, softcap, operand) = (None, None, Operand::F32);
     let spec = Spec::Project(Project {
         rows,
         format,
         outputs,
         inputs,
-        norm: None,
+        norm,
         bias,
-        softcap: None,
+        softcap,
         epilogue,
-        operand: Operand::F32,
+        operand,
         knobs,
     });
     Case { spec, launches: rows_for(rows) }

@@ -11,14 +11,14 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
 
-pub(crate) use project::tile_floats;
+pub(crate) use project::{Tile, group_outputs};
 
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::project::ProjectContext;
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
 use self::vectors::{ElementwiseContext, RmsNormContext};
-use crate::spec::{Argmax, Embed, Spec};
+use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
 
 /// Threadgroup memory that lets at least two threadgroups share a core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
@@ -43,12 +43,11 @@ pub(crate) struct Context {
 pub(crate) fn context(name: &str, spec: &Spec) -> Context {
     let base = Base { name, args: format!("{}Args", camel_case(name)) };
     let (variables, support) = match spec {
-        Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), vec![embed.format.name()]),
+        Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), vec![decoder(embed.format)]),
         Spec::RmsNorm(norm) => (value(RmsNormContext::of(base, norm)), vec![]),
         Spec::Project(project) => {
             let context = ProjectContext::of(base, project);
-            let support =
-                [project.format.name(), context.load].into_iter().chain(context.activation).collect();
+            let support = context.support();
             (value(context), support)
         }
         Spec::Rotate(rotate) => (value(RotateContext::of(base, rotate)), vec!["turn"]),
@@ -69,8 +68,8 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             let support = context.support.into_iter().collect();
             (value(context), support)
         }
-        Spec::ArgmaxJoin(join) => (value(join), vec![]),
         Spec::Argmax(argmax) => (value(ArgmaxContext::of(base, argmax)), vec!["ordered"]),
+        Spec::ArgmaxJoin(join) => (value(ArgmaxJoinContext::of(base, join)), vec![]),
     };
     Context { variables, support }
 }
@@ -103,12 +102,27 @@ struct Plane {
     element: &'static str,
 }
 
+/// The support unit that decodes packets of a format.
+pub(crate) const fn decoder(format: Format) -> &'static str {
+    match format {
+        Format::Affine(Affine { bits: Bits::Eight, .. }) => "affine8",
+        Format::Affine(Affine { bits: Bits::Four, .. }) => "affine4",
+        plain => plain.name(),
+    }
+}
+
 /// A weight matrix as packets.
 #[derive(Serialize)]
 struct Weight {
+    /// Its format's name.
+    stored: &'static str,
+    /// What decodes it.
+    decoder: &'static str,
     planes: Vec<Plane>,
-    /// Whether blocks have scales.
+    /// Whether groups have scales.
     scaled: bool,
+    /// Whether groups have offsets.
+    offset: bool,
     /// Of a packet.
     columns: usize,
     /// Of a packet, as float4.
@@ -118,6 +132,10 @@ struct Weight {
     /// Packets of a padded row.
     stride: usize,
     /// Of a padded row.
+    groups: usize,
+    /// Packets of a group.
+    per_group: usize,
+    /// That hold a row's columns.
     blocks: usize,
     /// Packets of a block.
     per_block: usize,
@@ -126,21 +144,32 @@ struct Weight {
 impl Weight {
     fn of(format: Format, width: usize) -> Weight {
         let columns = packet_columns(format);
-        let blocks = width.div_ceil(BLOCK);
-        let per_block = BLOCK / columns;
+        let groups = width.div_ceil(format.group());
+        let per_group = format.group() / columns;
+        let offset = matches!(format, Format::Affine(_));
         let planes = format.planes().iter().map(|plane| Plane {
             name: plane.name,
-            element: if plane.name == "scales" { "half" } else { "uint4" },
+            element: match plane.name {
+                // A group's scale and offset are loaded at once.
+                "scales" if offset => "half2",
+                "scales" => "half",
+                _ => "uint4",
+            },
         });
         Weight {
+            stored: format.name(),
+            decoder: decoder(format),
             planes: planes.collect(),
             scaled: format.is_quantised(),
+            offset,
             columns,
             vectors: columns / 4,
             packets: width.div_ceil(columns),
-            stride: blocks * per_block,
-            blocks,
-            per_block,
+            stride: groups * per_group,
+            groups,
+            per_group,
+            blocks: width.div_ceil(BLOCK),
+            per_block: BLOCK / columns,
         }
     }
 }
@@ -154,11 +183,15 @@ struct EmbedContext<'a> {
     #[serde(flatten)]
     weight: Weight,
     threads: usize,
+    simdgroups: usize,
 }
 
 impl<'a> EmbedContext<'a> {
     fn of(base: Base<'a>, spec: &'a Embed) -> EmbedContext<'a> {
-        EmbedContext { base, spec, weight: Weight::of(spec.format, spec.width), threads: 128 }
+        let weight = Weight::of(spec.format, spec.width);
+        // A packet a thread, as far as a threadgroup is worth its barrier.
+        let threads = weight.packets.next_multiple_of(32).min(256);
+        EmbedContext { base, spec, weight, threads, simdgroups: threads / 32 }
     }
 }
 
@@ -177,6 +210,23 @@ impl<'a> ArgmaxContext<'a> {
         // A power of two of simdgroups, with a few logits a thread.
         let threads = (spec.vocabulary / 4).next_power_of_two().clamp(32, 1024);
         ArgmaxContext { base, spec, threads, simdgroups: threads / 32 }
+    }
+}
+
+#[derive(Serialize)]
+struct ArgmaxJoinContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a ArgmaxJoin,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> ArgmaxJoinContext<'a> {
+    fn of(base: Base<'a>, spec: &'a ArgmaxJoin) -> ArgmaxJoinContext<'a> {
+        let threads = (spec.candidates / 4).next_power_of_two().clamp(32, 1024);
+        ArgmaxJoinContext { base, spec, threads, simdgroups: threads / 32 }
     }
 }
 

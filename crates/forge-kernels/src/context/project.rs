@@ -1,13 +1,10 @@
 //! What the templates of projections read.
 
-use forge_ir::BLOCK;
+use forge_ir::{Activation, BLOCK};
 use serde::Serialize;
 
-use super::{Base, Weight};
-use crate::spec::{Epilogue, Project, Rows};
-
-/// Floats between rows of the tiles of `project/many`: a block and 4 that move neighbours to other banks.
-pub(crate) const TILE_PITCH: usize = BLOCK + 4;
+use super::{Base, DEFAULT_MEMORY, Weight};
+use crate::spec::{Epilogue, Knobs, Operand, Project, Rows, Squares};
 
 #[derive(Serialize)]
 pub(super) struct ProjectContext<'a> {
@@ -18,35 +15,62 @@ pub(super) struct ProjectContext<'a> {
     #[serde(flatten)]
     weight: Weight,
     /// The support function that loads 4 columns of x.
-    pub(super) load: &'static str,
+    load: &'static str,
     /// Its last argument, where it has a bound.
     bound: String,
     /// The support function of a gate.
-    pub(super) activation: Option<&'static str>,
+    activation: Option<&'static str>,
+    /// What is left for the norm of y.
+    leaves: Option<Squares>,
+    /// Whether the best output is left.
+    best: bool,
     /// How a result goes to y.
     assign: &'static str,
+    /// How partial sums of squares are loaded: type, expression, and number of those.
+    squares_vector: &'static str,
+    squares_source: &'static str,
+    squares_count: usize,
+    inputs_float: f32,
     rows_per_simdgroup: usize,
     simdgroups: usize,
     split: usize,
-    tile_rows: usize,
-    tile_outputs: usize,
+    /// Whether packets are loaded one step ahead.
+    ahead: bool,
+    #[serde(flatten)]
+    tile: Tile,
     threads: usize,
     /// Outputs of a threadgroup.
     group_outputs: usize,
+    /// Threadgroups of one row.
+    grid: usize,
     /// Whether the last threadgroup has outputs past the last.
     ragged: bool,
-    /// Floats between rows of a tile.
-    pitch: usize,
-    /// Floats of threadgroup memory.
-    tile_floats: usize,
+    /// Whether the results of a threadgroup come together before they are finished.
+    gather: bool,
+    /// Columns that a lane takes of a row at once, as packets, and as four of each half (few).
+    portion: usize,
+    each: usize,
+    chunks: usize,
+    /// Four portions each, in a row.
+    strips: usize,
+    /// Whether the last strip has packets past a row's last.
+    clamped: bool,
 }
 
 impl<'a> ProjectContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Project) -> ProjectContext<'a> {
         let weight = Weight::of(spec.format, spec.inputs);
         let knobs = spec.knobs;
-        // What is loaded of x at once: a packet's columns, or a block's.
-        let piece = if spec.rows == Rows::Many { BLOCK } else { weight.columns };
+        // At least a float4 of each half.
+        let portion = weight.columns.max(8);
+        let each = portion / weight.columns;
+        let strips = spec.inputs.div_ceil(4 * portion);
+        // What is loaded of x at once: a packet's columns, a strip's or a block's.
+        let piece = match spec.rows {
+            Rows::One => weight.columns,
+            Rows::Few => 4 * portion,
+            Rows::Many => BLOCK * knobs.split,
+        };
         let (load, bound) = if spec.inputs.is_multiple_of(piece) {
             ("load4_whole", String::new())
         } else if spec.inputs.is_multiple_of(4) {
@@ -54,37 +78,103 @@ impl<'a> ProjectContext<'a> {
         } else {
             ("load4_single", format!(", {}u", spec.inputs))
         };
-        let group_outputs = match spec.rows {
-            Rows::One => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
-            Rows::Few => knobs.rows_per_simdgroup * knobs.simdgroups,
-            Rows::Many => knobs.tile_outputs,
+        let group_outputs = group_outputs(spec);
+        let leaves = match spec.epilogue {
+            Epilogue::AddSquares(squares) => Some(squares),
+            _ => None,
+        };
+        let best = spec.epilogue == Epilogue::Best;
+        let partials = spec.norm.map_or(0, |norm| norm.partials);
+        let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
+            ("float4", "((device const float4*)squares)", partials / 4)
+        } else {
+            ("float", "squares", partials)
         };
         ProjectContext {
             base,
             spec,
-            weight,
             load,
             bound,
             activation: match spec.epilogue {
-                Epilogue::Gate(forge_ir::Activation::Silu) => Some("silu"),
+                Epilogue::Gate(Activation::Silu) => Some("silu"),
                 _ => None,
             },
+            leaves,
+            best,
             assign: if spec.epilogue == Epilogue::Add { "+=" } else { "=" },
+            squares_vector,
+            squares_source,
+            squares_count,
+            inputs_float: spec.inputs as f32,
             rows_per_simdgroup: knobs.rows_per_simdgroup,
             simdgroups: knobs.simdgroups,
             split: knobs.split,
-            tile_rows: knobs.tile_rows,
-            tile_outputs: knobs.tile_outputs,
-            threads: 32 * knobs.simdgroups,
+            ahead: knobs.packets > 1,
+            tile: Tile::of(spec),
+            threads: 32 * if spec.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
             group_outputs,
+            grid: spec.outputs.div_ceil(group_outputs),
             ragged: !spec.outputs.is_multiple_of(group_outputs),
-            pitch: TILE_PITCH,
-            tile_floats: tile_floats(knobs.tile_rows, knobs.tile_outputs),
+            gather: knobs.split > 1 || leaves.is_some() || best,
+            portion,
+            each,
+            chunks: portion / 8,
+            strips,
+            clamped: 4 * strips * each > weight.stride,
+            weight,
         }
+    }
+
+    /// The support units that the text calls.
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        let mut units = vec![self.weight.decoder, self.load];
+        units.extend(self.activation);
+        units.extend(self.best.then_some("ordered"));
+        units
     }
 }
 
-/// Floats of threadgroup memory that `project/many` needs: both tiles, or the results that take their place.
-pub(crate) fn tile_floats(rows: usize, outputs: usize) -> usize {
-    ((rows + outputs) * TILE_PITCH).max(rows * (outputs + 4))
+/// Outputs of a threadgroup.
+pub(crate) fn group_outputs(project: &Project) -> usize {
+    let knobs = project.knobs;
+    match project.rows {
+        Rows::One | Rows::Few => knobs.rows_per_simdgroup * (knobs.simdgroups / knobs.split),
+        Rows::Many => knobs.tile_outputs,
+    }
+}
+
+/// The tile of `project/many`, and where it lies in threadgroup memory.
+#[derive(Serialize)]
+pub(crate) struct Tile {
+    /// Rows of x.
+    #[serde(rename = "tile_rows")]
+    rows: usize,
+    #[serde(rename = "tile_outputs")]
+    outputs: usize,
+    /// Elements between its rows: a block, and as many as move neighbours to other banks.
+    pitch: usize,
+    /// In so many parts results take its place, of so many rows each.
+    parts: usize,
+    part_rows: usize,
+    memory_floats: usize,
+}
+
+impl Tile {
+    pub(crate) fn of(project: &Project) -> Tile {
+        let Knobs { tile_rows: rows, tile_outputs: outputs, split, .. } = project.knobs;
+        let (pitch, bytes) = match project.operand {
+            Operand::F32 => (BLOCK + 4, 4),
+            Operand::F16 => (BLOCK + 8, 2),
+        };
+        let staged = (rows + outputs) * pitch * bytes * split;
+        let results = |parts: usize| rows / parts * (outputs + 4) * 4;
+        let parts = if results(1) > staged.max(DEFAULT_MEMORY) { 2 } else { 1 };
+        let memory_floats = staged.max(results(parts)).div_ceil(4);
+        Tile { rows, outputs, pitch, parts, part_rows: rows / parts, memory_floats }
+    }
+
+    /// Of threadgroup memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory_floats * 4
+    }
 }

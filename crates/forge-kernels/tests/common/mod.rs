@@ -6,14 +6,10 @@ use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::prologue_fits;
 use forge_kernels::spec::{
-    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, Elementwise, Embed, Epilogue, Function, HeadNorm,
-    Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
+    Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
+    Squares,
 };
-
-/// Formats that projections and embeddings have templates for.
-pub(crate) fn formats() -> impl Iterator<Item = Format> {
-    Format::ALL.into_iter().filter(|format| !matches!(format, Format::Affine(_)))
-}
 
 /// A projection with the knobs that nobody chose.
 pub(crate) fn project(
@@ -41,7 +37,7 @@ pub(crate) fn project(
 /// Projections of every kind; some share rows between simdgroups.
 pub(crate) fn projections() -> Vec<Spec> {
     let mut specs = Vec::new();
-    for format in formats() {
+    for format in Format::ALL {
         for rows in [Rows::One, Rows::Few, Rows::Many] {
             for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Activation::Silu)] {
                 for (outputs, inputs, bias) in
@@ -52,10 +48,51 @@ pub(crate) fn projections() -> Vec<Spec> {
                     }
                     let plain = Project { bias, ..project(rows, format, outputs, inputs, epilogue) };
                     specs.push(Spec::Project(plain.clone()));
-                    if rows == Rows::One {
-                        let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
-                        specs.push(Spec::Project(Project { knobs, ..plain }));
-                    }
+                    let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
+                    let softcap = bias.then_some(30.0);
+                    specs.push(Spec::Project(Project { knobs, softcap, operand: Operand::F16, ..plain }));
+                }
+            }
+        }
+    }
+    for (tile_rows, split) in [(64, 1), (16, 2)] {
+        let plain = project(Rows::Many, Format::Q4_0, 320, 96, Epilogue::Add);
+        let knobs = Knobs { tile_rows, split, ..plain.knobs };
+        specs.push(Spec::Project(Project { knobs, operand: Operand::F16, ..plain }));
+    }
+    specs.extend(deferred());
+    specs
+}
+
+/// Projections of one row with what a decode step asks for: deferred norms, softcaps, squares and candidates left.
+fn deferred() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    let norms = [None, Some(96), Some(128), Some(12), Some(7), Some(256)];
+    let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
+    let epilogues = [
+        Epilogue::Store,
+        Epilogue::Gate(Activation::Silu),
+        squares(128, true),
+        squares(25, false),
+        Epilogue::Best,
+    ];
+    let knobs = [(1, 2, 1, 2), (2, 2, 2, 1), (4, 8, 1, 2), (8, 8, 4, 2), (2, 2, 1, 1), (8, 8, 2, 1)];
+    for (index, format) in Format::ALL.into_iter().enumerate() {
+        for (turn, epilogue) in epilogues.into_iter().enumerate() {
+            for (rows_per_simdgroup, simdgroups, split, packets) in knobs {
+                let turn = index + turn + rows_per_simdgroup * simdgroups;
+                let (outputs, inputs) = [(48, 2048), (50, 1056), (22, 30)][turn % 3];
+                if matches!(epilogue, Epilogue::Gate(_)) && rows_per_simdgroup == 1 {
+                    continue;
+                }
+                let mut plain = project(Rows::One, format, outputs, inputs, epilogue);
+                plain.knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.knobs };
+                plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
+                plain.bias = turn % 2 == 1;
+                plain.softcap = (turn % 5 == 0).then_some(30.0);
+                let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
+                if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {
+                    specs.push(Spec::Project(plain));
                 }
             }
         }
@@ -170,9 +207,12 @@ pub(crate) fn rotate(
 /// Embedding, norms, functions element by element, and argmax.
 pub(crate) fn others() -> Vec<Spec> {
     let mut specs = Vec::new();
-    for format in formats() {
+    for format in Format::ALL {
         for width in [64, 56, 30] {
-            specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, squares: None }));
+            let squares = |gain| Squares { partials: 100, gain };
+            for squares in [None, Some(squares(false)), Some(squares(true))] {
+                specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, squares }));
+            }
         }
     }
     for width in [64, 56, 30, 4096] {
@@ -188,5 +228,6 @@ pub(crate) fn others() -> Vec<Spec> {
         }
     }
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
+    specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));
     specs
 }

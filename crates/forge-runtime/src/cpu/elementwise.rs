@@ -1,8 +1,8 @@
 //! One function of one or two vectors, element by element. Scalars: rows. Buffers: a, [b,] y.
 
 use super::call::Call;
+use super::finish::Activation;
 use super::level::Task;
-use super::project::Activation;
 use super::simd::Simd;
 
 /// What the compiler decided.

@@ -1,6 +1,9 @@
-//! ids -> rows of the table, widened to f32. Scalars: rows. Buffers: the table's planes, ids, stream.
+//! ids -> rows of the table, widened to f32.
+//!
+//! Scalars: rows. Buffers: the table's planes, ids, [gain,] stream[, gained][, squares].
 
 use super::call::Call;
+use super::finish::Squares;
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::simd::Simd;
@@ -14,6 +17,8 @@ pub struct Embed {
     pub vocabulary: usize,
     /// Columns of the table.
     pub width: usize,
+    /// What a deferred norm of the row needs, if one follows.
+    pub squares: Option<Squares>,
 }
 
 /// Runs this thread's share, of a table stored as `F`.
@@ -34,8 +39,9 @@ struct Gather<'a, M> {
 impl<M: Matrix> Task for Gather<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Embed { vocabulary, width, .. } = *self.shape;
-        let (rows, blocks) = (self.call.scalar(0), width.div_ceil(BLOCK));
+        let Embed { vocabulary, width, squares } = *self.shape;
+        let rows = self.call.scalar(0);
+        let blocks = width.div_ceil(M::GROUP * BLOCK) * M::GROUP;
         let table = M::find(self.call, "table", vocabulary, blocks);
         let ids = self.call.input::<u32>("ids", rows);
         let stream = self.call.output::<f32>("stream", rows * width);
@@ -47,14 +53,16 @@ impl<M: Matrix> Task for Gather<'_, M> {
             for (block, out) in out.chunks_mut(BLOCK).enumerate() {
                 // SAFETY: `find` saw that the table has all its blocks, and a block's parts fill `widened`.
                 unsafe {
-                    let scale = table.scale::<S>(id * blocks + block);
                     for part in 0..BLOCK / S::LANES {
-                        let v = table.vector::<S>(id * blocks + block, part);
-                        let v = if M::SCALED { S::mul(v, scale) } else { v };
+                        let v = table.widened::<S>(id * blocks + block, part);
                         S::store(widened.as_mut_ptr().add(part * S::LANES), v);
                     }
                 }
                 out.copy_from_slice(&widened[..out.len()]);
+            }
+            if let Some(squares) = squares {
+                assert_eq!(rows, 1, "the squares of one row are left");
+                squares.leave::<S>(self.call, out);
             }
         }
     }

@@ -1,11 +1,13 @@
-//! How a matrix is read: one type per number format, each giving vectors of codes and the scale of a block.
+//! How a matrix is read: one type per number format, each giving vectors of codes and the scales of groups.
 
 use super::call::Call;
 use super::simd::Simd;
 use half::{bf16, f16};
 
-/// Columns of a block: rows are padded to whole blocks, and quantised formats have one scale a block.
+/// Columns of a block: what is decoded at once. Groups of columns are whole blocks.
 pub(super) const BLOCK: usize = 32;
+/// Groups whose scales are widened at once.
+pub(super) const AT_ONCE: usize = 16;
 
 /// How the numbers of a weight or of a cache are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +22,23 @@ pub enum Format {
     Q8_0,
     /// Nibbles, 32 to a scale.
     Q4_0,
+    /// Unsigned codes of 4 or 8 bits, so many columns to a scale and an offset.
+    Affine {
+        /// Of a code.
+        bits: usize,
+        /// Columns of a group.
+        group: usize,
+    },
 }
 
-/// A matrix whose rows are `blocks` blocks long.
+/// A matrix whose rows are `blocks` blocks long, in whole groups.
 pub(super) trait Matrix: Copy {
-    /// Whether vectors are codes that have to be multiplied by the block's scale.
+    /// Whether vectors are codes that have to be multiplied by their group's scale.
     const SCALED: bool;
+    /// Whether a group has an offset, which is added to what has been multiplied.
+    const OFFSET: bool = false;
+    /// Blocks of a group.
+    const GROUP: usize = 1;
 
     /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
@@ -36,16 +49,37 @@ pub(super) trait Matrix: Copy {
     /// Asks for a block to be brought near; it need not exist.
     unsafe fn prefetch<S: Simd>(self, block: usize);
 
-    /// The block's scale in all lanes.
+    /// The scale of a block's group in all lanes.
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, _block: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat(1.0) }
     }
 
-    /// The scales of `count <= 16` blocks.
+    /// The offset of a block's group in all lanes.
     #[inline(always)]
-    unsafe fn scales<S: Simd>(self, _block: usize, _count: usize, _to: &mut [f32; 16]) {}
+    unsafe fn offset<S: Simd>(self, _block: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat(0.0) }
+    }
+
+    /// The scales of `count <= AT_ONCE` groups; where there are offsets, each scale with its offset after it.
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
+
+    /// Lanes `part * LANES ..` of a block: the numbers themselves.
+    #[inline(always)]
+    unsafe fn widened<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let v = self.vector::<S>(block, part);
+            match (Self::SCALED, Self::OFFSET) {
+                (false, _) => v,
+                (true, false) => S::mul(v, self.scale::<S>(block)),
+                (true, true) => S::fma(v, self.scale::<S>(block), self.offset::<S>(block)),
+            }
+        }
+    }
 }
 
 macro_rules! plain {
@@ -95,19 +129,23 @@ plain!(
     Bf16, bf16, load_bf16
 );
 
-/// Widens `count <= 16` scales.
+/// Widens `count` of at most `N` scales, a multiple of 16.
 #[inline(always)]
-unsafe fn widen_scales<S: Simd>(from: *const f16, count: usize, to: &mut [f32; 16]) {
+pub(super) unsafe fn widen_scales<S: Simd, const N: usize>(
+    from: *const f16,
+    count: usize,
+    to: &mut [f32; 2 * AT_ONCE],
+) {
     // SAFETY: the caller promises `count` scales; both arrays have room for whole vectors.
     unsafe {
-        let mut some = [f16::ZERO; 16];
-        let from = if count == 16 {
+        let mut some = [f16::ZERO; N];
+        let from = if count == N {
             from
         } else {
-            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(16));
+            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(N));
             some.as_ptr()
         };
-        for i in (0..16).step_by(S::LANES) {
+        for i in (0..N).step_by(S::LANES) {
             S::store(to.as_mut_ptr().add(i), S::load_f16(from.add(i)));
         }
     }
@@ -149,9 +187,9 @@ impl Matrix for Q8_0 {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(self, block: usize, count: usize, to: &mut [f32; 16]) {
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         // SAFETY: the caller's promise.
-        unsafe { widen_scales::<S>(self.scales.add(block), count, to) }
+        unsafe { widen_scales::<S, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
 
@@ -192,9 +230,9 @@ impl Matrix for Q4_0 {
     }
 
     #[inline(always)]
-    unsafe fn scales<S: Simd>(self, block: usize, count: usize, to: &mut [f32; 16]) {
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         // SAFETY: the caller's promise.
-        unsafe { widen_scales::<S>(self.scales.add(block), count, to) }
+        unsafe { widen_scales::<S, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
 

@@ -9,6 +9,7 @@
 //! instructions; which one runs is found out when the device is made. All arithmetic is in f32, and weights are
 //! widened exactly.
 
+mod affine;
 mod append;
 mod argmax;
 mod attend;
@@ -16,6 +17,7 @@ mod call;
 mod device;
 mod elementwise;
 mod embed;
+mod finish;
 mod formats;
 pub mod level;
 #[cfg(target_arch = "aarch64")]
@@ -36,15 +38,17 @@ mod x86;
 // Which of these a program names depends on its kernels.
 #[allow(unused_imports)]
 pub use self::{
+    affine::{Affine4, Affine8},
     append::{Append, append},
-    argmax::{Argmax, argmax},
+    argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
     attend::{Attend, AttendJoin, Prologue, attend, attend_join},
     call::{Call, Output},
     device::CpuDevice,
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
+    finish::{Activation, DeferredNorm, Epilogue, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
-    project::{Activation, Epilogue, Project, project},
+    project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
     rotate::{Rotate, rotate},
     rotate_append::{RotateAppend, rotate_append},

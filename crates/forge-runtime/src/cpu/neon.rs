@@ -33,6 +33,14 @@ unsafe fn widen_bytes(bytes: int8x8_t) -> Pair {
     }
 }
 
+#[inline(always)]
+unsafe fn widen_codes(codes: uint8x8_t) -> Pair {
+    unsafe {
+        let wide = vmovl_u8(codes);
+        (vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide)))
+    }
+}
+
 impl Simd for Neon {
     type V = Pair;
     const LANES: usize = 8;
@@ -143,6 +151,19 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Pair {
         unsafe { widen_bytes(vld1_s8(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Pair {
+        unsafe { widen_codes(vld1_u8(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, high: bool) -> Pair {
+        unsafe {
+            let bytes = vld1_u8(from);
+            widen_codes(if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) })
+        }
     }
 
     #[inline(always)]

@@ -1,10 +1,11 @@
 //! y = W x for one row or many, with a bias before and an epilogue after.
 //!
-//! Scalars: rows. Buffers: the weight's planes, [bias,] x, y. One row, or a few, read every weight once, straight from
-//! memory, and are as fast as memory is. More rows take panels of weights: decoded once into a cache-sized buffer, then
+//! Scalars: rows. Buffers: the weight's planes, [bias,] x, [squares,] y[, gain, gained, squares_out][, candidates]. One
+//! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of weights: decoded once into a cache-sized buffer, then
 //! multiplied with a block of rows that stays in the cache while panel after panel goes by.
 
-use super::call::{Call, Output};
+use super::call::Call;
+use super::finish::{DeferredNorm, Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::scratch::Scratch;
@@ -14,34 +15,22 @@ use super::tile::{decode, stored_products, tile_products};
 use std::marker::PhantomData;
 
 /// What the compiler decided.
+///
+/// v is W x, then deferred norm, then bias, then softcap, then the epilogue.
 #[derive(Clone, Copy, Debug)]
 pub struct Project {
     /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
     pub outputs: usize,
     /// Columns of the weight, and the width of x.
     pub inputs: usize,
+    /// The deferred norm of x, if there is one.
+    pub norm: Option<DeferredNorm>,
     /// Whether a bias is added.
     pub bias: bool,
+    /// c, where v becomes c · tanh(v / c).
+    pub softcap: Option<f32>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
-}
-
-/// What becomes of the result v for output o of row r.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Epilogue {
-    /// `y[r][o] = v`
-    Store,
-    /// `y[r][o] += v`
-    Add,
-    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
-    Gate(Activation),
-}
-
-/// A function of one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// x / (1 + exp(-x))
-    Silu,
 }
 
 /// The most outputs that a thread takes at once when there are few rows.
@@ -77,14 +66,13 @@ struct Products<'a, M> {
 impl<M: Matrix> Task for Products<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Project { outputs, inputs, bias, epilogue, .. } = *self.shape;
+        let Project { outputs, inputs, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
-        let blocks = inputs.div_ceil(BLOCK);
-        let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
+        let blocks = inputs.div_ceil(M::GROUP * BLOCK) * M::GROUP;
         let x = call.input::<f32>("x", rows * inputs);
-        // Rows of x are padded as rows of weights are; where they are whole blocks already, they stay where they are.
-        let padded = if inputs.is_multiple_of(BLOCK) { 0 } else { rows * blocks * BLOCK };
+        // Rows of x are padded as rows of weights are; where they are whole groups already, they stay where they are.
+        let padded = if inputs == blocks * BLOCK { 0 } else { rows * blocks * BLOCK };
         let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
@@ -104,12 +92,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             blocks,
             x,
             rows,
-            finish: Finish {
-                bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
-                y: call.output::<f32>("y", rows * width),
-                width,
-                epilogue,
-            },
+            finish: Finish::new::<S>(call, self.shape, rows),
         };
         // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
         // different outputs.
@@ -147,32 +130,47 @@ impl<M: Matrix> Work<'_, M> {
         let Work { call, matrix, outputs, blocks, x, .. } = *self;
         let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
         let grain = (outputs / (call.workers() * 8)).clamp(4, GRAIN).next_multiple_of(4);
+        // Where shares leave something they are what the shape says, and a thread takes a few; else a thread's own.
+        let (shares, size, at_once) = match self.finish.shares() {
+            None => (outputs.div_ceil(grain), grain, 1),
+            Some(shares) => {
+                let size = outputs.div_ceil(shares).next_multiple_of(4);
+                (shares, size, grain.div_ceil(size))
+            }
+        };
         let mut values = [[0.0_f32; GRAIN]; X];
-        for range in call.share(outputs, grain) {
-            let mut output = range.start;
-            // SAFETY: the caller's promise.
-            unsafe {
-                while output + W <= range.end {
-                    let first: [usize; W] = std::array::from_fn(|i| (output + i) * blocks);
-                    let products = stored_products::<S, M, W, X>(matrix, first, x, blocks);
-                    for (i, products) in products.iter().enumerate() {
-                        for (row, product) in products.iter().enumerate() {
-                            values[row][output - range.start + i] = *product;
+        for share in call.share(shares, at_once).flatten() {
+            let mut left = OfShare::NOTHING;
+            let end = outputs.min((share + 1) * size);
+            for start in (share * size..end).step_by(GRAIN) {
+                let range = start..end.min(start + GRAIN);
+                let mut output = range.start;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    while output + W <= range.end {
+                        let first: [usize; W] = std::array::from_fn(|i| (output + i) * blocks);
+                        let products = stored_products::<S, M, W, X>(matrix, first, x, blocks);
+                        for (i, products) in products.iter().enumerate() {
+                            for (row, product) in products.iter().enumerate() {
+                                values[row][output - range.start + i] = *product;
+                            }
                         }
+                        output += W;
                     }
-                    output += W;
-                }
-                while output < range.end {
-                    let products = stored_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
-                    for (row, product) in products[0].iter().enumerate() {
-                        values[row][output - range.start] = *product;
+                    while output < range.end {
+                        let products = stored_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
+                        for (row, product) in products[0].iter().enumerate() {
+                            values[row][output - range.start] = *product;
+                        }
+                        output += 1;
                     }
-                    output += 1;
-                }
-                for (row, values) in values.iter_mut().enumerate() {
-                    self.finish.outputs::<S>(row, range.start, &mut values[..range.len()]);
+                    for (row, values) in values.iter_mut().enumerate() {
+                        self.finish.outputs::<S>(row, range.start, &mut values[..range.len()], &mut left);
+                    }
                 }
             }
+            // SAFETY: the caller's promise.
+            unsafe { self.finish.leave(share, left) };
         }
     }
 
@@ -213,7 +211,10 @@ impl<M: Matrix> Work<'_, M> {
             for row in 0..rows {
                 let values = &mut sums[row * PANEL..][..of_panel];
                 // SAFETY: as above.
-                unsafe { self.finish.outputs::<S>(first_row + row, first_output, values) };
+                unsafe {
+                    self.finish
+                        .outputs::<S>(first_row + row, first_output, values, &mut { OfShare::NOTHING });
+                }
             }
         }
     }
@@ -242,58 +243,5 @@ unsafe fn add_tiles<S: Simd, const W: usize, const X: usize>(
                 }
             }
         }
-    }
-}
-
-/// Where results go.
-struct Finish<'a> {
-    bias: &'a [f32],
-    y: Output<'a, f32>,
-    width: usize,
-    epilogue: Epilogue,
-}
-
-impl Finish<'_> {
-    /// Puts the results of outputs `first..` of a row where they belong. No other thread may have them.
-    #[inline(always)]
-    unsafe fn outputs<S: Simd>(&self, row: usize, first: usize, values: &mut [f32]) {
-        if !self.bias.is_empty() {
-            for (value, bias) in values.iter_mut().zip(&self.bias[first..]) {
-                *value += bias;
-            }
-        }
-        let halved = if matches!(self.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
-        let start = row * self.width + first / halved;
-        // SAFETY: the caller's promise.
-        let y = unsafe { self.y.part(start..start + values.len() / halved) };
-        match self.epilogue {
-            Epilogue::Store => y.copy_from_slice(values),
-            Epilogue::Add => {
-                for (y, value) in y.iter_mut().zip(values) {
-                    *y += *value;
-                }
-            }
-            // SAFETY: the caller's promise.
-            Epilogue::Gate(Activation::Silu) => unsafe { gate::<S>(values, y) },
-        }
-    }
-}
-
-/// y = silu(gate) * up, for values that alternate gate, up.
-#[inline(always)]
-unsafe fn gate<S: Simd>(values: &[f32], y: &mut [f32]) {
-    let (mut gates, mut ups) = ([0.0_f32; 16], [0.0_f32; 16]);
-    for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
-        for (i, pair) in values.chunks_exact(2).enumerate() {
-            (gates[i], ups[i]) = (pair[0], pair[1]);
-        }
-        // SAFETY: a vector has at most 16 lanes.
-        unsafe {
-            let gate = S::load(gates.as_ptr());
-            let one = S::splat(1.0);
-            let silu = S::div(gate, S::add(one, S::exp(S::sub(S::splat(0.0), gate))));
-            S::store(gates.as_mut_ptr(), S::mul(silu, S::load(ups.as_ptr())));
-        }
-        y.copy_from_slice(&gates[..y.len()]);
     }
 }

@@ -52,6 +52,10 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn load_bf16(from: *const bf16) -> Self::V;
     /// `LANES` signed bytes, widened.
     unsafe fn load_i8(from: *const i8) -> Self::V;
+    /// `LANES` unsigned bytes, widened.
+    unsafe fn load_u8(from: *const u8) -> Self::V;
+    /// The low (or high) nibbles of `LANES` bytes, widened.
+    unsafe fn load_u4(from: *const u8, high: bool) -> Self::V;
     /// The low (or high) nibbles of `LANES` bytes, less 8, widened.
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
     /// One half, widened, in all lanes.
@@ -203,6 +207,17 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Lanes {
         lanes(|i| f32::from(unsafe { from.add(i).read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Lanes {
+        lanes(|i| f32::from(unsafe { from.add(i).read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, high: bool) -> Lanes {
+        let shift = if high { 4 } else { 0 };
+        lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15))
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 //! Number formats of weights, as types: kernels are compiled for the formats that a program names, and for no others.
 
+use super::affine::{Affine4, Affine8};
 use super::call::Call;
 use super::embed::{self, Embed};
 use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
@@ -15,8 +16,8 @@ pub trait Stored {
 }
 
 macro_rules! stored {
-    ($($format:ident)*) => {$(
-        impl Stored for $format {
+    ($([$($generics:tt)*] $format:ty),*) => {$(
+        impl<$($generics)*> Stored for $format {
             fn project(call: &Call<'_>, shape: &Project) {
                 project::products::<$format>(call, shape);
             }
@@ -28,4 +29,4 @@ macro_rules! stored {
     )*};
 }
 
-stored!(F32 F16 Bf16 Q8_0 Q4_0);
+stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [const GROUP: usize] Affine8<GROUP>, [const GROUP: usize] Affine4<GROUP>);

@@ -3,11 +3,12 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::formats::{BLOCK, Matrix};
+use super::formats::{AT_ONCE, BLOCK, Matrix};
 use super::simd::Simd;
 
 /// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights. `first` names each
-/// row's first block; rows of x are `blocks * 32` long.
+/// row's first block; rows of x are `blocks * 32` long. An offset meets the sum of a group's x, which is the same for
+/// all rows of the matrix.
 #[inline(always)]
 pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
@@ -18,31 +19,45 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
     // SAFETY: the caller promises that rows and x are as long as said.
     unsafe {
         let mut sums = [[S::splat(0.0); X]; W];
-        for start in (0..blocks).step_by(16) {
+        let groups = blocks / M::GROUP;
+        for start in (0..groups).step_by(AT_ONCE) {
             // Scales are widened many at once, and then broadcast from memory, which costs next to nothing.
-            let count = (blocks - start).min(16);
-            let mut scales = [[0.0; 16]; W];
+            let count = (groups - start).min(AT_ONCE);
+            let mut scales = [[0.0; 2 * AT_ONCE]; W];
             for w in 0..W {
-                matrix.scales::<S>(first[w] + start, count, &mut scales[w]);
+                matrix.scales::<S>(first[w] / M::GROUP + start, count, &mut scales[w]);
             }
             for i in 0..count {
-                let block = start + i;
-                for w in 0..W {
-                    // Rows are short and lie one after another, too many of them for the hardware to foresee.
-                    matrix.prefetch::<S>(first[w] + W * blocks + block);
-                    let mut of_block = if M::SCALED { [S::splat(0.0); X] } else { sums[w] };
-                    for part in 0..BLOCK / S::LANES {
-                        let weight = matrix.vector::<S>(first[w] + block, part);
+                let block = (start + i) * M::GROUP;
+                let mut of_x = [S::splat(0.0); X];
+                if M::OFFSET {
+                    for column in (0..M::GROUP * BLOCK).step_by(S::LANES) {
                         for r in 0..X {
-                            let x = S::load(x[r].add(block * BLOCK + part * S::LANES));
-                            of_block[r] = S::fma(weight, x, of_block[r]);
+                            of_x[r] = S::add(of_x[r], S::load(x[r].add(block * BLOCK + column)));
+                        }
+                    }
+                }
+                for w in 0..W {
+                    let mut of_group = if M::SCALED { [S::splat(0.0); X] } else { sums[w] };
+                    for block in block..block + M::GROUP {
+                        // Rows are short and lie one after another, too many of them for the hardware to foresee.
+                        matrix.prefetch::<S>(first[w] + W * blocks + block);
+                        for part in 0..BLOCK / S::LANES {
+                            let weight = matrix.vector::<S>(first[w] + block, part);
+                            for r in 0..X {
+                                let x = S::load(x[r].add(block * BLOCK + part * S::LANES));
+                                of_group[r] = S::fma(weight, x, of_group[r]);
+                            }
                         }
                     }
                     for r in 0..X {
-                        sums[w][r] = if M::SCALED {
-                            S::fma(of_block[r], S::splat(scales[w][i]), sums[w][r])
-                        } else {
-                            of_block[r]
+                        sums[w][r] = match (M::SCALED, M::OFFSET) {
+                            (false, _) => of_group[r],
+                            (true, false) => S::fma(of_group[r], S::splat(scales[w][i]), sums[w][r]),
+                            (true, true) => {
+                                let sum = S::fma(of_x[r], S::splat(scales[w][2 * i + 1]), sums[w][r]);
+                                S::fma(of_group[r], S::splat(scales[w][2 * i]), sum)
+                            }
                         };
                     }
                 }
@@ -65,10 +80,8 @@ pub(super) unsafe fn decode<S: Simd, M: Matrix>(
     unsafe {
         for block in 0..blocks {
             matrix.prefetch::<S>(first + block + ahead);
-            let scale = matrix.scale::<S>(first + block);
             for part in 0..BLOCK / S::LANES {
-                let v = matrix.vector::<S>(first + block, part);
-                let v = if M::SCALED { S::mul(v, scale) } else { v };
+                let v = matrix.widened::<S>(first + block, part);
                 S::store(to.add(block * BLOCK + part * S::LANES), v);
             }
         }

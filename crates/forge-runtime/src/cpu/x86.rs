@@ -129,6 +129,20 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, high: bool) -> __m256 {
+        unsafe {
+            let bytes = _mm_loadl_epi64(from.cast());
+            let shifted = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_and_si128(shifted, _mm_set1_epi8(15))))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_nibbles(from: *const u8, high: bool) -> __m256 {
         unsafe {
             let bytes = _mm_loadl_epi64(from.cast());
@@ -254,6 +268,23 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, high: bool) -> __m512 {
+        unsafe {
+            let numbers = _mm512_setr_ps(
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+            );
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };
+            _mm512_permutexvar_ps(codes, numbers)
+        }
     }
 
     #[inline(always)]

@@ -13,6 +13,7 @@ use half::{bf16, f16};
 use std::path::Path;
 
 /// A kernel is a function without surroundings, so the shape under test comes from a static.
+#[allow(unused_macros)]
 macro_rules! kernel_under_test {
     ($name:ident, $shape:ty, $function:path) => {
         static $name: std::sync::RwLock<Option<$shape>> = std::sync::RwLock::new(None);
@@ -88,6 +89,9 @@ pub fn padded(columns: usize) -> usize {
 
 /// A matrix of random codes, padded as the compiler pads. Values are at most about `size`.
 pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    if let Format::Affine { bits, group } = format {
+        return affine(random, (bits, group), rows, columns, size);
+    }
     let width = padded(columns);
     let mut values = Vec::with_capacity(rows * columns);
     let (mut first, mut scales) = (Vec::new(), Vec::new());
@@ -122,6 +126,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                         nibbles[i % 16] |= code << (i / 16 * 4);
                         (f32::from(code) - 8.0) * scale.to_f32()
                     }
+                    Format::Affine { .. } => unreachable!(),
                 };
                 if inside {
                     values.push(value);
@@ -139,6 +144,37 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Matrix { format, rows, columns, planes, values }
+}
+
+/// A matrix of random codes with offsets. What pads rows is whatever it is: nobody may add it to anything.
+fn affine(
+    random: &mut Random,
+    (bits, group): (usize, usize),
+    rows: usize,
+    columns: usize,
+    size: f32,
+) -> Matrix {
+    let most = ((1 << bits) - 1) as f32;
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(group) {
+            let scale = f16::from_f32(size * (0.5 + random.number().abs()) / most);
+            let offset = f16::from_f32(-size * random.number().abs());
+            scales.extend([scale, offset].iter().flat_map(|number| number.to_ne_bytes()));
+            let of_group: Vec<u8> = (0..group).map(|_| random.below(1 << bits) as u8).collect();
+            row.extend(of_group.iter().map(|&code| f32::from(code) * scale.to_f32() + offset.to_f32()));
+            if bits == 8 {
+                codes.extend(of_group);
+            } else {
+                for block in of_group.chunks(32) {
+                    codes.extend((0..16).map(|j| block[j] | block[j + 16] << 4));
+                }
+            }
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format: Format::Affine { bits, group }, rows, columns, planes: vec![codes, scales], values }
 }
 
 /// Tensors for a weight file: name, safetensors' element type, shape, bytes.
@@ -159,6 +195,13 @@ pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
             (format!("{name}.codes"), "U8", vec![rows, width / 2]),
             (format!("{name}.scales"), "F16", vec![rows, width / 32]),
         ],
+        Format::Affine { bits, group } => {
+            let groups = matrix.columns.div_ceil(group);
+            vec![
+                (format!("{name}.codes"), "U8", vec![rows, groups * group * bits / 8]),
+                (format!("{name}.scales"), "F16", vec![rows, groups * 2]),
+            ]
+        }
     };
     planes.into_iter().zip(&matrix.planes).map(|((n, d, s), bytes)| (n, d, s, bytes.clone())).collect()
 }

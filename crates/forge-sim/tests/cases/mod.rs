@@ -1,7 +1,7 @@
 //! Real kernels and what they are given in tests: for a spec, buffers of exactly the sizes that it needs, with numbers
 //! that make sense, as a recording.
 
-use forge_ir::Format;
+use forge_ir::{Affine, Bits, Format};
 use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
@@ -176,14 +176,19 @@ impl Writer {
 
     /// A plane of a weight; columns past the last are zeros.
     fn plane(&mut self, format: Format, plane: &str, rows: usize, columns: usize) -> Content {
-        let blocks = columns.div_ceil(32);
+        let group = format.group();
         let mut bytes = Vec::new();
         for _ in 0..rows {
-            for column in 0..blocks * 32 {
+            for column in 0..columns.next_multiple_of(group) {
                 let value = if column < columns { self.float() } else { 0.0 };
                 match (format, plane) {
-                    // Halves between 2^-8 and 2^-7, without a way to round.
-                    (_, "scales") if column % 32 == 0 => bytes.extend(0x1c00u16.to_le_bytes()),
+                    // A half of 2^-8, and an offset.
+                    (_, "scales") if column % group == 0 => {
+                        bytes.extend(0x1c00u16.to_le_bytes());
+                        if matches!(format, Format::Affine(_)) {
+                            bytes.extend(0xb000u16.to_le_bytes());
+                        }
+                    }
                     (_, "scales") => {}
                     (Format::F32, _) => bytes.extend(value.to_le_bytes()),
                     (Format::F16, _) => {
@@ -191,7 +196,10 @@ impl Writer {
                     }
                     (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
-                    (Format::Q4_0, _) if column % 2 == 0 => bytes.push(self.random() as u8),
+                    (Format::Affine(Affine { bits: Bits::Eight, .. }), _) => bytes.push(self.random() as u8),
+                    (Format::Q4_0 | Format::Affine(_), _) if column % 2 == 0 => {
+                        bytes.push(self.random() as u8)
+                    }
                     (Format::Q4_0 | Format::Affine(_), _) => {}
                 }
             }
@@ -235,7 +243,11 @@ impl Writer {
                     (0..rows).map(|row| if row + 1 < rows { row as u32 * 7 } else { 9999 }).collect(),
                 )
             }
-            (Spec::Embed(it), "stream") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Embed(it), "stream" | "gained") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Embed(it), "gain") => self.floats(it.width),
+            (Spec::Embed(it), "squares") => {
+                Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
+            }
             (Spec::Embed(it), _) => self.plane(it.format, &plane, it.vocabulary, it.width),
             (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.parts * it.width),
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
@@ -244,10 +256,24 @@ impl Writer {
             (Spec::Project(it), "bias") => self.floats(it.outputs),
             (Spec::Project(it), "x") => self.floats(rows * it.inputs),
             (Spec::Project(it), "y") => match it.epilogue {
-                Epilogue::Store => Content::Unwritten(rows * it.outputs * 4),
+                Epilogue::Store | Epilogue::Best => Content::Unwritten(rows * it.outputs * 4),
+                Epilogue::Add | Epilogue::AddSquares(_) => self.floats(rows * it.outputs),
                 Epilogue::Gate(_) => Content::Unwritten(rows * it.outputs / 2 * 4),
-                _ => self.floats(rows * it.outputs),
             },
+            (Spec::Project(it), "squares") => {
+                let partials = it.norm.map_or(0, |norm| norm.partials);
+                Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
+            }
+            (Spec::Project(it), "gain") => self.floats(it.outputs),
+            (Spec::Project(it), "gained") => Content::Unwritten(it.outputs * 4),
+            (Spec::Project(it), "squares_out") => match it.epilogue {
+                Epilogue::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
+                _ => Content::Unwritten(0),
+            },
+            (Spec::Project(it), "candidates") => {
+                let each = it.knobs.rows_per_simdgroup * it.knobs.simdgroups / it.knobs.split;
+                Content::Unwritten(it.outputs.div_ceil(each) * 8)
+            }
             (Spec::Project(it), _) => self.plane(it.format, &plane, it.outputs, it.inputs),
             (Spec::RotateAppend(it), "qkv") => {
                 self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
@@ -289,9 +315,12 @@ impl Writer {
             (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
+            (Spec::ArgmaxJoin(it), "candidates") => {
+                let pairs = rows * it.candidates;
+                Content::Words((0..2 * pairs).map(|_| self.random()).collect())
+            }
             (Spec::Elementwise(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
-            (Spec::ArgmaxJoin(it), "candidates") => self.floats(rows * it.candidates * 2),
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
         }
     }

@@ -1,0 +1,137 @@
+//! What a projection can be made for.
+
+use super::Limits;
+use crate::context::{DEFAULT_MEMORY, Tile, group_outputs};
+use crate::decl::KernelDecl;
+use crate::error::KernelError;
+use crate::spec::{Epilogue, Project, Rows};
+
+impl Limits<'_> {
+    pub(super) fn project(&self, project: &Project) -> Result<(), KernelError> {
+        self.positive("the number of outputs", project.outputs)?;
+        self.positive("the number of inputs", project.inputs)?;
+        self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
+        if let Some(cap) = project.softcap {
+            self.finite("the cap", cap)?;
+        }
+        if matches!(project.epilogue, Epilogue::Gate(_)) {
+            self.holds("the number of outputs", project.outputs, project.outputs.is_multiple_of(2), || {
+                "even: gate and up rows alternate".to_owned()
+            })?;
+        }
+        match project.rows {
+            Rows::One => self.one(project),
+            Rows::Few => {
+                self.of_one(project)?;
+                self.few(project)
+            }
+            Rows::Many => {
+                self.of_one(project)?;
+                self.many(project)
+            }
+        }
+    }
+
+    /// Refuses what only kernels of one row can do.
+    fn of_one(&self, project: &Project) -> Result<(), KernelError> {
+        let deferred = project.norm.map_or(0, |norm| norm.partials);
+        self.holds("the number of partial sums of squares", deferred, project.norm.is_none(), || {
+            "none: the norm is deferred for one row only; give the norm a kernel of its own".to_owned()
+        })?;
+        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+        self.holds("the number of outputs", project.outputs, !leaves, || {
+            "those of one row to leave squares or candidates; store or add, and leave the rest to other kernels"
+                .to_owned()
+        })
+    }
+
+    fn one(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.simdgroups(project)?;
+        self.split(project)?;
+        let packets = knobs.packets;
+        self.holds("packets", packets, matches!(packets, 1 | 2), || "1 or 2".to_owned())?;
+        let rows = knobs.rows_per_simdgroup;
+        self.holds("rows_per_simdgroup", rows, rows <= 32, || {
+            "at most 32, one a lane, as a lane finishes a row".to_owned()
+        })?;
+        if let Some(norm) = project.norm {
+            self.positive("the number of partial sums of squares", norm.partials)?;
+            self.finite("epsilon", norm.epsilon)?;
+        }
+        let each = if matches!(project.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
+        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+        let finished = group_outputs(project);
+        let fits = finished <= 32 * each || !leaves && knobs.split == 1;
+        self.holds("the number of outputs of a threadgroup", finished, fits, || {
+            format!("at most {}, as one simdgroup finishes them; lower simdgroups", 32 * each)
+        })?;
+        if let Epilogue::AddSquares(squares) = project.epilogue {
+            let groups = project.outputs.div_ceil(group_outputs(project));
+            self.holds(
+                "the number of partial sums of squares",
+                squares.partials,
+                squares.partials >= groups,
+                || format!("at least the number of threadgroups, which is {groups}"),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn few(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.simdgroups(project)?;
+        self.split(project)?;
+        let rows = knobs.rows_per_simdgroup;
+        self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(8) && rows <= 32, || {
+            "8, 16, 24 or 32: matrices are 8 by 8, and registers hold those of 4".to_owned()
+        })?;
+        let bytes = 4 * 16 * rows * knobs.simdgroups;
+        self.holds(
+            "the threadgroup memory of rows_per_simdgroup and simdgroups",
+            bytes,
+            bytes <= DEFAULT_MEMORY,
+            || format!("at most {DEFAULT_MEMORY} bytes; lower either"),
+        )
+    }
+
+    fn many(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        for (what, value) in [("tile_rows", knobs.tile_rows), ("tile_outputs", knobs.tile_outputs)] {
+            self.positive(what, value)?;
+            self.holds(what, value, value.is_multiple_of(16) && value <= 128, || {
+                "a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
+            })?;
+        }
+        let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
+        self.holds("split", knobs.split, matches!(knobs.split, 1 | 2), || {
+            "1 or 2: one quartet of simdgroups, or two".to_owned()
+        })?;
+        let bytes = Tile::of(project).bytes();
+        self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, bytes <= most, || {
+            format!("at most {most} bytes; take a smaller tile, or halves")
+        })
+    }
+
+    fn simdgroups(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.positive("rows_per_simdgroup", knobs.rows_per_simdgroup)?;
+        self.positive("simdgroups", knobs.simdgroups)?;
+        self.holds("simdgroups", knobs.simdgroups, knobs.simdgroups <= 32, || "at most 32".to_owned())?;
+        if matches!(project.epilogue, Epilogue::Gate(_)) {
+            let rows = knobs.rows_per_simdgroup;
+            self.holds("rows_per_simdgroup", rows, rows.is_multiple_of(2), || {
+                "even, as a simdgroup finishes pairs of gate and up".to_owned()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn split(&self, project: &Project) -> Result<(), KernelError> {
+        let knobs = project.knobs;
+        self.positive("split", knobs.split)?;
+        self.holds("split", knobs.split, knobs.simdgroups.is_multiple_of(knobs.split), || {
+            format!("a divisor of simdgroups, which are {}", knobs.simdgroups)
+        })
+    }
+}

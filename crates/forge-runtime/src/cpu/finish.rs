@@ -1,0 +1,288 @@
+//! What becomes of a projection's results: deferred norm, bias, softcap, and the epilogue.
+
+use super::argmax::ordered;
+use super::call::{Call, Output};
+use super::project::Project;
+use super::simd::Simd;
+
+/// What becomes of the result v for output o of row r.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epilogue {
+    /// `y[r][o] = v`
+    Store,
+    /// `y[r][o] += v`
+    Add,
+    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
+    Gate(Activation),
+    /// `y[o] += v`, and what a deferred norm of y needs. For one row.
+    AddSquares(Squares),
+    /// `y[o] = v`, and the best of each share of the outputs in `candidates`: `[candidates, 2]`, a key that orders as the
+    /// number does and the lowest output that has it. For one row.
+    Best {
+        /// Pairs in `candidates`. Those that no share has get key 0.
+        candidates: usize,
+    },
+}
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x / (1 + exp(-x))
+    Silu,
+}
+
+/// What the producer of a row leaves for the deferred norm that reads it. Made for one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Squares {
+    /// Partial sums of squares in `squares`: all are written, those that no share has as 0.
+    pub partials: usize,
+    /// Whether `gained` is written: the row times the norm's gain.
+    pub gain: bool,
+}
+
+/// The norm of a projection's input, deferred: x is already multiplied by the gain, and results are divided by
+/// `sqrt(sum(squares) / inputs + epsilon)`. For one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeferredNorm {
+    /// Numbers in `squares`.
+    pub partials: usize,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+impl Squares {
+    /// Leaves a whole row: its sum of squares is the first partial sum.
+    #[inline(always)]
+    pub(super) fn leave<S: Simd>(&self, call: &Call<'_>, row: &[f32]) {
+        // SAFETY: whoever has the whole row has all of these.
+        unsafe {
+            if self.gain {
+                let gained = call.output::<f32>("gained", row.len()).part(0..row.len());
+                multiply(gained, row, call.input::<f32>("gain", row.len()));
+            }
+            let squares = call.output::<f32>("squares", self.partials).part(0..self.partials);
+            squares.fill(0.0);
+            squares[0] = dot::<S>(row, row);
+        }
+    }
+}
+
+impl DeferredNorm {
+    /// What results are multiplied by.
+    #[inline(always)]
+    fn factor<S: Simd>(&self, call: &Call<'_>, inputs: usize) -> f32 {
+        let squares = call.input::<f32>("squares", self.partials);
+        let whole = squares.len() / S::LANES * S::LANES;
+        // SAFETY: vectors up to `whole` lie inside.
+        let mut total = unsafe {
+            let mut sums = S::splat(0.0);
+            for i in (0..whole).step_by(S::LANES) {
+                sums = S::add(sums, S::load(squares.as_ptr().add(i)));
+            }
+            S::sum(sums)
+        };
+        for square in &squares[whole..] {
+            total += square;
+        }
+        1.0 / (total / inputs as f32 + self.epsilon).sqrt()
+    }
+}
+
+/// Where results go.
+pub(super) struct Finish<'a> {
+    /// The deferred norm.
+    factor: Option<f32>,
+    bias: &'a [f32],
+    softcap: Option<f32>,
+    y: Output<'a, f32>,
+    width: usize,
+    epilogue: Epilogue,
+    left: Left<'a>,
+}
+
+/// What is left beside y.
+enum Left<'a> {
+    Nothing,
+    Squares { gained: Option<(&'a [f32], Output<'a, f32>)>, squares: Output<'a, f32> },
+    Candidates(Output<'a, u32>),
+}
+
+/// What one share of the outputs leaves.
+#[derive(Clone, Copy)]
+pub(super) struct OfShare {
+    squares: f32,
+    key: u32,
+    id: u32,
+}
+
+impl OfShare {
+    pub(super) const NOTHING: OfShare = OfShare { squares: 0.0, key: 0, id: u32::MAX };
+}
+
+impl<'a> Finish<'a> {
+    #[inline(always)]
+    pub(super) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> Finish<'a> {
+        let Project { outputs, inputs, norm, bias, softcap, epilogue } = *shape;
+        let of_one = norm.is_some() || matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+        assert!(rows == 1 || !of_one, "{shape:?} is made for one row, and there are {rows}");
+        let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
+        Finish {
+            factor: norm.map(|norm| norm.factor::<S>(call, inputs)),
+            bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
+            softcap,
+            y: call.output::<f32>("y", rows * width),
+            width,
+            epilogue,
+            left: match epilogue {
+                Epilogue::AddSquares(Squares { partials, gain }) => Left::Squares {
+                    gained: gain.then(|| (call.input("gain", outputs), call.output("gained", outputs))),
+                    squares: call.output("squares_out", partials),
+                },
+                Epilogue::Best { candidates } => Left::Candidates(call.output("candidates", 2 * candidates)),
+                Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => Left::Nothing,
+            },
+        }
+    }
+
+    /// How many shares of the outputs leave something. What they leave must not depend on the number of threads.
+    pub(super) fn shares(&self) -> Option<usize> {
+        match self.epilogue {
+            Epilogue::AddSquares(squares) => Some(squares.partials),
+            Epilogue::Best { candidates } => Some(candidates),
+            Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => None,
+        }
+    }
+
+    /// Puts the results of outputs `first..` of a row where they belong, and counts them in what their share leaves. No
+    /// other thread may have them.
+    #[inline(always)]
+    pub(super) unsafe fn outputs<S: Simd>(
+        &self,
+        row: usize,
+        first: usize,
+        values: &mut [f32],
+        share: &mut OfShare,
+    ) {
+        if let Some(factor) = self.factor {
+            for value in values.iter_mut() {
+                *value *= factor;
+            }
+        }
+        if !self.bias.is_empty() {
+            for (value, bias) in values.iter_mut().zip(&self.bias[first..]) {
+                *value += bias;
+            }
+        }
+        if let Some(cap) = self.softcap {
+            // SAFETY: the caller's promise.
+            unsafe { soften::<S>(values, cap) };
+        }
+        let halved = if matches!(self.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
+        let start = row * self.width + first / halved;
+        // SAFETY: the caller's promise.
+        let y = unsafe { self.y.part(start..start + values.len() / halved) };
+        match self.epilogue {
+            Epilogue::Store | Epilogue::Best { .. } => y.copy_from_slice(values),
+            Epilogue::Add | Epilogue::AddSquares(_) => {
+                for (y, value) in y.iter_mut().zip(values.iter()) {
+                    *y += *value;
+                }
+            }
+            // SAFETY: the caller's promise.
+            Epilogue::Gate(Activation::Silu) => unsafe { gate::<S>(values, y) },
+        }
+        match &self.left {
+            Left::Nothing => {}
+            Left::Squares { gained, .. } => {
+                if let Some((gain, gained)) = gained {
+                    // SAFETY: as y.
+                    multiply(unsafe { gained.part(first..first + y.len()) }, y, &gain[first..]);
+                }
+                share.squares += dot::<S>(y, y);
+            }
+            Left::Candidates(_) => {
+                for (output, &value) in (first..).zip(y.iter()) {
+                    let key = ordered(value);
+                    if key > share.key {
+                        (share.key, share.id) = (key, output as u32);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Leaves what share number `index` has counted. No other thread may have that share.
+    #[inline(always)]
+    pub(super) unsafe fn leave(&self, index: usize, share: OfShare) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.left {
+                Left::Nothing => {}
+                Left::Squares { squares, .. } => squares.part(index..index + 1)[0] = share.squares,
+                Left::Candidates(pairs) => {
+                    pairs.part(2 * index..2 * index + 2).copy_from_slice(&[share.key, share.id]);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn multiply(to: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
+        *to = a * b;
+    }
+}
+
+/// a · b
+#[inline(always)]
+fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
+    let whole = a.len() / S::LANES * S::LANES;
+    // SAFETY: vectors up to `whole` lie inside; `b` is as long as `a`.
+    let mut total = unsafe {
+        let mut sums = S::splat(0.0);
+        for i in (0..whole).step_by(S::LANES) {
+            sums = S::fma(S::load(a.as_ptr().add(i)), S::load(b[..a.len()].as_ptr().add(i)), sums);
+        }
+        S::sum(sums)
+    };
+    for (a, b) in a[whole..].iter().zip(&b[whole..]) {
+        total += a * b;
+    }
+    total
+}
+
+/// Each value v becomes cap · tanh(v / cap).
+#[inline(always)]
+unsafe fn soften<S: Simd>(values: &mut [f32], cap: f32) {
+    let mut some = [0.0_f32; 16];
+    for values in values.chunks_mut(S::LANES) {
+        some[..values.len()].copy_from_slice(values);
+        // SAFETY: a vector has at most 16 lanes.
+        unsafe {
+            let cap = S::splat(cap);
+            let v = S::mul(cap, S::tanh(S::div(S::load(some.as_ptr()), cap)));
+            S::store(some.as_mut_ptr(), v);
+        }
+        values.copy_from_slice(&some[..values.len()]);
+    }
+}
+
+/// y = silu(gate) * up, for values that alternate gate, up.
+#[inline(always)]
+unsafe fn gate<S: Simd>(values: &[f32], y: &mut [f32]) {
+    let (mut gates, mut ups) = ([0.0_f32; 16], [0.0_f32; 16]);
+    for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
+        for (i, pair) in values.chunks_exact(2).enumerate() {
+            (gates[i], ups[i]) = (pair[0], pair[1]);
+        }
+        // SAFETY: a vector has at most 16 lanes.
+        unsafe {
+            let gate = S::load(gates.as_ptr());
+            let one = S::splat(1.0);
+            let silu = S::div(gate, S::add(one, S::exp(S::sub(S::splat(0.0), gate))));
+            S::store(gates.as_mut_ptr(), S::mul(silu, S::load(ups.as_ptr())));
+        }
+        y.copy_from_slice(&gates[..y.len()]);
+    }
+}

@@ -1,0 +1,176 @@
+//! What tests of results share: numbers that look random, stored matrices whose values are known, and kernels run one by one.
+
+use forge_ir::{Affine, Bits, Format};
+use forge_kernels::{Instance, Spec, assemble, render};
+
+use forge_sim::{Bound, BufferId, Program, Sim};
+
+/// Numbers that look random and are the same every time.
+pub(crate) struct Random(pub(crate) u32);
+
+impl Random {
+    pub(crate) fn bits(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.0 >> 8
+    }
+
+    /// Between -1 and 1.
+    pub(crate) fn number(&mut self) -> f32 {
+        self.bits() as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+
+    /// A half between 2^low and 2^(low + 2), as bits and as what it is.
+    fn half(&mut self, low: i32, negative: bool) -> ([u8; 2], f32) {
+        let (exponent, fraction) = (low + (self.bits() & 1) as i32, self.bits() & 0x3ff);
+        let bits = u16::from(negative) << 15 | ((exponent + 15) as u16) << 10 | fraction as u16;
+        let size = (1.0 + fraction as f32 / 1024.0) * 2f32.powi(exponent);
+        (bits.to_le_bytes(), if negative { -size } else { size })
+    }
+}
+
+/// A stored matrix: its planes, and what they mean, `[rows, columns]`.
+pub(crate) struct Stored {
+    pub(crate) planes: Vec<Vec<u8>>,
+    pub(crate) values: Vec<f32>,
+}
+
+/// Random weights, at most about 1 each. What pads rows is not zero: nobody may add it to anything.
+pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: usize) -> Stored {
+    let group = format.group();
+    let (mut first, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(group) {
+            let eight = matches!(format, Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }));
+            let (scale_bytes, scale) = random.half(if eight { -8 } else { -4 }, false);
+            let (offset_bytes, offset) = random.half(-2, true);
+            if format.is_quantised() {
+                scales.extend(scale_bytes);
+            }
+            if matches!(format, Format::Affine(_)) {
+                scales.extend(offset_bytes);
+            }
+            let codes: Vec<u8> = (0..group).map(|_| random.bits() as u8).collect();
+            match format {
+                Format::F32 => {
+                    let numbers = random.numbers(group);
+                    first.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+                    row.extend(numbers);
+                }
+                Format::F16 => {
+                    for code in codes {
+                        let (bytes, value) = random.half(-(i32::from(code & 3)) - 2, code > 127);
+                        first.extend(bytes);
+                        row.push(value);
+                    }
+                }
+                Format::Bf16 => {
+                    for number in random.numbers(group) {
+                        let kept = number.to_bits() & 0xffff_0000;
+                        first.extend(&kept.to_le_bytes()[2..]);
+                        row.push(f32::from_bits(kept));
+                    }
+                }
+                Format::Q8_0 => {
+                    row.extend(codes.iter().map(|&code| f32::from(code as i8) * scale));
+                    first.extend(codes);
+                }
+                Format::Affine(Affine { bits: Bits::Eight, .. }) => {
+                    row.extend(codes.iter().map(|&code| f32::from(code) * scale + offset));
+                    first.extend(codes);
+                }
+                Format::Q4_0 | Format::Affine(_) => {
+                    for block in codes.chunks(32) {
+                        first.extend((0..16).map(|j| block[j] & 15 | block[j + 16] << 4));
+                    }
+                    let value = |code: u8| match format {
+                        Format::Q4_0 => (f32::from(code) - 8.0) * scale,
+                        _ => f32::from(code) * scale + offset,
+                    };
+                    row.extend(codes.iter().map(|&code| value(code & 15)));
+                }
+            }
+        }
+        values.extend(&row[..columns]);
+    }
+    let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
+    Stored { planes, values }
+}
+
+/// A number that is wanted, and the size of the terms that make it up.
+pub(crate) type Wanted = (f64, f64);
+
+/// Kernels of one program.
+pub(crate) struct Bench {
+    program: Program,
+    instances: Vec<Instance>,
+}
+
+/// What a kernel is given for a buffer.
+pub(crate) enum Given {
+    Bytes(Vec<u8>),
+    Numbers(Vec<f32>),
+    Words(Vec<u32>),
+    /// So many words that nothing has written.
+    Unwritten(usize),
+}
+
+impl Bench {
+    pub(crate) fn new(specs: &[Spec]) -> Bench {
+        let instance = |(index, spec)| {
+            render(&format!("kernel_{index}"), spec).unwrap_or_else(|error| panic!("{error}: {spec:?}"))
+        };
+        let instances: Vec<Instance> = specs.iter().enumerate().map(instance).collect();
+        let program = Program::compile(&assemble(&instances, "")).unwrap_or_else(|error| panic!("{error}"));
+        Bench { program, instances }
+    }
+
+    /// Runs kernel `index` by itself; gives what it leaves in the buffers that it may write, as words.
+    pub(crate) fn run(
+        &self,
+        index: usize,
+        rows: usize,
+        mut given: impl FnMut(&str) -> Given,
+    ) -> Vec<Vec<u32>> {
+        let Instance { name, spec, decl, .. } = &self.instances[index];
+        let mut sim = Sim::new(&self.program).unwrap_or_else(|error| panic!("{error}"));
+        let mut bound: Vec<(BufferId, Bound)> = Vec::new();
+        for buffer in &decl.buffers {
+            let id = match given(&buffer.name) {
+                Given::Bytes(bytes) => sim.memory.bytes(&bytes),
+                Given::Numbers(numbers) => sim.memory.floats(&numbers),
+                Given::Words(words) => sim.memory.words(&words),
+                Given::Unwritten(words) => sim.memory.unwritten(words * 4),
+            }
+            .unwrap_or_else(|error| panic!("{error}"));
+            bound.push((id, if buffer.written { id.write() } else { id.read() }));
+        }
+        let scalars = [("rows", rows as u32)];
+        let groups = decl.grid.each_ref().map(|axis| axis.eval(&scalars).unwrap_or(0));
+        let bindings: Vec<Bound> = bound.iter().map(|(_, bound)| *bound).collect();
+        sim.dispatch(name, &bindings, &[rows as u32], groups);
+        assert!(sim.faults().is_empty(), "{rows} rows of {spec:?}: {:?}", sim.faults());
+        let written = decl.buffers.iter().zip(&bound).filter(|(buffer, _)| buffer.written);
+        written.map(|(_, (id, _))| sim.memory.read_words(*id)).collect()
+    }
+}
+
+pub(crate) fn numbers_of(words: &[u32]) -> Vec<f32> {
+    words.iter().map(|&word| f32::from_bits(word)).collect()
+}
+
+/// Checks numbers one by one, to `tolerance` of the terms that make them up.
+pub(crate) fn compare(what: &str, got: &[f32], wanted: &[Wanted], tolerance: f64) {
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    for (index, (&got, &(wanted, size))) in got.iter().zip(wanted).enumerate() {
+        let error = (f64::from(got) - wanted).abs();
+        assert!(
+            error <= tolerance * size,
+            "{what}: number {index} is {got}, not {wanted} ({error:e} of {size})"
+        );
+    }
+}

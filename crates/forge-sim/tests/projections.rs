@@ -1,0 +1,328 @@
+//! Projections, embedding and the choice of an id: what the kernels leave, against plain f64. The referee watches.
+
+mod plain;
+
+use forge_ir::{Activation, Format};
+use forge_kernels::Spec;
+use forge_kernels::spec::{
+    ArgmaxJoin, DeferredNorm, Embed, Epilogue, Knobs, Operand, Project, Rows, Squares,
+};
+use plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
+
+const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
+
+/// Most formats, each of another kind; groups of 32, 64 and 128 columns.
+fn formats() -> Vec<Format> {
+    ["f32", "f16", "bf16", "q8_0", "q4_0", "affine4", "affine8_32", "affine4_128"]
+        .map(|name| Format::from_name(name).unwrap_or_else(|| panic!("{name}")))
+        .to_vec()
+}
+
+fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
+    Project {
+        rows,
+        format,
+        outputs,
+        inputs,
+        norm: None,
+        bias: false,
+        softcap: None,
+        epilogue,
+        operand: Operand::F32,
+        knobs: Knobs::default_for(rows, format, outputs, inputs),
+    }
+}
+
+/// The order of numbers, as keys.
+fn key(number: f32) -> u32 {
+    let bits = (number + 0.0).to_bits();
+    if number.is_nan() {
+        0
+    } else if bits >> 31 == 1 {
+        !bits
+    } else {
+        bits | 1 << 31
+    }
+}
+
+/// Results before the epilogue, and how far they may be off.
+fn products(
+    it: &Project,
+    rows: usize,
+    weights: &[f32],
+    x: &[f32],
+    squares: &[f32],
+    bias: &[f32],
+) -> Vec<Wanted> {
+    let factor = it.norm.map_or(1.0, |norm| {
+        let sum: f64 = squares.iter().map(|&square| f64::from(square)).sum();
+        1.0 / (sum / it.inputs as f64 + f64::from(norm.epsilon)).sqrt()
+    });
+    let mut all = Vec::new();
+    for row in 0..rows {
+        for output in 0..it.outputs {
+            let (mut sum, mut size) = (0.0, 0.0);
+            for column in 0..it.inputs {
+                let (w, x) = (weights[output * it.inputs + column], x[row * it.inputs + column]);
+                sum += f64::from(w) * f64::from(x);
+                size += (f64::from(w) * f64::from(x)).abs();
+                // An affine weight is the difference of its scaled code and its offset.
+                if matches!(it.format, Format::Affine(_)) {
+                    size += f64::from(x).abs();
+                }
+            }
+            (sum, size) = (sum * factor, size * factor);
+            if it.bias {
+                sum += f64::from(bias[output]);
+                size += f64::from(bias[output]).abs();
+            }
+            if let Some(cap) = it.softcap.map(f64::from) {
+                (sum, size) = (cap * (sum / cap).tanh(), size + cap);
+            }
+            all.push((sum, size));
+        }
+    }
+    all
+}
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+/// Runs every projection with each of the numbers of rows.
+fn check(projections: &[Project], rows: &[usize]) {
+    let specs: Vec<Spec> = projections.iter().cloned().map(Spec::Project).collect();
+    let bench = Bench::new(&specs);
+    let mut random = Random(1);
+    for (index, it) in projections.iter().enumerate() {
+        let weights = stored(&mut random, it.format, it.outputs, it.inputs);
+        for &rows in rows {
+            check_one(&bench, index, it, rows, &weights, &mut random);
+        }
+    }
+}
+
+fn check_one(
+    bench: &Bench,
+    index: usize,
+    it: &Project,
+    rows: usize,
+    weights: &plain::Stored,
+    random: &mut Random,
+) {
+    let what = format!("{rows} rows of {it:?}");
+    let x = random.numbers(rows * it.inputs);
+    let bias = random.numbers(it.outputs);
+    let gain = random.numbers(it.outputs);
+    let partials = it.norm.map_or(0, |norm| norm.partials);
+    let squares: Vec<f32> = random.numbers(partials).iter().map(|number| number.abs()).collect();
+    let width = if matches!(it.epilogue, Epilogue::Gate(_)) { it.outputs / 2 } else { it.outputs };
+    let before = random.numbers(rows * width);
+    let left = bench.run(index, rows, |name| match name {
+        "weight_values" | "weight_codes" => Given::Bytes(weights.planes[0].clone()),
+        "weight_scales" => Given::Bytes(weights.planes[1].clone()),
+        "bias" => Given::Numbers(bias.clone()),
+        "x" => Given::Numbers(x.clone()),
+        "squares" => Given::Numbers(squares.clone()),
+        "gain" => Given::Numbers(gain.clone()),
+        "y" => match it.epilogue {
+            Epilogue::Add | Epilogue::AddSquares(_) => Given::Numbers(before.clone()),
+            _ => Given::Unwritten(rows * width),
+        },
+        "gained" => Given::Unwritten(width),
+        "squares_out" => match it.epilogue {
+            Epilogue::AddSquares(squares) => Given::Unwritten(squares.partials),
+            _ => panic!("{what}"),
+        },
+        "candidates" => Given::Unwritten(2 * it.outputs.div_ceil(outputs_of_a_threadgroup(it))),
+        other => panic!("{what} has a buffer `{other}`"),
+    });
+    let results = products(it, rows, &weights.values, &x, &squares, &bias);
+    let wanted: Vec<Wanted> = match it.epilogue {
+        Epilogue::Store | Epilogue::Best => results,
+        Epilogue::Add | Epilogue::AddSquares(_) => {
+            let added = |(&(sum, size), &before): (&Wanted, &f32)| {
+                (sum + f64::from(before), size + f64::from(before).abs())
+            };
+            results.iter().zip(&before).map(added).collect()
+        }
+        // What an error of the gate does: the slope of silu is at most 1.1.
+        Epilogue::Gate(_) => results
+            .chunks(2)
+            .map(|pair| {
+                let ((gate, a), (up, b)) = (pair[0], pair[1]);
+                (silu(gate) * up, 1.1 * a * up.abs() + silu(gate).abs() * b)
+            })
+            .collect(),
+    };
+    let tolerance = if it.operand == Operand::F16 { 1e-3 } else { 1e-6 };
+    let y = numbers_of(&left[0]);
+    compare(&what, &y, &wanted, tolerance);
+    match it.epilogue {
+        Epilogue::AddSquares(leaves) => {
+            if leaves.gain {
+                let product: Vec<f32> = y.iter().zip(&gain).map(|(y, gain)| y * gain).collect();
+                assert_eq!(numbers_of(&left[1]), product, "{what}");
+            }
+            let mut parts: Vec<Wanted> = y
+                .chunks(outputs_of_a_threadgroup(it))
+                .map(|part| part.iter().map(|&y| f64::from(y) * f64::from(y)).sum())
+                .map(|sum: f64| (sum, sum))
+                .collect();
+            parts.resize(leaves.partials, (0.0, 0.0));
+            compare(&what, &numbers_of(&left[left.len() - 1]), &parts, 1e-6);
+        }
+        Epilogue::Best => {
+            let each = outputs_of_a_threadgroup(it);
+            for (group, (part, candidate)) in y.chunks(each).zip(left[1].chunks(2)).enumerate() {
+                let best = part.iter().map(|&y| key(y)).max().unwrap_or(0);
+                let first = part.iter().position(|&y| key(y) == best).unwrap_or(0) + group * each;
+                assert_eq!(candidate, [best, first as u32], "{what}");
+            }
+        }
+        Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => {}
+    }
+}
+
+fn outputs_of_a_threadgroup(it: &Project) -> usize {
+    it.knobs.rows_per_simdgroup * it.knobs.simdgroups / it.knobs.split
+}
+
+fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: usize) -> Knobs {
+    Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1 }
+}
+
+#[test]
+fn one_row() {
+    let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
+    let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
+    let mut all = Vec::new();
+    for format in formats() {
+        let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
+        all.extend([
+            Project { norm: norm(128), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
+            Project { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
+            Project { norm: norm(52), knobs: knobs(4, 2, 1, 1), softcap: Some(0.5), ..one(26, 64, GATE) },
+            Project { knobs: knobs(2, 4, 1, 2), ..one(22, 96, squares(11, true)) },
+            Project { knobs: knobs(4, 8, 1, 1), ..one(64, 40, squares(2, true)) },
+            Project { knobs: knobs(4, 4, 2, 2), bias: true, ..one(37, 2100, squares(5, false)) },
+            Project {
+                norm: norm(200),
+                knobs: knobs(8, 4, 1, 1),
+                softcap: Some(3.0),
+                ..one(150, 32, Epilogue::Best)
+            },
+            Project { knobs: knobs(1, 2, 1, 1), bias: true, ..one(5, 50, Epilogue::Add) },
+            Project { knobs: knobs(2, 2, 1, 1), ..one(6, 33, GATE) },
+        ]);
+    }
+    check(&all, &[1]);
+}
+
+#[test]
+fn few_rows() {
+    let mut all = Vec::new();
+    for format in formats() {
+        let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
+        all.extend([
+            Project { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
+            Project { knobs: knobs(16, 2, 2, 1), softcap: Some(0.5), ..few(22, 96, GATE) },
+            Project { knobs: knobs(8, 4, 2, 1), ..few(13, 130, Epilogue::Add) },
+            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 256, Epilogue::Store) },
+        ]);
+    }
+    check(&all, &[2, 11]);
+}
+
+#[test]
+fn many_rows() {
+    let mut all = Vec::new();
+    let knobs =
+        |tile_rows, tile_outputs, split| Knobs { split, tile_rows, tile_outputs, ..knobs(1, 4, 1, 1) };
+    for format in formats() {
+        let many = |outputs, inputs, epilogue| project(Rows::Many, format, outputs, inputs, epilogue);
+        let halves = Operand::F16;
+        all.extend([
+            Project {
+                knobs: knobs(16, 32, 1),
+                bias: true,
+                softcap: Some(2.0),
+                ..many(18, 70, Epilogue::Store)
+            },
+            Project { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
+            Project { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
+            Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 160, GATE) },
+        ]);
+    }
+    // Results in two parts.
+    for (format, split) in [("q4_0", 1), ("affine8_32", 2)] {
+        let format = Format::from_name(format).unwrap_or(Format::F16);
+        let plain = project(Rows::Many, format, 64, 96, Epilogue::Add);
+        all.push(Project { knobs: knobs(64, 64, split), operand: Operand::F16, ..plain });
+    }
+    check(&all, &[17]);
+}
+
+#[test]
+fn embedding() {
+    let mut random = Random(3);
+    for (width, partials) in [(50, None), (64, Some(7)), (33, Some(300)), (1100, Some(5))] {
+        let squares = |gain| partials.map(|partials| Squares { partials, gain });
+        let specs: Vec<Embed> = formats()
+            .into_iter()
+            .enumerate()
+            .map(|(index, format)| Embed { format, vocabulary: 9, width, squares: squares(index % 2 == 0) })
+            .collect();
+        let bench = Bench::new(&specs.iter().cloned().map(Spec::Embed).collect::<Vec<_>>());
+        for (index, it) in specs.iter().enumerate() {
+            let table = stored(&mut random, it.format, 9, width);
+            let gain = random.numbers(width);
+            let ids = if it.squares.is_some() { vec![7] } else { vec![3, 0, 8, 9] };
+            let rows = ids.len();
+            let left = bench.run(index, rows, |name| match name {
+                "table_values" | "table_codes" => Given::Bytes(table.planes[0].clone()),
+                "table_scales" => Given::Bytes(table.planes[1].clone()),
+                "ids" => Given::Words(ids.clone()),
+                "gain" => Given::Numbers(gain.clone()),
+                "squares" => Given::Unwritten(it.squares.map_or(0, |squares| squares.partials)),
+                _ => Given::Unwritten(rows * width),
+            });
+            // An id outside the table reads row 0.
+            let wanted: Vec<f32> = ids
+                .iter()
+                .map(|&id| if id < 9 { id as usize } else { 0 })
+                .flat_map(|id| table.values[id * width..(id + 1) * width].to_vec())
+                .collect();
+            assert_eq!(numbers_of(&left[0]), wanted, "{it:?}");
+            let Some(squares) = it.squares else { continue };
+            if squares.gain {
+                let gained: Vec<f32> = wanted.iter().zip(&gain).map(|(x, gain)| x * gain).collect();
+                assert_eq!(numbers_of(&left[1]), gained, "{it:?}");
+            }
+            let sum: f64 = wanted.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            let mut parts = vec![(0.0, 0.0); squares.partials];
+            parts[0] = (sum, sum);
+            compare(&format!("{it:?}"), &numbers_of(&left[left.len() - 1]), &parts, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn the_best_candidate_is_the_lowest_of_equals() {
+    let mut random = Random(4);
+    let specs = [1, 3, 70, 1500, 5000].map(|candidates| ArgmaxJoin { candidates });
+    let bench = Bench::new(&specs.clone().map(Spec::ArgmaxJoin));
+    for (index, it) in specs.iter().enumerate() {
+        let mut pairs: Vec<[u32; 2]> =
+            (0..2 * it.candidates).map(|_| [random.bits() % 9, random.bits()]).collect();
+        // In the second row there is no number.
+        pairs[it.candidates..].iter_mut().for_each(|pair| pair[0] = 0);
+        let best = pairs[..it.candidates].iter().map(|&[key, id]| (key, u32::MAX - id)).max();
+        let first = best.filter(|&(key, _)| key > 0).map_or(0, |(_, id)| u32::MAX - id);
+        let left = bench.run(index, 2, |name| match name {
+            "candidates" => Given::Words(pairs.concat()),
+            _ => Given::Unwritten(2),
+        });
+        assert_eq!(left[0], [first, 0], "{it:?}");
+    }
+}
