@@ -120,8 +120,9 @@ impl<'a> SplitContext<'a> {
         let (element, bytes) = element(spec.cache);
         let lanes = spec.width.div_ceil(CHANNELS).next_power_of_two();
         let at_once = 32 / lanes;
-        // 16 registers of keys and 16 of values are under way at once.
-        let loads = 64 / (CHANNELS * bytes);
+        // 16 registers of keys and as many of values are under way at once, and twice that where the sums of one head
+        // leave room for it.
+        let loads = if heads_each == 1 { 128 } else { 64 } / (CHANNELS * bytes);
         let pitch = query_pitch(spec.width);
         let sums_pitch = pitch + 4;
         let staged = queries_fit(group, spec.width);
