@@ -3,14 +3,12 @@
 #![allow(dead_code, reason = "each test takes the specs that it needs")]
 
 use forge_ir::{Activation, Format, Pairing, Rotation};
-use forge_kernels::Spec;
-use forge_kernels::prologue_fits;
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
     Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
     Squares,
 };
-use forge_kernels::{Family, Spec};
+use forge_kernels::{Family, Spec, prologue_fits};
 
 /// A projection with the knobs of an M4.
 pub(crate) fn project(
