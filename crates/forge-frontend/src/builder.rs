@@ -119,7 +119,7 @@ impl<'a> Builder<'a> {
             }
         };
         let format = format.unwrap_or(Format::F32);
-        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format });
+        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format, plus_one: false });
         id
     }
 
@@ -202,7 +202,7 @@ impl Layer<'_, '_> {
 
     /// Rows of a table.
     pub(crate) fn embed(&mut self, name: &str, table: ParamId) -> ValueId {
-        self.node(name, Op::Embed { table }, &[Self::INPUT])
+        self.node(name, Op::Embed { table, scale: 1.0 }, &[Self::INPUT])
     }
 
     /// A root-mean-square norm of every part of x; its gain is the tensor `<module>.weight`.
