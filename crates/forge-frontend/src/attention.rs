@@ -1,6 +1,6 @@
 //! Attention of query heads over shared key and value heads, with rotated queries and keys.
 
-use crate::builder::Layer;
+use crate::builder::{Layer, Norm};
 use crate::config::Section;
 use crate::decoder::Defaults;
 use crate::rope::Rope;
@@ -16,12 +16,14 @@ pub(crate) struct Attention {
     pub(crate) key_heads: usize,
     /// Channels of a head.
     pub(crate) width: usize,
-    /// Of the norms of every head of queries and of keys, before they rotate; none where there are no such norms.
-    pub(crate) head_epsilon: Option<f32>,
+    /// Of every head of queries and of keys before it rotates; none where there is no such norm.
+    pub(crate) head_norm: Option<Norm>,
     /// Of queries and keys.
     pub(crate) rotation: Rotation,
     /// Multiplies queries with keys.
     pub(crate) scale: f32,
+    /// What the scaled products are capped to.
+    pub(crate) softcap: Option<f32>,
     /// Whether `q_proj`, `k_proj` and `v_proj` have a bias.
     pub(crate) input_bias: bool,
     /// Whether `o_proj` has a bias.
@@ -29,7 +31,8 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// Reads the keys that most architectures spell alike; without biases and norms.
+    /// Reads the keys that most architectures spell alike; without biases, norms and
+    /// caps.
     pub(crate) fn read(
         config: &Section<'_>,
         hidden: usize,
@@ -64,9 +67,10 @@ impl Attention {
             query_heads,
             key_heads,
             width,
-            head_epsilon: None,
+            head_norm: None,
             rotation: rope.read(config),
             scale: (width as f64).sqrt().recip() as f32,
+            softcap: None,
             input_bias: false,
             output_bias: false,
         }
@@ -89,17 +93,17 @@ impl Attention {
         let mut query = input("query", "q_proj", queries);
         let mut key = input("key", "k_proj", keys);
         let value = input("value", "v_proj", keys);
-        if let Some(epsilon) = self.head_epsilon {
+        if let Some(norm) = self.head_norm {
             let gain = ("query_gain", &*format!("{module}.q_norm"));
-            query = layer.rms_norm("normed_query", query, gain, [self.query_heads, self.width], epsilon);
+            query = layer.rms_norm("normed_query", query, gain, [self.query_heads, self.width], norm);
             let gain = ("key_gain", &*format!("{module}.k_norm"));
-            key = layer.rms_norm("normed_key", key, gain, [self.key_heads, self.width], epsilon);
+            key = layer.rms_norm("normed_key", key, gain, [self.key_heads, self.width], norm);
         }
         let query = layer.rotate("rotated_query", query, self.query_heads, self.width, &self.rotation);
         let key = layer.rotate("rotated_key", key, self.key_heads, self.width, &self.rotation);
         let cache = layer.cache(self.key_heads, self.width);
-        let heads =
-            layer.attention("heads", [query, key, value], self.query_heads, self.scale, cache, window);
+        let (inputs, heads) = ([query, key, value], self.query_heads);
+        let heads = layer.attention("heads", inputs, heads, self.scale, cache, window, self.softcap);
         layer.linear("output", heads, &format!("{module}.o_proj"), [self.hidden, queries], self.output_bias)
     }
 }

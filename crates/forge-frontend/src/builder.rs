@@ -36,6 +36,15 @@ pub(crate) struct Layer<'b, 'a> {
     states: Vec<StateId>,
 }
 
+/// What all norms of a model have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Norm {
+    /// Added to the mean of squares.
+    pub(crate) epsilon: f32,
+    /// Whether gains are kept less 1.
+    pub(crate) plus_one: bool,
+}
+
 /// So many faults of one kind are told; the rest is counted.
 const TOLD: usize = 16;
 
@@ -86,7 +95,7 @@ impl<'a> Builder<'a> {
         self.faults.push(fault);
     }
 
-    fn bind(&mut self, name: &str, shape: &[usize]) -> WeightId {
+    fn bind(&mut self, name: &str, shape: &[usize], plus_one: bool) -> WeightId {
         if let Some(id) = self.bound.get(name) {
             return *id;
         }
@@ -119,7 +128,7 @@ impl<'a> Builder<'a> {
             }
         };
         let format = format.unwrap_or(Format::F32);
-        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format });
+        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format, plus_one });
         id
     }
 
@@ -182,7 +191,11 @@ impl Layer<'_, '_> {
 
     /// Declares a weight and binds a tensor to it.
     pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
-        let id = self.builder.bind(tensor, shape);
+        self.bound(role, tensor, shape, false)
+    }
+
+    fn bound(&mut self, role: &str, tensor: &str, shape: &[usize], plus_one: bool) -> ParamId {
+        let id = self.builder.bind(tensor, shape, plus_one);
         self.weights.push(id);
         self.param(role, ParamKind::Weight(shape.to_vec()))
     }
@@ -200,9 +213,9 @@ impl Layer<'_, '_> {
         ValueId(self.body.nodes.len())
     }
 
-    /// Rows of a table.
-    pub(crate) fn embed(&mut self, name: &str, table: ParamId) -> ValueId {
-        self.node(name, Op::Embed { table }, &[Self::INPUT])
+    /// Rows of a table times a number.
+    pub(crate) fn embed(&mut self, name: &str, table: ParamId, scale: f32) -> ValueId {
+        self.node(name, Op::Embed { table, scale }, &[Self::INPUT])
     }
 
     /// A root-mean-square norm of every part of x; its gain is the tensor `<module>.weight`.
@@ -212,10 +225,10 @@ impl Layer<'_, '_> {
         x: ValueId,
         (role, module): (&str, &str),
         [parts, width]: [usize; 2],
-        epsilon: f32,
+        norm: Norm,
     ) -> ValueId {
-        let gain = self.weight(role, &format!("{module}.weight"), &[width]);
-        self.node(name, Op::RmsNorm { gain, parts, epsilon }, &[x])
+        let gain = self.bound(role, &format!("{module}.weight"), &[width], norm.plus_one);
+        self.node(name, Op::RmsNorm { gain, parts, epsilon: norm.epsilon }, &[x])
     }
 
     /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The
@@ -259,9 +272,15 @@ impl Layer<'_, '_> {
         scale: f32,
         cache: ParamId,
         window: Option<usize>,
+        softcap: Option<f32>,
     ) -> ValueId {
-        let op = Op::Attention { query_heads, scale, cache, window, softcap: None };
+        let op = Op::Attention { query_heads, scale, cache, window, softcap };
         self.node(name, op, &[query, key, value])
+    }
+
+    /// Numbers bent to stay below a cap.
+    pub(crate) fn softcap(&mut self, name: &str, x: ValueId, cap: f32) -> ValueId {
+        self.node(name, Op::Softcap(cap), &[x])
     }
 
     /// A function of every number.

@@ -183,6 +183,16 @@ impl<'a> Section<'a> {
         self.get(key).map_or(default, |value| self.as_number(key, value))
     }
 
+    /// A number above 0 with a default.
+    pub(crate) fn positive_or(&self, key: &str, default: f64) -> f64 {
+        let number = self.number_or(key, default);
+        if number as f32 > 0.0 {
+            return number;
+        }
+        self.contradiction(key, format!("{key} is {number}, and has to be positive"));
+        default
+    }
+
     fn as_number(&self, key: &str, value: &Value) -> f64 {
         match value.as_f64().filter(|number| (*number as f32).is_finite()) {
             Some(number) => number,

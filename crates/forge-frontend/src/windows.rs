@@ -14,6 +14,8 @@ pub(crate) struct Windows {
 /// Which layers have a window.
 enum Layers {
     All,
+    /// The first, the third, and so on.
+    EverySecond,
     /// From this one on.
     From(f64),
     Listed(Vec<bool>),
@@ -31,6 +33,18 @@ impl Windows {
     /// All layers have a window unless `sliding_window` is null.
     pub(crate) fn of_all(config: &Section<'_>, context: usize) -> Windows {
         Windows { width: width(config, context), layers: Layers::All }
+    }
+
+    /// Layers have a window that `layer_types` says have, or every second one.
+    pub(crate) fn of_every_second(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        let listed = listed(config, layers);
+        let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
+        if has_some && config.is_null("sliding_window") {
+            let message = "layers have a window, and sliding_window does not say how wide it is";
+            config.contradiction("sliding_window", message.to_owned());
+        }
+        let layers = listed.map_or(Layers::EverySecond, Layers::Listed);
+        Windows { width: width(config, context), layers }
     }
 
     /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or those from
@@ -57,6 +71,7 @@ impl Windows {
     pub(crate) fn of(&self, layer: usize) -> Option<usize> {
         let has_one = match &self.layers {
             Layers::All => true,
+            Layers::EverySecond => layer.is_multiple_of(2),
             Layers::From(first) => layer as f64 >= *first,
             Layers::Listed(listed) => listed.get(layer).copied().unwrap_or(false),
         };

@@ -207,7 +207,10 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     }
     let x = inputs[0];
     match op {
-        Op::Embed { table } => match shape(body, *table)? {
+        Op::Embed { scale, .. } if *scale == 0.0 || !scale.is_finite() => {
+            Err(format!("rows times {scale} say nothing"))
+        }
+        Op::Embed { table, .. } => match shape(body, *table)? {
             [_, width] => Ok(*width),
             other => Err(format!("the table is a matrix, not {other:?}")),
         },
@@ -275,7 +278,9 @@ fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BodyId, Format, Model, Node, Param, Specials, State, StateId, ValueId, Weight, WeightId};
+    use crate::{
+        Activation, BodyId, Format, Model, Node, Param, Specials, State, StateId, ValueId, Weight, WeightId,
+    };
 
     fn param(name: &str, kind: ParamKind) -> Param {
         Param { name: name.to_owned(), kind }
@@ -296,6 +301,7 @@ mod tests {
             tensor: tensor.to_owned(),
             shape: shape.to_vec(),
             format: Format::F32,
+            plus_one: false,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };
@@ -327,7 +333,7 @@ mod tests {
                     "embed",
                     0,
                     vec![param("table", shape(&[5, 4]))],
-                    vec![node(Op::Embed { table: ParamId(0) }, &[0])],
+                    vec![node(Op::Embed { table: ParamId(0), scale: 1.0 }, &[0])],
                 ),
                 body(
                     "layer",
@@ -360,21 +366,26 @@ mod tests {
     }
 
     #[test]
-    fn heads_may_be_normed_and_scores_capped() {
+    fn what_few_models_have_is_sound_too() {
         let mut draft = draft();
         let layer = &mut draft.bodies[1];
         layer.nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
         layer.params[0].kind = ParamKind::Weight(vec![2]);
         layer.nodes[2].op = attention(Some(1), Some(50.0));
-        layer.nodes.push(node(Op::Softcap(30.0), &[4]));
-        draft.weights[1].shape = vec![2];
+        layer.nodes.push(node(Op::Activate(Activation::GeluTanh), &[4]));
+        layer.nodes.push(node(Op::Softcap(30.0), &[5]));
+        draft.weights[1] = Weight { shape: vec![2], plus_one: true, ..draft.weights[1].clone() };
+        draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
         let graph = draft.validate().expect("it is sound");
-        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4]);
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4]);
         let text = graph.to_string();
         for line in [
+            "%1 node       = embed(%0, table) * 2.5 [4]",
+            "weight gain             [2]            f32 1 + gain",
             "%1 node       = rms_norm(%0 in 2 parts, gain, epsilon 1e-5) [4]",
             "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
-            "%5 node       = softcap(%4, 30) [4]",
+            "%5 node       = gelu_tanh(%4) [4]",
+            "%6 node       = softcap(%5, 30) [4]",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
@@ -383,11 +394,13 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 19] = [
+        let cases: [(&str, Change); 21] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
-            ("is not a weight", |draft| draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9) }),
+            ("is not a weight", |draft| {
+                draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9), scale: 1.0 }
+            }),
             ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
             ("the gain is [4], and what it scales 2 wide", |draft| {
                 draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
@@ -399,6 +412,12 @@ mod tests {
                 draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 0, epsilon: 1e-5 };
             }),
             ("window holds no position", |draft| draft.bodies[1].nodes[2].op = attention(Some(0), None)),
+            ("rows times 0 say nothing", |draft| {
+                draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 0.0 };
+            }),
+            ("rows times inf say nothing", |draft| {
+                draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: f32::INFINITY };
+            }),
             ("capped to 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
             ("capped to NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
             ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
@@ -424,7 +443,7 @@ mod tests {
     #[test]
     fn a_weight_that_nothing_uses_is_a_fault() {
         let mut draft = draft();
-        draft.weights.push(Weight { tensor: "spare".to_owned(), shape: vec![1], format: Format::F32 });
+        draft.weights.push(Weight { tensor: "spare".to_owned(), ..draft.weights[1].clone() });
         let faults = draft.validate().expect_err("a weight is spare");
         assert!(faults.iter().any(|fault| fault.message.contains("spare")), "{faults:?}");
     }

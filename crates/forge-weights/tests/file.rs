@@ -11,6 +11,11 @@ use std::io;
 
 /// A graph that binds weights of these shapes, in f32, and an embedding to be a model at all.
 fn graph(shapes: &[Vec<usize>]) -> Graph {
+    graph_plus(shapes, &[])
+}
+
+/// The same, with weights that mean their tensors' numbers and 1.
+fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
     let all: Vec<Vec<usize>> = std::iter::once(vec![4, 4]).chain(shapes.iter().cloned()).collect();
     let param = |(index, shape): (usize, &Vec<usize>)| Param {
         name: format!("p{index}"),
@@ -22,7 +27,7 @@ fn graph(shapes: &[Vec<usize>]) -> Graph {
         name: "embed".to_owned(),
         input: 0,
         params,
-        nodes: vec![node(Op::Embed { table: ParamId(0) })],
+        nodes: vec![node(Op::Embed { table: ParamId(0), scale: 1.0 })],
     };
     let linear = node(Op::Linear { weight: ParamId(0), bias: None });
     let head =
@@ -32,6 +37,7 @@ fn graph(shapes: &[Vec<usize>]) -> Graph {
         tensor: format!("tensor.{index}"),
         shape: shape.clone(),
         format: Format::F32,
+        plus_one: plus_one.contains(&index),
     };
     let draft = Draft {
         model: Model {
@@ -163,6 +169,28 @@ fn affine_matrices_have_offsets_beside_their_scales() {
         let expected = 2.0 / steps / 12_f64.sqrt() / 0.5_f64.sqrt();
         assert!((0.8..1.1).contains(&(stat.error / expected)), "{}: {} of {expected}", stat.name, stat.error);
     }
+}
+
+#[test]
+fn gains_are_stored_with_their_one() {
+    let graph = graph_plus(&[vec![3, 40], vec![40], vec![40]], &[2, 3]);
+    let mut folded = packed("folded", Format::F32, &[3, 40], Layout::Rows, &[1]);
+    folded.gain = Some(WeightId(2));
+    let plan = [folded, packed("gain", Format::F32, &[40], Layout::Rows, &[3])];
+    let (file, _) = pack(&graph, &plan);
+    let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
+    let read = |numbers: &dyn Numbers, weight: usize, rows: usize| {
+        let mut out = vec![0.0; rows * 40];
+        numbers.rows(WeightId(weight), 0..rows, &mut out).unwrap();
+        out
+    };
+    let tensor = |seed: f32| (0..40).map(move |column| (column as f32 + 0.37 * seed).sin());
+    let gain: Vec<f32> = tensor(3.0).map(|x| x + 1.0).collect();
+    assert_eq!(read(&Stored::new(&graph, checkpoint), 3, 1), gain);
+    assert_eq!(read(&back, 3, 1), gain, "the 1 is added once");
+    assert_eq!(read(&back, 2, 1), [1.0; 40]);
+    let products: Vec<f32> = tensor(1.0).zip(tensor(2.0)).map(|(x, gain)| x * (gain + 1.0)).collect();
+    assert_eq!(read(&back, 1, 3)[..40], products);
 }
 
 /// A matrix times a gain, in two parts, and beside it the same matrix as a graph would have it without the gain.

@@ -16,6 +16,7 @@ const DEFAULTS: Defaults = Defaults {
     tied: false,
     key_heads: Some(32),
     width: Some(128),
+    activation: Defaults::SILU,
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -23,7 +24,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
-    model.attention.head_epsilon = Some(model.epsilon);
+    model.attention.head_norm = Some(model.norm);
     model.windows = Windows::of_last(config, model.layers, model.context);
     Box::new(model)
 }

@@ -102,6 +102,25 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "Qwen3: layers that are not told",
         set!("architectures": "REMOVE", "model_type": "qwen3", "layer_types": [1, 0]),
     ),
+    (
+        "Gemma2: windows without a width",
+        set!("architectures": "REMOVE", "model_type": "gemma2", "sliding_window": null),
+    ),
+    (
+        "Gemma2: caps that nothing is below",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma2",
+            "attn_logit_softcapping": 0, "final_logit_softcapping": "30"
+        ),
+    ),
+    (
+        "Gemma2: attention to what comes after",
+        set!("architectures": "REMOVE", "model_type": "gemma2", "use_bidirectional_attention": true),
+    ),
+    (
+        "Gemma2: an activation under its own name",
+        set!("architectures": "REMOVE", "model_type": "gemma2", "hidden_activation": "gelu"),
+    ),
     ("bad generation settings", |files| text(files, "generation_config.json", "{")),
 ];
 

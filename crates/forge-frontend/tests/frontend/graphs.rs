@@ -87,6 +87,17 @@ fn both_spellings_and_absent_keys_mean_the_same() {
     same("mistral", &|config| {
         without(config, &["rope_theta", "tie_word_embeddings", "head_dim", "model_type"])
     });
+    same("gemma2", &|config| {
+        without(config, &["hidden_activation", "rms_norm_eps", "rope_theta", "model_type"]);
+        config["hidden_act"] = json!("silu");
+        config["sliding_window_size"] = json!(1);
+        config["cache_implementation"] = json!("hybrid");
+        config["tie_word_embeddings"] = json!(true);
+        config["attention_bias"] = json!(false);
+        config["use_bidirectional_attention"] = json!(null);
+        config["layer_types"] = json!(["sliding_attention", "full_attention"]);
+    });
+    same("gemma2", &|config| config["hidden_activation"] = json!("gelu_new"));
     // Where the models have another value than the one that is assumed.
     let assumes = |name: &str, assumed: Value| {
         let keys: Vec<&str> = assumed.as_object().unwrap().keys().map(String::as_str).collect();
@@ -96,6 +107,13 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         });
         assert_eq!(absent, given, "{name}");
     };
+    assumes(
+        "gemma2",
+        json!({
+            "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50, "final_logit_softcapping": 30,
+            "sliding_window": 4096, "max_position_embeddings": 8192
+        }),
+    );
     assumes("qwen2", json!({"rope_theta": 1e4, "max_position_embeddings": 32768}));
     assumes(
         "mistral",
@@ -148,6 +166,36 @@ fn layers_see_windows() {
         assert_eq!(qwen(json!({"max_window_layers": 1, "sliding_window": null})), (vec![None; 2], 1));
         assert_eq!(qwen(json!({"max_window_layers": 1, "use_sliding_window": false})), (vec![None; 2], 1));
     }
+
+    let gemma = |changes: Value| {
+        windows(&configured("gemma2", |config| {
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        }))
+    };
+    assert_eq!(gemma(json!({})), [Some(16), None]);
+    assert_eq!(gemma(json!({"sliding_window": 256})), [None, None]);
+    assert_eq!(gemma(json!({"layer_types": ["full_attention", "sliding_attention"]})), [None, Some(16)]);
+    let full = ["full_attention", "full_attention"];
+    assert_eq!(gemma(json!({"layer_types": full, "sliding_window": null})), [None, None]);
+}
+
+#[test]
+fn caps_may_be_left_out() {
+    let caps = |changes: Value| {
+        let graph = configured("gemma2", |config| {
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        });
+        let nodes = graph.bodies.iter().flat_map(|body| &body.nodes);
+        let of = |op: &Op| match op {
+            Op::Attention { softcap, .. } => *softcap,
+            Op::Softcap(cap) => Some(*cap),
+            _ => None,
+        };
+        nodes.filter_map(|node| of(&node.op)).collect::<Vec<f32>>()
+    };
+    assert_eq!(caps(json!({})), [5.0, 5.0, 6.0]);
+    assert_eq!(caps(json!({"attn_logit_softcapping": null})), [6.0]);
+    assert_eq!(caps(json!({"final_logit_softcapping": null})), [5.0, 5.0]);
 }
 
 /// The frequencies of the first rotation of the first layer.

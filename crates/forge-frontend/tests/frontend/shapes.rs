@@ -2,7 +2,7 @@
 
 use crate::common::{model, models, read};
 use forge_frontend::{Checkpoint, Options, Shapes, read_model};
-use forge_ir::{Format, Graph};
+use forge_ir::{Format, Graph, Op};
 use serde_json::{Value, json};
 
 /// The graph of a configuration.
@@ -59,7 +59,8 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         graph.weights.iter().find(|weight| weight.tensor == tensor).unwrap().rows()
     }
     // 64 heads of 4: key heads where the number of them is absent, and where it is null.
-    for (name, absent, null) in [("llama", 64, 64), ("mistral", 8, 64), ("qwen2", 32, 64), ("qwen3", 32, 64)]
+    for (name, absent, null) in
+        [("llama", 64, 64), ("mistral", 8, 64), ("qwen2", 32, 64), ("qwen3", 32, 64), ("gemma2", 4, 64)]
     {
         let heads = |value: Value| {
             let sizes = json!({"num_attention_heads": 64, "head_dim": 4, "num_key_value_heads": value});
@@ -68,12 +69,27 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         assert_eq!((heads(json!("REMOVE")), heads(json!(null))), (absent, null), "{name}");
     }
     // 16 heads of 64 channels: the width of a head.
-    for (name, absent, null) in [("llama", 4, 4), ("mistral", 4, 4), ("qwen2", 4, 4), ("qwen3", 128, 4)] {
+    for (name, absent, null) in
+        [("llama", 4, 4), ("mistral", 4, 4), ("qwen2", 4, 4), ("qwen3", 128, 4), ("gemma2", 256, 4)]
+    {
         let width = |value: Value| {
             let sizes = json!({"num_attention_heads": 16, "head_dim": value, "num_key_value_heads": 2});
             rows(name, "q_proj", &sizes) / 16
         };
         assert_eq!((width(json!("REMOVE")), width(json!(null))), (absent, null), "{name}");
+    }
+}
+
+#[test]
+fn embeddings_are_scaled_by_the_root_of_their_width() {
+    for (hidden, scale) in [(64, 8.0), (2304, 48.0), (3584, 59.866_52)] {
+        let mut config: Value = serde_json::from_slice(&model("gemma2").0["config.json"]).unwrap();
+        config["hidden_size"] = json!(hidden);
+        let graph = graph(&config.to_string());
+        let Op::Embed { scale: found, .. } = graph.body(&graph.prologue).nodes[0].op else {
+            panic!("{graph}")
+        };
+        assert_eq!(found, scale, "{hidden}");
     }
 }
 
