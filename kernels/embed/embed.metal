@@ -27,12 +27,12 @@ kernel void {{ name }}(
 {% endif %}
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint row [[threadgroup_position_in_grid]],
-{% if squares %}
+{% if squares and simdgroups > 1 %}
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
 {% endif %}
     uint thread_id [[thread_index_in_threadgroup]]) {
-{% if squares %}
+{% if squares and simdgroups > 1 %}
     threadgroup float partials[{{ simdgroups }}];
 {% endif %}
     // The host refuses an id outside the table; should one come all the same, it reads row 0.
@@ -95,19 +95,30 @@ kernel void {{ name }}(
     }
 {% if squares %}
 
-    // The row's squares, over lanes, then over simdgroups: the first partial sum is the whole.
+    // The row's squares, over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}: the first partial sum is the whole.
     square = simd_sum(square);
+{% if simdgroups > 1 %}
     if (lane == 0u) {
         partials[simdgroup_id] = square;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    float total = 0.0f;
-    #pragma unroll
-    for (uint i = 0u; i < {{ simdgroups }}u; i++) {
-        total += partials[i];
+    if (thread_id == 0u) {
+        float total = 0.0f;
+        #pragma unroll
+        for (uint i = 0u; i < {{ simdgroups }}u; i++) {
+            total += partials[i];
+        }
+        squares[0] = total;
     }
-    for (uint i = thread_id; i < {{ squares.partials }}u; i += {{ threads }}u) {
-        squares[i] = i == 0u ? total : 0.0f;
+{% else %}
+    if (thread_id == 0u) {
+        squares[0] = square;
     }
+{% endif %}
+{% if squares.partials > 1 %}
+    for (uint i = 1u + thread_id; i < {{ squares.partials }}u; i += {{ threads }}u) {
+        squares[i] = 0.0f;
+    }
+{% endif %}
 {% endif %}
 }

@@ -1,5 +1,7 @@
 {% set element = "half" if operand == "f16" else "float" %}
 {% set vector = element ~ "4" %}
+{% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
+{% set x_block = "(start + quartet)" if clamped else "block" %}
 {% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
 {% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
 {% set by_scale = " * scale.x + scale.y" if offset else " * scale" if scaled else "" %}
@@ -9,6 +11,7 @@
 {{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
 {%- if softcap %}) / {{ softcap }}){% endif %}
 {%- endmacro %}
+{% macro stored_as(values) %}{{ "half4(" ~ values ~ ")" if element == "half" else values }}{% endmacro %}
 {# This simdgroup's sums to threadgroup memory, first added to what is there. #}
 {% macro store(adds) %}
 #pragma unroll
@@ -101,11 +104,11 @@ kernel void {{ name }}(
     const uint quartet = simdgroup_id / 4u;
     const uint quarter = simdgroup_id % 4u;
     const uint own_thread = thread_id % 128u;
-    threadgroup {{ element }}* tile_weights = (threadgroup {{ element }}*)memory + quartet * {{ (tile_rows + tile_outputs) * pitch }}u;
+    threadgroup {{ element }}* tile_weights = {{ staged }} + quartet * {{ (tile_rows + tile_outputs) * pitch }}u;
 {% else %}
     const uint quarter = simdgroup_id;
     const uint own_thread = thread_id;
-    threadgroup {{ element }}* tile_weights = (threadgroup {{ element }}*)memory;
+    threadgroup {{ element }}* tile_weights = {{ staged }};
 {% endif %}
     threadgroup {{ element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
     const uint first_row = group.x * {{ tile_rows }}u;
@@ -124,16 +127,14 @@ kernel void {{ name }}(
 
 {% if split > 1 %}
     for (uint start = 0u; start < {{ blocks }}u; start += {{ split }}u) {
-        const uint column_block = start + quartet;
-{% if blocks % split != 0 %}
+{% if clamped %}
         // Past the last 32 columns x is 0, whatever W is.
-        const uint block = min(column_block, {{ blocks - 1 }}u);
+        const uint block = min(start + quartet, {{ blocks - 1 }}u);
 {% else %}
-        const uint block = column_block;
+        const uint block = start + quartet;
 {% endif %}
 {% else %}
     for (uint block = 0u; block < {{ blocks }}u; block++) {
-        const uint column_block = block;
 {% endif %}
         // Decode 32 columns of {{ tile_outputs }} rows of W.
 {% if ragged %}
@@ -164,7 +165,7 @@ kernel void {{ name }}(
             threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
-                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ vector }}(weights[v]{{ by_scale }});
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("weights[v]" ~ by_scale) }};
             }
 {% else %}
             // Half a packet: 8 columns, and those 16 further.
@@ -175,8 +176,8 @@ kernel void {{ name }}(
                 float4 low;
                 float4 high;
                 {{ decoder }}_word(codes[v], low, high);
-                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ vector }}(low{{ by_scale }});
-                *(threadgroup {{ vector }}*)(target + 16u + 4u * v) = {{ vector }}(high{{ by_scale }});
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("low" ~ by_scale) }};
+                *(threadgroup {{ vector }}*)(target + 16u + 4u * v) = {{ stored_as("high" ~ by_scale) }};
             }
 {% endif %}
         }
@@ -185,8 +186,8 @@ kernel void {{ name }}(
             const uint row = i / 8u;
             const uint column = i % 8u * 4u;
             device const float* source = x + min(first_row + row, args.rows - 1u) * {{ inputs }}u;
-            const float4 values = {{ load }}(source, column_block * 32u + column{{ bound }});
-            *(threadgroup {{ vector }}*)(tile_x + row * {{ pitch }}u + column) = {{ vector ~ "(values)" if element == "half" else "values" }};
+            const float4 values = {{ load }}(source, {{ x_block }} * 32u + column{{ bound }});
+            *(threadgroup {{ vector }}*)(tile_x + row * {{ pitch }}u + column) = {{ stored_as("values") }};
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 

@@ -153,11 +153,7 @@ kernel void {{ name }}(
 {% endif %}
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
-{% if packets < 32 * split %}
-        const uint packet = min({{ begin }}, {{ packets - 1 }}u);
-{% else %}
         const uint packet = {{ begin }};
-{% endif %}
 {% if ragged %}
         const uint row = min(first + r, {{ outputs - 1 }}u);
 {% else %}
@@ -308,23 +304,19 @@ kernel void {{ name }}(
 {% elif activation %}
     // One sum a row over lanes. Rows alternate gate, up, and a lane finishes a pair of them.
 {% if rows_per_simdgroup == 2 %}
-    const float own_gate = simd_sum(sums[0]);
-    const float own_up = simd_sum(sums[1]);
+    const float2 own = float2(simd_sum(sums[0]), simd_sum(sums[1]));
 {% else %}
-    float own_gate = 0.0f;
-    float own_up = 0.0f;
+    float2 own = float2(0.0f);
     #pragma unroll
     for (uint p = 0u; p < {{ rows_per_simdgroup // 2 }}u; p++) {
-        const float gate = simd_sum(sums[2u * p]);
-        const float up = simd_sum(sums[2u * p + 1u]);
-        own_gate = lane == p ? gate : own_gate;
-        own_up = lane == p ? up : own_up;
+        const float2 sum = float2(simd_sum(sums[2u * p]), simd_sum(sums[2u * p + 1u]));
+        own = lane == p ? sum : own;
     }
 {% endif %}
     const uint output = first + 2u * lane;
     if (lane < {{ rows_per_simdgroup // 2 }}u{{ exists }}) {
-        const float gate = {{ finished("own_gate", "output") }};
-        const float up = {{ finished("own_up", "output + 1u") }};
+        const float gate = {{ finished("own.x", "output") }};
+        const float up = {{ finished("own.y", "output + 1u") }};
         y[output / 2u] = {{ activation }}(gate) * up;
     }
 {% else %}

@@ -1,4 +1,8 @@
-//! How a projection is laid over threads when nobody has measured, by chip and shape, each choice with its reason.
+//! How a projection is laid over threads, by chip, format and shape, with the reason of each choice.
+//!
+//! Nobody has measured these kernels on these chips. What comes from measurements that others published of kernels built
+//! alike is marked *published*; the rest is *derived* from what hardware is known to do, and marked so. A table of
+//! measurements, once there is one, takes this file's place.
 
 use forge_ir::Format;
 use serde::Serialize;
@@ -32,12 +36,44 @@ impl Family {
     }
 }
 
-/// Simdgroups of a core that keep memory busy: with 4 rows each has 2 KiB under way.
-const BUSY: usize = 16;
+/// Formats that are read alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// Numbers of 2 or 4 bytes.
+    Plain,
+    /// Codes of a byte.
+    Bytes,
+    /// Codes of half a byte.
+    Nibbles,
+}
+
+impl Class {
+    fn of(format: Format) -> Class {
+        match packet_columns(format) {
+            32 => Class::Nibbles,
+            16 => Class::Bytes,
+            _ => Class::Plain,
+        }
+    }
+}
+
+/// Fewest simdgroups of a core. Derived: two for each of its four pipelines, so that one computes while one waits.
+const SIMDGROUPS: usize = 8;
+
+/// Weight rows of a core whose packets are loaded at once. Derived: 15 GB/s a core, which no chip exceeds, with some 600 ns
+/// of latency are 9 KiB under way, and twice that where loads are under way half of the time. A packet for each lane of
+/// a simdgroup is half a KiB.
+const ROWS: usize = 40;
+
+/// Simdgroups of a core past which others compute while one waits, so that loading ahead would only take registers.
+/// Published: arithmetic saturates at about 24.
+const PLENTY: usize = 24;
 
 impl Knobs {
-    /// Knobs for `outputs` rows of `inputs` columns in `format`, on a chip with so many GPU cores. `leaves_squares`: each
-    /// threadgroup leaves something that all threadgroups of another kernel read.
+    /// Knobs for `outputs` rows of `inputs` columns in `format`, on a chip with so many GPU cores. `leaves_squares`: the
+    /// epilogue leaves something for each threadgroup, squares or a candidate, so that there should not be too many.
+    ///
+    /// For many rows they are meant for tiles of halves.
     pub fn for_chip(
         family: Family,
         cores: usize,
@@ -47,58 +83,107 @@ impl Knobs {
         inputs: usize,
         leaves_squares: bool,
     ) -> Knobs {
+        let shape = Shape { cores, outputs, packets: inputs.div_ceil(packet_columns(format)) };
         match rows {
-            Rows::One => one(family, cores, format, outputs, inputs, leaves_squares),
-            Rows::Few | Rows::Many => Knobs::default_for(rows, format, outputs, inputs),
-        }
-    }
-
-    /// Knobs for a chip that nobody has named.
-    pub fn default_for(rows: Rows, format: Format, outputs: usize, inputs: usize) -> Knobs {
-        let tiles = Knobs {
-            rows_per_simdgroup: 1,
-            simdgroups: 2,
-            split: 1,
-            packets: 1,
-            tile_rows: 1,
-            tile_outputs: 1,
-        };
-        match rows {
-            Rows::One => one(Family::Apple9, 20, format, outputs, inputs, false),
-            Rows::Few => Knobs { rows_per_simdgroup: 8, simdgroups: 4, split: 2, ..tiles },
-            Rows::Many => Knobs { simdgroups: 4, tile_rows: 32, tile_outputs: 64, ..tiles },
+            Rows::One => shape.one(most_rows(family, Class::of(format)), leaves_squares),
+            Rows::Few => shape.few(inputs.div_ceil(4 * packet_columns(format).max(8))),
+            Rows::Many => shape.many(inputs),
         }
     }
 }
 
-fn one(family: Family, cores: usize, format: Format, outputs: usize, inputs: usize, leaves: bool) -> Knobs {
-    let packets = inputs.div_ceil(packet_columns(format));
-    let most = if family == Family::Apple10 && format.is_quantised() { 8 } else { 4 };
-    let (mut rows_per_simdgroup, mut split) = (most, 1);
-    while outputs.div_ceil(rows_per_simdgroup) * split < BUSY * cores {
-        // A lane that has several packets shares its rows at little cost; with fewer rows x is loaded more often.
-        if packets >= 32 * split * 4 && split < 8 {
-            split *= 2;
-        } else if rows_per_simdgroup > 2 {
-            rows_per_simdgroup /= 2;
-        } else if packets >= 32 * split * 2 && split < 8 {
-            split *= 2;
-        } else {
-            break;
-        }
+/// Weight rows that a simdgroup computes at once for one row of x, if there are enough of them.
+///
+/// What a lane loads of x serves all its rows, so more rows are less loading; each row takes 4 registers for its packet.
+fn most_rows(family: Family, class: Class) -> usize {
+    match (family, class) {
+        // Derived: a lane's columns of x lie 16 or 32 bytes from the next lane's, nearly as good as side by side.
+        // Published for halves: 2 rows (llama.cpp), 1 (uzu); 4 of these have the bytes of 8 rows of q8_0.
+        (_, Class::Plain) => 4,
+        // Published: 4 rows are the choice of MLX and uzu for all chips before M5.
+        (Family::Apple7 | Family::Apple8 | Family::Apple9, Class::Bytes) => 4,
+        // Published: from 4 rows to 8 gave 24 to 35 % on a base M5 (MLX #3753).
+        (Family::Apple10, Class::Bytes) => 8,
+        // Published for M5, as above. Derived for the others: a packet of nibbles meets 128 bytes of x, a cache line for
+        // each lane and load, twice as many as in kernels that do with 4 rows. At 4 rows M1 Max would need 44 G lines
+        // a second, and one for each cycle of each core are 41 G.
+        (_, Class::Nibbles) => 8,
     }
-    let groups = |simdgroups: usize| outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
-    let mut simdgroups = split.max(2);
-    if leaves {
-        simdgroups = 8;
-        while groups(simdgroups) > 512 && simdgroups < 32 {
-            simdgroups *= 2;
+}
+
+struct Shape {
+    cores: usize,
+    outputs: usize,
+    /// Packets of a row.
+    packets: usize,
+}
+
+impl Shape {
+    fn one(&self, most_rows: usize, leaves: bool) -> Knobs {
+        let (mut rows, mut split) = (most_rows, 1);
+        let all = |rows: usize, split: usize| self.outputs.div_ceil(rows) * split;
+        let busy =
+            |rows: usize, split: usize| all(rows, split) >= self.cores * SIMDGROUPS.max(ROWS.div_ceil(rows));
+        // Derived: sharing rows costs an addition through threadgroup memory, which is little where each lane still has
+        // 2 packets; fewer rows cost more loads of x; sharing down to a packet a lane is the last resort.
+        while !busy(rows, split) {
+            if split < 8 && self.packets >= 32 * 2 * split * 2 {
+                split *= 2;
+            } else if rows > 2 {
+                rows /= 2;
+            } else if split < 8 && self.packets >= 32 * split * 2 {
+                split *= 2;
+            } else {
+                break;
+            }
         }
-        while groups(simdgroups) < 2 * cores && simdgroups > split.max(2) {
+        let simdgroups = if leaves { self.leaving(rows, split) } else { split.max(2) };
+        // Derived: with few simdgroups nobody else computes while one waits. Registers hold the packets of 4 rows twice,
+        // those of 8 once.
+        let ahead = rows <= 4 && all(rows, split) < PLENTY * self.cores && self.packets > 32 * split;
+        let packets = if ahead { 2 } else { 1 };
+        Knobs { rows_per_simdgroup: rows, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1 }
+    }
+
+    /// Simdgroups of a threadgroup that leaves something. Without, it is 2, or as many as share rows. Published: 2 are the
+    /// choice of llama.cpp and MLX; small threadgroups are placed on cores more evenly.
+    ///
+    /// Derived: as many as one simdgroup can finish the outputs of, so that little is left to be read by everyone, down to
+    /// where each core has 2 threadgroups.
+    fn leaving(&self, rows: usize, split: usize) -> usize {
+        let groups = |simdgroups: usize| self.outputs.div_ceil(rows * simdgroups / split);
+        let mut simdgroups = 32 * split / rows;
+        while simdgroups > split && (simdgroups > 16 || groups(simdgroups) < 2 * self.cores) {
             simdgroups /= 2;
         }
+        simdgroups
     }
-    let all = outputs.div_ceil(rows_per_simdgroup) * split;
-    let packets = if all < 24 * cores && packets >= 32 * split * 2 { 2 } else { 1 };
-    Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1 }
+
+    /// Derived: a simdgroup loads 8 rows of x for each 8 rows of W that it computes. With 16 rows of W loads take as long
+    /// as products; with 8 they take longer. Columns are shared until each pipeline has 3 simdgroups, as long as each
+    /// has two strips. Four simdgroups of a threadgroup that do not share columns read the same x at about the same time.
+    fn few(&self, strips: usize) -> Knobs {
+        let enough = 12 * self.cores;
+        let (mut rows, mut split) = (16, 1);
+        while self.outputs.div_ceil(rows) * split < enough {
+            if split < 8 && strips >= 4 * split {
+                split *= 2;
+            } else if rows > 8 {
+                rows = 8;
+            } else {
+                break;
+            }
+        }
+        let simdgroups = split.max(4);
+        Knobs { rows_per_simdgroup: rows, simdgroups, split, packets: 1, tile_rows: 1, tile_outputs: 1 }
+    }
+
+    /// 64 outputs by 32 rows. Published: the choice of llama.cpp; and that of uzu for less than 6144 outputs, 64 rows
+    /// past that. Derived: a prompt of 128 rows keeps every core busy with two threadgroups, or columns are shared.
+    fn many(&self, inputs: usize) -> Knobs {
+        let tile_rows = if self.outputs >= 6144 { 64 } else { 32 };
+        let tiles = self.outputs.div_ceil(64) * (128 / tile_rows);
+        let split = if tiles < 2 * self.cores && tile_rows == 32 && inputs >= 256 { 2 } else { 1 };
+        Knobs { rows_per_simdgroup: 1, simdgroups: 4 * split, split, packets: 1, tile_rows, tile_outputs: 64 }
+    }
 }

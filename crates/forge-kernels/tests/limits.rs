@@ -4,10 +4,10 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, Elementwise, Embed, Epilogue, Function, HeadNorm,
-    Knobs, Project, RmsNorm, Rotate, RotateAppend, Rows,
+    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed, Epilogue,
+    Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
 };
-use forge_kernels::{Spec, prologue_fits, render};
+use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
 fn refusal(name: &str, spec: Spec) -> String {
     match render(name, &spec) {
@@ -29,8 +29,6 @@ fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spe
 
 #[test]
 fn refusals() {
-    let gate = Epilogue::Gate(Activation::Silu);
-    let plain = |outputs, inputs| common::project(Rows::One, Format::Q4_0, outputs, inputs, Epilogue::Store);
     let mut rotations =
         [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
     rotations[1].rotation.frequencies.clear();
@@ -57,16 +55,6 @@ fn refusals() {
         refusal("a", attend(64, 1, 64, Format::F16, 1.0)),
         refusal("a", attend(4, 2, 64, Format::Q8_0, 1.0)),
         refusal("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
-        refusal("a", Spec::Project(plain(0, 64))),
-        refusal("a", Spec::Project(plain(64, 0))),
-        refusal("a", Spec::Project(Project { epilogue: gate, ..plain(7, 64) })),
-        refusal("a", knobs(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3)),
-        refusal("a", knobs(Rows::One, Epilogue::Store, |knobs| knobs.split = 3)),
-        refusal("a", knobs(Rows::One, Epilogue::Store, |knobs| knobs.simdgroups = 64)),
-        refusal("a", knobs(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33)),
-        refusal("a", knobs(Rows::Few, Epilogue::Store, |knobs| knobs.tile_rows = 16)),
-        refusal("a", knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_rows = 24)),
-        refusal("a", knobs(Rows::Many, Epilogue::Store, |knobs| knobs.tile_rows = 64)),
     ]
     .into_iter()
     .chain(rotations.map(|rotate| refusal("a", Spec::RotateAppend(rotate))));
@@ -85,16 +73,6 @@ fn refusals() {
     kernel `a`: the number of query heads that read one key head is 64, and must be at most 32: repeat key heads until it is
     kernel `a`: keys and values in q8_0; attention reads f32 and f16, so choose one of these
     kernel `a`: the scale is inf, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of outputs is 0; leave the kernel out of the plan
-    kernel `a`: the number of inputs is 0; leave the kernel out of the plan
-    kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
-    kernel `a`: rows_per_simdgroup is 3, and must be even, as a simdgroup finishes pairs of gate and up
-    kernel `a`: split is 3, and must be a divisor of simdgroups, which are 2
-    kernel `a`: simdgroups is 64, and must be at most 32
-    kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
-    kernel `a`: the number of results of a simdgroup is 64, and must be at most 32, one a lane; lower rows_per_simdgroup or tile_rows
-    kernel `a`: tile_rows is 24, and must be a multiple of 16: 2 by 2 simdgroups of 8 by 8 matrices
-    kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 18432, and must be at most 16384 bytes; take a smaller tile
     kernel `a`: the number of rotated pairs is 16, and must be at most half the head's width, which is 16
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
     kernel `a`: a frequency is inf, which no literal can say; mend the configuration it comes from
@@ -148,4 +126,123 @@ fn refusals_of_attention() {
     kernel `a`: keys and values in bf16; attention reads f32 and f16, so choose one of these
     kernel `a`: the number of rotated pairs is 5, and must be at most half the head's width, which is 8
     ");
+}
+
+#[test]
+fn refusals_of_projections() {
+    let gate = Epilogue::Gate(Activation::Silu);
+    let squares = |partials| Epilogue::AddSquares(Squares { partials, gain: true });
+    let norm = |partials, epsilon| Some(DeferredNorm { partials, epsilon });
+    let plain = |rows, outputs, inputs| common::project(rows, Format::Q4_0, outputs, inputs, Epilogue::Store);
+    let one = || plain(Rows::One, 64, 64);
+    let refused = |project| refusal("a", Spec::Project(project));
+    let knobs_refused = |rows, epilogue, change: fn(&mut Knobs)| refusal("a", knobs(rows, epilogue, change));
+    let cases = [
+        refused(plain(Rows::One, 0, 64)),
+        refused(plain(Rows::One, 64, 0)),
+        refused(plain(Rows::One, 1 << 30, 4096)),
+        refused(Project { epilogue: gate, ..plain(Rows::One, 7, 64) }),
+        refused(Project { softcap: Some(f32::INFINITY), ..one() }),
+        refused(Project { norm: norm(0, 1e-5), ..one() }),
+        refused(Project { norm: norm(4, f32::NAN), ..one() }),
+        refused(Project { norm: norm(4, 1e-5), ..plain(Rows::Few, 64, 64) }),
+        refused(Project { epilogue: squares(64), ..plain(Rows::Many, 64, 64) }),
+        refused(Project { epilogue: Epilogue::Best, ..plain(Rows::Few, 64, 64) }),
+        refused(Project { epilogue: squares(3), ..one() }),
+        knobs_refused(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
+        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
+        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 33),
+        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.split = 3),
+        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.split = 0),
+        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.simdgroups = 64),
+        knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.packets = 2),
+        knobs_refused(Rows::One, Epilogue::Best, |knobs| {
+            (knobs.rows_per_simdgroup, knobs.simdgroups) = (8, 8)
+        }),
+        knobs_refused(Rows::Few, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 4),
+        knobs_refused(Rows::Few, Epilogue::Store, |knobs| {
+            (knobs.rows_per_simdgroup, knobs.simdgroups) = (32, 16)
+        }),
+        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_rows = 24),
+        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 0),
+        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.tile_outputs = 256),
+        knobs_refused(Rows::Many, Epilogue::Store, |knobs| knobs.split = 4),
+        knobs_refused(Rows::Many, Epilogue::Store, |knobs| (knobs.tile_rows, knobs.split) = (64, 2)),
+    ];
+    insta::assert_snapshot!(cases.join("\n"), @r"
+    kernel `a`: the number of outputs is 0; leave the kernel out of the plan
+    kernel `a`: the number of inputs is 0; leave the kernel out of the plan
+    kernel `a`: the number of outputs is 1073741824, and must be such that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
+    kernel `a`: the cap is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
+    kernel `a`: epsilon is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
+    kernel `a`: the number of rows of x is 17, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
+    kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, which is 16
+    kernel `a`: rows_per_simdgroup is 3, and must be even, as a simdgroup finishes pairs of gate and up
+    kernel `a`: rows_per_simdgroup is 0; leave the kernel out of the plan
+    kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
+    kernel `a`: split is 3, and must be a divisor of simdgroups, which are 2
+    kernel `a`: split is 0; leave the kernel out of the plan
+    kernel `a`: simdgroups is 64, and must be at most 32
+    kernel `a`: packets is 2, and must be 1, or 2 where lanes have a second packet; a row has 16
+    kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, as one simdgroup finishes them; lower simdgroups
+    kernel `a`: rows_per_simdgroup is 4, and must be 8, 16, 24 or 32: matrices are 8 by 8, and registers hold those of 4
+    kernel `a`: the threadgroup memory of rows_per_simdgroup and simdgroups is 32768, and must be at most 16384 bytes; lower either
+    kernel `a`: tile_rows is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
+    kernel `a`: tile_outputs is 0; leave the kernel out of the plan
+    kernel `a`: tile_outputs is 256, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
+    kernel `a`: split is 4, and must be 1 or 2: one quartet of simdgroups, or two
+    kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 36864, and must be at most 32768 bytes; take a smaller tile, or halves
+    ");
+}
+
+/// Whatever passes the limits renders, and keeps to the hardware's.
+#[test]
+fn what_is_not_refused_renders() {
+    let mut seed = 1_u32;
+    let mut below = |end: usize| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 8) as usize % end
+    };
+    let mut rendered = [0; 3];
+    for _ in 0..6000 {
+        let rows = [Rows::One, Rows::Few, Rows::Many][below(3)];
+        let squares = Squares { partials: below(600), gain: below(2) == 0 };
+        let gate = Epilogue::Gate(Activation::Silu);
+        let epilogues = [Epilogue::Store, Epilogue::Add, gate, Epilogue::AddSquares(squares), Epilogue::Best];
+        let project = Project {
+            rows,
+            format: Format::ALL[below(11)],
+            outputs: [below(70), below(5000), 151_936][below(3)],
+            inputs: [below(70), below(5000), 64 * below(80)][below(3)],
+            norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),
+            bias: below(2) == 0,
+            softcap: (below(4) == 0).then_some(30.0),
+            epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
+            operand: [Operand::F32, Operand::F16][below(2)],
+            knobs: Knobs {
+                rows_per_simdgroup: [below(10), 8, 16, 32][below(4)],
+                simdgroups: [below(34), 2, 4, 8][below(4)],
+                split: [below(9), 1, 2][below(3)],
+                packets: below(3),
+                tile_rows: 16 * below(10),
+                tile_outputs: 16 * below(10),
+            },
+        };
+        let project = Project { norm: project.norm.filter(|_| rows == Rows::One), ..project };
+        match render("layer_kernel", &Spec::Project(project.clone())) {
+            Ok(instance) => {
+                assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{project:?}");
+                assert!(instance.decl.threads <= KernelDecl::MOST_THREADS, "{project:?}");
+                rendered[rows as usize] += 1;
+            }
+            Err(KernelError::Template { source, .. }) => panic!("{project:?}: {source:#}"),
+            Err(KernelError::Declaration { source, .. }) => panic!("{project:?}: {source}"),
+            Err(_) => {}
+        }
+    }
+    assert!(rendered.iter().all(|&count| count > 100), "{rendered:?}");
 }

@@ -4,8 +4,8 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, Elementwise, Embed, Epilogue, Function, HeadNorm,
-    Knobs, Project, RmsNorm, Rotate, RotateAppend, Rows,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
+    Epilogue, Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -19,6 +19,9 @@ fn snapshot(name: &str, spec: Spec) {
 #[test]
 fn embed() {
     snapshot("embed", Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56, squares: None }));
+    let (squares, format) = (Some(Squares { partials: 128, gain: true }), Format::from_name("affine4"));
+    let format = format.unwrap_or(Format::Q4_0);
+    snapshot("embed_one", Spec::Embed(Embed { format, vocabulary: 512, width: 1024, squares }));
 }
 
 #[test]
@@ -37,20 +40,42 @@ fn norms() {
     );
 }
 
+/// A projection in another format.
+fn project(rows: Rows, format: &str, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
+    let format = Format::from_name(format).unwrap_or_else(|| panic!("{format}"));
+    common::project(rows, format, outputs, inputs, epilogue)
+}
+
 #[test]
-fn projections() {
+fn projections_of_one_row() {
+    let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-6 });
     let gate = Epilogue::Gate(Activation::Silu);
-    snapshot("gate_up_one", Spec::Project(common::project(Rows::One, Format::Q4_0, 6144, 1024, gate)));
-    let plain = common::project(Rows::One, Format::Q8_0, 50, 2048, Epilogue::Add);
-    let knobs = Knobs { rows_per_simdgroup: 2, simdgroups: 4, split: 2, ..plain.knobs };
-    snapshot("output_one", Spec::Project(Project { bias: true, knobs, ..plain }));
-    snapshot("down_few", Spec::Project(common::project(Rows::Few, Format::F16, 64, 56, Epilogue::Add)));
+    let qkv = Project { norm, bias: true, ..project(Rows::One, "q8_0", 4096, 1024, Epilogue::Store) };
+    snapshot("qkv_one", Spec::Project(qkv));
     snapshot(
-        "qkv_many",
-        Spec::Project(common::project(Rows::Many, Format::Q4_0, 4096, 1024, Epilogue::Store)),
+        "gate_up_one",
+        Spec::Project(Project { norm, ..project(Rows::One, "affine4", 6144, 1024, gate) }),
     );
-    let odd = common::project(Rows::Many, Format::Bf16, 50, 30, gate);
-    snapshot("gate_up_many", Spec::Project(Project { bias: true, ..odd }));
+    let squares = Epilogue::AddSquares(Squares { partials: 128, gain: true });
+    let output = project(Rows::One, "q4_0", 1024, 4096, squares);
+    let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.knobs };
+    snapshot("output_one", Spec::Project(Project { knobs, ..output }));
+    let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best);
+    let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
+    snapshot("head_one", Spec::Project(Project { norm, softcap: Some(30.0), ..head }));
+}
+
+#[test]
+fn projections_of_more_rows() {
+    let gate = Epilogue::Gate(Activation::Silu);
+    snapshot("down_few", Spec::Project(project(Rows::Few, "f16", 64, 56, Epilogue::Add)));
+    let odd = project(Rows::Few, "affine4", 50, 200, gate);
+    snapshot("gate_up_few", Spec::Project(Project { bias: true, ..odd }));
+    let halves = |plain| Spec::Project(Project { operand: Operand::F16, ..plain });
+    snapshot("qkv_many", halves(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
+    snapshot("gate_up_many", halves(project(Rows::Many, "affine8", 6144, 1024, gate)));
+    let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
+    snapshot("output_many", halves(Project { bias: true, softcap: Some(30.0), ..odd }));
 }
 
 #[test]
@@ -99,6 +124,7 @@ fn elementwise() {
 #[test]
 fn argmax() {
     snapshot("argmax", Spec::Argmax(Argmax { vocabulary: 151_936 }));
+    snapshot("argmax_join", Spec::ArgmaxJoin(ArgmaxJoin { candidates: 4748 }));
 }
 
 #[test]

@@ -236,6 +236,40 @@ kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]]
     }
 }
 
+/// Which elements a lane holds is what Apple's hardware does, and the same whether they are loaded, stored or set.
+#[test]
+fn lanes_hold_two_neighbours_of_a_row() {
+    let text = format!(
+        "{HEAD}[[max_total_threads_per_threadgroup(32)]]
+kernel void k(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint lane [[thread_index_in_simdgroup]]) {{
+    const uint quad = lane / 4u;
+    const uint row = (quad & 4u) + (lane / 2u) % 4u;
+    const uint column = (quad & 2u) * 2u + (lane % 2u) * 2u;
+    simdgroup_float8x8 set, loaded, identity = simdgroup_float8x8(1.0f);
+    set.thread_elements()[0] = x[row * 8u + column];
+    set.thread_elements()[1] = x[row * 8u + column + 1u];
+    simdgroup_store(set, y, 8);
+    simdgroup_load(loaded, x, 8);
+    y[64u + row * 8u + column] = loaded.thread_elements()[0];
+    y[64u + row * 8u + column + 1u] = loaded.thread_elements()[1];
+    simdgroup_load(loaded, x, 8, ulong2(0, 0), true);
+    y[128u + column * 8u + row] = loaded.thread_elements()[0];
+    y[128u + (column + 1u) * 8u + row] = loaded.thread_elements()[1];
+    simdgroup_multiply(loaded, set, identity);
+    y[192u + row * 8u + column] = loaded.thread_elements()[0];
+    y[192u + row * 8u + column + 1u] = loaded.thread_elements()[1];
+}}\n"
+    );
+    let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
+    let mut sim = Sim::new(&program).unwrap_or_else(|error| panic!("{error}"));
+    let values: Vec<f32> = (0..64).map(|i| i as f32).collect();
+    let x = sim.memory.floats(&values).unwrap_or_else(|error| panic!("{error}"));
+    let y = sim.memory.unwritten(1024).unwrap_or_else(|error| panic!("{error}"));
+    sim.dispatch("k", &[x.read(), y.write()], &[], [1, 1, 1]);
+    assert!(sim.faults().is_empty(), "{:?}", sim.faults());
+    assert_eq!(sim.memory.read_floats(y), values.repeat(4));
+}
+
 #[test]
 fn atomics_and_shapes_of_arrays() {
     let values: Vec<f32> = (0..32).map(|i| i as f32).collect();

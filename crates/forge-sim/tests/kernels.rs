@@ -5,17 +5,17 @@ mod cases;
 
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Pairing, Rotation};
-use forge_kernels::Spec;
-use forge_kernels::prologue_fits;
 use forge_kernels::spec::{
-    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, Elementwise, Embed, Epilogue, Function, HeadNorm,
-    Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
+    Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
+    Squares,
 };
+use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
 use forge_sim::{Program, Replay, Samples, Weights};
 
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
-    let knobs = Knobs::default_for(rows, format, outputs, inputs);
+    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false);
     let bias = outputs == 50;
     let (norm, softcap, operand) = (None, None, Operand::F32);
     let spec = Spec::Project(Project {
@@ -113,9 +113,68 @@ fn others() -> Vec<Case> {
     ]
 }
 
-/// Formats that projections and embeddings have templates for.
-fn formats() -> impl Iterator<Item = Format> {
-    Format::ALL.into_iter().filter(|format| !matches!(format, Format::Affine(_)))
+/// What only projections and their neighbours do, at sizes that need each of their bounds.
+fn planted_projections() -> Vec<Case> {
+    let knobs = |rows_per_simdgroup, simdgroups, split, packets| {
+        let (tile_rows, tile_outputs) = (16, 16);
+        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs }
+    };
+    let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
+    let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
+    let stored = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
+    let plain = |rows, format, outputs, inputs, epilogue| match project(
+        rows,
+        stored(format),
+        outputs,
+        inputs,
+        epilogue,
+    ) {
+        Case { spec: Spec::Project(project), .. } => project,
+        case => panic!("{:?}", case.spec),
+    };
+    let one = |format, outputs, inputs, epilogue| plain(Rows::One, format, outputs, inputs, epilogue);
+    let few = |format, outputs, inputs, epilogue| plain(Rows::Few, format, outputs, inputs, epilogue);
+    let many = |format, outputs, inputs, epilogue| plain(Rows::Many, format, outputs, inputs, epilogue);
+    let projects = [
+        Project { norm: norm(12), knobs: knobs(4, 2, 1, 2), ..one("affine4", 14, 1300, GATE) },
+        Project {
+            norm: norm(9),
+            knobs: knobs(2, 2, 1, 1),
+            bias: true,
+            ..one("q8_0", 7, 50, Epilogue::Store)
+        },
+        Project { knobs: knobs(4, 4, 2, 2), ..one("affine8_32", 27, 1040, squares(6, true)) },
+        Project { norm: norm(140), knobs: knobs(2, 4, 1, 1), ..one("f16", 21, 31, Epilogue::Best) },
+        Project { knobs: knobs(8, 2, 1, 1), ..few("affine8_32", 13, 35, Epilogue::Add) },
+        Project { knobs: knobs(16, 2, 2, 1), bias: true, ..few("f32", 38, 64, GATE) },
+        Project { knobs: knobs(1, 4, 2, 1), operand: Operand::F16, ..many("affine4_32", 22, 66, GATE) },
+        Project {
+            knobs: Knobs { tile_rows: 64, tile_outputs: 64, ..knobs(1, 1, 1, 1) },
+            operand: Operand::F16,
+            ..many("q8_0", 50, 32, Epilogue::Store)
+        },
+    ];
+    let launches = |rows| match rows {
+        Rows::One => vec![Launch::rows(1, 0)],
+        Rows::Few => [2, 11, 19].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
+        Rows::Many => [17, 70].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
+    };
+    let case = |project: Project| Case { launches: launches(project.rows), spec: Spec::Project(project) };
+    let embed = |width, squares| {
+        let format = stored("affine4");
+        Case {
+            spec: Spec::Embed(Embed { format, vocabulary: 40, width, squares }),
+            launches: vec![Launch::rows(1, 0)],
+        }
+    };
+    let mut cases: Vec<Case> = projects.into_iter().map(case).collect();
+    cases.push(embed(1060, Some(Squares { partials: 3, gain: true })));
+    cases.push(embed(33, Some(Squares { partials: 2, gain: false })));
+    cases.push(Case {
+        spec: Spec::ArgmaxJoin(ArgmaxJoin { candidates: 300 }),
+        launches: vec![Launch::rows(2, 1)],
+    });
+    cases
 }
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
@@ -124,13 +183,13 @@ const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 fn kernels_are_silent() {
     let mut cases = others();
     for rows in [Rows::One, Rows::Few, Rows::Many] {
-        for format in formats() {
+        for format in Format::ALL {
             cases.push(project(rows, format, 50, 56, Epilogue::Add));
             cases.push(project(rows, format, 112, 30, GATE));
             cases.push(project(rows, format, 7, 96, Epilogue::Store));
         }
     }
-    for format in formats() {
+    for format in Format::ALL {
         cases.push(shared(format, GATE));
         cases.push(Case {
             spec: Spec::Embed(Embed { format, vocabulary: 40, width: 64, squares: None }),
@@ -168,8 +227,8 @@ fn planted_faults_are_caught() {
     let mut cases = others();
     cases.push(project(Rows::One, Format::Q8_0, 50, 56, Epilogue::Add));
     cases.push(shared(Format::Q4_0, GATE));
-    cases.push(project(Rows::Few, Format::F16, 50, 30, GATE));
     cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
+    cases.extend(planted_projections());
     // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
     let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true };
     cases.extend(attention(20, 13, 1, Format::F16, all));

@@ -3,10 +3,10 @@
 mod plain;
 
 use forge_ir::{Activation, Format};
-use forge_kernels::Spec;
 use forge_kernels::spec::{
     ArgmaxJoin, DeferredNorm, Embed, Epilogue, Knobs, Operand, Project, Rows, Squares,
 };
+use forge_kernels::{Family, Spec};
 use plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
@@ -29,7 +29,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
         softcap: None,
         epilogue,
         operand: Operand::F32,
-        knobs: Knobs::default_for(rows, format, outputs, inputs),
+        knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false),
     }
 }
 
@@ -203,7 +203,7 @@ fn one_row() {
             Project { norm: norm(128), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
             Project { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
             Project { norm: norm(52), knobs: knobs(4, 2, 1, 1), softcap: Some(0.5), ..one(26, 64, GATE) },
-            Project { knobs: knobs(2, 4, 1, 2), ..one(22, 96, squares(11, true)) },
+            Project { knobs: knobs(2, 4, 1, 1), ..one(22, 96, squares(11, true)) },
             Project { knobs: knobs(4, 8, 1, 1), ..one(64, 40, squares(2, true)) },
             Project { knobs: knobs(4, 4, 2, 2), bias: true, ..one(37, 2100, squares(5, false)) },
             Project {

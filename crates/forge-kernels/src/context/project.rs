@@ -53,7 +53,7 @@ pub(super) struct ProjectContext<'a> {
     chunks: usize,
     /// Four portions each, in a row.
     strips: usize,
-    /// Whether the last strip has packets past a row's last.
+    /// Whether what is taken last, strips (few) or blocks (many), reaches past the end of a stored row.
     clamped: bool,
 }
 
@@ -120,7 +120,11 @@ impl<'a> ProjectContext<'a> {
             each,
             chunks: portion / 8,
             strips,
-            clamped: 4 * strips * each > weight.stride,
+            clamped: match spec.rows {
+                Rows::One => false,
+                Rows::Few => 4 * strips * each > weight.stride,
+                Rows::Many => weight.blocks.next_multiple_of(knobs.split) * weight.per_block > weight.stride,
+            },
             weight,
         }
     }

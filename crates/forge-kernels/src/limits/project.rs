@@ -1,7 +1,7 @@
 //! What a projection can be made for.
 
 use super::Limits;
-use crate::context::{DEFAULT_MEMORY, Tile, group_outputs};
+use crate::context::{DEFAULT_MEMORY, Tile, group_outputs, packet_columns};
 use crate::decl::KernelDecl;
 use crate::error::KernelError;
 use crate::spec::{Epilogue, Project, Rows};
@@ -34,13 +34,10 @@ impl Limits<'_> {
 
     /// Refuses what only kernels of one row can do.
     fn of_one(&self, project: &Project) -> Result<(), KernelError> {
-        let deferred = project.norm.map_or(0, |norm| norm.partials);
-        self.holds("the number of partial sums of squares", deferred, project.norm.is_none(), || {
-            "none: the norm is deferred for one row only; give the norm a kernel of its own".to_owned()
-        })?;
+        let least = if project.rows == Rows::Few { 2 } else { 17 };
         let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
-        self.holds("the number of outputs", project.outputs, !leaves, || {
-            "those of one row to leave squares or candidates; store or add, and leave the rest to other kernels"
+        self.holds("the number of rows of x", least, project.norm.is_none() && !leaves, || {
+            "1 where a norm is deferred, or squares or candidates are left; give these kernels of their own"
                 .to_owned()
         })
     }
@@ -50,7 +47,11 @@ impl Limits<'_> {
         self.simdgroups(project)?;
         self.split(project)?;
         let packets = knobs.packets;
-        self.holds("packets", packets, matches!(packets, 1 | 2), || "1 or 2".to_owned())?;
+        let of_row = project.inputs.div_ceil(packet_columns(project.format));
+        let fits = packets == 1 || packets == 2 && of_row > 32 * knobs.split;
+        self.holds("packets", packets, fits, || {
+            format!("1, or 2 where lanes have a second packet; a row has {of_row}")
+        })?;
         let rows = knobs.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, rows <= 32, || {
             "at most 32, one a lane, as a lane finishes a row".to_owned()

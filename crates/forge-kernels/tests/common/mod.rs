@@ -3,15 +3,14 @@
 #![allow(dead_code, reason = "each test takes the specs that it needs")]
 
 use forge_ir::{Activation, Format, Pairing, Rotation};
-use forge_kernels::Spec;
-use forge_kernels::prologue_fits;
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
     Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
     Squares,
 };
+use forge_kernels::{Family, Spec, prologue_fits};
 
-/// A projection with the knobs that nobody chose.
+/// A projection with the knobs of an M4.
 pub(crate) fn project(
     rows: Rows,
     format: Format,
@@ -19,7 +18,8 @@ pub(crate) fn project(
     inputs: usize,
     epilogue: Epilogue,
 ) -> Project {
-    let knobs = Knobs::default_for(rows, format, outputs, inputs);
+    let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, leaves);
     Project {
         rows,
         format,
@@ -76,15 +76,16 @@ fn deferred() -> Vec<Spec> {
         squares(25, false),
         Epilogue::Best,
     ];
-    let knobs = [(1, 2, 1, 2), (2, 2, 2, 1), (4, 8, 1, 2), (8, 8, 4, 2), (2, 2, 1, 1), (8, 8, 2, 1)];
+    let knobs = [(1, 2, 1), (2, 2, 2), (4, 8, 1), (8, 8, 4), (2, 2, 1), (8, 8, 2)];
     for (index, format) in Format::ALL.into_iter().enumerate() {
         for (turn, epilogue) in epilogues.into_iter().enumerate() {
-            for (rows_per_simdgroup, simdgroups, split, packets) in knobs {
+            for (rows_per_simdgroup, simdgroups, split) in knobs {
                 let turn = index + turn + rows_per_simdgroup * simdgroups;
                 let (outputs, inputs) = [(48, 2048), (50, 1056), (22, 30)][turn % 3];
                 if matches!(epilogue, Epilogue::Gate(_)) && rows_per_simdgroup == 1 {
                     continue;
                 }
+                let packets = if split == 1 && inputs > 1024 { 2 } else { 1 };
                 let mut plain = project(Rows::One, format, outputs, inputs, epilogue);
                 plain.knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.knobs };
                 plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
