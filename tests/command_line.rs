@@ -98,6 +98,8 @@ fn wrong_command_lines_are_told_from_wrong_models() {
     refused(&llama, &["--kv", "q4_0"], 2, &["--kv"]);
     refused(&llama, &["--quants", "f32"], 2, &["--quant"]);
     refused(&llama, &["--slots", "0"], 2, &["slots"]);
+    refused(&llama, &["--chip", "m4-mx"], 2, &["m4-mx", "did you mean m4-max", "m1-ultra"]);
+    refused(&llama, &["--chip", "all"], 2, &["no such chip"]);
     refused(&llama, &["--max-context", "100000"], 1, &["100000", "256"]);
     refused(Path::new("/nowhere/at/all"), &[], 1, &["/nowhere/at/all"]);
     refused(Path::new("no-such-owner/no-such-model"), &[], 1, &["no-such-owner/no-such-model"]);
@@ -133,11 +135,32 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
     let llama = model("llama").display().to_string();
     let output = forge_with(&["compile", &llama, "-o", &out, "--json", "--quant", "q8_0"]);
     let summary: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON");
-    assert_eq!(summary["decode"]["dispatches_per_layer"], json!([8, 8]));
+    assert_eq!(summary["decode"]["dispatches_per_layer"], json!([5, 5]));
     let file =
         std::fs::metadata(folder.path().join("out/weights.safetensors")).expect("it was written").len();
     let weights = summary["memory"]["weights_bytes"].as_u64().expect("a number");
     assert!(weights <= file && file < weights + 64 * 1024, "{weights} bytes of weights in a file of {file}");
+}
+
+#[test]
+fn what_a_chip_would_take_is_predicted() {
+    let llama = model("llama").display().to_string();
+    let inspect = |more: &[&str]| {
+        let arguments: Vec<&str> =
+            ["inspect", &llama, "--stage", "plan"].iter().chain(more).copied().collect();
+        let output = forge_with(&arguments);
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let text = inspect(&["--chip", "m4-max"]);
+    assert!(text.contains("predicted") && text.contains("layer.qkv"), "{text}");
+    let one: Value = serde_json::from_str(&inspect(&["--chip", "m1", "--json"])).expect("it is JSON");
+    assert_eq!(one["chip"]["cores"], 8);
+    assert!(one["decode"][0]["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    let table = inspect(&["--chip", "all"]);
+    assert!(table.contains("m3-max-30") && table.contains("launches"), "{table}");
+    let all: Value = serde_json::from_str(&inspect(&["--chip", "all", "--json"])).expect("it is JSON");
+    assert_eq!(all.as_array().map(Vec::len), Some(21));
 }
 
 #[test]

@@ -4,15 +4,23 @@
 //! Face transformers computed in f32. Whatever lies there is tested: adding a folder adds its tests. Crates are written
 //! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
 
+use forge_planner::Fusion;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The formats that every model is compiled to. `keep` gives the same crate as the checkpoint's own format, byte for
+/// What every model is compiled to, each fusion in turn being left out of [`ONE_LEFT_OUT`]. `keep` gives the same crate as the checkpoint's own format, byte for
 /// byte, which `command_line` tests; so it is not built a second time.
 pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+
+/// Formats that are one thing with different sizes of groups: one model has to do for all of those.
+pub const AFFINE: [&str; 4] = ["affine8", "affine8_32", "affine4", "affine4_128"];
+
+/// The models from which each fusion is left out in turn: between them they have everything that can be fused. From all
+/// others all are left out at once.
+pub const ONE_LEFT_OUT: [&str; 2] = ["llama", "qwen3"];
 
 /// The repository.
 pub fn root() -> PathBuf {
@@ -83,38 +91,57 @@ pub struct Built {
     pub model: String,
     /// What `--quant` was.
     pub format: String,
+    /// What `--disable-fusion` was.
+    pub disabled: BTreeSet<Fusion>,
     /// The crate.
     pub directory: PathBuf,
     /// Its program.
     pub program: PathBuf,
 }
 
-/// Every model in every format, and a model of odd sizes, compiled and built once for each test binary.
+/// Every model in every format, with and without fusions, and a model of odd sizes: compiled and built once for each
+/// test binary.
 pub fn all_built() -> &'static [Built] {
     static BUILT: OnceLock<Vec<Built>> = OnceLock::new();
     BUILT.get_or_init(|| {
         let workspace = scratch().join("crates");
-        let mut crates = Vec::new();
-        let mut checkpoints: Vec<(String, PathBuf, &[&str])> =
-            models().into_iter().map(|name| (name.clone(), model(&name), &FORMATS[..])).collect();
-        checkpoints.push((ODD.to_owned(), odd(), &["f32", "q4_0"]));
-        for (model_name, checkpoint, formats) in checkpoints {
-            for &format in formats {
-                let name = format!("{model_name}-{format}").replace('_', "-");
-                let directory = workspace.join(&name);
-                compile(&checkpoint, &directory, format, &name);
-                crates.push((model_name.clone(), format.to_owned(), directory, name));
-            }
+        let mut built = all_to_build();
+        for crate_ in &mut built {
+            crate_.directory = workspace.join(crate_.name());
+            compile(crate_);
         }
-        let programs = build_together(&workspace, crates.iter().map(|(.., name)| name.as_str()));
-        crates
-            .into_iter()
-            .map(|(model, format, directory, name)| {
-                let program = programs.get(&name).cloned().unwrap_or_else(|| panic!("{name} was not built"));
-                Built { model, format, directory, program }
-            })
-            .collect()
+        let mut programs = build_together(&workspace, built.iter().map(Built::name));
+        for crate_ in &mut built {
+            let name = crate_.name();
+            crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
+        }
+        built
     })
+}
+
+/// What [`all_built`] has, before it is.
+fn all_to_build() -> Vec<Built> {
+    let mut all = Vec::new();
+    let mut add = |model: &str, format: &str, disabled: &[Fusion]| {
+        all.push(Built {
+            model: model.to_owned(),
+            format: format.to_owned(),
+            disabled: disabled.iter().copied().collect(),
+            directory: PathBuf::new(),
+            program: PathBuf::new(),
+        });
+    };
+    for model in models() {
+        FORMATS.iter().for_each(|format| add(&model, format, &[]));
+        add(&model, "f32", &Fusion::ALL);
+        if ONE_LEFT_OUT.contains(&model.as_str()) {
+            Fusion::ALL.iter().for_each(|fusion| add(&model, "f32", &[*fusion]));
+        }
+    }
+    AFFINE.iter().for_each(|format| add("qwen2", format, &[]));
+    ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
+    add(ODD, "q4_0", &Fusion::ALL);
+    all
 }
 
 /// The model of odd sizes.
@@ -135,12 +162,21 @@ fn odd() -> PathBuf {
 }
 
 /// Compiles a checkpoint. Files that have not changed keep their times, so that cargo builds only what has.
-fn compile(checkpoint: &Path, directory: &Path, format: &str, name: &str) {
+fn compile(built: &Built) {
+    static ODD_CHECKPOINT: OnceLock<PathBuf> = OnceLock::new();
+    let checkpoint =
+        if built.model == ODD { ODD_CHECKPOINT.get_or_init(odd).clone() } else { model(&built.model) };
     let fresh = tempfile::tempdir().expect("a temporary directory");
-    let out = fresh.path().join(name);
+    let name = built.name();
+    let out = fresh.path().join(&name);
     let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
-    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--quant", format, "--name", name]));
-    update(&out, directory);
+    let mut command = Command::new(forge());
+    command.args(["compile", &from, "-o", &to, "--quant", &built.format, "--name", &name]);
+    for fusion in &built.disabled {
+        command.args(["--disable-fusion", fusion.name()]);
+    }
+    run(&mut command);
+    update(&out, &built.directory);
 }
 
 /// Makes `to` hold what `from` holds, touching only files that differ.
@@ -167,7 +203,7 @@ fn update(from: &Path, to: &Path) {
 }
 
 /// Builds crates as members of one workspace; gives their programs by name.
-fn build_together<'a>(workspace: &Path, members: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
+fn build_together(workspace: &Path, members: impl Iterator<Item = String>) -> BTreeMap<String, PathBuf> {
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
     // Programs that compute next to nothing are not worth the optimiser's minutes.
     let profile = "[profile.release]\nopt-level = 0\n";
@@ -185,6 +221,16 @@ fn build_together<'a>(workspace: &Path, members: impl Iterator<Item = &'a str>) 
 }
 
 impl Built {
+    /// What the crate is called.
+    pub fn name(&self) -> String {
+        let left_out = match self.disabled.iter().map(|fusion| fusion.name()).collect::<Vec<_>>()[..] {
+            [] => String::new(),
+            [one] => format!("-without-{one}"),
+            _ => "-unfused".to_owned(),
+        };
+        format!("{}-{}{left_out}", self.model, self.format).replace('_', "-")
+    }
+
     /// Runs the program; it must succeed. Gives what it printed.
     pub fn run(&self, arguments: &[&str]) -> String {
         let output =

@@ -1,9 +1,37 @@
-{% set vector = element ~ step %}
-// softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of a row's cache and the {{ group }} query heads that
-// read the same key head, so that a cached byte is loaded once for all of them.
+{% set vector = element ~ "4" %}
+{% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "(first + h)" if head_parts > 1 else "h" %}
+{% set place = "place" if ragged else "channel" %}
+{% macro load_block() %}
+        #pragma unroll
+        for (uint u = 0u; u < {{ loads }}u; u++) {
+            const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
+            {{ load }}(cached_keys + ulong(p) * {{ width }}ul, channel{{ bound }}, key[u]);
+        }
+        #pragma unroll
+        for (uint u = 0u; u < {{ loads }}u; u++) {
+            const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
+            {{ load }}(cached_values + ulong(p) * {{ width }}ul, channel{{ bound }}, value[u]);
+        }
+{% endmacro %}
+// softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of the positions that a row sees, and the {{ group }} query
+// heads that read one key head.
 //
-// Keys, then values, of {{ tile }} positions at a time are staged in threadgroup memory. Scores: a lane has a position.
-// Sums of values: a lane has channels. The softmax is online: sums are scaled down whenever the maximum grows.
+// A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with 8
+// channels each; what they load serves {{ heads_each }} heads. Nobody waits for others before the end, where simdgroups join their
+// sums. The softmax is online: sums are scaled down whenever the maximum grows.
+{% if prologue %}
+//
+// Before that the threadgroup prepares its heads; the one that has the last share prepares the row's own key as well, gives
+// key and value to the cache, and begins with their score, so that nothing written here is read here.
+
+// Radians a position, for each pair of channels that turns.
+constant float {{ name }}_frequencies[{{ pairs }}] = {
+{% for line in table %}
+    {{ line }},
+{% endfor %}
+};
+
+{% endif %}
 struct {{ args }} {
     uint rows;
     uint context;
@@ -13,9 +41,22 @@ struct {{ args }} {
 // grid: splits, {{ key_heads }}, rows
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
+{% if prologue %}
+    device const float* qkv [[buffer({{ slot() }})]],
+{% if prologue.norm %}
+    device const float* query_gain [[buffer({{ slot() }})]],
+    device const float* key_gain [[buffer({{ slot() }})]],
+{% endif %}
+    device {{ element }}* keys [[buffer({{ slot() }})]],
+    device {{ element }}* values [[buffer({{ slot() }})]],
+{% else %}
     device const float* q [[buffer({{ slot() }})]],
     device const {{ element }}* keys [[buffer({{ slot() }})]],
     device const {{ element }}* values [[buffer({{ slot() }})]],
+{% endif %}
+{% if sinks %}
+    device const float* sinks [[buffer({{ slot() }})]],
+{% endif %}
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
     device float* partials [[buffer({{ slot() }})]],
@@ -25,156 +66,337 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-    // Positions are {{ pitch }} elements apart, so that neighbours start in other banks.
-    threadgroup {{ element }} staged[{{ tile * pitch }}];
+{% if staged %}
+    threadgroup float shared[{{ shared }}];  // queries, {{ pitch }} floats a head; at last sums, {{ sums_pitch }} a simdgroup
+{% else %}
+    threadgroup float shared[{{ shared }}];  // sums at last, {{ sums_pitch }} floats a simdgroup
+{% endif %}
     const uint split = group.x;
     const uint row = group.z;
+    const uint first_head = row * {{ query_heads }}u + group.y * {{ group }}u;
 
-    // This share of positions 0..=position; it may be empty.
-    const uint length = positions[row] + 1u;
-    const uint begin = length * split / args.splits;
-    const uint end = length * (split + 1u) / args.splits;
+    // This share of the positions that the row sees; it may be empty.
+    const uint position = positions[row];
+{% if window %}
+    const uint seen = min(position + 1u, {{ window }}u);
+    const uint oldest = position + 1u - seen;
+    const uint begin = oldest + seen * split / args.splits;
+{% if prologue %}
+    const bool newest = split + 1u == args.splits;
+    const uint end = newest ? position : oldest + seen * (split + 1u) / args.splits;
+{% else %}
+    const uint end = oldest + seen * (split + 1u) / args.splits;
+{% endif %}
+{% else %}
+    const uint begin = (position + 1u) * split / args.splits;
+{% if prologue %}
+    const bool newest = split + 1u == args.splits;
+    const uint end = newest ? position : (position + 1u) * (split + 1u) / args.splits;
+{% else %}
+    const uint end = (position + 1u) * (split + 1u) / args.splits;
+{% endif %}
+{% endif %}
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
     const ulong cached = cached_head * ulong(args.context) * {{ width }}ul;
+    device const {{ element }}* cached_keys = keys + cached;
+    device const {{ element }}* cached_values = values + cached;
 
-{% if idle_heads %}
-    // This simdgroup's heads. The last simdgroup has fewer, and computes its last head more than once.
+    // This lane's 8 channels, and which of {{ at_once }} neighbouring positions it has; this simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
+    const uint channel = lane % {{ lanes }}u * 8u;
+    const uint offset = lane / {{ lanes }}u;
+{% if head_parts > 1 %}
+    const uint first = simdgroup_id % {{ head_parts }}u * {{ heads_each }}u;
+    const uint part = simdgroup_id / {{ head_parts }}u;
 {% else %}
-    // This simdgroup's heads.
+    const uint part = simdgroup_id;
 {% endif %}
-    const uint first = simdgroup_id * {{ heads_each }}u;
-    uint head[{{ heads_each }}];
+
+    // The first keys and values are under way while queries are prepared. Positions past the last repeat it.
+    {{ vector }} key[{{ loads }}][2];
+    {{ vector }} value[{{ loads }}][2];
+    uint start = begin + part * {{ block }}u;
+    bool more = start < end;
+    if (more) {
+{{ load_block() }}    }
+
+{% if prologue %}
+    // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which stays as it is.
+    const uint prepared = newest ? {{ group + 2 }}u : {{ group }}u;
+    for (uint h = simdgroup_id; h < prepared; h += {{ simdgroups }}u) {
+        const bool is_query = h < {{ group }}u;
+        const bool is_value = h == {{ group + 1 }}u;
+        const uint head = is_query ? group.y * {{ group }}u + h : {{ query_heads }}u + (h - {{ group }}u) * {{ key_heads }}u + group.y;
+        device const float* source = qkv + (row * {{ row_heads }}u + head) * {{ width }}u;
+{% if prologue.norm %}
+        device const float* gain = is_query ? query_gain : key_gain;
+{% endif %}
+        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position) * {{ width }}ul;
+        uint one[{{ pairs_each }}];
+        uint other[{{ pairs_each }}];
+        float2 channels[{{ pairs_each }}];
+{% if prologue.norm %}
+        float squares = 0.0f;
+{% endif %}
+        #pragma unroll
+        for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+            const uint k = lane + 32u * i;
+            one[i] = {{ one }};
+            other[i] = {{ other }};
+{% if idle_pairs %}
+            channels[i] = k < {{ half }}u ? float2(source[one[i]], source[other[i]]) : float2(0.0f);
+{% else %}
+            channels[i] = float2(source[one[i]], source[other[i]]);
+{% endif %}
+{% if prologue.norm %}
+            squares += dot(channels[i], channels[i]);
+{% endif %}
+        }
+{% if prologue.norm %}
+        const float factor = rsqrt(simd_sum(squares) / {{ width_float }} + {{ prologue.norm.epsilon }});
+{% endif %}
+        #pragma unroll
+        for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+            const uint k = lane + 32u * i;
+{% if idle_pairs %}
+            if (k >= {{ half }}u) {
+                continue;
+            }
+{% endif %}
+{% if prologue.norm and pairs < half %}
+            if (!is_value) {
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+            }
+{% endif %}
+            if (!is_value{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
+{% if prologue.norm and pairs == half %}
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[k], {{ magnitude }});
+            }
+            if (!is_query) {
+                // What the cache has of it, here and there.
+                const {{ element }}2 kept = {{ element }}2(channels[i]);
+                target[one[i]] = kept.x;
+                target[other[i]] = kept.y;
+                channels[i] = float2(kept);
+            }
+            shared[h * {{ pitch }}u + one[i]] = channels[i].x;
+            shared[h * {{ pitch }}u + other[i]] = channels[i].y;
+        }
+{% if pitch != width %}
+        // Channels past the last are zeros.
+        if (lane < {{ pitch - width }}u) {
+            shared[h * {{ pitch }}u + {{ width }}u + lane] = 0.0f;
+        }
+{% endif %}
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% elif staged %}
+{% if pitch != width %}
+    // Stage the queries. Channels past the last are zeros.
+{% else %}
+    // Stage the queries.
+{% endif %}
+    for (uint i = thread_id; i < {{ group * pitch // query_step }}u; i += {{ threads }}u) {
+{% if pitch != width %}
+        const uint c = i % {{ pitch // query_step }}u * {{ query_step }}u;
+        device const float* source = q + (first_head + i / {{ pitch // query_step }}u) * {{ width }}u + c;
+        const float{{ query_step }} value = c < {{ width }}u ? *(device const float{{ query_step }}*)source : float{{ query_step }}(0.0f);
+        *(threadgroup float{{ query_step }}*)(shared + i * {{ query_step }}u) = value;
+{% else %}
+        ((threadgroup float4*)shared)[i] = ((device const float4*)(q + first_head * {{ width }}u))[i];
+{% endif %}
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% endif %}
+{% if ragged and staged %}
+    // Of a query a lane reads channels that exist; what they meet is 0.
+    const uint place = min(channel, {{ pitch - 8 }}u);
+{% endif %}
     float maximum[{{ heads_each }}];
     float total[{{ heads_each }}];
-    {{ sum }} sums[{{ heads_each }}][{{ sums_each }}];
+    float4 sums[{{ heads_each }}][2];
     #pragma unroll
     for (uint h = 0u; h < {{ heads_each }}u; h++) {
-{% if idle_heads %}
-        head[h] = row * {{ query_heads }}u + group.y * {{ group }}u + min(first + h, {{ group - 1 }}u);
-{% else %}
-        head[h] = row * {{ query_heads }}u + group.y * {{ group }}u + first + h;
-{% endif %}
         maximum[h] = -1.0e38f;
         total[h] = 0.0f;
-        #pragma unroll
-        for (uint j = 0u; j < {{ sums_each }}u; j++) {
-            sums[h][j] = {{ sum }}(0.0f);
-        }
+        sums[h][0] = float4(0.0f);
+        sums[h][1] = float4(0.0f);
     }
-    uint channel[{{ sums_each }}];
-    #pragma unroll
-    for (uint j = 0u; j < {{ sums_each }}u; j++) {
-{% if ragged %}
-        channel[j] = min(lane + 32u * j, {{ width - 1 }}u);
-{% elif sum == "float2" %}
-        channel[j] = 2u * (lane + 32u * j);
-{% else %}
-        channel[j] = lane + 32u * j;
-{% endif %}
-    }
+{% if sinks %}
 
-    for (uint start = begin; start < end; start += {{ tile }}u) {
-        const uint count = min(end - start, {{ tile }}u);
-        const ulong source = cached + ulong(start) * {{ width }}ul;
-
-        // Stage keys.
-        for (uint i = thread_id; i < count * {{ width // step }}u; i += {{ threads }}u) {
-            const uint place = i / {{ width // step }}u * {{ pitch }}u + i % {{ width // step }}u * {{ step }}u;
-            *(threadgroup {{ vector }}*)(staged + place) = ((device const {{ vector }}*)(keys + source))[i];
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-
-{% if tile == 32 %}
-        // Scores: the lane's position against every head.
-        const bool live = lane < count;
-        const uint place = min(lane, count - 1u) * {{ pitch }}u;
-        float scores[{{ heads_each }}] = {0.0f};
-        for (uint c = 0u; c < {{ width }}u; c += {{ step }}u) {
-{% else %}
-        // Scores: the lane's position against every head. {{ 32 // tile }} lanes share a position, each has a part of the channels.
-        const bool live = lane < count;
-        const uint place = min(lane % {{ tile }}u, count - 1u) * {{ pitch }}u;
-        float scores[{{ heads_each }}] = {0.0f};
-        for (uint c = lane / {{ tile }}u * {{ step }}u; c < {{ width }}u; c += {{ 32 // tile * step }}u) {
-{% endif %}
-            const float{{ step }} key = float{{ step }}(*(threadgroup const {{ vector }}*)(staged + place + c));
-            #pragma unroll
-            for (uint h = 0u; h < {{ heads_each }}u; h++) {
-                scores[h] += dot(key, *(device const float{{ step }}*)(q + head[h] * {{ width }}u + c));
-            }
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-
-        // Stage values where the keys were, and meanwhile turn scores into weights.
-        for (uint i = thread_id; i < count * {{ width // step }}u; i += {{ threads }}u) {
-            const uint place = i / {{ width // step }}u * {{ pitch }}u + i % {{ width // step }}u * {{ step }}u;
-            *(threadgroup {{ vector }}*)(staged + place) = ((device const {{ vector }}*)(values + source))[i];
-        }
-        float weights[{{ heads_each }}];
+    // A sink is a score without a value. Totals are added over {{ at_once }} lanes in the end, so only one of them has it.
+    if (split == 0u && part == 0u) {
         #pragma unroll
         for (uint h = 0u; h < {{ heads_each }}u; h++) {
-            float score = scores[h];
-{% for distance in distances %}
+            maximum[h] = sinks[group.y * {{ group }}u + {{ head }}];
+            total[h] = offset == 0u ? 1.0f : 0.0f;
+        }
+    }
+{% endif %}
+{% if prologue %}
+
+    // The row's own position.
+    if (newest && part == 0u) {
+        threadgroup const float4* key = (threadgroup const float4*)(shared + {{ group * pitch }}u + {{ place }});
+        threadgroup const float4* value = (threadgroup const float4*)(shared + {{ (group + 1) * pitch }}u + {{ place }});
+        #pragma unroll
+        for (uint h = 0u; h < {{ heads_each }}u; h++) {
+            threadgroup const float4* query = (threadgroup const float4*)(shared + {{ head }} * {{ pitch }}u + {{ place }});
+            float score = dot(query[0], key[0]) + dot(query[1], key[1]);
+{% if lanes * 8 != pitch %}
+            score = channel < {{ pitch }}u ? score : 0.0f;
+{% endif %}
+{% for distance in within %}
             score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
-            score = live ? score * {{ scale }} : -1.0e38f;
-            const float highest = max(maximum[h], simd_max(score));
-            const float keep = exp(maximum[h] - highest);
-            weights[h] = live ? exp(score - highest) : 0.0f;
-            total[h] = total[h] * keep + simd_sum(weights[h]);
-            maximum[h] = highest;
-            #pragma unroll
-            for (uint j = 0u; j < {{ sums_each }}u; j++) {
-                sums[h][j] *= keep;
-            }
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-
-        // Sums of values.
-        for (uint p = 0u; p < count; p++) {
-            {{ sum }} value[{{ sums_each }}];
-            #pragma unroll
-            for (uint j = 0u; j < {{ sums_each }}u; j++) {
-{% if sum == "float2" %}
-                value[j] = float2(*(threadgroup const {{ element }}2*)(staged + p * {{ pitch }}u + channel[j]));
-{% else %}
-                value[j] = float(staged[p * {{ pitch }}u + channel[j]]);
+            score *= {{ scale }};
+{% if softcap %}
+            score = softcap(score, {{ softcap }});
 {% endif %}
-            }
+{% if sinks %}
+            const float highest = max(maximum[h], score);
+            const float weight = offset == 0u ? exp(score - highest) : 0.0f;
+            total[h] = total[h] * exp(maximum[h] - highest) + weight;
+            maximum[h] = highest;
+{% else %}
+            const float weight = offset == 0u ? 1.0f : 0.0f;
+            total[h] = weight;
+            maximum[h] = score;
+{% endif %}
+            sums[h][0] = weight * value[0];
+            sums[h][1] = weight * value[1];
+        }
+    }
+{% endif %}
+
+    while (more) {
+        #pragma unroll
+        for (uint h = 0u; h < {{ heads_each }}u; h++) {
+            // Scores: a lane's channels, then those of all that share the position.
+{% if staged %}
+            threadgroup const float4* query = (threadgroup const float4*)(shared + {{ head }} * {{ pitch }}u + {{ place }});
+{% else %}
+            float4 query[2];
+            {{ query_load }}(q + (first_head + {{ head }}) * {{ width }}u, channel{{ bound }}, query);
+{% endif %}
+            float scores[{{ loads }}];
+            float highest = maximum[h];
             #pragma unroll
-            for (uint h = 0u; h < {{ heads_each }}u; h++) {
-                const float weight = simd_shuffle(weights[h], ushort(p));
-                #pragma unroll
-                for (uint j = 0u; j < {{ sums_each }}u; j++) {
-                    sums[h][j] += weight * value[j];
-                }
+            for (uint u = 0u; u < {{ loads }}u; u++) {
+                float score = dot(float4(key[u][0]), query[0]) + dot(float4(key[u][1]), query[1]);
+{% for distance in within %}
+                score += simd_shuffle_xor(score, ushort({{ distance }}));
+{% endfor %}
+                score *= {{ scale }};
+{% if softcap %}
+                score = softcap(score, {{ softcap }});
+{% endif %}
+                scores[u] = start + {{ at_once }}u * u + offset < end ? score : -1.0e38f;
+                highest = max(highest, scores[u]);
+            }
+{% for distance in across %}
+            highest = max(highest, simd_shuffle_xor(highest, ushort({{ distance }})));
+{% endfor %}
+
+            // Sums of values, weighted by how far a score is below the maximum.
+            const float keep = exp(maximum[h] - highest);
+            maximum[h] = highest;
+            total[h] *= keep;
+            sums[h][0] *= keep;
+            sums[h][1] *= keep;
+            #pragma unroll
+            for (uint u = 0u; u < {{ loads }}u; u++) {
+                const float weight = exp(scores[u] - highest);
+                total[h] += weight;
+                sums[h][0] += weight * float4(value[u][0]);
+                sums[h][1] += weight * float4(value[u][1]);
             }
         }
-        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+        start += {{ position_parts * block }}u;
+        more = start < end;
+        if (more) {
+{{ load_block() | indent(4, true) }}
+        }
     }
 
-    // The only share is the result; one of several is written with what joining them needs.
+    // Join: the lanes that have other positions, then the simdgroups that do.
+    const bool alone = args.splits == 1u;
     #pragma unroll
-    for (uint h = 0u; h < {{ heads_each }}u; h++) {
-        const bool alone = args.splits == 1u;
-        device float* share = partials + (head[h] * args.splits + split) * {{ width + 2 }}u;
-        device float* target = alone ? heads + head[h] * {{ width }}u : share;
-        const float divisor = alone ? total[h] : 1.0f;
+    for (uint done = 0u; done < {{ heads_each }}u; done += {{ joined }}u) {
+        // What is in the way here has been read: queries, or other heads.
+        threadgroup_barrier(mem_flags::mem_threadgroup);
         #pragma unroll
-        for (uint j = 0u; j < {{ sums_each }}u; j++) {
-{% if ragged %}
-            if (lane + 32u * j < {{ width }}u) {
-                target[channel[j]] = sums[h][j] / divisor;
+        for (uint j = 0u; j < {{ joined }}u; j++) {
+            const uint h = done + j;
+{% for distance in across %}
+            total[h] += simd_shuffle_xor(total[h], ushort({{ distance }}));
+            #pragma unroll
+            for (uint c = 0u; c < 4u; c++) {
+                sums[h][0][c] += simd_shuffle_xor(sums[h][0][c], ushort({{ distance }}));
+                sums[h][1][c] += simd_shuffle_xor(sums[h][1][c], ushort({{ distance }}));
             }
-{% elif sum == "float2" %}
-            *(device float2*)(target + channel[j]) = sums[h][j] / divisor;
+{% endfor %}
+            threadgroup float* own = shared + (simdgroup_id * {{ joined }}u + j) * {{ sums_pitch }}u;
+{% if pitch < 256 %}
+            if (lane < {{ pitch // 8 }}u) {
+                *(threadgroup float4*)(own + channel) = sums[h][0];
+                *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
+            }
 {% else %}
-            target[channel[j]] = sums[h][j] / divisor;
+            *(threadgroup float4*)(own + channel) = sums[h][0];
+            *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
 {% endif %}
+            if (lane == 0u) {
+                own[{{ pitch }}] = maximum[h];
+                own[{{ pitch + 1 }}] = total[h];
+            }
         }
-        if (lane == 0u && !alone) {
-            share[{{ width }}] = maximum[h];
-            share[{{ width + 1 }}] = total[h];
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+        // A thread finishes a channel of a head.
+        for (uint i = thread_id; i < {{ head_parts * joined * width }}u; i += {{ threads }}u) {
+            const uint c = i % {{ width }}u;
+            const uint of = i / {{ width }}u;
+            threadgroup const float* theirs = shared + of * {{ sums_pitch }}u;
+            float highest = -1.0e38f;
+            #pragma unroll
+            for (uint p = 0u; p < {{ position_parts }}u; p++) {
+                highest = max(highest, theirs[p * {{ head_parts * joined * sums_pitch }}u + {{ pitch }}u]);
+            }
+            float sum = 0.0f;
+            float whole = 0.0f;
+            #pragma unroll
+            for (uint p = 0u; p < {{ position_parts }}u; p++) {
+                const float weight = exp(theirs[{{ pitch }}] - highest);
+                sum += weight * theirs[c];
+                whole += weight * theirs[{{ pitch + 1 }}];
+                theirs += {{ head_parts * joined * sums_pitch }}u;
+            }
+{% if joined == heads_each %}
+            const uint head = of;
+{% else %}
+            const uint head = of / {{ joined }}u * {{ heads_each }}u + done + of % {{ joined }}u;
+{% endif %}
+{% if idle_heads %}
+            if (head >= {{ group }}u) {
+                continue;
+            }
+{% endif %}
+            // The only share is the result; one of several is written with what joining them needs.
+            if (alone) {
+                heads[(first_head + head) * {{ width }}u + c] = sum / whole;
+            } else {
+                device float* share = partials + ((first_head + head) * args.splits + split) * {{ width + 2 }}u;
+                share[c] = sum;
+                if (c == 0u) {
+                    share[{{ width }}] = highest;
+                    share[{{ width + 1 }}] = whole;
+                }
+            }
         }
     }
 }

@@ -4,8 +4,9 @@
 // softmax({{ scale }} * q k) v of many rows. A threadgroup takes 8 rows of one query head, and {{ tile }} positions at a time.
 // Scores and sums of values are products of 8 x 8 matrices, shared by 4 simdgroups. The softmax is online.
 //
-// Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn,
-// with the other rows' weights at 0; so control flow is the same for all threads.
+// Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn, with the
+// other rows' weights at 0; so control flow is the same for all threads. A run has sums of its own, because 0 times what
+// another slot's values hold need not be 0.
 struct {{ args }} {
     uint rows;
     uint context;
@@ -17,6 +18,9 @@ kernel void {{ name }}(
     device const float* q [[buffer({{ slot() }})]],
     device const {{ element }}* keys [[buffer({{ slot() }})]],
     device const {{ element }}* values [[buffer({{ slot() }})]],
+{% if sinks %}
+    device const float* sinks [[buffer({{ slot() }})]],
+{% endif %}
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
     device float* heads [[buffer({{ slot() }})]],
@@ -72,27 +76,38 @@ kernel void {{ name }}(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // This simdgroup's two rows of the softmax, and its channels of the result: every 4th matrix of 8.
+    // This simdgroup's two rows of the softmax.
     uint limit[2];
     float maximum[2];
     float total[2];
     #pragma unroll
     for (uint i = 0u; i < 2u; i++) {
         limit[i] = positions[min(first + simdgroup_id * 2u + i, last)];
+{% if sinks %}
+        // A sink is a score without a value.
+        maximum[i] = sinks[head];
+        total[i] = 1.0f;
+{% else %}
         maximum[i] = -1.0e38f;
         total[i] = 0.0f;
-    }
-    simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
-    #pragma unroll
-    for (uint j = 0u; j < {{ sums_each }}u; j++) {
-        sums[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+{% endif %}
     }
 
     for (uint begin = 0u, end = 0u; begin < 8u; begin = end) {
+{% if window %}
+        // The next run of rows of one slot, its first and its last position.
+{% else %}
         // The next run of rows of one slot, and its last position.
+{% endif %}
         const uint slot = slots[first + begin];
+{% if window %}
+        uint shortest = 0xffffffffu;
+{% endif %}
         uint longest = 0u;
         while (end < 8u && slots[min(first + end, last)] == slot) {
+{% if window %}
+            shortest = min(shortest, positions[min(first + end, last)]);
+{% endif %}
             longest = max(longest, positions[min(first + end, last)]);
             end++;
         }
@@ -100,7 +115,20 @@ kernel void {{ name }}(
         device const {{ element }}* cached_keys = keys + cached_head * ulong(args.context) * {{ width }}ul;
         device const {{ element }}* cached_values = values + cached_head * ulong(args.context) * {{ width }}ul;
 
+        // This simdgroup's channels of the result: every 4th matrix of 8.
+        simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
+        #pragma unroll
+        for (uint j = 0u; j < {{ sums_each }}u; j++) {
+            sums[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        }
+
+{% if window %}
+        // From the first position that one of them sees.
+        const uint oldest = shortest >= {{ window }}u ? shortest - {{ window - 1 }}u : 0u;
+        for (uint start = oldest; start <= longest; start += {{ tile }}u) {
+{% else %}
         for (uint start = 0u; start <= longest; start += {{ tile }}u) {
+{% endif %}
             // Stage keys; positions past the last repeat it.
             for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
                 const uint p = i / {{ padded // step }}u;
@@ -156,8 +184,17 @@ kernel void {{ name }}(
 {% for distance in distances %}
                 score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
+{% if window %}
+                const bool seen = start + lane <= limit[i] && limit[i] - (start + lane) < {{ window }}u;
+                const bool live = r >= begin && r < end && {{ in_tile }}seen;
+{% else %}
                 const bool live = r >= begin && r < end && {{ in_tile }}start + lane <= limit[i];
+{% endif %}
+{% if softcap %}
+                score = live ? softcap(score * {{ scale }}, {{ softcap }}) : -1.0e38f;
+{% else %}
                 score = live ? score * {{ scale }} : -1.0e38f;
+{% endif %}
                 const float highest = max(maximum[i], simd_max(score));
                 const float keep = exp(maximum[i] - highest);
                 const float weight = live ? exp(score - highest) : 0.0f;
@@ -197,26 +234,27 @@ kernel void {{ name }}(
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
         }
-    }
 
-    // Divide by the sum of weights, and store the rows that exist.
-    #pragma unroll
-    for (uint j = 0u; j < {{ sums_each }}u; j++) {
+        // Divide by the sum of weights, and store the run's rows that exist; those of later runs are stored again by them.
+        #pragma unroll
+        for (uint j = 0u; j < {{ sums_each }}u; j++) {
 {% if matrices % 4 != 0 %}
-        if (simdgroup_id + j * 4u >= {{ matrices }}u) {
-            continue;
-        }
+            if (simdgroup_id + j * 4u >= {{ matrices }}u) {
+                continue;
+            }
 {% endif %}
-        simdgroup_store(sums[j], staged + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    #pragma unroll
-    for (uint i = 0u; i < 2u; i++) {
-        const uint r = simdgroup_id * 2u + i;
-        if (first + r < args.rows) {
-            for (uint c = lane; c < {{ width }}u; c += 32u) {
-                heads[((first + r) * {{ query_heads }}u + head) * {{ width }}u + c] = staged[r * {{ pitch }}u + c] / total[i];
+            simdgroup_store(sums[j], staged + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        #pragma unroll
+        for (uint i = 0u; i < 2u; i++) {
+            const uint r = simdgroup_id * 2u + i;
+            if (r >= begin && first + r < args.rows) {
+                for (uint c = lane; c < {{ width }}u; c += 32u) {
+                    heads[((first + r) * {{ query_heads }}u + head) * {{ width }}u + c] = staged[r * {{ pitch }}u + c] / total[i];
+                }
             }
         }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 }

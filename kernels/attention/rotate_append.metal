@@ -1,5 +1,10 @@
+{% if norm %}
+// Norms and rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}), by the row's position. Queries go to q; keys and values go to
+// the cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
+{% else %}
 // Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
 // cache, to the row's slot and position. A thread takes two of a head's {{ width }} channels, those that turn together.
+{% endif %}
 
 // Radians a position, for each pair of channels that turns.
 constant float {{ name }}_frequencies[{{ pairs }}] = {
@@ -13,10 +18,18 @@ struct {{ args }} {
     uint context;
 };
 
+{% if norm %}
+// grid: ceil({{ row_heads }} / {{ simdgroups }}), rows
+{% else %}
 // grid: ceil({{ row_pairs }} / {{ threads }}), rows
+{% endif %}
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
     device const float* qkv [[buffer({{ slot() }})]],
+{% if norm %}
+    device const float* query_gain [[buffer({{ slot() }})]],
+    device const float* key_gain [[buffer({{ slot() }})]],
+{% endif %}
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
     device float* q [[buffer({{ slot() }})]],
@@ -24,8 +37,73 @@ kernel void {{ name }}(
     device {{ element }}* values [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
+{% if norm %}
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+{% else %}
     uint thread_id [[thread_index_in_threadgroup]]) {
+{% endif %}
     const uint row = group.y;
+{% if norm %}
+    const uint head = group.x * {{ simdgroups }}u + simdgroup_id;
+    const uint position = positions[row];
+    device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
+
+    // The mean of squares.
+    uint one[{{ pairs_each }}];
+    uint other[{{ pairs_each }}];
+    float2 channels[{{ pairs_each }}];
+    float squares = 0.0f;
+    #pragma unroll
+    for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+        const uint k = lane + 32u * i;
+        one[i] = {{ one }};
+        other[i] = {{ other }};
+{% if idle_pairs %}
+        channels[i] = k < {{ half }}u ? float2(source[one[i]], source[other[i]]) : float2(0.0f);
+{% else %}
+        channels[i] = float2(source[one[i]], source[other[i]]);
+{% endif %}
+        squares += dot(channels[i], channels[i]);
+    }
+    const float factor = rsqrt(simd_sum(squares) / {{ width_float }} + {{ epsilon }});
+
+    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which stay as they are.
+    const bool is_query = head < {{ query_heads }}u;
+    const bool is_value = head >= {{ query_heads + key_heads }}u;
+    const uint key_head = is_query ? 0u : (head - {{ query_heads }}u) % {{ key_heads }}u;
+    const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + ulong(key_head)) * ulong(args.context) + ulong(position);
+    device float* target = q + (row * {{ query_heads }}u + head) * {{ width }}u;
+    device {{ element }}* cached = (is_value ? values : keys) + place * {{ width }}ul;
+    device const float* gain = is_query ? query_gain : key_gain;
+    #pragma unroll
+    for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+        const uint k = lane + 32u * i;
+{% if idle_pairs %}
+        if (k >= {{ half }}u) {
+            continue;
+        }
+{% endif %}
+        if (!is_value) {
+            channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% if pairs < half %}
+            if (k < {{ pairs }}u) {
+                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[k], {{ magnitude }});
+            }
+{% else %}
+            channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[k], {{ magnitude }});
+{% endif %}
+        }
+        if (is_query) {
+            target[one[i]] = channels[i].x;
+            target[other[i]] = channels[i].y;
+        } else {
+            cached[one[i]] = {{ element }}(channels[i].x);
+            cached[other[i]] = {{ element }}(channels[i].y);
+        }
+    }
+}
+{% else %}
     const uint pair = group.x * {{ threads }}u + thread_id;
 {% if row_pairs % threads != 0 %}
     if (pair >= {{ row_pairs }}u) {
@@ -33,47 +111,30 @@ kernel void {{ name }}(
     }
 {% endif %}
 
-    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values.
+    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which stay as they are.
     const uint head = pair / {{ half }}u;
     const uint k = pair % {{ half }}u;
+    const uint one = {{ one }};
+    const uint other = {{ other }};
     const uint position = positions[row];
     device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
-{% if pairs < half %}
-    const bool turns = head < {{ query_heads + key_heads }}u && k < {{ pairs }}u;
-{% else %}
-    const bool turns = head < {{ query_heads + key_heads }}u;
-{% endif %}
-{% if pairing == "half" %}
-    const uint one = turns ? k : 2u * k;
-    const uint other = turns ? k + {{ pairs }}u : 2u * k + 1u;
-{% else %}
-    const uint one = 2u * k;
-    const uint other = 2u * k + 1u;
-{% endif %}
-
-    // Turn.
-    float a = source[one];
-    float b = source[other];
-    if (turns) {
-        const float angle = float(position) * {{ name }}_frequencies[k];
-        const float cosine = precise::cos(angle){% if magnitude != 1 %} * {{ magnitude }}{% endif %};
-        const float sine = precise::sin(angle){% if magnitude != 1 %} * {{ magnitude }}{% endif %};
-        const float turned = a * cosine - b * sine;
-        b = b * cosine + a * sine;
-        a = turned;
+    float2 channels = float2(source[one], source[other]);
+    if (head < {{ query_heads + key_heads }}u{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
+        channels = turn(channels, float(position) * {{ name }}_frequencies[k], {{ magnitude }});
     }
 
     // Store.
     if (head < {{ query_heads }}u) {
         device float* target = q + (row * {{ query_heads }}u + head) * {{ width }}u;
-        target[one] = a;
-        target[other] = b;
+        target[one] = channels.x;
+        target[other] = channels.y;
     } else {
         const bool is_key = head < {{ query_heads + key_heads }}u;
         const ulong key_head = ulong(head - (is_key ? {{ query_heads }}u : {{ query_heads + key_heads }}u));
         const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + key_head) * ulong(args.context) + ulong(position);
         device {{ element }}* target = (is_key ? keys : values) + place * {{ width }}ul;
-        target[one] = {{ element }}(a);
-        target[other] = {{ element }}(b);
+        target[one] = {{ element }}(channels.x);
+        target[other] = {{ element }}(channels.y);
     }
 }
+{% endif %}

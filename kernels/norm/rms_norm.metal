@@ -1,36 +1,58 @@
-// y = gain * x / sqrt(mean(x * x) + {{ epsilon }}) of each row of {{ width }}. One threadgroup a row.
+{% set part = " + part" if parts > 1 else "" %}
+{% set product = " * gains[i]" if gain else "" %}
+{% if parts > 1 %}
+// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) of each part of {{ width }} of rows of {{ row_width }}. One threadgroup a part.
+{% else %}
+// y = {{ "gain * " if gain else "" }}x / sqrt(mean(x * x) + {{ epsilon }}) of each row of {{ width }}. One threadgroup a row.
+{% endif %}
 struct {{ args }} {
     uint rows;
 };
 
-// grid: rows
+// grid: {{ parts }}, rows
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
     device const float* x [[buffer({{ slot() }})]],
+{% if gain %}
     device const float* gain [[buffer({{ slot() }})]],
+{% endif %}
 {% if gather %}
     device const uint* wanted [[buffer({{ slot() }})]],
 {% endif %}
     device float* y [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
-    uint row [[threadgroup_position_in_grid]],
+    uint2 group [[threadgroup_position_in_grid]],
+{% if simdgroups > 1 %}
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float partials[{{ simdgroups }}];
-{% if gather %}
-    device const {{ vector }}* source = (device const {{ vector }}*)(x + wanted[row] * {{ width }}u);
 {% else %}
-    device const {{ vector }}* source = (device const {{ vector }}*)(x + row * {{ width }}u);
+    uint thread_id [[thread_index_in_threadgroup]]) {
 {% endif %}
+{% if parts > 1 %}
+    const uint part = group.x * {{ width }}u;
+{% endif %}
+{% if gather %}
+    device const {{ vector }}* source = (device const {{ vector }}*)(x + wanted[group.y] * {{ row_width }}u{{ part }});
+{% else %}
+    device const {{ vector }}* source = (device const {{ vector }}*)(x + group.y * {{ row_width }}u{{ part }});
+{% endif %}
+{% if gain %}
     device const {{ vector }}* gains = (device const {{ vector }}*)gain;
-    device {{ vector }}* target = (device {{ vector }}*)(y + row * {{ width }}u);
+{% endif %}
+    device {{ vector }}* target = (device {{ vector }}*)(y + group.y * {{ row_width }}u{{ part }});
 
+{% if simdgroups > 1 %}
     // Squares: each thread its own, then over lanes, then over simdgroups.
+{% else %}
+    // Squares: each thread its own, then over lanes.
+{% endif %}
     float squares = 0.0f;
     for (uint i = thread_id; i < {{ count }}u; i += {{ threads }}u) {
         squares += {{ "dot(source[i], source[i])" if vector == "float4" else "source[i] * source[i]" }};
     }
+{% if simdgroups > 1 %}
     squares = simd_sum(squares);
     if (lane == 0u) {
         partials[simdgroup_id] = squares;
@@ -41,10 +63,13 @@ kernel void {{ name }}(
     for (uint i = 0u; i < {{ simdgroups }}u; i++) {
         total += partials[i];
     }
+{% else %}
+    const float total = simd_sum(squares);
+{% endif %}
 
     // Scale.
     const float scale = rsqrt(total / {{ width_float }} + {{ epsilon }});
     for (uint i = thread_id; i < {{ count }}u; i += {{ threads }}u) {
-        target[i] = source[i] * scale * gains[i];
+        target[i] = source[i] * scale{{ product }};
     }
 }

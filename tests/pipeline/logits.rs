@@ -48,7 +48,7 @@ fn every_crate(check: impl Fn(&Built) -> Vec<String>) {
         .flat_map(|built| {
             check(built)
                 .into_iter()
-                .map(|complaint| format!("{} in {}: {complaint}", built.model, built.format))
+                .map(|complaint| format!("{}: {complaint}", built.name()))
                 .collect::<Vec<_>>()
         })
         .collect();
@@ -62,7 +62,7 @@ fn logits_equal_those_of_transformers() {
         for (prompt, _, expected) in golden(&built.model) {
             let found = built.json(&["logits", "--ids", &id_list(&prompt), "--json"]);
             let distance = distance(&numbers(&found["logits"]), &expected);
-            println!("{} {} {} ids: {distance:.1e}", built.model, built.format, prompt.len());
+            println!("{} {} ids: {distance:.1e}", built.name(), prompt.len());
             if exact(&built.format) && distance > bound(&built.format) {
                 complaints
                     .push(format!("logits after {} ids are {distance:.1e} deviations off", prompt.len()));
@@ -95,7 +95,7 @@ fn every_position_equals_the_last_of_its_prefix() {
 fn programs_agree_with_the_reference() {
     every_crate(|built| {
         let report = built.json(&["verify", "--json"]);
-        println!("{} {}: worst {}", built.model, built.format, report["worst"]);
+        println!("{}: worst {}", built.name(), report["worst"]);
         if report["ok"] == Value::Bool(true) { vec![] } else { vec![format!("verify says {report}")] }
     });
 }
@@ -154,7 +154,8 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
     let opened =
         forge_frontend::read_model(&checkpoint, &forge_frontend::Options::default()).expect("it compiles");
     let quant = forge_planner::Quant::from_name(&built.format).expect("it is a format");
-    let options = forge_planner::Options { quant, ..Default::default() };
+    let disabled = built.disabled.clone();
+    let options = forge_planner::Options { quant, disabled, ..Default::default() };
     let plan = forge_planner::plan(&opened.graph, &options).expect("it compiles");
     let bytes = std::fs::read(built.directory.join("weights.safetensors")).expect("a crate has weights");
     let read = |offset: u64, out: &mut [u8]| {
@@ -179,7 +180,7 @@ fn the_referee_finds_nothing_and_the_same_logits() {
             .output()
             .expect("forge runs");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        println!("{} {}: {} steps, worst {}", built.model, built.format, report["steps"], report["worst"]);
+        println!("{}: {} steps, worst {}", built.name(), report["steps"], report["worst"]);
         match report["ok"] == Value::Bool(true) && output.status.success() {
             true => vec![],
             false => vec![format!("{report:#}\n{}", String::from_utf8_lossy(&output.stderr))],

@@ -45,7 +45,8 @@ pub(crate) enum Command {
     Inspect {
         #[command(flatten)]
         compile: CompileArguments,
-        /// Which stage.
+        /// Which stage. The plan with --chip: what each of its steps takes on that chip, predicted; --chip all: on every
+        /// chip, side by side.
         #[arg(long, value_enum, default_value_t = Stage::Graph)]
         stage: Stage,
         /// Print it as JSON.
@@ -72,7 +73,8 @@ pub(crate) enum Command {
 pub(crate) struct CompileArguments {
     /// A checkpoint's directory, or the name of a hub repository that is in the local hub cache.
     pub(crate) model: String,
-    /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0.
+    /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0, affine8 or affine4 (groups of 64; affine8_32,
+    /// affine8_128, affine4_32 and affine4_128 for others).
     #[arg(long, default_value = "keep", value_name = "FORMAT")]
     pub(crate) quant: String,
     /// Number format of cached keys and values: f32, f16 [default: f32 if every matrix is f32, else f16].
@@ -84,6 +86,14 @@ pub(crate) struct CompileArguments {
     /// Conversations held at once unless the program is told otherwise.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) slots: u16,
+    /// Apple's chip that kernels are laid out for and predictions are made for, m1 to m5-max [default: m4-max].
+    #[arg(long, value_name = "CHIP")]
+    pub(crate) chip: Option<String>,
+    /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,
+    /// merge_projections, rotate_append, residual, softcap, fold_gain, attention_prologue, deferred_norm, head_argmax,
+    /// or all.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) disable_fusion: Vec<String>,
     /// What the program is called [default: the checkpoint's directory].
     #[arg(long)]
     pub(crate) name: Option<String>,

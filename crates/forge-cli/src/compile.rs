@@ -11,7 +11,7 @@ use crate::terminal::{self, count, grouped, size};
 use forge_frontend::{Checkpoint, Opened};
 use forge_ir::{Format, Graph};
 use forge_metal::CrateOptions;
-use forge_planner::{Options, Plan, Quant, Regime};
+use forge_planner::{Chip, Fusion, Load, Options, Plan, Quant, predict};
 use forge_weights::{PackedFile, Stored};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -29,6 +29,13 @@ pub(crate) struct Planned {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) name: String,
+}
+
+impl Planned {
+    /// The chip that predictions are for: the one that was asked for, or a common one.
+    pub(crate) fn chip(&self) -> &'static Chip {
+        self.options.chip.unwrap_or_else(Chip::common)
+    }
 }
 
 /// `forge compile`.
@@ -100,7 +107,7 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
     let marker = json!({"forge": env!("CARGO_PKG_VERSION"), "command": crate_options.command, "model": plan.model.name});
     staging.write(MARKER, format!("{marker:#}\n").as_bytes())?;
     staging.finish()?;
-    say_ready(plan, out, started);
+    say_ready(&planned, out, started);
     Ok(planned)
 }
 
@@ -134,7 +141,38 @@ fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
         ),
     };
     let slots = usize::from(arguments.slots);
-    Ok(Options { quant, cache, max_context: arguments.max_context, slots, ..Options::default() })
+    let disabled = disabled_fusions(&arguments.disable_fusion)?;
+    let chip = arguments.chip.as_deref().map(chip).transpose()?;
+    let max_context = arguments.max_context;
+    Ok(Options { quant, cache, max_context, slots, disabled, chip, ..Options::default() })
+}
+
+/// The chip of that name.
+fn chip(name: &str) -> Result<&'static Chip, Failure> {
+    Chip::from_name(name).ok_or_else(|| {
+        let known = Chip::ALL.map(|chip| chip.name).join(", ");
+        let meant = match &Chip::like(name)[..] {
+            [] => String::new(),
+            like => format!(" (did you mean {}?)", like.join(" or ")),
+        };
+        Failure::misuse(format!("--chip {name}: no such chip{meant}; there are {known}"))
+    })
+}
+
+fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
+    let mut disabled = BTreeSet::new();
+    for name in names {
+        match Fusion::from_name(name) {
+            Some(fusion) => disabled.extend([fusion]),
+            None if name == "all" => disabled.extend(Fusion::ALL),
+            None => {
+                let known = Fusion::ALL.map(Fusion::name).join(", ");
+                let message = format!("--disable-fusion {name}: no such fusion; there are {known}, and all");
+                return Err(Failure::misuse(message));
+            }
+        }
+    }
+    Ok(disabled)
 }
 
 /// Writes weights.safetensors into the staging directory.
@@ -229,7 +267,10 @@ fn command_line(arguments: &CompileArguments) -> String {
     let options = [
         arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),
+        arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
         (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
+        (!arguments.disable_fusion.is_empty())
+            .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),
     ];
     for option in options.into_iter().flatten() {
         text.push(' ');
@@ -257,7 +298,7 @@ fn say_model(opened: &Opened) {
 }
 
 fn say_plan(plan: &Plan) {
-    let counts = plan.counts(Regime::One, false);
+    let counts = plan.counts(Load::decode(1));
     let layers: usize = counts.dispatches_per_layer.iter().sum();
     let per_layer = counts.dispatches_per_layer.first().copied().unwrap_or(0);
     terminal::stage(
@@ -273,7 +314,8 @@ fn say_plan(plan: &Plan) {
     );
 }
 
-fn say_ready(plan: &Plan, out: &Path, started: Instant) {
+fn say_ready(planned: &Planned, out: &Path, started: Instant) {
+    let plan = &planned.plan;
     let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
     let cache = plan.cache_bytes_per_position() as u64 * plan.context as u64 * plan.slots as u64;
     terminal::stage(
@@ -288,13 +330,21 @@ fn say_ready(plan: &Plan, out: &Path, started: Instant) {
             size(weights + cache + scratch),
         ),
     );
+    let chip = planned.chip();
+    let time = predict(plan, chip, Load::decode(plan.context.min(1024) as u64)).time;
+    terminal::more(&format!(
+        "{}: about {} tokens/s predicted (bound by {})",
+        chip.name,
+        grouped((1.0 / time.seconds()).round() as u64),
+        time.limit().name()
+    ));
     terminal::stage("Next", &format!("cd {} && cargo run --release -- generate -p \"Hello\"", out.display()));
 }
 
 /// What was made, for scripts.
 fn summary(planned: &Planned, out: &Path) -> serde_json::Value {
     let plan = &planned.plan;
-    let counts = plan.counts(Regime::One, false);
+    let counts = plan.counts(Load::decode(1));
     json!({
         "out": out.display().to_string(),
         "name": planned.name,

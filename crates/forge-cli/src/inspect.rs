@@ -6,8 +6,12 @@ use crate::compile;
 use crate::failure::Failure;
 use crate::terminal::{grouped, size};
 use forge_frontend::{Checkpoint, Tensors};
-use serde_json::json;
+use forge_planner::{Chip, Forecast, chip_table};
+use serde_json::{Value, json};
 use std::io::Write;
+
+/// What `--chip` is where all of them are asked for.
+const EVERY_CHIP: &str = "all";
 
 /// `forge inspect`.
 pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool) -> Result<(), Failure> {
@@ -17,6 +21,16 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
             let planned = compile::plan(arguments)?;
             let graph = &planned.opened.graph;
             if as_json { format!("{:#}\n", json!(**graph)) } else { graph.to_string() }
+        }
+        Stage::Plan if arguments.chip.as_deref() == Some(EVERY_CHIP) => {
+            let plan = compile::plan(&CompileArguments { chip: None, ..arguments.clone() })?.plan;
+            let forecasts = || Chip::ALL.iter().map(|chip| Forecast::of(&plan, chip).to_json());
+            if as_json { format!("{:#}\n", forecasts().collect::<Value>()) } else { chip_table(&plan) }
+        }
+        Stage::Plan if arguments.chip.is_some() => {
+            let planned = compile::plan(arguments)?;
+            let forecast = Forecast::of(&planned.plan, planned.chip());
+            if as_json { format!("{:#}\n", forecast.to_json()) } else { forecast.to_string() }
         }
         Stage::Plan => {
             let plan = compile::plan(arguments)?.plan;

@@ -2,15 +2,24 @@
 //!
 //! An [`Architecture`] reads a configuration into a [`Blueprint`]; the blueprint builds the graph over the tensors.
 
+mod gemma2;
 mod llama;
+mod mistral;
 mod qwen2;
+mod qwen3;
 
 use crate::builder::Builder;
 use crate::config::Section;
 use forge_ir::Apply;
 
 /// Every architecture; the order is that of messages.
-pub(crate) const ALL: &[Architecture] = &[llama::ARCHITECTURE, qwen2::ARCHITECTURE];
+pub(crate) const ALL: &[Architecture] = &[
+    gemma2::ARCHITECTURE,
+    llama::ARCHITECTURE,
+    mistral::ARCHITECTURE,
+    qwen2::ARCHITECTURE,
+    qwen3::ARCHITECTURE,
+];
 
 /// How one family of checkpoints is understood.
 pub(crate) struct Architecture {

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A graph in the making.
 pub(crate) struct Builder<'a> {
-    tensors: &'a Tensors,
+    /// What the checkpoint has; none where whatever is asked for is there, in bf16.
+    tensors: Option<&'a Tensors>,
     /// Every tensor bound so far.
     pub(crate) weights: Vec<Weight>,
     /// Every state declared so far.
@@ -35,15 +36,27 @@ pub(crate) struct Layer<'b, 'a> {
     states: Vec<StateId>,
 }
 
+/// What all norms of a model have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Norm {
+    /// Added to the mean of squares.
+    pub(crate) epsilon: f32,
+    /// Whether gains are kept less 1.
+    pub(crate) plus_one: bool,
+}
+
 /// So many faults of one kind are told; the rest is counted.
 const TOLD: usize = 16;
 
 /// After so many missing tensors there is no point in looking for more.
 const HOPELESS: usize = 1000;
 
+/// No model has more tensors: a header could not tell of them.
+const MOST: usize = 1 << 18;
+
 impl<'a> Builder<'a> {
     /// Nothing yet.
-    pub(crate) fn new(tensors: &'a Tensors) -> Builder<'a> {
+    pub(crate) fn new(tensors: Option<&'a Tensors>) -> Builder<'a> {
         Builder {
             tensors,
             weights: Vec::new(),
@@ -64,13 +77,17 @@ impl<'a> Builder<'a> {
 
     /// Marks the tensors that nothing needs to use.
     pub(crate) fn ignore(&mut self, which: impl Fn(&str) -> bool) {
-        let names = self.tensors.iter().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
+        let names = self.tensors().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
         self.ignored.extend(names);
     }
 
-    /// Whether so much is missing that building on is useless.
+    /// Whether so much is missing, or so much was asked for, that building on is useless.
     pub(crate) fn is_hopeless(&self) -> bool {
-        self.missing.len() > HOPELESS
+        self.missing.len() > HOPELESS || self.weights.len() > MOST
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &'a Tensor> + use<'a> {
+        self.tensors.into_iter().flat_map(Tensors::iter)
     }
 
     /// Notes a fault.
@@ -78,18 +95,19 @@ impl<'a> Builder<'a> {
         self.faults.push(fault);
     }
 
-    fn bind(&mut self, name: &str, shape: &[usize]) -> WeightId {
+    fn bind(&mut self, name: &str, shape: &[usize], plus_one: bool) -> WeightId {
         if let Some(id) = self.bound.get(name) {
             return *id;
         }
         let id = WeightId(self.weights.len());
         self.bound.insert(name.to_owned(), id);
-        let format = match self.tensors.get(name) {
-            None => {
+        let format = match self.tensors.map(|tensors| tensors.get(name)) {
+            None => Some(Format::Bf16),
+            Some(None) => {
                 self.missing.push(id);
                 None
             }
-            Some(tensor) => {
+            Some(Some(tensor)) => {
                 if tensor.shape != shape {
                     let message =
                         format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
@@ -110,22 +128,22 @@ impl<'a> Builder<'a> {
             }
         };
         let format = format.unwrap_or(Format::F32);
-        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format });
+        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format, plus_one });
         id
     }
 
     /// The names of tensors that were left out on purpose; or every fault found.
     pub(crate) fn finish(&mut self) -> Result<Vec<String>, Vec<Diagnostic>> {
+        let mut faults = told(std::mem::take(&mut self.faults).into_iter(), "faults of tensors");
         let unused: Vec<&Tensor> = self
-            .tensors
-            .iter()
+            .tensors()
             .filter(|tensor| !self.bound.contains_key(&tensor.name) && !self.ignored.contains(&tensor.name))
             .collect();
         let missing = || self.missing.iter().map(|id| &self.weights[id.0]);
         let lacking = missing().map(|weight| {
             let message = format!("the checkpoint lacks the tensor {} {:?}", weight.tensor, weight.shape);
             let fault = Diagnostic::new("F0301", message);
-            let mut others = self.tensors.iter().map(|tensor| tensor.name.as_str());
+            let mut others = self.tensors().map(|tensor| tensor.name.as_str());
             match nearest(&weight.tensor, unused.iter().map(|tensor| tensor.name.as_str())) {
                 Some(near) => fault.note(format!("it has {near}, which nothing uses")),
                 None => match nearest(&weight.tensor, &mut others) {
@@ -146,7 +164,6 @@ impl<'a> Builder<'a> {
             };
             fault.note("a model compiled without it could give wrong text")
         });
-        let mut faults = told(std::mem::take(&mut self.faults).into_iter(), "faults of tensors");
         faults.extend(told(lacking, "missing tensors"));
         faults.extend(told(left, "unused tensors"));
         if faults.is_empty() { Ok(self.ignored.iter().cloned().collect()) } else { Err(faults) }
@@ -174,7 +191,11 @@ impl Layer<'_, '_> {
 
     /// Declares a weight and binds a tensor to it.
     pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
-        let id = self.builder.bind(tensor, shape);
+        self.bound(role, tensor, shape, false)
+    }
+
+    fn bound(&mut self, role: &str, tensor: &str, shape: &[usize], plus_one: bool) -> ParamId {
+        let id = self.builder.bind(tensor, shape, plus_one);
         self.weights.push(id);
         self.param(role, ParamKind::Weight(shape.to_vec()))
     }
@@ -192,22 +213,22 @@ impl Layer<'_, '_> {
         ValueId(self.body.nodes.len())
     }
 
-    /// Rows of a table.
-    pub(crate) fn embed(&mut self, name: &str, table: ParamId) -> ValueId {
-        self.node(name, Op::Embed { table }, &[Self::INPUT])
+    /// Rows of a table times a number.
+    pub(crate) fn embed(&mut self, name: &str, table: ParamId, scale: f32) -> ValueId {
+        self.node(name, Op::Embed { table, scale }, &[Self::INPUT])
     }
 
-    /// A root-mean-square norm; its gain is the tensor `<module>.weight`.
+    /// A root-mean-square norm of every part of x; its gain is the tensor `<module>.weight`.
     pub(crate) fn rms_norm(
         &mut self,
         name: &str,
         x: ValueId,
         (role, module): (&str, &str),
-        width: usize,
-        epsilon: f32,
+        [parts, width]: [usize; 2],
+        norm: Norm,
     ) -> ValueId {
-        let gain = self.weight(role, &format!("{module}.weight"), &[width]);
-        self.node(name, Op::RmsNorm { gain, parts: 1, epsilon }, &[x])
+        let gain = self.bound(role, &format!("{module}.weight"), &[width], norm.plus_one);
+        self.node(name, Op::RmsNorm { gain, parts, epsilon: norm.epsilon }, &[x])
     }
 
     /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The
@@ -250,8 +271,16 @@ impl Layer<'_, '_> {
         query_heads: usize,
         scale: f32,
         cache: ParamId,
+        window: Option<usize>,
+        softcap: Option<f32>,
     ) -> ValueId {
-        self.node(name, Op::Attention { query_heads, scale, cache, window: None, softcap: None }, &[query, key, value])
+        let op = Op::Attention { query_heads, scale, cache, window, softcap };
+        self.node(name, op, &[query, key, value])
+    }
+
+    /// Numbers bent to stay below a cap.
+    pub(crate) fn softcap(&mut self, name: &str, x: ValueId, cap: f32) -> ValueId {
+        self.node(name, Op::Softcap(cap), &[x])
     }
 
     /// A function of every number.

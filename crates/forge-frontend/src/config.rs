@@ -118,6 +118,12 @@ impl<'a> Section<'a> {
         self.map?.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether a key is there and null, for the few that mean something else by that than by being absent.
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.get(key);
+        self.map.is_some_and(|map| map.get(key) == Some(&Value::Null))
+    }
+
     /// Whether a fault was found that leaves the model's description incomplete.
     pub(crate) fn is_broken(&self) -> bool {
         self.config.is_broken()
@@ -177,6 +183,16 @@ impl<'a> Section<'a> {
         self.get(key).map_or(default, |value| self.as_number(key, value))
     }
 
+    /// A number above 0 with a default.
+    pub(crate) fn positive_or(&self, key: &str, default: f64) -> f64 {
+        let number = self.number_or(key, default);
+        if number as f32 > 0.0 {
+            return number;
+        }
+        self.contradiction(key, format!("{key} is {number}, and has to be positive"));
+        default
+    }
+
     fn as_number(&self, key: &str, value: &Value) -> f64 {
         match value.as_f64().filter(|number| (*number as f32).is_finite()) {
             Some(number) => number,
@@ -198,6 +214,15 @@ impl<'a> Section<'a> {
         match self.get(key)? {
             Value::String(word) => Some(word),
             _ => self.wrong(key, "a text"),
+        }
+    }
+
+    /// A list of texts, if it is there.
+    pub(crate) fn words(&self, key: &str) -> Option<Vec<&'a str>> {
+        let words = self.get(key)?.as_array().and_then(|values| values.iter().map(Value::as_str).collect());
+        match words {
+            Some(words) => Some(words),
+            None => self.wrong(key, "a list of texts"),
         }
     }
 

@@ -5,10 +5,11 @@
 
 use crate::architectures::{Blueprint, Parts};
 use crate::attention::Attention;
-use crate::builder::{Builder, Layer};
+use crate::builder::{Builder, Layer, Norm};
 use crate::config::Section;
 use crate::mlp::Mlp;
-use forge_ir::{Apply, Pairing};
+use crate::windows::Windows;
+use forge_ir::{Activation, Apply, Pairing, ValueId};
 
 /// A standard decoder's description.
 pub(crate) struct Decoder {
@@ -20,14 +21,34 @@ pub(crate) struct Decoder {
     pub(crate) context: usize,
     /// Layers.
     pub(crate) layers: usize,
-    /// Of every norm.
-    pub(crate) epsilon: f32,
+    /// What embeddings are multiplied by.
+    pub(crate) embedding_scale: f32,
+    /// Of the stream and of branches.
+    pub(crate) norm: Norm,
+    /// Which norms a layer has.
+    pub(crate) norms: Norms,
+    /// What logits are capped to.
+    pub(crate) softcap: Option<f32>,
     /// Whether the head is the embedding's table.
     pub(crate) tied: bool,
     /// The first half of a layer.
     pub(crate) attention: Attention,
+    /// What its layers see.
+    pub(crate) windows: Windows,
     /// The second half of a layer.
     pub(crate) mlp: Mlp,
+}
+
+/// The modules of a layer's norms.
+pub(crate) struct Norms {
+    /// Before attention.
+    pub(crate) attention: &'static str,
+    /// Of what attention adds to the stream.
+    pub(crate) output: Option<&'static str>,
+    /// Before the feed-forward network.
+    pub(crate) mlp: &'static str,
+    /// Of what the feed-forward network adds to the stream.
+    pub(crate) down: Option<&'static str>,
 }
 
 /// What an architecture takes a key to be that the configuration leaves out.
@@ -40,10 +61,22 @@ pub(crate) struct Defaults {
     pub(crate) theta: f64,
     /// `tie_word_embeddings`
     pub(crate) tied: bool,
+    /// `num_key_value_heads`; none: as many as query heads.
+    pub(crate) key_heads: Option<usize>,
+    /// `head_dim`; none: a head's share of the hidden width.
+    pub(crate) width: Option<usize>,
+    /// The key of the activation, and what it is without.
+    pub(crate) activation: (&'static str, Activation),
+}
+
+impl Defaults {
+    /// The activation of most architectures.
+    pub(crate) const SILU: (&'static str, Activation) = ("hidden_act", Activation::Silu);
 }
 
 impl Decoder {
-    /// Reads the keys that all such architectures spell alike. Biases are off; the architecture switches them on.
+    /// Reads the keys that all such architectures spell alike. Biases, norms of heads and of branches, windows,
+    /// scales and caps are off; the architecture switches them on.
     pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let hidden = config.count("hidden_size");
         let context = config.count_or("max_position_embeddings", defaults.context);
@@ -52,33 +85,52 @@ impl Decoder {
             hidden,
             context,
             layers: config.count("num_hidden_layers"),
-            epsilon: config.number_or("rms_norm_eps", defaults.epsilon) as f32,
+            embedding_scale: 1.0,
+            norm: Norm {
+                epsilon: config.number_or("rms_norm_eps", defaults.epsilon) as f32,
+                plus_one: false,
+            },
+            norms: Norms {
+                attention: "input_layernorm",
+                output: None,
+                mlp: "post_attention_layernorm",
+                down: None,
+            },
+            softcap: None,
             tied: config.flag_or("tie_word_embeddings", defaults.tied),
-            attention: Attention::read(config, hidden, context, defaults.theta, Pairing::Half),
-            mlp: Mlp::read(config, hidden),
+            attention: Attention::read(config, hidden, context, defaults, Pairing::Half),
+            windows: Windows::none(),
+            mlp: Mlp::read(config, hidden, defaults.activation),
         }
     }
 
     fn prologue(&self, builder: &mut Builder<'_>) -> Apply {
         let mut embed = builder.layer("embed", 0);
         let table = embed.weight("table", TABLE, &[self.vocabulary, self.hidden]);
-        embed.embed("stream", table);
+        embed.embed("stream", table, self.embedding_scale);
         embed.finish()
     }
 
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
         let at = format!("model.layers.{index}");
-        let mut layer = builder.layer("layer", self.hidden);
+        let window = self.windows.of(index);
+        let name = if window.is_some() { "window_layer" } else { "layer" };
+        let mut layer = builder.layer(name, self.hidden);
         let stream = Layer::INPUT;
 
-        let gain = ("attention_gain", &*format!("{at}.input_layernorm"));
-        let x = layer.rms_norm("attention_norm", stream, gain, self.hidden, self.epsilon);
-        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"));
+        let norm = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: &str| {
+            let gain = (&*format!("{what}_gain"), &*format!("{at}.{module}"));
+            layer.rms_norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
+        };
+
+        let x = norm(&mut layer, "attention", stream, self.norms.attention);
+        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window);
+        let branch = self.norms.output.map_or(branch, |module| norm(&mut layer, "output", branch, module));
         let stream = layer.add("stream", stream, branch);
 
-        let gain = ("mlp_gain", &*format!("{at}.post_attention_layernorm"));
-        let x = layer.rms_norm("mlp_norm", stream, gain, self.hidden, self.epsilon);
+        let x = norm(&mut layer, "mlp", stream, self.norms.mlp);
         let branch = self.mlp.build(&mut layer, x, &format!("{at}.mlp"));
+        let branch = self.norms.down.map_or(branch, |module| norm(&mut layer, "down", branch, module));
         layer.add("stream", stream, branch);
         layer.finish()
     }
@@ -90,10 +142,16 @@ impl Decoder {
         }
         let mut head = builder.layer("head", self.hidden);
         let gain = ("gain", "model.norm");
-        let x = head.rms_norm("norm", Layer::INPUT, gain, self.hidden, self.epsilon);
+        let x = head.rms_norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
         let tensor = if self.tied { TABLE } else { HEAD };
         let weight = head.weight("head", tensor, &[self.vocabulary, self.hidden]);
-        head.product("logits", x, weight);
+        match self.softcap {
+            None => head.product("logits", x, weight),
+            Some(cap) => {
+                let logits = head.product("uncapped", x, weight);
+                head.softcap("logits", logits, cap)
+            }
+        };
         head.finish()
     }
 }

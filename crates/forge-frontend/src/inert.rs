@@ -14,6 +14,7 @@ const ANY: &[&str] = &[
     "attn_implementation",
     "bad_words_ids",
     "begin_suppress_tokens",
+    "cache_implementation",
     "decoder_start_token_id",
     "diversity_penalty",
     "do_sample",

@@ -7,10 +7,11 @@
 //!
 //! # How it is laid out
 //!
-//! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files.
+//! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
+//!   a checkpoint made of a configuration alone.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `mlp` and `rope`; the description builds the graph with `builder`.
+//!   `attention`, `windows`, `mlp` and `rope`; the description builds the graph with `builder`.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
@@ -27,11 +28,14 @@ mod json;
 mod mlp;
 mod nearest;
 mod rope;
+mod shapes;
 mod specials;
 mod tensors;
+mod windows;
 
 pub use checkpoint::{Checkpoint, Memory};
 pub use header::Tensor;
+pub use shapes::Shapes;
 pub use tensors::Tensors;
 
 use builder::Builder;
@@ -74,7 +78,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     };
     let Described { mut model, blueprint, mut faults } = described;
 
-    let mut builder = Builder::new(&tensors);
+    let mut builder = Builder::new(Some(&tensors));
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
         if let Some(fault) = copies::check(checkpoint, &tensors, *copy) {

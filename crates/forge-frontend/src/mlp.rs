@@ -17,13 +17,16 @@ pub(crate) struct Mlp {
 }
 
 impl Mlp {
-    /// Reads the keys that most architectures spell alike; without biases.
-    pub(crate) fn read(config: &Section<'_>, hidden: usize) -> Mlp {
-        let activation = match config.word("hidden_act") {
-            None | Some("silu" | "swish") => Activation::Silu,
+    /// Reads the keys that most architectures spell alike; without biases. The activation has a key and a default of the
+    /// architecture's.
+    pub(crate) fn read(config: &Section<'_>, hidden: usize, (key, default): (&str, Activation)) -> Mlp {
+        let activation = match config.word(key) {
+            None => default,
+            Some("silu" | "swish") => Activation::Silu,
+            Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
             Some(_) => {
-                config.refuse("hidden_act", "forge knows silu only", &[]);
-                Activation::Silu
+                config.refuse(key, "forge knows silu and gelu_pytorch_tanh", &[]);
+                default
             }
         };
         Mlp { hidden, inner: config.count("intermediate_size"), activation, bias: false }

@@ -1,8 +1,9 @@
 //! Number formats: what a weight's bytes mean, as planes that kernels can load without looking at neighbours.
 //!
-//! A matrix is stored row by row. Rows are padded with zeros to a multiple of the format's group of columns, so a kernel
-//! may always load whole groups of weights. A format has one plane (plain numbers) or two (codes and their scales);
-//! each plane is a tensor of its own in the weight file, 64-byte aligned.
+//! A matrix is stored row by row. Rows are padded to a multiple of the format's group of columns, so a kernel may always
+//! load whole groups of weights. Padding is zeros, in an affine format any numbers: whoever reads it multiplies it by
+//! zeros. A format has one plane (plain numbers) or two (codes and their scales); each plane is a tensor of its own in
+//! the weight file, 64-byte aligned.
 
 use serde::{Deserialize, Serialize};
 
@@ -170,12 +171,8 @@ impl Format {
             Format::F32 => const { &[values(PlaneElement::F32)] },
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
-            Format::Q8_0 => {
-                const { &[codes(PlaneElement::I8, 32), SCALES] }
-            }
-            Format::Q4_0 => {
-                const { &[codes(PlaneElement::U8, 16), SCALES] }
-            }
+            Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
+            Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
             Format::Affine(Affine { bits: Bits::Eight, group }) => match group {
                 Group::Of32 => const { &[codes(PlaneElement::U8, 32), SCALES_AND_OFFSETS] },
                 Group::Of64 => const { &[codes(PlaneElement::U8, 64), SCALES_AND_OFFSETS] },

@@ -52,6 +52,9 @@ pub struct Weight {
     pub shape: Vec<usize>,
     /// The number format it has there.
     pub format: Format,
+    /// Whether what it means is the tensor's numbers and 1: so some models keep the gains of norms. Numbers that
+    /// [`crate::Numbers`] gives have the 1 in them.
+    pub plus_one: bool,
 }
 
 impl Weight {
@@ -122,10 +125,12 @@ pub struct Node {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// ids -> the table's row.
+    /// ids -> scale * the table's row
     Embed {
         /// `[vocabulary, width]`
         table: ParamId,
+        /// 1 for most.
+        scale: f32,
     },
     /// x -> gain * p / sqrt(mean(p²) + epsilon), for each of the equal parts p of x
     RmsNorm {
@@ -183,6 +188,8 @@ pub enum Op {
 pub enum Activation {
     /// x / (1 + exp(-x))
     Silu,
+    /// x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))
+    GeluTanh,
 }
 
 /// A body with its parameters bound.

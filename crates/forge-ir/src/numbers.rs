@@ -7,7 +7,8 @@ use std::ops::Range;
 
 /// The numbers of a graph's weights, decoded. Asked from many threads, for a few rows at a time.
 pub trait Numbers: Sync {
-    /// Fills `out` with these rows of a weight, row by row without padding. A vector is one row.
+    /// Fills `out` with these rows of a weight, row by row without padding. A vector is one row. What the weight adds to
+    /// its tensor's numbers is in them.
     ///
     /// # Errors
     /// When the bytes cannot be read, or `rows` and `out` do not fit the weight.

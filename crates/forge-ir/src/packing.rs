@@ -11,13 +11,14 @@ pub struct Packed {
     pub name: String,
     /// Its number format; vectors are f32.
     pub format: Format,
-    /// `[width]` or `[rows, columns]`, before rows are padded to whole blocks.
+    /// `[width]` or `[rows, columns]`, before rows are padded to whole groups.
     pub shape: Vec<usize>,
     /// How the parts lie in it.
     pub layout: Layout,
     /// The weights of the graph that it is made of, all of the same width.
     pub parts: Vec<WeightId>,
-    /// A vector folded into it: what is stored is `W · diag(gain)`, column c of every part times element c.
+    /// A vector folded into it: what is stored is `W · diag(gain)`, column c of every part times element c. The vector is
+    /// not stored by itself; whatever reads it besides must be content with ones.
     pub gain: Option<WeightId>,
 }
 

@@ -41,7 +41,10 @@ impl Graph {
                     let weight =
                         example.and_then(|apply| apply.weight(body, id)).map(|id| &self.weights[id.0]);
                     let bound = weight
-                        .map(|weight| format!("{} {}", weight.format, weight.tensor))
+                        .map(|weight| {
+                            let plus = if weight.plus_one { "1 + " } else { "" };
+                            format!("{} {plus}{}", weight.format, weight.tensor)
+                        })
                         .unwrap_or_default();
                     writeln!(f, "  weight {:<16} {:<14} {bound}", param.name, format!("{shape:?}"))?;
                 }
@@ -67,7 +70,8 @@ fn expression(body: &Body, node: &Node) -> String {
     let values: Vec<String> = node.inputs.iter().map(|value| format!("%{}", value.0)).collect();
     let x = values.join(", ");
     match &node.op {
-        Op::Embed { table } => format!("embed({x}, {})", name(*table)),
+        Op::Embed { table, scale: 1.0 } => format!("embed({x}, {})", name(*table)),
+        Op::Embed { table, scale } => format!("embed({x}, {}) * {scale}", name(*table)),
         Op::RmsNorm { gain, parts: 1, epsilon } => {
             format!("rms_norm({x}, {}, epsilon {epsilon:e})", name(*gain))
         }
@@ -98,6 +102,7 @@ fn expression(body: &Body, node: &Node) -> String {
             format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}, {})", name(*cache))
         }
         Op::Activate(crate::Activation::Silu) => format!("silu({x})"),
+        Op::Activate(crate::Activation::GeluTanh) => format!("gelu_tanh({x})"),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),

@@ -1,8 +1,8 @@
 //! The proof that a draft is a graph. Every fault is found, not only the first.
 //!
 //! Checked: every index is in range; a body's parameters and an application's bindings agree in number and shape;
-//! every value's width is what its user expects; rotations fit their heads; heads divide; every weight and body is
-//! used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
+//! every value's width is what its user expects; rotations fit their heads; heads and parts divide; windows hold a
+//! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
 //! epilogue ends in one logit for each entry of the vocabulary.
 
 use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind};
@@ -207,13 +207,19 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     }
     let x = inputs[0];
     match op {
-        Op::Embed { table } => match shape(body, *table)? {
+        Op::Embed { scale, .. } if *scale == 0.0 || !scale.is_finite() => {
+            Err(format!("rows times {scale} say nothing"))
+        }
+        Op::Embed { table, .. } => match shape(body, *table)? {
             [_, width] => Ok(*width),
             other => Err(format!("the table is a matrix, not {other:?}")),
         },
+        Op::RmsNorm { parts, .. } if *parts == 0 || !x.is_multiple_of(*parts) => {
+            Err(format!("{x} does not divide into {parts} parts"))
+        }
         Op::RmsNorm { gain, parts, .. } => match shape(body, *gain)? {
             [width] if width * parts == x => Ok(x),
-            other => Err(format!("the gain is {other:?}, and what it scales is {parts} times {x} / {parts} wide")),
+            other => Err(format!("the gain is {other:?}, and what it scales {} wide", x / parts)),
         },
         Op::Linear { weight, bias } => {
             let out = match shape(body, *weight)? {
@@ -235,7 +241,10 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
-        Op::Attention { window: Some(0), .. } => Err("a window of no positions".to_owned()),
+        Op::Attention { window: Some(0), .. } => Err("its window holds no position".to_owned()),
+        Op::Attention { softcap: Some(cap), .. } | Op::Softcap(cap) if !(*cap > 0.0 && cap.is_finite()) => {
+            Err(format!("nothing is capped to {cap}"))
+        }
         Op::Attention { query_heads, cache, .. } => {
             let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
                 return Err("its cache is not a state".to_owned());
@@ -253,9 +262,7 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
-        Op::Activate(_) => Ok(x),
-        Op::Softcap(cap) if *cap > 0.0 && cap.is_finite() => Ok(x),
-        Op::Softcap(cap) => Err(format!("nothing is capped to {cap}")),
+        Op::Activate(_) | Op::Softcap(_) => Ok(x),
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
         Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
     }
@@ -271,7 +278,9 @@ fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BodyId, Format, Model, Node, Param, Specials, State, StateId, ValueId, Weight, WeightId};
+    use crate::{
+        Activation, BodyId, Format, Model, Node, Param, Specials, State, StateId, ValueId, Weight, WeightId,
+    };
 
     fn param(name: &str, kind: ParamKind) -> Param {
         Param { name: name.to_owned(), kind }
@@ -281,17 +290,22 @@ mod tests {
         Node { name: "node".to_owned(), op, inputs: inputs.iter().map(|value| ValueId(*value)).collect() }
     }
 
-    /// A table of 5 tokens, one layer of attention with 2 heads over 1 of 2 channels, and a head.
+    /// Attention of 2 heads over 1 of 2 channels, its cache being parameter 2 of the layer.
+    fn attention(window: Option<usize>, softcap: Option<f32>) -> Op {
+        Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window, softcap }
+    }
+
+    /// A table of 5 tokens, one layer of attention, and a head.
     fn draft() -> Draft {
         let weight = |tensor: &str, shape: &[usize]| Weight {
             tensor: tensor.to_owned(),
             shape: shape.to_vec(),
             format: Format::F32,
+            plus_one: false,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };
         let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
-        let attention = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window: None, softcap: None };
         let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
         let apply = |body, weights: &[usize], states: &[usize]| Apply {
             body: BodyId(body),
@@ -319,7 +333,7 @@ mod tests {
                     "embed",
                     0,
                     vec![param("table", shape(&[5, 4]))],
-                    vec![node(Op::Embed { table: ParamId(0) }, &[0])],
+                    vec![node(Op::Embed { table: ParamId(0), scale: 1.0 }, &[0])],
                 ),
                 body(
                     "layer",
@@ -332,7 +346,7 @@ mod tests {
                     vec![
                         node(Op::RmsNorm { gain: ParamId(0), parts: 1, epsilon: 1e-5 }, &[0]),
                         node(linear(1), &[1]),
-                        node(attention, &[1, 2, 2]),
+                        node(attention(None, None), &[1, 2, 2]),
                         node(Op::Add, &[0, 3]),
                     ],
                 ),
@@ -352,17 +366,64 @@ mod tests {
     }
 
     #[test]
+    fn what_few_models_have_is_sound_too() {
+        let mut draft = draft();
+        let layer = &mut draft.bodies[1];
+        layer.nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
+        layer.params[0].kind = ParamKind::Weight(vec![2]);
+        layer.nodes[2].op = attention(Some(1), Some(50.0));
+        layer.nodes.push(node(Op::Activate(Activation::GeluTanh), &[4]));
+        layer.nodes.push(node(Op::Softcap(30.0), &[5]));
+        draft.weights[1] = Weight { shape: vec![2], plus_one: true, ..draft.weights[1].clone() };
+        draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
+        let graph = draft.validate().expect("it is sound");
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4]);
+        let text = graph.to_string();
+        for line in [
+            "%1 node       = embed(%0, table) * 2.5 [4]",
+            "weight gain             [2]            f32 1 + gain",
+            "%1 node       = rms_norm(%0 in 2 parts, gain, epsilon 1e-5) [4]",
+            "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
+            "%5 node       = gelu_tanh(%4) [4]",
+            "%6 node       = softcap(%5, 30) [4]",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 12] = [
+        let cases: [(&str, Change); 21] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
-            ("is not a weight", |draft| draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9) }),
+            ("is not a weight", |draft| {
+                draft.bodies[2].nodes[0].op = Op::Embed { table: ParamId(9), scale: 1.0 }
+            }),
             ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
+            ("the gain is [4], and what it scales 2 wide", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
+            }),
+            ("4 does not divide into 3 parts", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 3, epsilon: 1e-5 };
+            }),
+            ("4 does not divide into 0 parts", |draft| {
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 0, epsilon: 1e-5 };
+            }),
+            ("window holds no position", |draft| draft.bodies[1].nodes[2].op = attention(Some(0), None)),
+            ("rows times 0 say nothing", |draft| {
+                draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 0.0 };
+            }),
+            ("rows times inf say nothing", |draft| {
+                draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: f32::INFINITY };
+            }),
+            ("capped to 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
+            ("capped to NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
+            ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("cache is not a state", |draft| {
-                draft.bodies[1].nodes[2].op = Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(0), window: None, softcap: None };
+                draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);
             }),
             ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
@@ -382,7 +443,7 @@ mod tests {
     #[test]
     fn a_weight_that_nothing_uses_is_a_fault() {
         let mut draft = draft();
-        draft.weights.push(Weight { tensor: "spare".to_owned(), shape: vec![1], format: Format::F32 });
+        draft.weights.push(Weight { tensor: "spare".to_owned(), ..draft.weights[1].clone() });
         let faults = draft.validate().expect_err("a weight is spare");
         assert!(faults.iter().any(|fault| fault.message.contains("spare")), "{faults:?}");
     }

@@ -18,22 +18,25 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 11] = [
+pub const TEMPLATES: [Source; 14] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("project/one"),
     source!("project/few"),
     source!("project/many"),
+    source!("attention/rotate"),
+    source!("attention/append"),
     source!("attention/rotate_append"),
     source!("attention/attend_split"),
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
+    source!("elementwise/elementwise"),
     source!("head/argmax"),
     source!("head/argmax_join"),
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 12] = [
+pub const SUPPORT: [Source; 20] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -44,7 +47,15 @@ pub const SUPPORT: [Source; 12] = [
     source!("support/load4_whole"),
     source!("support/load4_guarded"),
     source!("support/load4_single"),
+    source!("support/half8_whole"),
+    source!("support/half8_guarded"),
+    source!("support/half8_single"),
+    source!("support/float8_whole"),
+    source!("support/float8_guarded"),
+    source!("support/float8_single"),
     source!("support/silu"),
+    source!("support/softcap"),
+    source!("support/turn"),
     source!("support/ordered"),
 ];
 
@@ -58,11 +69,13 @@ pub fn template_path(spec: &Spec) -> &'static str {
             Rows::Few => "project/few",
             Rows::Many => "project/many",
         },
-        Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_) => unimplemented!(),
+        Spec::Rotate(_) => "attention/rotate",
+        Spec::Append(_) => "attention/append",
         Spec::RotateAppend(_) => "attention/rotate_append",
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
+        Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::Argmax(_) => "head/argmax",
         Spec::ArgmaxJoin(_) => "head/argmax_join",
     }

@@ -7,7 +7,7 @@ use crate::decl::DeclError;
 pub enum KernelError {
     /// The name cannot be a kernel's.
     #[error(
-        "`{name}` cannot be a kernel's name; give it letters, digits and underscores, and no keyword of C++"
+        "`{name}` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has"
     )]
     Name {
         /// As asked for.

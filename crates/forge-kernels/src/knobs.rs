@@ -5,12 +5,14 @@
 //! measurements, once there is one, takes this file's place.
 
 use forge_ir::Format;
+use serde::Serialize;
 
 use crate::context::packet_columns;
 use crate::spec::{Knobs, Rows};
 
 /// A family of Apple's GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Family {
     /// M1.
     Apple7,
@@ -20,6 +22,18 @@ pub enum Family {
     Apple9,
     /// M5.
     Apple10,
+}
+
+impl Family {
+    /// The name that Apple's tables use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Family::Apple7 => "Apple7",
+            Family::Apple8 => "Apple8",
+            Family::Apple9 => "Apple9",
+            Family::Apple10 => "Apple10",
+        }
+    }
 }
 
 /// Formats that are read alike.

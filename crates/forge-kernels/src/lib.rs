@@ -35,5 +35,6 @@ pub mod spec;
 pub use decl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};
 pub use error::KernelError;
 pub use knobs::Family;
+pub use limits::prologue_fits;
 pub use render::{Instance, assemble, render};
 pub use spec::Spec;

@@ -2,11 +2,12 @@
 
 mod project;
 
-use forge_ir::Format;
+use forge_ir::{Format, Rotation};
 
-use crate::context::packet_columns;
+use crate::catalogue::{SUPPORT, unit_name};
+use crate::context::{packet_columns, queries_fit};
 use crate::error::KernelError;
-use crate::spec::Spec;
+use crate::spec::{Function, HeadNorm, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -43,11 +44,18 @@ const KEYWORDS: [&str; 24] = [
     "void",
 ];
 
+/// Whether attention of one row can prepare its own queries and key; if not, rotate_append does.
+pub fn prologue_fits(query_heads: usize, key_heads: usize, width: usize) -> bool {
+    queries_fit(query_heads / key_heads, width)
+}
+
 /// Refuses what cannot be rendered.
 pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
     let mut characters = name.chars();
     let starts = characters.next().is_some_and(|first| first.is_ascii_alphabetic());
-    if !starts || !characters.all(|c| c.is_ascii_alphanumeric() || c == '_') || KEYWORDS.contains(&name) {
+    let plain = characters.all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let taken = KEYWORDS.contains(&name) || SUPPORT.iter().any(|unit| unit_name(unit) == name);
+    if !starts || !plain || taken {
         return Err(KernelError::Name { name: name.to_owned() });
     }
     let limits = Limits { kernel: name };
@@ -61,35 +69,51 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         }
         Spec::RmsNorm(norm) => {
             limits.positive("the width", norm.width)?;
+            limits.positive("the number of parts", norm.parts)?;
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::Project(project) => limits.project(project),
-        Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_) => unimplemented!(),
+        Spec::Rotate(rotate) => {
+            limits.heads(rotate.heads, rotate.heads, rotate.width)?;
+            limits.rotation(&rotate.rotation, rotate.width)
+        }
+        Spec::Append(append) => {
+            limits.heads(append.key_heads, append.key_heads, append.width)?;
+            limits.cache(append.cache)
+        }
         Spec::RotateAppend(rotate) => {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache)?;
-            let pairs = rotate.rotation.frequencies.len();
-            limits.positive("the number of rotated pairs", pairs)?;
-            limits.holds("the number of rotated pairs", pairs, pairs * 2 <= rotate.width, || {
-                format!("at most half the head's width, which is {}", rotate.width)
-            })?;
-            limits.finite("the magnitude of a rotation", rotate.rotation.magnitude)?;
-            rotate
-                .rotation
-                .frequencies
-                .iter()
-                .try_for_each(|&frequency| limits.finite("a frequency", frequency))
+            limits.head_norm(rotate.norm)?;
+            limits.rotation(&rotate.rotation, rotate.width)
         }
         Spec::AttendSplit(attend) => {
             limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
             limits.cache(attend.cache)?;
-            limits.finite("the scale", attend.scale)
+            limits.scores(attend.scale, attend.window, attend.softcap)?;
+            let Some(prologue) = &attend.prologue else { return Ok(()) };
+            limits.head_norm(prologue.norm)?;
+            limits.rotation(&prologue.rotation, attend.width)?;
+            let group = attend.query_heads / attend.key_heads;
+            limits.holds(
+                "the number of query heads that are prepared at once",
+                group,
+                queries_fit(group, attend.width),
+                || "such that they fill at most 8 KiB; leave the preparation to rotate_append".to_owned(),
+            )
         }
         Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
         Spec::AttendTiled(attend) => {
             limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
             limits.cache(attend.cache)?;
-            limits.finite("the scale", attend.scale)
+            limits.scores(attend.scale, attend.window, attend.softcap)
+        }
+        Spec::Elementwise(elementwise) => {
+            limits.positive("the width", elementwise.width)?;
+            match elementwise.function {
+                Function::Softcap(cap) => limits.cap(cap),
+                Function::Activate(_) | Function::Multiply | Function::Add => Ok(()),
+            }
         }
         Spec::Argmax(argmax) => {
             limits.positive("the vocabulary", argmax.vocabulary)?;
@@ -179,5 +203,36 @@ impl Limits<'_> {
         self.holds("the number of query heads that read one key head", group, group <= LARGEST_GROUP, || {
             format!("at most {LARGEST_GROUP}: repeat key heads until it is")
         })
+    }
+
+    fn rotation(&self, rotation: &Rotation, width: usize) -> Result<(), KernelError> {
+        let pairs = rotation.frequencies.len();
+        self.positive("the number of rotated pairs", pairs)?;
+        self.holds("the number of rotated pairs", pairs, pairs * 2 <= width, || {
+            format!("at most half the head's width, which is {width}")
+        })?;
+        self.finite("the magnitude of a rotation", rotation.magnitude)?;
+        rotation.frequencies.iter().try_for_each(|&frequency| self.finite("a frequency", frequency))
+    }
+
+    fn head_norm(&self, norm: Option<HeadNorm>) -> Result<(), KernelError> {
+        norm.map_or(Ok(()), |norm| self.finite("epsilon", norm.epsilon))
+    }
+
+    fn scores(&self, scale: f32, window: Option<usize>, softcap: Option<f32>) -> Result<(), KernelError> {
+        self.finite("the scale", scale)?;
+        if let Some(window) = window {
+            self.holds("the window", window, window > 0 && fits_word(window), || {
+                "at least 1 and below 2^32, as positions are; leave it out where a row sees all".to_owned()
+            })?;
+        }
+        softcap.map_or(Ok(()), |cap| self.cap(cap))
+    }
+
+    fn cap(&self, cap: f32) -> Result<(), KernelError> {
+        if cap == 0.0 {
+            return Err(KernelError::Zero { kernel: self.kernel.to_owned(), what: "the cap" });
+        }
+        self.finite("the cap", cap)
     }
 }

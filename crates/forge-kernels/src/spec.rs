@@ -176,6 +176,13 @@ pub struct Knobs {
     pub tile_outputs: usize,
 }
 
+impl Knobs {
+    /// Outputs of a threadgroup in a kernel for one row.
+    pub fn outputs_of_group(&self) -> usize {
+        self.rows_per_simdgroup * self.simdgroups / self.split
+    }
+}
+
 /// See [`Spec::Rotate`]. Scalars: rows. Buffers: x, positions, y. Grid: by 128 threads a row; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotate {

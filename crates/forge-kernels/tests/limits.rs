@@ -4,10 +4,10 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Argmax, AttendJoin, AttendSplit, DeferredNorm, Embed, Epilogue, Knobs, Operand, Project, RmsNorm, Rows,
-    Squares,
+    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed, Epilogue,
+    Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
 };
-use forge_kernels::{KernelDecl, KernelError, Spec, render};
+use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
 fn refusal(name: &str, spec: Spec) -> String {
     match render(name, &spec) {
@@ -17,17 +17,7 @@ fn refusal(name: &str, spec: Spec) -> String {
 }
 
 fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, scale: f32) -> Spec {
-    Spec::AttendSplit(AttendSplit {
-        query_heads,
-        key_heads,
-        width,
-        cache,
-        scale,
-        window: None,
-        softcap: None,
-        sinks: false,
-        prologue: None,
-    })
+    Spec::AttendSplit(AttendSplit { scale, ..common::split(query_heads, key_heads, width, cache) })
 }
 
 /// A projection of 64 by 64 with other knobs.
@@ -69,8 +59,8 @@ fn refusals() {
     .into_iter()
     .chain(rotations.map(|rotate| refusal("a", Spec::RotateAppend(rotate))));
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
-    `2nd` cannot be a kernel's name; give it letters, digits and underscores, and no keyword of C++
-    `half` cannot be a kernel's name; give it letters, digits and underscores, and no keyword of C++
+    `2nd` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
+    `half` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
     kernel `a`: the vocabulary is 0; leave the kernel out of the plan
     kernel `a`: the vocabulary is 4294967296, and must be below 2^32, as ids are
     kernel `a`: the vocabulary is 1073741824, and must be such that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes; split it
@@ -87,6 +77,54 @@ fn refusals() {
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
     kernel `a`: a frequency is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: the magnitude of a rotation is NaN, which no literal can say; mend the configuration it comes from
+    ");
+}
+
+#[test]
+fn refusals_of_attention() {
+    let split = |query_heads, width| common::split(query_heads, 1, width, Format::F16);
+    let rotate =
+        |query_heads, width| common::rotate(query_heads, 1, width, Format::F16, width / 2, Pairing::Half);
+    let with_prologue = |rotate: RotateAppend| {
+        let prologue = Some(common::prologue(&rotate));
+        Spec::AttendSplit(AttendSplit { prologue, ..split(rotate.query_heads, rotate.width) })
+    };
+    let norm = Some(HeadNorm { epsilon: f32::INFINITY });
+    let mut turns = rotate(1, 8).rotation;
+    turns.frequencies.push(1.0);
+    assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
+    assert!(!prologue_fits(17, 1, 128) && !prologue_fits(9, 1, 250));
+    let cases = [
+        refusal("turn", Spec::RotateAppend(rotate(2, 16))),
+        refusal("a", with_prologue(rotate(17, 128))),
+        refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
+        refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
+        refusal("a", Spec::AttendSplit(AttendSplit { window: Some(0), ..split(2, 16) })),
+        refusal("a", Spec::AttendSplit(AttendSplit { window: Some(1 << 32), ..split(2, 16) })),
+        refusal(
+            "a",
+            Spec::AttendTiled(AttendTiled { softcap: Some(0.0), ..common::tiled(2, 1, 16, Format::F16) }),
+        ),
+        refusal("a", Spec::Elementwise(Elementwise { function: Function::Softcap(f32::NAN), width: 8 })),
+        refusal(
+            "a",
+            Spec::RmsNorm(RmsNorm { width: 8, parts: 0, epsilon: 1e-5, gain: false, gather: false }),
+        ),
+        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16 })),
+        refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns, pairing: Pairing::Half })),
+    ];
+    insta::assert_snapshot!(cases.join("\n"), @r"
+    `turn` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
+    kernel `a`: the number of query heads that are prepared at once is 17, and must be such that they fill at most 8 KiB; leave the preparation to rotate_append
+    kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: the window is 0, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
+    kernel `a`: the window is 4294967296, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
+    kernel `a`: the cap is 0; leave the kernel out of the plan
+    kernel `a`: the cap is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of parts is 0; leave the kernel out of the plan
+    kernel `a`: keys and values in bf16; attention reads f32 and f16, so choose one of these
+    kernel `a`: the number of rotated pairs is 5, and must be at most half the head's width, which is 8
     ");
 }
 

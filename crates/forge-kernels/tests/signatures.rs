@@ -3,7 +3,7 @@
 mod common;
 
 use forge_ir::Format;
-use forge_kernels::spec::{Epilogue, Rows};
+use forge_kernels::spec::{Epilogue, Function, Prologue, Rows};
 use forge_kernels::{KernelDecl, Spec, render};
 
 /// Names of the planes of a weight, with `*` before what is written.
@@ -27,8 +27,10 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (names, "rows", grid(rows(), "1", "1"))
         }
         Spec::RmsNorm(norm) => {
-            let names = if norm.gather { "x gain wanted *y" } else { "x gain *y" };
-            (buffers(names), "rows", grid(rows(), "1", "1"))
+            let gain = if norm.gain { " gain" } else { "" };
+            let wanted = if norm.gather { " wanted" } else { "" };
+            let names = buffers(&format!("x{gain}{wanted} *y"));
+            (names, "rows", grid(norm.parts.to_string(), "rows", "1"))
         }
         Spec::Project(project) => {
             let mut names = planes("weight", project.format);
@@ -60,22 +62,52 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (names, "rows", grid)
         }
-        Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_) => unimplemented!(),
+        Spec::Rotate(rotate) => {
+            let pairs = rotate.heads * rotate.width / 2;
+            (buffers("x positions *y"), "rows", grid(pairs.div_ceil(128).to_string(), "rows", "1"))
+        }
+        Spec::Append(append) => {
+            let step = if append.width % 4 == 0 { 4 } else { 2 };
+            let groups = (append.key_heads * append.width / step).div_ceil(128).to_string();
+            (buffers("key value slots positions *keys *values"), "rows context", grid(groups, "rows", "1"))
+        }
         Spec::RotateAppend(rotate) => {
-            let pairs = (rotate.query_heads + 2 * rotate.key_heads) * rotate.width / 2;
-            let grid = grid(pairs.div_ceil(128).to_string(), "rows", "1");
-            (buffers("qkv slots positions *q *keys *values"), "rows context", grid)
+            let heads = rotate.query_heads + 2 * rotate.key_heads;
+            let (gains, groups) = match rotate.norm {
+                Some(_) => (
+                    " query_gain key_gain",
+                    heads / [4, 2, 1].into_iter().find(|&n| heads % n == 0).unwrap_or(1),
+                ),
+                None => ("", (heads * rotate.width / 2).div_ceil(128)),
+            };
+            let names = buffers(&format!("qkv{gains} slots positions *q *keys *values"));
+            (names, "rows context", grid(groups.to_string(), "rows", "1"))
         }
         Spec::AttendSplit(attend) => {
             let grid = grid("splits".to_owned(), &attend.key_heads.to_string(), "rows");
-            (buffers("q keys values slots positions *partials *heads"), "rows context splits", grid)
+            let row = match &attend.prologue {
+                Some(Prologue { norm: Some(_), .. }) => "qkv query_gain key_gain *keys *values",
+                Some(Prologue { norm: None, .. }) => "qkv *keys *values",
+                None => "q keys values",
+            };
+            let sinks = if attend.sinks { " sinks" } else { "" };
+            let names = buffers(&format!("{row}{sinks} slots positions *partials *heads"));
+            (names, "rows context splits", grid)
         }
         Spec::AttendJoin(join) => {
             (buffers("partials *heads"), "rows splits", grid(join.query_heads.to_string(), "rows", "1"))
         }
         Spec::AttendTiled(attend) => {
             let grid = grid("rows.div_ceil(8)".to_owned(), &attend.query_heads.to_string(), "1");
-            (buffers("q keys values slots positions *heads"), "rows context", grid)
+            let sinks = if attend.sinks { " sinks" } else { "" };
+            (buffers(&format!("q keys values{sinks} slots positions *heads")), "rows context", grid)
+        }
+        Spec::Elementwise(elementwise) => {
+            let names = match elementwise.function {
+                Function::Activate(_) | Function::Softcap(_) => "a *y",
+                Function::Multiply | Function::Add => "a b *y",
+            };
+            (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))
         }
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
         Spec::ArgmaxJoin(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),

@@ -4,8 +4,8 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Embed, Epilogue, Knobs, Operand,
-    Project, RmsNorm, Rows, Squares,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
+    Epilogue, Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -29,6 +29,10 @@ fn norms() {
     snapshot(
         "norm",
         Spec::RmsNorm(RmsNorm { width: 1024, parts: 1, epsilon: 1e-6, gain: true, gather: false }),
+    );
+    snapshot(
+        "norm_heads",
+        Spec::RmsNorm(RmsNorm { width: 128, parts: 16, epsilon: 1e-6, gain: true, gather: false }),
     );
     snapshot(
         "norm_wanted",
@@ -76,62 +80,45 @@ fn projections_of_more_rows() {
 
 #[test]
 fn attention() {
-    let (query_heads, key_heads, width, cache) = (16, 8, 128, Format::F16);
-    let scale = 0.088388346;
-    let odd = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
-    snapshot("rotate", Spec::RotateAppend(common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved)));
-    snapshot("rotate_part", Spec::RotateAppend(odd));
+    let cache = Format::F16;
+    let whole = common::rotate(16, 8, 128, cache, 64, Pairing::Half);
+    let interleaved = common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved);
+    let part = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
+    let norm = Some(HeadNorm { epsilon: 1e-6 });
+    snapshot("rotate_append", Spec::RotateAppend(interleaved));
+    snapshot("rotate_append_part", Spec::RotateAppend(part.clone()));
+    snapshot("rotate_append_norm", Spec::RotateAppend(RotateAppend { norm, ..part.clone() }));
     snapshot(
-        "attend_split",
-        Spec::AttendSplit(AttendSplit {
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            scale,
-            window: None,
-            softcap: None,
-            sinks: false,
-            prologue: None,
-        }),
+        "rotate",
+        Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation, pairing: Pairing::Half }),
     );
-    snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads, width: 80 }));
-    snapshot(
-        "attend_tiled",
-        Spec::AttendTiled(AttendTiled {
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            scale,
-            window: None,
-            softcap: None,
-            sinks: false,
-        }),
-    );
+    snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache }));
+    let split = common::split(16, 8, 128, cache);
+    let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
+    snapshot("attend_split", Spec::AttendSplit(AttendSplit { prologue, ..split.clone() }));
+    snapshot("attend_split_few", Spec::AttendSplit(split));
     let odd = AttendSplit {
-        query_heads: 9,
-        key_heads: 1,
-        width: 6,
-        cache: Format::F32,
-        scale: 0.5,
-        window: None,
-        softcap: None,
-        sinks: false,
-        prologue: None,
+        window: Some(40),
+        softcap: Some(50.0),
+        sinks: true,
+        ..common::split(10, 2, 6, Format::F32)
     };
     snapshot("attend_split_odd", Spec::AttendSplit(odd));
+    snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads: 16, width: 80 }));
+    snapshot("attend_tiled", Spec::AttendTiled(common::tiled(16, 8, 128, cache)));
     let odd = AttendTiled {
-        query_heads: 9,
-        key_heads: 1,
-        width: 6,
-        cache: Format::F32,
-        scale: 0.5,
-        window: None,
-        softcap: None,
-        sinks: false,
+        window: Some(40),
+        softcap: Some(50.0),
+        sinks: true,
+        ..common::tiled(9, 1, 6, Format::F32)
     };
     snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
+}
+
+#[test]
+fn elementwise() {
+    let function = Function::Softcap(30.0);
+    snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
 }
 
 #[test]

@@ -3,20 +3,29 @@
 use crate::names::number;
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::Epilogue;
+use forge_kernels::spec::{
+    self, AttendSplit, AttendTiled, DeferredNorm, Epilogue, HeadNorm, Project, Prologue, Squares,
+};
 
 /// `cpu::project(call, &cpu::Project { ... })`
 pub(crate) fn expression(spec: &Spec) -> String {
     let (function, shape, fields) = match spec {
         Spec::Embed(embed) => {
-            ("embed", "Embed", vec![("vocabulary", size(embed.vocabulary)), ("width", size(embed.width))])
+            let fields = vec![
+                ("vocabulary", size(embed.vocabulary)),
+                ("width", size(embed.width)),
+                ("squares", option(embed.squares, squares)),
+            ];
+            ("embed", "Embed", fields)
         }
         Spec::RmsNorm(norm) => (
             "rms_norm",
             "RmsNorm",
             vec![
                 ("width", size(norm.width)),
+                ("parts", size(norm.parts)),
                 ("epsilon", float(norm.epsilon)),
+                ("gain", norm.gain.to_string()),
                 ("gather", norm.gather.to_string()),
             ],
         ),
@@ -26,8 +35,28 @@ pub(crate) fn expression(spec: &Spec) -> String {
             vec![
                 ("outputs", size(project.outputs)),
                 ("inputs", size(project.inputs)),
+                ("norm", option(project.norm, deferred_norm)),
                 ("bias", project.bias.to_string()),
-                ("epilogue", epilogue(project.epilogue)),
+                ("softcap", option(project.softcap, float)),
+                ("epilogue", epilogue(project)),
+            ],
+        ),
+        Spec::Rotate(rotate) => (
+            "rotate",
+            "Rotate",
+            vec![
+                ("heads", size(rotate.heads)),
+                ("width", size(rotate.width)),
+                ("rotation", rotation(&rotate.rotation)),
+            ],
+        ),
+        Spec::Append(append) => (
+            "append",
+            "Append",
+            vec![
+                ("key_heads", size(append.key_heads)),
+                ("width", size(append.width)),
+                ("cache", format(append.cache)),
             ],
         ),
         Spec::RotateAppend(rotate) => (
@@ -38,23 +67,37 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("key_heads", size(rotate.key_heads)),
                 ("width", size(rotate.width)),
                 ("cache", format(rotate.cache)),
+                ("norm", option(rotate.norm, head_norm)),
                 ("rotation", rotation(&rotate.rotation)),
             ],
         ),
         Spec::AttendSplit(attend) => {
-            let shape = (attend.query_heads, attend.key_heads, attend.width, attend.cache, attend.scale);
-            ("attend", "Attend", attend_fields(shape))
+            let prologue = attend.prologue.as_ref().map(prologue);
+            ("attend", "Attend", attend_fields(attend, prologue))
         }
         Spec::AttendTiled(attend) => {
-            let shape = (attend.query_heads, attend.key_heads, attend.width, attend.cache, attend.scale);
-            ("attend", "Attend", attend_fields(shape))
+            // The same attention, whoever computes it: only a row by itself may prepare itself.
+            let AttendTiled { query_heads, key_heads, width, cache, scale, window, softcap, sinks } = *attend;
+            let prologue = None;
+            let attend =
+                AttendSplit { query_heads, key_heads, width, cache, scale, window, softcap, sinks, prologue };
+            ("attend", "Attend", attend_fields(&attend, None))
         }
         Spec::AttendJoin(join) => (
             "attend_join",
             "AttendJoin",
             vec![("query_heads", size(join.query_heads)), ("width", size(join.width))],
         ),
+        Spec::Elementwise(elementwise) => (
+            "elementwise",
+            "Elementwise",
+            vec![
+                ("function", elementwise_function(elementwise.function)),
+                ("width", size(elementwise.width)),
+            ],
+        ),
         Spec::Argmax(argmax) => ("argmax", "Argmax", vec![("vocabulary", size(argmax.vocabulary))]),
+        Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),
     };
     let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
     // Kernels that read weights are compiled for the format they are stored in.
@@ -66,16 +109,57 @@ pub(crate) fn expression(spec: &Spec) -> String {
     format!("cpu::{function}{stored}(call, &cpu::{shape} {{ {} }})", fields.join(", "))
 }
 
-fn attend_fields(
-    (query_heads, key_heads, width, cache, scale): (usize, usize, usize, Format, f32),
-) -> Vec<(&'static str, String)> {
+fn attend_fields(attend: &AttendSplit, prologue: Option<String>) -> Vec<(&'static str, String)> {
     vec![
-        ("query_heads", size(query_heads)),
-        ("key_heads", size(key_heads)),
-        ("width", size(width)),
-        ("cache", format(cache)),
-        ("scale", float(scale)),
+        ("query_heads", size(attend.query_heads)),
+        ("key_heads", size(attend.key_heads)),
+        ("width", size(attend.width)),
+        ("cache", format(attend.cache)),
+        ("scale", float(attend.scale)),
+        ("window", option(attend.window, size)),
+        ("softcap", option(attend.softcap, float)),
+        ("sinks", attend.sinks.to_string()),
+        ("prologue", option(prologue, |text| text)),
     ]
+}
+
+fn prologue(prologue: &Prologue) -> String {
+    format!(
+        "cpu::Prologue {{ norm: {}, rotation: {} }}",
+        option(prologue.norm, head_norm),
+        rotation(&prologue.rotation)
+    )
+}
+
+fn head_norm(norm: HeadNorm) -> String {
+    format!("cpu::HeadNorm {{ epsilon: {} }}", float(norm.epsilon))
+}
+
+fn deferred_norm(norm: DeferredNorm) -> String {
+    format!("cpu::DeferredNorm {{ partials: {}, epsilon: {} }}", size(norm.partials), float(norm.epsilon))
+}
+
+fn squares(squares: Squares) -> String {
+    format!("cpu::Squares {{ partials: {}, gain: {} }}", size(squares.partials), squares.gain)
+}
+
+fn elementwise_function(function: spec::Function) -> String {
+    match function {
+        spec::Function::Activate(of) => format!("cpu::Function::Activate({})", activation(of)),
+        spec::Function::Softcap(cap) => format!("cpu::Function::Softcap({})", float(cap)),
+        spec::Function::Multiply => "cpu::Function::Multiply".to_owned(),
+        spec::Function::Add => "cpu::Function::Add".to_owned(),
+    }
+}
+
+fn activation(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "cpu::Activation::Silu",
+    }
+}
+
+fn option<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "None".to_owned(), |value| format!("Some({})", text(value)))
 }
 
 fn size(value: usize) -> String {
@@ -96,11 +180,16 @@ fn stored(format: Format) -> String {
     format!("cpu::{}", crate::kernels_text::weight_type(format))
 }
 
-fn epilogue(epilogue: Epilogue) -> String {
-    match epilogue {
+fn epilogue(project: &Project) -> String {
+    match project.epilogue {
         Epilogue::Store => "cpu::Epilogue::Store".to_owned(),
         Epilogue::Add => "cpu::Epilogue::Add".to_owned(),
-        Epilogue::Gate(Activation::Silu) => "cpu::Epilogue::Gate(cpu::Activation::Silu)".to_owned(),
+        Epilogue::Gate(of) => format!("cpu::Epilogue::Gate({})", activation(of)),
+        Epilogue::AddSquares(left) => format!("cpu::Epilogue::AddSquares({})", squares(left)),
+        Epilogue::Best => {
+            let candidates = project.outputs.div_ceil(project.knobs.outputs_of_group());
+            format!("cpu::Epilogue::Best {{ candidates: {} }}", size(candidates))
+        }
     }
 }
 

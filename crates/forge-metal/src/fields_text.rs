@@ -1,9 +1,9 @@
 //! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
 
-use crate::kernels_text::weight_type;
+use crate::kernels_text::{weight_path, weight_type};
 use crate::model_text::{attention_shape, feed_forward};
 use crate::names;
-use forge_planner::{FEW, FieldKind, MAX_SPLITS, Plan, Section};
+use forge_planner::{FEW, FieldKind, MAX_SHARES, Plan, Section};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -50,7 +50,11 @@ pub(crate) fn fields(
         .enumerate()
         .map(|(index, field)| {
             let identifier = names::identifier(&field.name);
-            let file_name = stored.map_or_else(|| name(&field.name), |stored| format!("{:?}", stored(index)));
+            let file_name = match stored {
+                Some(stored) => format!("{:?}", stored(index)),
+                None if field.of_next => "&next_gain(layer)".to_owned(),
+                None => name(&field.name),
+            };
             let (rust_type, shape, find) = match field.kind {
                 FieldKind::Matrix { format, rows, columns } => {
                     let rust_type = weight_type(format);
@@ -58,7 +62,7 @@ pub(crate) fn fields(
                     (
                         rust_type.to_owned(),
                         format!("[{rows}, {columns}]"),
-                        format!("{rust_type}::find(file, {file_name}, {r}, {c})?"),
+                        format!("{}::find(file, {file_name}, {r}, {c})?", weight_path(format)),
                     )
                 }
                 FieldKind::Vector { width } => {
@@ -95,11 +99,13 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
         .scratch
         .iter()
         .map(|scratch| {
-            let element = if scratch.name == "next" { "u32" } else { "f32" };
-            let rows = if scratch.rows == FEW { "few" } else { "rows" };
+            let element = if ["next", "candidates"].contains(&scratch.name.as_str()) { "u32" } else { "f32" };
             let name = names::identifier(&scratch.name);
-            let shape =
-                if scratch.width == 1 { format!("[{rows}]") } else { format!("[{rows}, {}]", scratch.width) };
+            let shape = match (rows(scratch), scratch.width) {
+                (None, width) => format!("[{width}]"),
+                (Some(rows), 1) => format!("[{rows}]"),
+                (Some(rows), width) => format!("[{rows}, {width}]"),
+            };
             let declaration = format!("{name}: Span<{element}>,\u{0}// {shape}  {}", about(&scratch.name))
                 .trim_end()
                 .to_owned();
@@ -121,10 +127,11 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
 
 /// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
 fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
-    let rows = if scratch.rows == FEW { "few" } else { "rows" };
-    if scratch.width == 1 {
-        return rows.to_owned();
-    }
+    let times = match (rows(scratch), scratch.width) {
+        (Some(rows), 1) => return rows.to_owned(),
+        (Some(rows), _) => format!("{rows} * "),
+        (None, _) => String::new(),
+    };
     let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
     let known = [
         ("stream", plan.model.hidden, "HIDDEN"),
@@ -135,13 +142,23 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
         ("qkv", (heads + 2 * key_heads) * head, "(QUERY_HEADS + 2 * KEY_HEADS) * HEAD"),
         ("q", heads * head, "QUERY_HEADS * HEAD"),
         ("heads", heads * head, "QUERY_HEADS * HEAD"),
-        ("partials", heads * MAX_SPLITS * (head + 2), "QUERY_HEADS * MOST_SPLITS * (HEAD + 2)"),
+        ("gained", plan.model.hidden, "HIDDEN"),
+        ("partials", heads * MAX_SHARES * (head + 2), "MOST_SHARES * QUERY_HEADS * (HEAD + 2)"),
     ];
     let named = known.into_iter().find(|(name, width, _)| *name == scratch.name && *width == scratch.width);
     format!(
-        "{rows} * {}",
+        "{times}{}",
         named.map_or_else(|| names::number(scratch.width as u64), |(.., text)| text.to_owned())
     )
+}
+
+/// How generated code counts a buffer's rows, if it has one for each row of a pass.
+fn rows(scratch: &forge_planner::Scratch) -> Option<&'static str> {
+    match scratch.rows {
+        1 => None,
+        FEW => Some("few"),
+        _ => Some("rows"),
+    }
 }
 
 /// What a scratch buffer is for, where its name does not say it all.
@@ -150,7 +167,10 @@ fn about(name: &str) -> &'static str {
         "stream" => "the residual stream",
         "normed" => "a norm's result, for the projection after it",
         "q" => "rotated queries",
-        "partials" => "what each split of the cache contributes",
+        "gained" => "the stream of one row times the gain of the norm that reads it",
+        "squares" => "partial sums of the squares of that row",
+        "candidates" => "the best logit of each threadgroup of the head, and its token",
+        "partials" => "what each share of a row's cache contributes",
         "heads" => "attention's result",
         "inner" => "silu(gate) · up",
         "final_normed" => "the wanted rows of the stream, normed",

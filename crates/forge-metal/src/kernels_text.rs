@@ -2,6 +2,7 @@
 //! signatures, and a record of each kernel.
 
 use crate::{cpu, names};
+use forge_ir::{Affine, Bits, Group};
 use forge_kernels::{Instance, KernelDecl, Spec};
 use forge_planner::{Function, Plan, Regime};
 use serde::Serialize;
@@ -50,7 +51,7 @@ impl Context {
             .kernels
             .iter()
             .filter_map(|instance| weight_format(&instance.spec))
-            .map(weight_type)
+            .map(|format| weight_type(format).split('<').next().unwrap_or_default())
             .collect();
         weight_types.sort_unstable();
         weight_types.dedup();
@@ -74,8 +75,18 @@ pub(crate) fn weight_type(format: forge_ir::Format) -> &'static str {
         forge_ir::Format::Bf16 => "Bf16",
         forge_ir::Format::Q8_0 => "Q8_0",
         forge_ir::Format::Q4_0 => "Q4_0",
-        forge_ir::Format::Affine(_) => unimplemented!(),
+        forge_ir::Format::Affine(Affine { bits: Bits::Eight, group: Group::Of32 }) => "Affine8<32>",
+        forge_ir::Format::Affine(Affine { bits: Bits::Eight, group: Group::Of64 }) => "Affine8<64>",
+        forge_ir::Format::Affine(Affine { bits: Bits::Eight, group: Group::Of128 }) => "Affine8<128>",
+        forge_ir::Format::Affine(Affine { bits: Bits::Four, group: Group::Of32 }) => "Affine4<32>",
+        forge_ir::Format::Affine(Affine { bits: Bits::Four, group: Group::Of64 }) => "Affine4<64>",
+        forge_ir::Format::Affine(Affine { bits: Bits::Four, group: Group::Of128 }) => "Affine4<128>",
     }
+}
+
+/// The type of a matrix in a format, where an expression begins with it.
+pub(crate) fn weight_path(format: forge_ir::Format) -> String {
+    weight_type(format).replace('<', "::<")
 }
 
 fn weight_format(spec: &Spec) -> Option<forge_ir::Format> {

@@ -2,11 +2,13 @@
 
 use crate::fields_text::{FieldText, ScratchText, align, fields, outer_fields, scratches};
 use crate::render::CrateOptions;
-use crate::steps_text::{Caller, StepText, StepsText, steps};
+use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_planner::{Condition, FEW, Load, MAX_SPLITS, Plan, Regime, SPLIT_POSITIONS, Section, pass_cost};
+use forge_planner::{
+    Condition, FEW, Load, MAX_SHARES, Plan, SPLIT_POSITIONS, Schedule, Section, Step, pass_cost,
+};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -28,8 +30,9 @@ pub(crate) struct Context {
     layer_type: String,
     layers: Vec<LayerText>,
     outer_fields: Vec<FieldText>,
-    prologue: StepsText,
-    epilogue: StepsText,
+    prologue: SchedulesText,
+    epilogue: SchedulesText,
+    next_gains: Option<NextGains>,
     scratches: Vec<ScratchText>,
     split_positions: usize,
     weight_imports: String,
@@ -90,9 +93,30 @@ struct SectionText {
     type_name: String,
     function: String,
     fields: Vec<FieldText>,
+    decode: ScheduleText,
+    batch: ScheduleText,
+}
+
+/// The steps of a section outside the layers.
+#[derive(Serialize)]
+struct SchedulesText {
+    decode: Vec<StepText>,
+    batch: Vec<StepText>,
+}
+
+/// The steps of a layer in one schedule, and how many they are.
+#[derive(Serialize)]
+struct ScheduleText {
     steps: Vec<StepText>,
     dispatches: usize,
     split_phrase: String,
+}
+
+/// What the gains are called that one application reads for the next.
+#[derive(Serialize)]
+struct NextGains {
+    layer: String,
+    last: String,
 }
 
 #[derive(Serialize)]
@@ -128,8 +152,8 @@ impl Context {
                 bytes: names::number(plan.arena_bytes as u64),
                 text: format!("{} for {} rows", names::size(plan.arena_bytes as u64), plan.chunk),
             },
-            decode: pass_text(plan, Load { rows: 1, wanted: 1, length: 1 }),
-            prefill: pass_text(plan, Load { rows: plan.chunk as u64, wanted: 1, length: plan.chunk as u64 }),
+            decode: pass_text(plan, Load::decode(1)),
+            prefill: pass_text(plan, Load::prefill(plan.chunk as u64)),
             formats: formats(plan),
             memory: MemoryText {
                 weights: names::size(plan.weight_bytes()),
@@ -140,8 +164,9 @@ impl Context {
             layer_type,
             layers: layers.iter().map(|layer| LayerText { type_name: type_of(layer.section) }).collect(),
             outer_fields: outer_fields(plan),
-            prologue: StepsText { steps: steps(plan, &kernels, prologue, Caller::Forward) },
-            epilogue: StepsText { steps: steps(plan, &kernels, epilogue, Caller::Head) },
+            prologue: schedules(plan, &kernels, prologue, Caller::Forward),
+            epilogue: schedules(plan, &kernels, epilogue, Caller::Head),
+            next_gains: next_gains(plan),
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
             weight_imports: imports(&kernels.weight_types, Some("WeightFile")),
@@ -228,7 +253,11 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
     constant("FEW", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
     if attention_shape(plan).is_some() {
-        constant("MOST_SPLITS", MAX_SPLITS, "Most threadgroups that share a row's cache.");
+        constant(
+            "MOST_SHARES",
+            MAX_SHARES,
+            "Most shares of caches in a pass: rows times threadgroups a row.",
+        );
     }
     constants
 }
@@ -245,42 +274,79 @@ fn formats(plan: &Plan) -> String {
 }
 
 fn pass_text(plan: &Plan, load: Load) -> PassText {
-    let counts = plan.counts(Regime::of(load.rows as usize), false);
-    let cost = pass_cost(plan, load, false);
-    let bytes = cost.weight_bytes + cost.cache_bytes;
-    let per_layer: Vec<String> = counts.dispatches_per_layer.iter().map(usize::to_string).collect();
-    let per_layer = match per_layer.first() {
-        Some(first) if per_layer.iter().all(|other| other == first) => format!("[{first}; LAYERS]"),
-        _ => format!("[{}]", per_layer.join(", ")),
-    };
+    let counts = plan.counts(load);
+    let cost = pass_cost(plan, load);
+    let split = plan.counts(Load { splits: 2, ..load });
+    let both = counts.dispatches_per_layer.iter().zip(&split.dispatches_per_layer);
+    let more: Vec<usize> = both.map(|(plain, split)| split - plain).collect();
+    let (per_layer, more) = (of_layers(&counts.dispatches_per_layer), of_layers(&more));
     let cost_text = format!(
-        "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            dispatches_per_layer: &{per_layer},\n        }}",
+        "Cost {{\n            dispatches: {},\n            barriers: {},\n            bytes_read: {},\n            dispatches_per_layer: &{per_layer},\n            more_when_split: &{more},\n        }}",
         counts.dispatches,
         counts.barriers,
-        names::number(bytes)
+        names::number(cost.read())
     );
     PassText {
         dispatches: counts.dispatches,
         barriers: counts.barriers,
-        bytes_text: names::size(cost.weight_bytes),
+        bytes_text: names::size(cost.weights_read),
         cost: cost_text,
     }
 }
 
+/// A number for each layer as an array.
+fn of_layers(counts: &[usize]) -> String {
+    match counts {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("[{first}; LAYERS]"),
+        _ => format!("{counts:?}"),
+    }
+}
+
 fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section) -> SectionText {
-    let split = section.steps.iter().filter(|step| step.condition == Condition::Split).count();
     let mut fields = fields(section, |name| format!("&name({name:?})"), None);
     align(&mut fields);
+    let schedule = |schedule| {
+        let split = |step: &&Step| step.condition == Condition::Split;
+        let splits = section.steps(schedule).iter().filter(split).count();
+        ScheduleText {
+            steps: steps(plan, kernels, section, schedule, Caller::Layer),
+            dispatches: section.steps(schedule).len() - splits,
+            split_phrase: match splits {
+                0 => String::new(),
+                _ => format!(", and {splits} more where the cache is split"),
+            },
+        }
+    };
     SectionText {
         type_name: names::camel_case(&section.name),
         function: names::identifier(&section.name),
         fields,
-        steps: steps(plan, kernels, section, Caller::Layer),
-        dispatches: section.steps.len() - split,
-        split_phrase: if split == 0 {
-            String::new()
-        } else {
-            format!(", and {split} more where the cache is split")
-        },
+        decode: schedule(Schedule::Decode),
+        batch: schedule(Schedule::Batch),
     }
+}
+
+fn schedules(
+    plan: &Plan,
+    kernels: &kernels_text::Context,
+    section: &Section,
+    caller: Caller,
+) -> SchedulesText {
+    SchedulesText {
+        decode: steps(plan, kernels, section, Schedule::Decode, caller),
+        batch: steps(plan, kernels, section, Schedule::Batch, caller),
+    }
+}
+
+/// The role of the gain that a layer begins with, and the name of the one that the head begins with, where layers read
+/// them for what comes after.
+fn next_gains(plan: &Plan) -> Option<NextGains> {
+    let gain = |application: &forge_planner::Application| {
+        let fields = &plan.sections[application.section].fields;
+        let field = fields.iter().position(|field| field.of_next)?;
+        Some(plan.weights[application.weights[field]].name.clone())
+    };
+    let first = gain(plan.applications.first()?)?;
+    let last = gain(&plan.applications[plan.applications.len() - 2])?;
+    Some(NextGains { layer: first.strip_prefix("layers.0.").unwrap_or(&first).to_owned(), last })
 }

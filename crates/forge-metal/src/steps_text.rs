@@ -1,17 +1,12 @@
 //! The steps of a section as calls: the formula as a comment, the barrier where one stands, the arguments by name.
 
 use crate::{kernels_text, names};
-use forge_planner::{Condition, Operand, Plan, Section, Step};
+use forge_planner::{Condition, Operand, Plan, Schedule, Section, Step};
 use serde::Serialize;
 
 #[derive(Serialize)]
 pub(crate) struct StepText {
     text: String,
-}
-
-#[derive(Serialize)]
-pub(crate) struct StepsText {
-    pub(crate) steps: Vec<StepText>,
 }
 
 /// A call longer than this is broken into a line for each argument.
@@ -29,10 +24,11 @@ pub(crate) fn steps(
     plan: &Plan,
     kernels: &kernels_text::Context,
     section: &Section,
+    schedule: Schedule,
     caller: Caller,
 ) -> Vec<StepText> {
     section
-        .steps
+        .steps(schedule)
         .iter()
         .map(|step| StepText { text: step_text(plan, kernels, section, step, caller) })
         .collect()
@@ -73,7 +69,7 @@ fn step_text(
 }
 
 fn scalar(name: &str, caller: Caller) -> String {
-    if caller == Caller::Head { name.to_owned() } else { format!("b.{name}") }
+    if caller == Caller::Head { format!("h.{name}") } else { format!("b.{name}") }
 }
 
 fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller) -> String {
@@ -82,6 +78,9 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
             format!("w.{}", names::identifier(&section.fields[field].name))
         }
         Operand::Field(field) => {
+            if section.fields[field].of_next {
+                return format!("self.{}", section.fields[field].name);
+            }
             // A tied head is the embedding: the weight is stored, and named, once.
             let application =
                 plan.applications.iter().find(|application| &plan.sections[application.section] == section);
@@ -92,7 +91,7 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Scratch(scratch) => format!("s.{}", names::identifier(&plan.scratch[scratch].name)),
         Operand::Keys => "cache.keys".to_owned(),
         Operand::Values => "cache.values".to_owned(),
-        Operand::Batch(column) if caller == Caller::Head => column.name().to_owned(),
+        Operand::Batch(column) if caller == Caller::Head => format!("h.{}", column.name()),
         Operand::Batch(column) => format!("b.{}", column.name()),
     }
 }

@@ -3,7 +3,7 @@
 //! Greedy: each buffer goes to the lowest offset free of all neighbours in time. That is not optimal in general; the
 //! plan states the floor (the most bytes alive at one step) beside the result, so a gap is seen.
 
-use crate::plan::{Plan, Scratch};
+use crate::plan::{Life, Plan, Schedule, Scratch};
 
 /// Every buffer starts at a multiple of this: a Metal buffer offset that suits any element type, and a cache line pair.
 const ALIGNMENT: usize = 256;
@@ -57,8 +57,9 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
 
 /// Whether two buffers are ever alive at one step.
 fn together(a: &Scratch, b: &Scratch) -> bool {
-    let overlap =
-        |a: &(usize, usize, usize), b: &(usize, usize, usize)| a.0 == b.0 && a.1 <= b.2 && b.1 <= a.2;
+    let overlap = |a: &Life, b: &Life| {
+        (a.schedule, a.section) == (b.schedule, b.section) && a.first <= b.last && b.first <= a.last
+    };
     a.lifetimes.is_empty()
         || b.lifetimes.is_empty()
         || a.lifetimes.iter().any(|a| b.lifetimes.iter().any(|b| overlap(a, b)))
@@ -66,25 +67,20 @@ fn together(a: &Scratch, b: &Scratch) -> bool {
 
 /// The most bytes alive at one step.
 fn floor(plan: &Plan) -> usize {
-    let alive = |scratch: &Scratch, section, step| {
-        scratch.lifetimes.is_empty()
-            || scratch
-                .lifetimes
-                .iter()
-                .any(|(s, first, last)| *s == section && (*first..=*last).contains(&step))
+    let alive = |scratch: &Scratch, (schedule, section, step): (Schedule, usize, usize)| {
+        let covers = |life: &Life| {
+            (life.schedule, life.section) == (schedule, section) && (life.first..=life.last).contains(&step)
+        };
+        scratch.lifetimes.is_empty() || scratch.lifetimes.iter().any(covers)
     };
-    let steps = plan
-        .sections
-        .iter()
-        .enumerate()
-        .flat_map(|(section, data)| (0..data.steps.len()).map(move |step| (section, step)));
-    steps
-        .map(|(section, step)| {
-            plan.scratch
-                .iter()
-                .filter(|scratch| alive(scratch, section, step))
-                .map(|scratch| scratch.bytes)
-                .sum()
+    let moments = plan.sections.iter().enumerate().flat_map(|(section, data)| {
+        let of = move |schedule| (0..data.steps(schedule).len()).map(move |step| (schedule, section, step));
+        Schedule::ALL.into_iter().flat_map(of)
+    });
+    moments
+        .map(|moment| {
+            let alive = plan.scratch.iter().filter(|scratch| alive(scratch, moment));
+            alive.map(|scratch| scratch.bytes).sum()
         })
         .max()
         .unwrap_or(0)
@@ -96,7 +92,14 @@ mod tests {
 
     fn scratch(name: &str, bytes: usize, lifetimes: &[(usize, usize, usize)]) -> Scratch {
         let (width, rows) = (bytes / 4, 1);
-        Scratch { name: name.to_owned(), width, rows, offset: 0, bytes: 0, lifetimes: lifetimes.to_vec() }
+        let life = |(section, first, last): &(usize, usize, usize)| Life {
+            schedule: Schedule::Batch,
+            section: *section,
+            first: *first,
+            last: *last,
+        };
+        let lifetimes = lifetimes.iter().map(life).collect();
+        Scratch { name: name.to_owned(), width, rows, offset: 0, bytes: 0, lifetimes }
     }
 
     #[test]
@@ -109,6 +112,9 @@ mod tests {
         assert!(!together(&early, &late));
         assert!(!together(&late, &elsewhere));
         assert!(together(&early, &scratch("qkv", 256, &[(1, 1, 2)])));
+        let mut decode = early.clone();
+        decode.lifetimes[0].schedule = Schedule::Decode;
+        assert!(!together(&early, &decode), "a pass is of one schedule");
     }
 
     proptest::proptest! {

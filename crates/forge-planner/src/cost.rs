@@ -1,129 +1,324 @@
 //! What a step costs: bytes moved and operations done, for any number of rows and any length of cache.
 //!
-//! These are the least that the step's kernels must move: weights and caches once, vectors once a row. What a kernel
-//! moves beyond that (a row of x read by every threadgroup) stays in the chip's caches, and is not counted here; the
-//! referee counts what is really loaded.
+//! Bytes are the least that the step's kernels must move: each byte of memory once for each step that reads or writes it.
+//! What a kernel loads beyond that (a row of x by every simdgroup) is served by the chip's caches, and is not counted
+//! here; the referee counts what is really loaded, and that its distinct bytes are these is tested.
 
-use crate::plan::{FieldKind, Operand, Plan, Regime, Section, Step, packed_bytes};
-use forge_ir::Format;
-use forge_kernels::Spec;
+use crate::plan::{
+    Condition, Counts, FEW, Field, FieldKind, MAX_SHARES, Operand, Plan, Regime, SPLIT_POSITIONS, Section,
+    Step, packed_bytes,
+};
+use forge_ir::{Format, PlaneElement};
+use forge_kernels::spec::Epilogue;
+use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
 
 /// How much a pass is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Load {
-    /// Rows of the pass.
+    /// Rows of the pass, neighbours in one conversation.
     pub rows: u64,
-    /// Rows that the head is applied to.
+    /// Rows that the head is applied to; none: it does not run.
     pub wanted: u64,
-    /// Positions that each row attends to.
+    /// Positions that the last row attends to, its own included; the row before it sees one less.
     pub length: u64,
+    /// Threadgroups that share the cache of a row.
+    pub splits: u64,
+}
+
+impl Load {
+    /// One token, the last of so many.
+    pub const fn decode(length: u64) -> Load {
+        Load { rows: 1, wanted: 1, length, splits: 1 }
+    }
+
+    /// The first rows of a prompt, of which the last is continued.
+    pub const fn prefill(rows: u64) -> Load {
+        Load { rows, wanted: 1, length: rows, splits: 1 }
+    }
+
+    /// The same, where the cache of a row is shared by as many threadgroups as a GPU of so many cores wants.
+    pub fn on(self, plan: &Plan, cores: u32) -> Load {
+        Load { splits: plan.splits(self, cores), ..self }
+    }
+
+    /// The regime of its kernels.
+    pub fn regime(self) -> Regime {
+        Regime::of(self.rows as usize)
+    }
+
+    /// Positions that all rows attend to, one after another.
+    fn attended(self, window: Option<usize>) -> u64 {
+        let seen = |row: u64| (self.length - row).min(window.map_or(u64::MAX, |window| window as u64));
+        (0..self.rows.min(self.length)).map(seen).sum()
+    }
+
+    /// Positions that any row attends to.
+    fn reached(self, window: Option<usize>) -> u64 {
+        window.map_or(self.length, |window| self.length.min(window as u64 + self.rows - 1))
+    }
 }
 
 /// Bytes and operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
     /// Bytes of weights read.
-    pub weight_bytes: u64,
-    /// Bytes of keys and values read and written.
-    pub cache_bytes: u64,
-    /// Bytes of scratch read and written.
-    pub scratch_bytes: u64,
+    pub weights_read: u64,
+    /// Bytes of keys and values read.
+    pub cache_read: u64,
+    /// Bytes of keys and values written.
+    pub cache_written: u64,
+    /// Bytes of scratch read.
+    pub scratch_read: u64,
+    /// Bytes of scratch written.
+    pub scratch_written: u64,
+    /// Bytes read of what the host says of rows.
+    pub batch_read: u64,
     /// Additions and multiplications.
     pub operations: u64,
 }
 
 impl Cost {
+    /// All bytes read.
+    pub fn read(&self) -> u64 {
+        self.weights_read + self.cache_read + self.scratch_read + self.batch_read
+    }
+
+    /// All bytes written.
+    pub fn written(&self) -> u64 {
+        self.cache_written + self.scratch_written
+    }
+
     /// All bytes.
     pub fn bytes(&self) -> u64 {
-        self.weight_bytes + self.cache_bytes + self.scratch_bytes
+        self.read() + self.written()
     }
 }
 
 impl AddAssign for Cost {
     fn add_assign(&mut self, other: Cost) {
-        self.weight_bytes += other.weight_bytes;
-        self.cache_bytes += other.cache_bytes;
-        self.scratch_bytes += other.scratch_bytes;
+        self.weights_read += other.weights_read;
+        self.cache_read += other.cache_read;
+        self.cache_written += other.cache_written;
+        self.scratch_read += other.scratch_read;
+        self.scratch_written += other.scratch_written;
+        self.batch_read += other.batch_read;
         self.operations += other.operations;
     }
 }
 
-/// The cost of one step under a load.
+/// The cost of one step under a load; nothing where the step does not run.
 pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cost {
-    let Some(kernel) = plan.functions[step.function].kernel(Regime::of(load.rows as usize)) else {
-        return Cost::default();
-    };
-    let instance = &plan.kernels[kernel];
-    let mut cost = Cost::default();
-    let element = if plan.cache == Format::F32 { 4 } else { 2 };
-    let head = step.arguments.iter().any(|argument| match argument.operand {
-        Operand::Scratch(index) => plan.scratch[index].name == "logits",
-        Operand::Batch(column) => column == crate::BatchColumn::Wanted,
-        _ => false,
-    });
-    let rows = if head { load.wanted } else { load.rows };
+    let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
+    let step_of = Counted { plan, instance, load, rows: plan.rows_of(section, load) };
+    let mut cost = Cost { operations: step_of.operations(), ..Cost::default() };
     for argument in &step.arguments {
+        // A kernel takes of its step's arguments those that it has buffers for.
+        if !step_of.takes(&argument.parameter) {
+            continue;
+        }
         match argument.operand {
-            Operand::Field(field) => {
-                cost.weight_bytes += field_bytes(&section.fields[field].kind, &instance.spec, rows)
-            }
-            Operand::Scratch(index) if plan.scratch[index].name != "partials" => {
-                cost.scratch_bytes += rows * plan.scratch[index].width as u64 * 4;
-            }
+            Operand::Field(field) => cost.weights_read += step_of.field(&section.fields[field]),
             Operand::Keys | Operand::Values => {
+                let (read, written) = step_of.positions();
                 let state = section.state.map_or(0, |state| (state.heads * state.width) as u64);
-                let positions = match instance.spec {
-                    Spec::RotateAppend(_) => 1,
-                    _ => load.length,
-                };
-                // Rows of one conversation share the cache: a pass reads it once, as far as its last row sees.
-                let readers = if matches!(instance.spec, Spec::RotateAppend(_)) { rows } else { 1 };
-                cost.cache_bytes += readers * positions * state * element;
+                cost.cache_read += read * state * plan.cache_element();
+                cost.cache_written += written * state * plan.cache_element();
             }
-            _ => {}
+            Operand::Scratch(scratch) => {
+                let (read, written) = step_of.scratch(&argument.parameter, scratch);
+                cost.scratch_read += read;
+                cost.scratch_written += written;
+            }
+            Operand::Batch(_) => cost.batch_read += step_of.rows * 4,
         }
     }
-    cost.operations = rows
-        * match &instance.spec {
-            Spec::Project(project) => 2 * (project.outputs * project.inputs) as u64,
-            Spec::AttendSplit(attend) => 4 * load.length * (attend.query_heads * attend.width) as u64,
-            Spec::AttendTiled(attend) => 4 * load.length * (attend.query_heads * attend.width) as u64,
-            Spec::RmsNorm(norm) => 4 * norm.width as u64,
-            Spec::RotateAppend(rotate) => 3 * ((rotate.query_heads + rotate.key_heads) * rotate.width) as u64,
-            Spec::Embed(_) | Spec::AttendJoin(_) | Spec::Argmax(_) => 0,
-        };
     cost
 }
 
-/// Bytes of a weight that a kernel reads: a table only at the rows looked up, anything else once.
-fn field_bytes(kind: &FieldKind, spec: &Spec, rows: u64) -> u64 {
-    match (*kind, spec) {
-        (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => rows * format.matrix_bytes(1, columns),
-        (FieldKind::Matrix { format, rows, columns }, _) => format.matrix_bytes(rows, columns),
-        (FieldKind::Vector { width }, _) => width as u64 * 4,
+/// What the names of a matrix's planes end with.
+const PLANES: [&str; 3] = ["_values", "_codes", "_scales"];
+
+/// A step whose bytes are counted.
+struct Counted<'a> {
+    plan: &'a Plan,
+    instance: &'a Instance,
+    load: Load,
+    rows: u64,
+}
+
+impl Counted<'_> {
+    /// Whether the kernel has a buffer of that name, or planes that share it.
+    fn takes(&self, parameter: &str) -> bool {
+        let planes = |name: &str| name.strip_prefix(parameter).is_some_and(|rest| PLANES.contains(&rest));
+        self.instance.decl.buffers.iter().any(|buffer| buffer.name == parameter || planes(&buffer.name))
+    }
+
+    /// Bytes of a weight: a table only at the rows looked up, anything else once.
+    fn field(&self, field: &Field) -> u64 {
+        match (field.kind, &self.instance.spec) {
+            (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => {
+                self.rows * row_bytes(format, columns)
+            }
+            (FieldKind::Matrix { format, rows, columns }, _) => rows as u64 * row_bytes(format, columns),
+            (FieldKind::Vector { width }, _) => width as u64 * 4,
+        }
+    }
+
+    /// Positions of keys, or of values, that are read and written.
+    fn positions(&self) -> (u64, u64) {
+        match &self.instance.spec {
+            Spec::RotateAppend(_) | Spec::Append(_) => (0, self.rows),
+            // What the row itself brings goes to the cache, and is used without being read back.
+            Spec::AttendSplit(attend) if attend.prologue.is_some() => {
+                (self.load.reached(attend.window).saturating_sub(1), self.rows)
+            }
+            Spec::AttendSplit(attend) => (self.load.reached(attend.window), 0),
+            Spec::AttendTiled(attend) => (self.load.reached(attend.window), 0),
+            _ => (0, 0),
+        }
+    }
+
+    /// Bytes of a scratch buffer that are read and written.
+    fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
+        let all = self.rows * self.plan.scratch[scratch].width as u64 * 4;
+        let in_place = |project: &forge_kernels::spec::Project| {
+            parameter == "y" && matches!(project.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
+        };
+        match (&self.instance.spec, parameter) {
+            (Spec::Project(project), _) if in_place(project) => (all, all),
+            // One share is the result; several are partial results, which another step joins.
+            (Spec::AttendSplit(attend), "partials") if self.load.splits > 1 => {
+                (0, self.partial_bytes(attend.query_heads, attend.width))
+            }
+            (Spec::AttendSplit(_), "partials") => (0, 0),
+            (Spec::AttendSplit(_), "heads") if self.load.splits > 1 => (0, 0),
+            (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
+            _ if self
+                .instance
+                .decl
+                .buffers
+                .iter()
+                .any(|buffer| buffer.name == parameter && buffer.written) =>
+            {
+                (0, all)
+            }
+            _ => (all, 0),
+        }
+    }
+
+    /// Sums, a maximum and a weight for every share of every head.
+    fn partial_bytes(&self, heads: usize, width: usize) -> u64 {
+        self.rows * self.load.splits * (heads * (width + 2)) as u64 * 4
+    }
+
+    fn operations(&self) -> u64 {
+        let attention =
+            |heads: usize, width: usize, window| 4 * self.load.attended(window) * (heads * width) as u64;
+        let of_rows = |operations: usize| self.rows * operations as u64;
+        match &self.instance.spec {
+            Spec::Project(project) => of_rows(2 * project.outputs * project.inputs),
+            Spec::AttendSplit(attend) => attention(attend.query_heads, attend.width, attend.window),
+            Spec::AttendTiled(attend) => attention(attend.query_heads, attend.width, attend.window),
+            Spec::AttendJoin(join) => 2 * self.load.splits * of_rows(join.query_heads * join.width),
+            Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
+            Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
+            Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
+            Spec::Elementwise(elementwise) => of_rows(elementwise.width),
+            Spec::Embed(_) | Spec::Append(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
+        }
     }
 }
 
-/// The cost of a whole pass, head included.
-pub fn pass_cost(plan: &Plan, load: Load, split: bool) -> Cost {
-    let mut cost = Cost::default();
-    let regime = Regime::of(load.rows as usize);
-    for application in &plan.applications {
-        let section = &plan.sections[application.section];
-        for step in section.steps.iter().filter(|step| plan.runs(step, regime, split)) {
-            cost += step_cost(plan, section, step, load);
+/// Bytes of a stored row that a kernel reads: packets of 16 bytes as far as the row's columns reach, and the scales of
+/// their groups. Padding beyond them stays unread.
+fn row_bytes(format: Format, columns: usize) -> u64 {
+    let plane = |plane: &forge_ir::Plane| {
+        let group = plane.per_group * plane.element.bytes();
+        match plane.element {
+            PlaneElement::F16 if plane.name == "scales" => columns.div_ceil(format.group()) * group,
+            _ => (columns * group).div_ceil(format.group()).next_multiple_of(16),
         }
+    };
+    format.planes().iter().map(plane).sum::<usize>() as u64
+}
+
+/// The cost of a whole pass, head included.
+pub fn pass_cost(plan: &Plan, load: Load) -> Cost {
+    let mut cost = Cost::default();
+    for (section, step) in plan.steps_of(load) {
+        cost += step_cost(plan, section, step, load);
     }
     cost
 }
 
 impl Plan {
-    /// Bytes of the weights that a decoded token reads: all but the rows of the table that it does not look up.
-    pub fn weight_bytes_per_token(&self) -> u64 {
-        let load = Load { rows: 1, wanted: 1, length: 1 };
-        pass_cost(self, load, false).weight_bytes
+    /// What a pass submits, head included.
+    pub fn counts(&self, load: Load) -> Counts {
+        let mut counts = Counts::default();
+        let last = self.applications.len() - 1;
+        for (index, application) in self.applications.iter().enumerate() {
+            let section = &self.sections[application.section];
+            let steps = section.steps(load.regime().schedule()).iter();
+            let run: Vec<&Step> = steps.filter(|step| self.instance(section, step, load).is_some()).collect();
+            counts.dispatches += run.len();
+            counts.barriers += run.iter().filter(|step| step.waits).count();
+            if index > 0 && index < last {
+                counts.dispatches_per_layer.push(run.len());
+            }
+        }
+        counts
+    }
+
+    /// The steps that a pass takes, in order, each with its section.
+    pub fn steps_of(&self, load: Load) -> impl Iterator<Item = (&Section, &Step)> {
+        let sections = self.applications.iter().map(|application| &self.sections[application.section]);
+        let steps = sections.flat_map(move |section| {
+            section.steps(load.regime().schedule()).iter().map(move |step| (section, step))
+        });
+        steps.filter(move |(section, step)| self.instance(section, step, load).is_some())
+    }
+
+    /// The kernel that a step runs under a load, if it runs.
+    pub fn instance(&self, section: &Section, step: &Step, load: Load) -> Option<&Instance> {
+        let in_head = self.is_head(section);
+        let wanted = match step.condition {
+            Condition::Always => true,
+            Condition::Split => load.splits > 1,
+        };
+        // The head is applied to a few rows, however many the pass has.
+        let regime = match load.regime() {
+            Regime::Many if in_head => Regime::Few,
+            regime => regime,
+        };
+        let kernel = self.functions[step.function].kernel(regime).filter(|_| wanted);
+        kernel.filter(|_| !in_head || load.wanted > 0).map(|kernel| &self.kernels[kernel])
+    }
+
+    /// Rows that a section's steps are given.
+    pub(crate) fn rows_of(&self, section: &Section, load: Load) -> u64 {
+        if self.is_head(section) { load.wanted } else { load.rows }
+    }
+
+    fn is_head(&self, section: &Section) -> bool {
+        self.sections.last().is_some_and(|last| last.name == section.name)
+    }
+
+    /// How many threadgroups share a row's cache: what generated programs compute, spelled once more.
+    pub fn splits(&self, load: Load, cores: u32) -> u64 {
+        let heads =
+            self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads as u64);
+        if load.rows > FEW as u64 {
+            return 1;
+        }
+        let wanted = (3 * u64::from(cores)).div_ceil(heads * load.rows);
+        wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_SHARES as u64 / load.rows)
+    }
+
+    /// Bytes of a cached number.
+    fn cache_element(&self) -> u64 {
+        if self.cache == Format::F32 { 4 } else { 2 }
     }
 
     /// Bytes by format over the weight file, widest format first.

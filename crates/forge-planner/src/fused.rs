@@ -1,13 +1,19 @@
 //! The planner's own list of operations: what rules rewrite.
 //!
-//! A [`Fused`] list starts as one entry for each node of a body and ends as one entry for each dispatch. Values are
-//! numbered like the body's; rules that need new ones take the next free number.
+//! A [`Fused`] list starts as one entry for each node of a body, attention as two (append to the cache, attend), and ends
+//! as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
+//! kind of operation has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
 use forge_ir::{Activation, Body, BodyId, Layout, Op, ParamId, Rotation};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Value(pub(crate) usize);
+
+impl Value {
+    /// What flows into a body.
+    pub(crate) const INPUT: Value = Value(0);
+}
 
 /// The operations of one body.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +39,69 @@ pub(crate) struct Operation {
     pub(crate) output: Value,
 }
 
+/// The kinds of operation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// The table's row.
+    Embed {
+        /// The table.
+        table: ParamId,
+        /// What it leaves for the deferred norm that reads the row.
+        leaves: Option<Gain>,
+    },
+    /// Root-mean-square norm of each of some equal parts.
+    Norm {
+        /// None where it is folded into the weights that read the result.
+        gain: Option<ParamId>,
+        /// Of a value.
+        parts: usize,
+        /// Added to the mean of squares.
+        epsilon: f32,
+    },
+    /// Several weights applied to one input at once.
+    Project(Project),
+    /// Columns of a wider value; no work.
+    Slice {
+        /// First column.
+        first: usize,
+    },
+    /// Every head turned.
+    Rotate {
+        /// Heads.
+        heads: usize,
+        /// How they turn.
+        rotation: Rotation,
+    },
+    /// Keys and values to the cache. Its output is nothing.
+    Append {
+        /// Where they go.
+        cache: ParamId,
+    },
+    /// Queries, prepared, from queries, keys and values side by side; keys and values go to the cache.
+    RotateAppend(RotateAppend),
+    /// Attention over a cache that already holds the rows' own keys and values, or prepares them itself.
+    Attend(Attend),
+    /// A function of each number.
+    Elementwise(Function),
+}
+
+/// Several weights applied to one input at once.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Project {
+    /// Each weight with its bias.
+    pub(crate) parts: Vec<(ParamId, Option<ParamId>)>,
+    /// How the weights lie in one matrix.
+    pub(crate) layout: Layout,
+    /// The gain that is folded into the matrix.
+    pub(crate) folded: Option<ParamId>,
+    /// Epsilon of the input's norm, where its division is left to this projection.
+    pub(crate) norm: Option<f32>,
+    /// What results are capped to.
+    pub(crate) softcap: Option<f32>,
+    /// What becomes of the result.
+    pub(crate) ending: Ending,
+}
+
 /// What becomes of a projection's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Ending {
@@ -40,66 +109,131 @@ pub(crate) enum Ending {
     Store,
     /// It is added to the second input, in place.
     Add,
+    /// It is added to the second input, in place, and leaves what the deferred norm of the sum needs.
+    AddSquares(Gain),
     /// Its outputs alternate gate and up.
     Gate(Activation),
+    /// It is the output; each threadgroup leaves the best of its own.
+    Best,
 }
 
-/// The kinds of operation.
+/// The gain of a deferred norm, as the producer of what is normed knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gain {
+    /// It is in the weights that read the result.
+    Folded,
+    /// It is a parameter of the producer's own body.
+    Own(ParamId),
+    /// It belongs to whatever body is applied next.
+    Next,
+}
+
+/// How queries and keys are prepared before they meet.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kind {
-    /// A node that no rule has touched.
-    Node(Op),
-    /// Several weights applied to one input at once.
-    Project {
-        /// Each weight with its bias.
-        parts: Vec<(ParamId, Option<ParamId>)>,
-        /// How the weights lie in one matrix.
-        layout: Layout,
-        /// What becomes of the result.
-        ending: Ending,
-    },
-    /// Columns of a wider value; no work.
-    Slice {
-        /// First column.
-        first: usize,
-    },
-    /// Rotated queries, from queries, keys and values side by side; keys and values go to the cache.
-    RotateAppend {
-        /// Query heads.
-        query_heads: usize,
-        /// Of queries and keys.
-        rotation: Rotation,
-        /// Where keys and values go.
-        cache: ParamId,
-    },
-    /// Attention of rotated queries over a cache that already holds the rows' own keys and values.
-    Attend {
-        /// Query heads.
-        query_heads: usize,
-        /// Multiplies q·k.
-        scale: f32,
-        /// Where keys and values are.
-        cache: ParamId,
-    },
+pub(crate) struct RotateAppend {
+    /// Query heads.
+    pub(crate) query_heads: usize,
+    /// The norm of heads.
+    pub(crate) norm: Option<HeadNorm>,
+    /// Of queries and keys.
+    pub(crate) rotation: Rotation,
+    /// Where keys and values go.
+    pub(crate) cache: ParamId,
+}
+
+/// The norm of heads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct HeadNorm {
+    /// Of query heads.
+    pub(crate) query_gain: ParamId,
+    /// Of key heads.
+    pub(crate) key_gain: ParamId,
+    /// Added to the mean of squares.
+    pub(crate) epsilon: f32,
+}
+
+/// Attention.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attend {
+    /// Query heads.
+    pub(crate) query_heads: usize,
+    /// Multiplies q·k.
+    pub(crate) scale: f32,
+    /// Positions that a row sees.
+    pub(crate) window: Option<usize>,
+    /// What scores are capped to.
+    pub(crate) softcap: Option<f32>,
+    /// Where keys and values are.
+    pub(crate) cache: ParamId,
+    /// What it does to its row first.
+    pub(crate) prologue: Option<RotateAppend>,
+}
+
+/// A function of one number, or of two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Function {
+    Activate(Activation),
+    Softcap(f32),
+    Multiply,
+    Add,
+}
+
+impl Project {
+    /// One weight, nothing before or after it.
+    pub(crate) fn plain(weight: ParamId, bias: Option<ParamId>) -> Project {
+        Project {
+            parts: vec![(weight, bias)],
+            layout: Layout::Rows,
+            folded: None,
+            norm: None,
+            softcap: None,
+            ending: Ending::Store,
+        }
+    }
 }
 
 impl Fused {
-    /// One operation for each node.
+    /// The body as it is: an operation for each node, two for attention.
     pub(crate) fn of(id: BodyId, body: &Body, widths: Vec<usize>) -> Fused {
-        let operations = body.nodes.iter().enumerate().map(|(index, node)| Operation {
-            name: node.name.clone(),
-            kind: match &node.op {
-                Op::Linear { weight, bias } => Kind::Project {
-                    parts: vec![(*weight, *bias)],
-                    layout: Layout::Rows,
-                    ending: Ending::Store,
-                },
-                op => Kind::Node(op.clone()),
-            },
-            inputs: node.inputs.iter().map(|value| Value(value.0)).collect(),
-            output: Value(index + 1),
-        });
-        Fused { body: id, operations: operations.collect(), widths }
+        let mut list = Fused { body: id, operations: Vec::new(), widths };
+        for (index, node) in body.nodes.iter().enumerate() {
+            let mut inputs: Vec<Value> = node.inputs.iter().map(|value| Value(value.0)).collect();
+            let kind = match &node.op {
+                Op::Embed { table } => Kind::Embed { table: *table, leaves: None },
+                Op::RmsNorm { gain, parts, epsilon } => {
+                    Kind::Norm { gain: Some(*gain), parts: *parts, epsilon: *epsilon }
+                }
+                Op::Linear { weight, bias } => Kind::Project(Project::plain(*weight, *bias)),
+                Op::Rotate { heads, rotation, .. } => {
+                    Kind::Rotate { heads: *heads, rotation: rotation.clone() }
+                }
+                Op::Attention { query_heads, scale, cache, window, softcap } => {
+                    let kind = Kind::Append { cache: *cache };
+                    let output = list.new_value(0);
+                    let name = "append".to_owned();
+                    list.operations.push(Operation { name, kind, inputs: inputs.split_off(1), output });
+                    Kind::Attend(Attend {
+                        query_heads: *query_heads,
+                        scale: *scale,
+                        window: *window,
+                        softcap: *softcap,
+                        cache: *cache,
+                        prologue: None,
+                    })
+                }
+                Op::Activate(activation) => Kind::Elementwise(Function::Activate(*activation)),
+                Op::Softcap(cap) => Kind::Elementwise(Function::Softcap(*cap)),
+                Op::Multiply => Kind::Elementwise(Function::Multiply),
+                Op::Add => Kind::Elementwise(Function::Add),
+            };
+            list.operations.push(Operation {
+                name: node.name.clone(),
+                kind,
+                inputs,
+                output: Value(index + 1),
+            });
+        }
+        list
     }
 
     /// A value that did not exist.
@@ -108,16 +242,19 @@ impl Fused {
         Value(self.widths.len() - 1)
     }
 
+    /// What flows out: the value of the last operation.
+    pub(crate) fn result(&self) -> Option<Value> {
+        self.operations.last().map(|operation| operation.output)
+    }
+
     /// How many operations read the value; the body's result counts as read.
     pub(crate) fn uses(&self, value: Value) -> usize {
-        let read = self
-            .operations
-            .iter()
-            .flat_map(|operation| &operation.inputs)
-            .filter(|input| **input == value)
-            .count();
-        let last = self.operations.last().is_some_and(|operation| operation.output == value);
-        read + usize::from(last)
+        self.readers(value).count() + usize::from(self.result() == Some(value))
+    }
+
+    /// The operations that read the value.
+    pub(crate) fn readers(&self, value: Value) -> impl Iterator<Item = &Operation> {
+        self.operations.iter().filter(move |operation| operation.inputs.contains(&value))
     }
 
     /// The place of the operation that defines the value.
@@ -129,12 +266,23 @@ impl Fused {
     pub(crate) fn plain_projection(&self, value: Value) -> Option<(usize, (ParamId, Option<ParamId>))> {
         let place = self.definition(value)?;
         match &self.operations[place].kind {
-            Kind::Project { parts, layout: Layout::Rows, ending: Ending::Store }
-                if parts.len() == 1 && self.uses(value) == 1 =>
+            Kind::Project(project)
+                if project.parts.len() == 1
+                    && project.ending == Ending::Store
+                    && project.softcap.is_none()
+                    && self.uses(value) == 1 =>
             {
-                Some((place, parts[0]))
+                Some((place, project.parts[0]))
             }
             _ => None,
         }
+    }
+
+    /// Every projection.
+    pub(crate) fn projections(&self) -> impl Iterator<Item = &Project> {
+        self.operations.iter().filter_map(|operation| match &operation.kind {
+            Kind::Project(project) => Some(project),
+            _ => None,
+        })
     }
 }

@@ -8,7 +8,7 @@
 //! A step that may be left out cannot be relied on to have waited: what it leaves pending is what was pending before
 //! it and what it touches.
 
-use crate::plan::{Condition, Operand, Plan, Regime, Span, Step};
+use crate::plan::{Condition, Operand, Plan, Schedule, Span, Step};
 use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -19,15 +19,20 @@ struct Touch {
     step: Option<usize>,
 }
 
-/// Sets `waits` of every step.
+/// Sets `waits` of every step, for each schedule by itself: a pass is of one of them.
 pub(crate) fn place_barriers(plan: &mut Plan) {
+    Schedule::ALL.into_iter().for_each(|schedule| place(plan, schedule));
+}
+
+fn place(plan: &mut Plan, schedule: Schedule) {
     // What may be pending when a section begins: whatever any section before it left. Layers follow the prologue and
     // each other, the epilogue follows them; each section is walked until nothing new can be pending.
     let last = plan.sections.len() - 1;
     let mut incoming: Vec<Vec<Touch>> = vec![Vec::new(); plan.sections.len()];
     for _ in 0..=plan.sections.len() {
-        let outgoing: Vec<Vec<Touch>> =
-            (0..plan.sections.len()).map(|section| walk(plan, section, &incoming[section])).collect();
+        let outgoing: Vec<Vec<Touch>> = (0..plan.sections.len())
+            .map(|section| walk(plan, schedule, section, &incoming[section]))
+            .collect();
         for before in incoming.iter_mut().skip(1) {
             for touch in outgoing[..last].iter().flatten() {
                 if !before.contains(touch) {
@@ -39,10 +44,10 @@ pub(crate) fn place_barriers(plan: &mut Plan) {
 }
 
 /// Sets `waits` of a section's steps, given what is pending before it; returns what is pending after it.
-fn walk(plan: &mut Plan, section: usize, incoming: &[Touch]) -> Vec<Touch> {
+fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch]) -> Vec<Touch> {
     let mut pending = incoming.to_vec();
-    for index in 0..plan.sections[section].steps.len() {
-        let step = &plan.sections[section].steps[index];
+    for index in 0..plan.sections[section].steps(schedule).len() {
+        let step = &plan.sections[section].steps(schedule)[index];
         let touches = touches(plan, step, index);
         let conflict = |before: &&Touch| {
             touches.iter().any(|touch| (before.written || touch.written) && before.span.overlaps(&touch.span))
@@ -54,7 +59,7 @@ fn walk(plan: &mut Plan, section: usize, incoming: &[Touch]) -> Vec<Touch> {
             pending.clear();
         }
         pending.extend(touches);
-        let step = &mut plan.sections[section].steps[index];
+        let step = &mut plan.sections[section].steps_mut(schedule)[index];
         step.waits = !waits_for.is_empty();
         step.waits_for = waits_for.into_iter().collect();
     }
@@ -78,9 +83,7 @@ fn touches(plan: &Plan, step: &Step, index: usize) -> Vec<Touch> {
             }
             Operand::Field(_) | Operand::Batch(_) => continue,
         };
-        let kernels = Regime::ALL.iter().filter_map(|regime| plan.functions[step.function].kernel(*regime));
-        let mut buffers = kernels.flat_map(|kernel| &plan.kernels[kernel].decl.buffers);
-        let written = buffers.any(|buffer| buffer.name == argument.parameter && buffer.written);
+        let written = plan.writes(step.function, &argument.parameter);
         touches.push(Touch { span, written, step: Some(index) });
     }
     touches

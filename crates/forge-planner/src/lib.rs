@@ -7,51 +7,56 @@
 //! Metal is spelled; it asks `forge-kernels` for rendered instances and reads their parsed signatures.
 //!
 //! The stages, each a module:
-//! 1. `fused`: a body's nodes become a list of operations, one each.
+//! 1. `fused`: a body's nodes become a list of operations, each with a kernel of its own.
 //! 2. `rules`: each file rewrites a pattern of those into fewer. A rule states its algebra as an equation, and
-//!    leaves the list alone where its precondition fails.
+//!    leaves the list alone where its precondition fails. From here on there are two programs: a pass of one row has a
+//!    list of its own, since it can be fused further.
 //! 3. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
 //!    weights, scratch, state and batch columns that they are launched on.
 //! 4. `arena`: scratch buffers get offsets from their lifetimes, in one allocation.
 //! 5. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
 //! 6. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
+//! `chips` lists Apple's chips, and `predict` says how long a pass would take on one.
+//!
 //! # What a plan promises
 //!
-//! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. The three
-//! regimes of rows (1; 2 to 16; more) use the same steps and the same buffers, and differ in kernel instances only.
+//! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. Both schedules use
+//! the same weights, state and arena; passes of 2 to 16 rows and of more are the same steps, and differ in kernels only.
 
 mod arena;
+mod binding;
+mod chips;
 mod cost;
 mod fused;
 mod hazards;
 mod options;
 mod plan;
+mod predict;
+mod predict_text;
 mod print;
 mod rules;
 mod section;
 mod select;
 mod steps;
 
+pub use chips::Chip;
 pub use cost::{Cost, Load, pass_cost, step_cost};
 pub use options::{Options, Quant};
 pub use plan::{
-    Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, MAX_SPLITS, Operand, Plan,
-    Regime, SPLIT_POSITIONS, Scratch, Section, Span, State, Step, Variant,
+    Application, Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, Life, MAX_SHARES,
+    Operand, Plan, Regime, SPLIT_POSITIONS, Schedule, Scratch, Section, Span, State, Step, Variant,
 };
+pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
+pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
 pub use print::signature;
+pub use rules::Fusion;
 
-use forge_ir::{BodyId, Diagnostic, Graph};
-use fused::Fused;
+use forge_ir::{Diagnostic, Graph};
 
 /// Plans the graph.
 pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
-    let fuse = |(index, body)| {
-        let mut list = Fused::of(BodyId(index), body, graph.widths(body));
-        rules::apply(&mut list);
-        list
-    };
-    let lists: Vec<Fused> = graph.bodies.iter().enumerate().map(fuse).collect();
+    let lists = rules::apply(graph, options);
     let mut plan = select::select(graph, options, &lists)?;
     arena::assign(&mut plan);
     hazards::place_barriers(&mut plan);

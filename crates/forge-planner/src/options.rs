@@ -1,7 +1,10 @@
 //! What the user asked of the compiler, as far as plans are concerned.
 
+use crate::chips::Chip;
+use crate::rules::Fusion;
 use forge_ir::{Format, Graph};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// The number format of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,11 +45,23 @@ pub struct Options {
     pub slots: usize,
     /// Most rows of one pass; a longer prompt is fed in several.
     pub chunk: usize,
+    /// Fusions that are left out.
+    pub disabled: BTreeSet<Fusion>,
+    /// The chip that kernels are laid out for; `None`: a common one.
+    pub chip: Option<&'static Chip>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { quant: Quant::Keep, cache: None, max_context: None, slots: 1, chunk: 256 }
+        Options {
+            quant: Quant::Keep,
+            cache: None,
+            max_context: None,
+            slots: 1,
+            chunk: 256,
+            disabled: BTreeSet::new(),
+            chip: None,
+        }
     }
 }
 

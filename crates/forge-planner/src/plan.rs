@@ -10,11 +10,11 @@ pub const FEW: usize = 16;
 /// Positions that are worth a split of attention over few rows.
 pub const SPLIT_POSITIONS: usize = 64;
 
-/// Most splits of attention over few rows.
-pub const MAX_SPLITS: usize = 16;
+/// Most shares of caches in a pass of few rows: rows times the splits of each.
+pub const MAX_SHARES: usize = 64;
 
 /// How many rows a pass has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Regime {
     /// One.
@@ -44,6 +44,39 @@ impl Regime {
             Regime::One => "one",
             Regime::Few => "few",
             Regime::Many => "many",
+        }
+    }
+}
+
+/// The two programs that a plan holds: steps differ by how many rows a pass has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// One row.
+    Decode,
+    /// More.
+    Batch,
+}
+
+impl Schedule {
+    /// Both.
+    pub const ALL: [Schedule; 2] = [Schedule::Decode, Schedule::Batch];
+
+    /// The name used in printed plans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::Decode => "decode",
+            Schedule::Batch => "batch",
+        }
+    }
+}
+
+impl Regime {
+    /// The program of a pass in this regime.
+    pub fn schedule(self) -> Schedule {
+        match self {
+            Regime::One => Schedule::Decode,
+            Regime::Few | Regime::Many => Schedule::Batch,
         }
     }
 }
@@ -101,8 +134,21 @@ pub struct Scratch {
     pub offset: usize,
     /// Its bytes there.
     pub bytes: usize,
-    /// Where it is alive: (section, first step, last step). Empty: always.
-    pub lifetimes: Vec<(usize, usize, usize)>,
+    /// Where it is alive. Empty: always.
+    pub lifetimes: Vec<Life>,
+}
+
+/// Consecutive steps of one section in one schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Life {
+    /// In which schedule.
+    pub schedule: Schedule,
+    /// In which section.
+    pub section: usize,
+    /// First step.
+    pub first: usize,
+    /// Last step.
+    pub last: usize,
 }
 
 /// Steps in order, applied once or once a layer.
@@ -114,8 +160,28 @@ pub struct Section {
     pub fields: Vec<Field>,
     /// The cache it keeps, if any.
     pub state: Option<State>,
-    /// In order.
-    pub steps: Vec<Step>,
+    /// What a pass of one row does, in order.
+    pub decode: Vec<Step>,
+    /// What a pass of more rows does, in order.
+    pub batch: Vec<Step>,
+}
+
+impl Section {
+    /// What a schedule does, in order.
+    pub fn steps(&self, schedule: Schedule) -> &[Step] {
+        match schedule {
+            Schedule::Decode => &self.decode,
+            Schedule::Batch => &self.batch,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn steps_mut(&mut self, schedule: Schedule) -> &mut Vec<Step> {
+        match schedule {
+            Schedule::Decode => &mut self.decode,
+            Schedule::Batch => &mut self.batch,
+        }
+    }
 }
 
 /// The cache of one layer.
@@ -136,6 +202,8 @@ pub struct Field {
     pub kind: FieldKind,
     /// What it is made of, for people: `2048 query rows, 1024 key rows, 1024 value rows`.
     pub comment: String,
+    /// Whether it belongs to whatever is applied next, and is only read here.
+    pub of_next: bool,
 }
 
 /// What a field is.
@@ -295,28 +363,12 @@ pub struct Counts {
 }
 
 impl Plan {
-    /// What a pass in this regime submits, head included.
-    pub fn counts(&self, regime: Regime, split: bool) -> Counts {
-        let mut counts = Counts::default();
-        for (index, application) in self.applications.iter().enumerate() {
-            let steps = self.sections[application.section].steps.iter();
-            let run: Vec<&Step> = steps.filter(|step| self.runs(step, regime, split)).collect();
-            counts.dispatches += run.len();
-            counts.barriers += run.iter().filter(|step| step.waits).count();
-            if index > 0 && index + 1 < self.applications.len() {
-                counts.dispatches_per_layer.push(run.len());
-            }
-        }
-        counts
-    }
-
-    /// Whether a step runs in this regime.
-    pub fn runs(&self, step: &Step, regime: Regime, split: bool) -> bool {
-        let wanted = match step.condition {
-            Condition::Always => true,
-            Condition::Split => split,
-        };
-        wanted && self.functions[step.function].kernel(regime).is_some()
+    /// Whether any kernel of a function writes a parameter.
+    pub(crate) fn writes(&self, function: usize, parameter: &str) -> bool {
+        let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
+        kernels
+            .flat_map(|kernel| &kernel.decl.buffers)
+            .any(|buffer| buffer.name == parameter && buffer.written)
     }
 
     /// Bytes of keys and values for one position of one slot.

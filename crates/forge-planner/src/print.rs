@@ -1,9 +1,19 @@
 //! The plan as text: stable, for people and for snapshots.
 
 use crate::cost::{Load, pass_cost, step_cost};
-use crate::plan::{Condition, FieldKind, Operand, Plan, Regime, Section, Step};
+use crate::plan::{Condition, FieldKind, Operand, Plan, Schedule, Section, Step};
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
+
+impl Plan {
+    /// The passes whose costs are printed: a token in a conversation of some length, and a part of a prompt.
+    fn printed(&self, schedule: Schedule) -> Load {
+        match schedule {
+            Schedule::Decode => Load::decode(self.context.min(1024) as u64),
+            Schedule::Batch => Load::prefill(self.context.min(self.chunk) as u64),
+        }
+    }
+}
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -18,19 +28,15 @@ impl Display for Plan {
         writeln!(f, "  weights {} bytes: {}", self.weight_bytes(), formats.collect::<Vec<_>>().join(", "))?;
         writeln!(f, "  cache {} bytes a position of a slot", self.cache_bytes_per_position())?;
         writeln!(f, "  arena {} bytes (no arena could be below {})", self.arena_bytes, self.arena_floor)?;
-        self.print_pass(f, "decode", Load { rows: 1, wanted: 1, length: 1024 })?;
-        self.print_pass(
-            f,
-            "prefill",
-            Load { rows: self.chunk as u64, wanted: 1, length: self.chunk as u64 },
-        )?;
+        self.print_pass(f, "decode", self.printed(Schedule::Decode))?;
+        self.print_pass(f, "prefill", self.printed(Schedule::Batch))?;
         writeln!(f)?;
         for scratch in &self.scratch {
-            let alive: Vec<String> = scratch
-                .lifetimes
-                .iter()
-                .map(|(section, first, last)| format!("{} {first}..={last}", self.sections[*section].name))
-                .collect();
+            let alive = scratch.lifetimes.iter().map(|life| {
+                let section = &self.sections[life.section].name;
+                format!("{} {section} {}..={}", life.schedule.name(), life.first, life.last)
+            });
+            let alive: Vec<String> = alive.collect();
             let alive = if alive.is_empty() { "always".to_owned() } else { alive.join(", ") };
             let range = format!("{}..{}", scratch.offset, scratch.offset + scratch.bytes);
             writeln!(
@@ -58,9 +64,8 @@ impl Display for Plan {
 
 impl Plan {
     fn print_pass(&self, f: &mut Formatter<'_>, what: &str, load: Load) -> Result {
-        let regime = Regime::of(load.rows as usize);
-        let counts = self.counts(regime, false);
-        let cost = pass_cost(self, load, false);
+        let counts = self.counts(load);
+        let cost = pass_cost(self, load);
         writeln!(
             f,
             "  {what} of {} at {} positions: {} dispatches, {} barriers, {} bytes, {} operations",
@@ -92,18 +97,27 @@ impl Plan {
                 self.cache, state.heads, state.width
             )?;
         }
-        for (index, step) in section.steps.iter().enumerate() {
-            self.print_step(f, section, index, step)?;
+        for schedule in Schedule::ALL {
+            writeln!(f, "  {}", schedule.name())?;
+            for (index, step) in section.steps(schedule).iter().enumerate() {
+                self.print_step(f, (section, schedule), index, step)?;
+            }
         }
         Ok(())
     }
 
-    fn print_step(&self, f: &mut Formatter<'_>, section: &Section, index: usize, step: &Step) -> Result {
+    fn print_step(
+        &self,
+        f: &mut Formatter<'_>,
+        (section, schedule): (&Section, Schedule),
+        index: usize,
+        step: &Step,
+    ) -> Result {
         let function = &self.functions[step.function];
         let condition = if step.condition == Condition::Split { " (where attention was split)" } else { "" };
         if step.waits {
             let name = |step: &Option<usize>| {
-                step.map_or("what ran before", |step| section.steps[step].name.as_str())
+                step.map_or("what ran before", |step| section.steps(schedule)[step].name.as_str())
             };
             let for_what: Vec<&str> = step.waits_for.iter().map(name).collect();
             writeln!(f, "    barrier for {}", for_what.join(", "))?;
@@ -135,8 +149,18 @@ impl Plan {
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }
-        let cost = step_cost(self, section, step, Load { rows: 1, wanted: 1, length: 1024 });
-        writeln!(f, "           decode at 1024: {} bytes, {} operations", cost.bytes(), cost.operations)
+        let mut load = self.printed(schedule);
+        if step.condition == Condition::Split {
+            load.splits = 2;
+        }
+        let cost = step_cost(self, section, step, load);
+        writeln!(
+            f,
+            "           {} bytes read, {} written, {} operations",
+            cost.read(),
+            cost.written(),
+            cost.operations
+        )
     }
 }
 
@@ -147,9 +171,9 @@ impl Plan {
         let weight =
             |packed: &forge_ir::Packed| json!({"packed": packed, "bytes": crate::plan::packed_bytes(packed)});
         let costs = |section: &Section| {
-            let steps = section.steps.iter();
+            let steps = section.decode.iter();
             steps
-                .map(|step| step_cost(self, section, step, Load { rows: 1, wanted: 1, length: 1024 }))
+                .map(|step| step_cost(self, section, step, self.printed(Schedule::Decode)))
                 .collect::<Vec<_>>()
         };
         json!({
@@ -161,12 +185,12 @@ impl Plan {
             "cache_bytes_per_position": self.cache_bytes_per_position(),
             "weight_bytes": self.weight_bytes(),
             "arena": {"bytes": self.arena_bytes, "floor": self.arena_floor, "buffers": self.scratch},
-            "decode": self.counts(Regime::One, false),
+            "decode": self.counts(Load::decode(1)),
             "weights": self.weights.iter().map(weight).collect::<Vec<_>>(),
             "kernels": self.kernels.iter().map(kernel).collect::<Vec<_>>(),
             "functions": self.functions,
             "sections": self.sections,
-            "decode_cost_at_1024": self.sections.iter().map(costs).collect::<Vec<_>>(),
+            "decode_cost": self.sections.iter().map(costs).collect::<Vec<_>>(),
             "applications": self.applications,
         })
     }

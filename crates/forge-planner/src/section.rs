@@ -1,8 +1,8 @@
 //! A section under construction: its fields, its steps, and which buffer holds which value.
 
-use crate::fused::{Fused, Kind, Value};
-use crate::plan::{Argument, Condition, Field, Operand, Section, Step};
-use forge_ir::{Apply, Body, Layout, Op, ParamId, ParamKind, WeightId};
+use crate::fused::Value;
+use crate::plan::{Argument, Condition, Field, Operand, Regime, Schedule, Section, Step};
+use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
 use std::collections::BTreeMap;
 
 /// Where a section stands, which decides what its parameters are called and what its input is.
@@ -13,35 +13,39 @@ pub(crate) enum Place {
     Epilogue,
 }
 
+impl Place {
+    /// What the names of its weights begin with.
+    pub(crate) fn prefix(self) -> String {
+        match self {
+            Place::Layer(layer) => format!("layers.{layer}."),
+            Place::Prologue | Place::Epilogue => String::new(),
+        }
+    }
+}
+
+/// What an application binds to a field.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    /// Weights of its own, with a gain folded in.
+    Own { params: Vec<ParamId>, layout: Layout, folded: Option<ParamId> },
+    /// The gain of the norm that the next application begins with.
+    NextGain,
+}
+
 /// A section under construction.
 pub(crate) struct Draft<'a> {
     pub(crate) place: Place,
     pub(crate) body: &'a Body,
     pub(crate) apply: &'a Apply,
     pub(crate) section: Section,
+    /// What is bound to each field.
+    pub(crate) sources: Vec<Source>,
+    /// Whose steps are being made.
+    pub(crate) schedule: Schedule,
     /// The scratch buffer of each value.
     pub(crate) buffers: BTreeMap<Value, usize>,
-}
-
-/// The parameters behind each field of a section, in the order in which [`Select::section`] makes them.
-pub(crate) fn field_params(list: &Fused) -> Vec<(Vec<ParamId>, Layout)> {
-    let mut fields = Vec::new();
-    for operation in &list.operations {
-        match &operation.kind {
-            Kind::Node(Op::Embed { table: param } | Op::RmsNorm { gain: param, .. }) => {
-                fields.push((vec![*param], Layout::Rows));
-            }
-            Kind::Project { parts, layout, .. } => {
-                fields.push((parts.iter().map(|part| part.0).collect(), *layout));
-                let biases: Vec<ParamId> = parts.iter().filter_map(|part| part.1).collect();
-                if !biases.is_empty() {
-                    fields.push((biases, *layout));
-                }
-            }
-            _ => {}
-        }
-    }
-    fields
+    /// The scratch buffer of each value times the gain of the deferred norm that reads it.
+    pub(crate) gained: BTreeMap<Value, usize>,
 }
 
 impl Draft<'_> {
@@ -50,7 +54,7 @@ impl Draft<'_> {
             parameter: (*parameter).to_owned(),
             operand: *operand,
         };
-        self.section.steps.push(Step {
+        let step = Step {
             name: name.to_owned(),
             formula: formula.to_owned(),
             function,
@@ -58,12 +62,35 @@ impl Draft<'_> {
             condition: Condition::Always,
             waits: false,
             waits_for: Vec::new(),
-        });
+        };
+        self.section.steps_mut(self.schedule).push(step);
     }
 
-    pub(crate) fn field(&mut self, field: Field) -> usize {
+    /// The field of that source, made if there is none.
+    pub(crate) fn field(&mut self, source: Source, field: Field) -> usize {
+        if let Some(index) = self.sources.iter().position(|other| *other == source) {
+            return index;
+        }
+        self.sources.push(source);
         self.section.fields.push(field);
         self.section.fields.len() - 1
+    }
+
+    /// The regimes whose kernels this section's steps need.
+    pub(crate) fn regimes(&self) -> &'static [Regime] {
+        match (self.schedule, self.place) {
+            (Schedule::Decode, _) => &Regime::ALL[..1],
+            (Schedule::Batch, Place::Epilogue) => &Regime::ALL[1..2],
+            (Schedule::Batch, _) => &Regime::ALL[1..],
+        }
+    }
+
+    /// What a step's function is called: those that serve one row only say so.
+    pub(crate) fn function_name(&self, name: &str) -> String {
+        match self.schedule {
+            Schedule::Decode => format!("{name}_one"),
+            Schedule::Batch => name.to_owned(),
+        }
     }
 
     pub(crate) fn param_name(&self, param: ParamId) -> String {
@@ -72,12 +99,7 @@ impl Draft<'_> {
 
     /// What a weight is called in the weight file and in generated code.
     pub(crate) fn role(&self, params: &[ParamId], name: &str) -> String {
-        match (self.place, params) {
-            (Place::Prologue, _) => self.body.name.clone(),
-            (Place::Epilogue, [param]) if self.param_name(*param) == "gain" => "final_gain".to_owned(),
-            (_, [param]) if name.is_empty() => self.param_name(*param),
-            _ => name.to_owned(),
-        }
+        role(self.place, self.body, params, name)
     }
 
     pub(crate) fn weights(&self, params: &[ParamId]) -> Vec<WeightId> {
@@ -106,5 +128,17 @@ impl Draft<'_> {
                 format!("{} {unit} alternate", parts.join(" and "))
             }
         }
+    }
+}
+
+/// What a weight of a body in this place is called.
+pub(crate) fn role(place: Place, body: &Body, params: &[ParamId], name: &str) -> String {
+    let param_name =
+        |param: &ParamId| body.params.get(param.0).map(|param| param.name.clone()).unwrap_or_default();
+    match (place, params) {
+        (Place::Prologue, _) => body.name.clone(),
+        (Place::Epilogue, [param]) if param_name(param) == "gain" => "final_gain".to_owned(),
+        (_, [param]) if name.is_empty() => param_name(param),
+        _ => name.to_owned(),
     }
 }

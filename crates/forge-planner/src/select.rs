@@ -1,17 +1,20 @@
 //! Fused operations become steps: kernels are chosen and rendered, weights packed, scratch buffers named.
 
-use crate::fused::{Fused, Value};
+use crate::chips::Chip;
+use crate::fused::{Ending, Project, Value};
 use crate::options::Options;
 use crate::plan::{
-    Application, FEW, FieldKind, Function, MAX_SPLITS, Operand, Plan, Regime, Scratch, Section, Variant,
+    FEW, Function, Life, MAX_SHARES, Operand, Plan, Regime, Schedule, Scratch, Section, Variant,
 };
-use crate::section::{Draft, Place, field_params};
-use forge_ir::{Apply, BodyId, Diagnostic, Format, Graph, Packed, WeightId};
+use crate::rules::Lists;
+use crate::section::{Draft, Place, Source};
+use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, WeightId};
 use forge_kernels::Spec;
+use forge_kernels::spec::{self, Knobs};
 use std::collections::BTreeMap;
 
 /// A plan whose scratch has no offsets and whose steps do not wait yet.
-pub(crate) fn select(graph: &Graph, options: &Options, lists: &[Fused]) -> Result<Plan, Vec<Diagnostic>> {
+pub(crate) fn select(graph: &Graph, options: &Options, lists: &Lists) -> Result<Plan, Vec<Diagnostic>> {
     let plan = Plan {
         model: graph.model.clone(),
         weights: Vec::new(),
@@ -27,25 +30,40 @@ pub(crate) fn select(graph: &Graph, options: &Options, lists: &[Fused]) -> Resul
         sections: Vec::new(),
         applications: Vec::new(),
     };
-    let mut select = Select { graph, options, plan, faults: Vec::new() };
-    let stream = select.scratch("stream", graph.model.hidden, select.plan.chunk);
+    let mut select = Select {
+        graph,
+        options,
+        lists,
+        plan,
+        sources: Vec::new(),
+        faults: Vec::new(),
+        stream: 0,
+        partials: 0,
+    };
+    select.stream = select.scratch("stream", graph.model.hidden, select.plan.chunk);
+    select.partials = select.most_partials();
     // Layers share a section if they share a body and their matrices are stored in the same formats.
     let mut section_of: BTreeMap<(BodyId, Vec<Format>), usize> = BTreeMap::new();
-    for (index, apply) in graph.applications().enumerate() {
-        let place = match index {
-            0 => Place::Prologue,
-            _ if index <= graph.layers.len() => Place::Layer(index - 1),
-            _ => Place::Epilogue,
-        };
-        let list = &lists[apply.body.0];
-        let formats = select.formats(apply, list);
-        let section = *section_of
-            .entry((apply.body, formats))
-            .or_insert_with(|| select.section(place, list, apply, stream));
-        select.bind(section, place, apply, list);
+    let applications: Vec<(Place, &Apply)> = places(graph).collect();
+    for (index, (place, apply)) in applications.iter().enumerate() {
+        let formats = select.formats(apply);
+        let section =
+            *section_of.entry((apply.body, formats)).or_insert_with(|| select.section(*place, apply));
+        select.bind(section, (*place, apply), applications.get(index + 1).copied());
     }
-    select.plan.scratch[stream].lifetimes.clear();
+    select.plan.scratch[select.stream].lifetimes.clear();
+    select.lives_from_section_to_section();
     if select.faults.is_empty() { Ok(select.plan) } else { Err(select.faults) }
+}
+
+/// Every application, and where it stands.
+fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
+    let place = |index| match index {
+        0 => Place::Prologue,
+        _ if index <= graph.layers.len() => Place::Layer(index - 1),
+        _ => Place::Epilogue,
+    };
+    graph.applications().enumerate().map(move |(index, apply)| (place(index), apply))
 }
 
 fn cache_format(graph: &Graph, options: &Options) -> Result<Format, Vec<Diagnostic>> {
@@ -93,79 +111,150 @@ fn context(graph: &Graph, options: &Options) -> Result<usize, Vec<Diagnostic>> {
 }
 
 /// The most positions whose products with the number of splits fit 32 bits.
-const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_SPLITS;
+const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_SHARES;
 
 pub(crate) struct Select<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) options: &'a Options,
+    pub(crate) lists: &'a Lists,
     pub(crate) plan: Plan,
+    /// For every section, what is bound to each of its fields.
+    pub(crate) sources: Vec<Vec<Source>>,
     pub(crate) faults: Vec<Diagnostic>,
+    /// The scratch buffer of the residual stream.
+    pub(crate) stream: usize,
+    /// Partial sums of squares that every producer of a deferred norm leaves.
+    pub(crate) partials: usize,
 }
 
 impl<'a> Select<'a> {
-    fn section(&mut self, place: Place, list: &Fused, apply: &'a Apply, stream: usize) -> usize {
+    fn section(&mut self, place: Place, apply: &'a Apply) -> usize {
         let body = self.graph.body(apply);
         let index = self.plan.sections.len();
         let name =
             self.unused(&body.name, |plan, name| plan.sections.iter().any(|section| section.name == *name));
-        let section = Section { name, fields: Vec::new(), state: None, steps: Vec::new() };
-        let buffers = BTreeMap::from([(Value(0), stream)]);
-        let mut draft = Draft { place, body, apply, section, buffers };
-        for operation in &list.operations {
-            self.operation(&mut draft, list, operation, stream);
+        let section =
+            Section { name, fields: Vec::new(), state: None, decode: Vec::new(), batch: Vec::new() };
+        let mut draft = Draft {
+            place,
+            body,
+            apply,
+            section,
+            sources: Vec::new(),
+            schedule: Schedule::Batch,
+            buffers: BTreeMap::new(),
+            gained: BTreeMap::new(),
+        };
+        let lists = self.lists;
+        // The steps of many rows come first: what serves any number of rows gets the plainer name.
+        for (schedule, lists) in [(Schedule::Batch, &lists.batch), (Schedule::Decode, &lists.decode)] {
+            let list = &lists[apply.body.0];
+            draft.schedule = schedule;
+            draft.buffers = BTreeMap::from([(Value::INPUT, self.stream)]);
+            draft.gained = BTreeMap::new();
+            for operation in &list.operations {
+                self.operation(&mut draft, list, operation);
+            }
+            if place == Place::Epilogue {
+                self.argmax(&mut draft, list);
+            }
+            self.lifetimes(&draft, index);
         }
-        if place == Place::Epilogue {
-            self.argmax(&mut draft, list);
-        }
-        for (step_index, step) in draft.section.steps.iter().enumerate() {
+        self.plan.sections.push(draft.section);
+        self.sources.push(draft.sources);
+        index
+    }
+
+    /// A buffer that a step writes begins a life; one that is read lives on until then.
+    fn lifetimes(&mut self, draft: &Draft<'_>, section: usize) {
+        let steps = draft.section.steps(draft.schedule);
+        for (index, step) in steps.iter().enumerate() {
             for argument in &step.arguments {
                 if let Operand::Scratch(scratch) = argument.operand {
-                    let written = self.writes(step.function, &argument.parameter);
-                    self.alive(scratch, index, step_index, written);
+                    let written = self.plan.writes(step.function, &argument.parameter);
+                    self.alive(scratch, (draft.schedule, section, index), written);
                 }
             }
         }
         // The host reads the head's results after the pass.
-        if let (Place::Epilogue, Some(last)) = (place, draft.section.steps.len().checked_sub(1)) {
+        if let (Place::Epilogue, Some(last)) = (draft.place, steps.len().checked_sub(1)) {
             for name in ["logits", "next"] {
                 if let Some(scratch) = self.plan.scratch.iter().position(|scratch| scratch.name == name) {
-                    self.alive(scratch, index, last, false);
+                    self.alive(scratch, (draft.schedule, section, last), false);
                 }
             }
         }
-        self.plan.sections.push(draft.section);
-        index
     }
 
-    /// A buffer that is written begins a life; one that is read lives on until then.
-    fn alive(&mut self, scratch: usize, section: usize, step: usize, written: bool) {
+    fn alive(&mut self, scratch: usize, (schedule, section, step): (Schedule, usize, usize), written: bool) {
         let lifetimes = &mut self.plan.scratch[scratch].lifetimes;
-        match lifetimes.iter_mut().rev().find(|lifetime| lifetime.0 == section) {
-            Some(lifetime) if !written => lifetime.2 = step,
-            _ => lifetimes.push((section, step, step)),
+        let here = |life: &&mut Life| (life.schedule, life.section) == (schedule, section);
+        match lifetimes.iter_mut().rev().find(here) {
+            Some(life) if !written => life.last = step,
+            _ => lifetimes.push(Life { schedule, section, first: step, last: step }),
         }
     }
 
-    /// Whether any kernel of a function writes a parameter.
-    fn writes(&self, function: usize, parameter: &str) -> bool {
-        let kernels =
-            self.plan.functions[function].variants.iter().map(|variant| &self.plan.kernels[variant.kernel]);
-        kernels
-            .flat_map(|kernel| &kernel.decl.buffers)
-            .any(|buffer| buffer.name == parameter && buffer.written)
+    /// What deferred norms read is written by one section for the next: it is alive throughout.
+    fn lives_from_section_to_section(&mut self) {
+        let whole = |(section, data): (usize, &Section)| {
+            let last = data.decode.len().saturating_sub(1);
+            Life { schedule: Schedule::Decode, section, first: 0, last }
+        };
+        let lives: Vec<Life> = self.plan.sections.iter().enumerate().map(whole).collect();
+        let handed_on = |scratch: &&mut Scratch| ["gained", "squares"].contains(&scratch.name.as_str());
+        for scratch in self.plan.scratch.iter_mut().filter(handed_on) {
+            scratch.lifetimes = lives.clone();
+        }
+    }
+
+    /// Partial sums that the producer with the most threadgroups leaves, up to whole vectors. All others fill up with
+    /// zeros: a reader need not know who wrote.
+    fn most_partials(&self) -> usize {
+        let mut most = 0;
+        for (_, apply) in places(self.graph) {
+            let body = self.graph.body(apply);
+            for project in self.lists.decode[apply.body.0].projections() {
+                if let Ending::AddSquares(_) = project.ending {
+                    let (format, outputs, inputs) = self.matrix_shape(body, apply, project);
+                    let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
+                    most = most.max(outputs.div_ceil(knobs.outputs_of_group()));
+                }
+            }
+        }
+        most.next_multiple_of(4)
+    }
+
+    /// Format, rows and columns of a projection's matrix.
+    pub(crate) fn matrix_shape(
+        &self,
+        body: &Body,
+        apply: &Apply,
+        project: &Project,
+    ) -> (Format, usize, usize) {
+        let weights: Vec<WeightId> =
+            project.parts.iter().filter_map(|part| apply.weight(body, part.0)).collect();
+        let rows = weights.iter().map(|id| self.graph.weights[id.0].rows()).sum();
+        let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
+        (self.options.matrix_format(self.graph, &weights), rows, columns)
+    }
+
+    pub(crate) fn knobs(
+        &self,
+        rows: spec::Rows,
+        (format, outputs, inputs): (Format, usize, usize),
+        ending: Ending,
+    ) -> Knobs {
+        let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
+        let chip = self.options.chip.unwrap_or_else(Chip::common);
+        Knobs::for_chip(chip.family, chip.cores as usize, rows, format, outputs, inputs, leaves)
     }
 
     /// The formats of an application's matrices.
-    fn formats(&self, apply: &Apply, list: &Fused) -> Vec<Format> {
+    fn formats(&self, apply: &Apply) -> Vec<Format> {
         let body = self.graph.body(apply);
-        let fields = field_params(list).into_iter();
-        fields
-            .map(|(params, _)| {
-                let parts: Vec<WeightId> =
-                    params.iter().filter_map(|param| apply.weight(body, *param)).collect();
-                self.options.matrix_format(self.graph, &parts)
-            })
-            .collect()
+        let projections = self.lists.batch[apply.body.0].projections();
+        projections.map(|project| self.matrix_shape(body, apply, project).0).collect()
     }
 
     /// The scratch buffer of that name, made if there is none of that width.
@@ -185,14 +274,23 @@ impl<'a> Select<'a> {
     /// The function made of these kernels, rendered if there is none yet.
     pub(crate) fn function(&mut self, name: &str, formula: &str, variants: &[(&[Regime], Spec)]) -> usize {
         let same = |function: &Function| {
-            function.variants.len() == variants.len()
-                && function
-                    .variants
-                    .iter()
-                    .zip(variants)
-                    .all(|(old, new)| old.regimes == new.0 && self.plan.kernels[old.kernel].spec == new.1)
+            let specs = function.variants.iter().map(|variant| &self.plan.kernels[variant.kernel].spec);
+            specs.eq(variants.iter().map(|variant| &variant.1))
+                && (variants.len() == 1
+                    || function.variants.iter().zip(variants).all(|(a, b)| a.regimes == b.0))
         };
         if let Some(index) = self.plan.functions.iter().position(same) {
+            // One kernel that serves any number of rows may be met first for some and then for others.
+            for (variant, (regimes, _)) in self.plan.functions[index].variants.iter_mut().zip(variants) {
+                variant.regimes.extend(
+                    regimes
+                        .iter()
+                        .filter(|regime| !variant.regimes.contains(regime))
+                        .copied()
+                        .collect::<Vec<_>>(),
+                );
+                variant.regimes.sort_unstable();
+            }
             return index;
         }
         let name =
@@ -200,10 +298,10 @@ impl<'a> Select<'a> {
         let mut function = Function { name: name.clone(), formula: formula.to_owned(), variants: Vec::new() };
         for (regimes, spec) in variants {
             let kernel_name = match spec {
+                _ if variants.len() == 1 => name.clone(),
                 Spec::AttendSplit(_) => format!("{name}_split"),
                 Spec::AttendTiled(_) => format!("{name}_tiled"),
-                _ if regimes.len() == 1 && variants.len() > 1 => format!("{name}_{}", regimes[0].name()),
-                _ => name.clone(),
+                _ => format!("{name}_{}", regimes[0].name()),
             };
             match forge_kernels::render(&kernel_name, spec) {
                 Ok(instance) => {
@@ -226,37 +324,5 @@ impl<'a> Select<'a> {
             .chain(numbered)
             .find(|name| !taken(&self.plan, name))
             .unwrap_or_default()
-    }
-
-    /// Packs an application's weights.
-    fn bind(&mut self, section: usize, place: Place, apply: &Apply, list: &Fused) {
-        let body = self.graph.body(apply);
-        let prefix = match place {
-            Place::Layer(layer) => format!("layers.{layer}."),
-            Place::Prologue | Place::Epilogue => String::new(),
-        };
-        let mut weights = Vec::new();
-        for (field, (params, layout)) in
-            self.plan.sections[section].fields.clone().iter().zip(field_params(list))
-        {
-            let parts: Vec<WeightId> = params.iter().filter_map(|param| apply.weight(body, *param)).collect();
-            let (format, shape) = match field.kind {
-                FieldKind::Matrix { rows, columns, .. } => {
-                    let format = self.options.matrix_format(self.graph, &parts);
-                    (format, vec![rows, columns])
-                }
-                FieldKind::Vector { width } => (Format::F32, vec![width]),
-            };
-            let packed = Packed { name: format!("{prefix}{}", field.name), format, shape, layout, parts, gain: None };
-            let same = |other: &Packed| {
-                (&other.parts, other.layout, other.format) == (&packed.parts, packed.layout, packed.format)
-            };
-            let index = self.plan.weights.iter().position(same).unwrap_or_else(|| {
-                self.plan.weights.push(packed.clone());
-                self.plan.weights.len() - 1
-            });
-            weights.push(index);
-        }
-        self.plan.applications.push(Application { section, weights });
     }
 }

@@ -99,6 +99,7 @@ pub(crate) fn rotate(x: &Values, rows: &[Row], width: usize, rotation: &Rotation
 mod tests {
     use super::*;
     use crate::rows::of_slot;
+    use proptest::prelude::*;
 
     #[test]
     fn pairs_turn_and_what_is_past_them_does_not() {
@@ -133,5 +134,62 @@ mod tests {
         let values = Values { width: 1, numbers: vec![1.0, 100.0, 3.0, 300.0, 8.0] };
         let y = attention(&heads, &turns, [&query, &values, &values]);
         assert_eq!(y.numbers, [1., 1., 100., 100., 2., 2., 200., 200., 4., 4.]);
+    }
+
+    #[test]
+    fn a_window_ends_at_the_row_itself() {
+        let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
+        let query = Values { width: 1, numbers: vec![1.0; 5] };
+        let rows: Vec<Row> = of_slot(0, &[0, 0, 0]).chain(of_slot(1, &[0, 0])).collect();
+        let seen = |window| {
+            let heads = Heads { queries: 1, keys: 1, width: 1, scale: 0.0, window, softcap: None };
+            attention(&heads, &rows, [&query, &values, &values]).numbers
+        };
+        assert_eq!(seen(1), values.numbers, "a row sees itself");
+        assert_eq!(seen(2), [1., 2., 5.5, 100., 200.], "and the one before it, of its own slot");
+        assert_eq!(seen(3), [1., 2., 4., 100., 200.]);
+    }
+
+    #[test]
+    fn caps_bend_what_is_near_them() {
+        for (x, expected) in [(0.0, 0.0), (50.0, 50.0 * 1_f64.tanh()), (-1e9, -50.0), (0.5, 0.499_983)] {
+            assert!((capped(x, 50.0) - expected).abs() < 1e-6, "{x}");
+        }
+        // Two keys with scores 0 and 4 under a cap of 2: the second weighs exp(2 tanh 2) as much as the first.
+        let heads = Heads { queries: 1, keys: 1, width: 1, scale: 2.0, window: 9, softcap: Some(2.0) };
+        let query = Values { width: 1, numbers: vec![1.0; 2] };
+        let keys = Values { width: 1, numbers: vec![0.0, 2.0] };
+        let values = Values { width: 1, numbers: vec![0.0, 1.0] };
+        let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
+        let weight = (2.0 * 2_f64.tanh()).exp();
+        let last = attention(&heads, &rows, [&query, &keys, &values]).numbers[1];
+        assert!((f64::from(last) - weight / (1.0 + weight)).abs() < 1e-6, "{last}");
+    }
+
+    proptest! {
+        #[test]
+        fn wide_windows_and_high_caps_change_nothing(
+            numbers in prop::collection::vec(-3_f32..3.0, 8 * 8),
+            split in 1_usize..8,
+            beyond in 0_usize..3,
+        ) {
+            let rows: Vec<Row> = of_slot(0, &[0; 8][..split]).chain(of_slot(1, &[0; 8][split..])).collect();
+            let part = |first: usize, width: usize| Values {
+                width,
+                numbers: numbers.chunks(8).flat_map(|row| &row[first..first + width]).copied().collect(),
+            };
+            let inputs = [part(0, 4), part(4, 2), part(6, 2)];
+            let result = |window, softcap| {
+                let heads = Heads { queries: 2, keys: 1, width: 2, scale: 0.7, window, softcap };
+                attention(&heads, &rows, inputs.each_ref()).numbers
+            };
+            let plain = result(usize::MAX, None);
+            let longest = split.max(8 - split);
+            prop_assert_eq!(&result(longest + beyond, None), &plain);
+            prop_assert!(longest == 1 || result(longest - 1, None) != plain);
+            for (x, y) in result(usize::MAX, Some(1e6)).iter().zip(&plain) {
+                prop_assert!((x - y).abs() < 1e-6, "{} became {}", y, x);
+            }
+        }
     }
 }

@@ -63,20 +63,19 @@ impl Run<'_> {
     ) -> Result<Values, Diagnostic> {
         let x = inputs[0];
         Ok(match &node.op {
-            Op::Embed { table } => {
+            Op::Embed { table, scale } => {
                 let table = bound(apply, body, *table)?;
                 let width = self.graph.weights[table.0].columns();
                 let mut numbers = vec![0.0; rows.len() * width];
                 for (row, out) in rows.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
                     self.numbers.rows(table, row.id as usize..row.id as usize + 1, out)?;
+                    out.iter_mut().for_each(|x| *x *= scale);
                 }
                 Values { width, numbers }
             }
             Op::RmsNorm { gain, parts, epsilon } => {
                 let gain = self.vector(bound(apply, body, *gain)?)?;
-                let width = (x.width / parts).max(1);
-                let norm = |x: &[f32]| rms_norm(x, &gain, *epsilon);
-                Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
+                rms_norm(x, *parts, &gain, *epsilon)
             }
             Op::Linear { weight, bias } => {
                 let weight = bound(apply, body, *weight)?;
@@ -102,10 +101,7 @@ impl Run<'_> {
                 };
                 attention(&heads, rows, [x, inputs[1], inputs[2]])
             }
-            Op::Activate(Activation::Silu) => x.map(|x| {
-                let x = f64::from(x);
-                (x / (1.0 + (-x).exp())) as f32
-            }),
+            Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
             Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
@@ -128,8 +124,63 @@ fn unbound(body: &Body, param: ParamId) -> Diagnostic {
     Diagnostic::new("F0402", format!("parameter {} of {} is not bound", param.0, body.name))
 }
 
-fn rms_norm(x: &[f32], gain: &[f32], epsilon: f32) -> Vec<f32> {
-    let squares: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-    let scale = (squares / x.len() as f64 + f64::from(epsilon)).sqrt().recip();
-    x.iter().zip(gain).map(|(x, gain)| (f64::from(*x) * scale * f64::from(*gain)) as f32).collect()
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+    }
+}
+
+/// Each of the equal parts of a row over its root mean square, times the gain.
+fn rms_norm(x: &Values, parts: usize, gain: &[f32], epsilon: f32) -> Values {
+    let norm = |part: &[f32]| -> Vec<f32> {
+        let squares: f64 = part.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        let scale = (squares / part.len() as f64 + f64::from(epsilon)).sqrt().recip();
+        part.iter().zip(gain).map(|(x, gain)| (f64::from(*x) * scale * f64::from(*gain)) as f32).collect()
+    };
+    let width = (x.width / parts).max(1);
+    Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_are_their_definitions() {
+        let near = |activation, x: f64, y: f64| {
+            let found = activate(activation, x);
+            assert!((found - y).abs() < 1e-6, "{activation:?} of {x} is {found}");
+        };
+        for (x, silu, gelu) in [
+            (0.0, 0.0, 0.0),
+            (1.0, 0.731_058_6, 0.841_192),
+            (-1.0, -0.268_941_4, -0.158_808),
+            (3.0, 2.857_722_4, 2.996_362_7),
+            (-50.0, 0.0, 0.0),
+            (50.0, 50.0, 50.0),
+        ] {
+            near(Activation::Silu, x, silu);
+            near(Activation::GeluTanh, x, gelu);
+        }
+    }
+
+    #[test]
+    fn parts_are_normed_each_by_itself() {
+        let x = Values { width: 4, numbers: vec![1., 2., 3., 4., -1., 0., 0., 0.] };
+        let norm = |parts: usize| {
+            let gain: Vec<f32> = (1..=4 / parts).map(|gain| gain as f32).collect();
+            rms_norm(&x, parts, &gain, 0.5).numbers
+        };
+        let by = |x: f64, squares: f64, width: f64| (x / (squares / width + 0.5).sqrt()) as f32;
+        let first = [1., 4., 9., 16.].map(|x| by(x, 30., 4.));
+        assert_eq!(norm(1), [first, [by(-1., 1., 4.), 0., 0., 0.]].concat());
+        let first = [by(1., 5., 2.), by(4., 5., 2.), by(3., 25., 2.), by(8., 25., 2.)];
+        assert_eq!(norm(2), [first, [by(-1., 1., 2.), 0., 0., 0.]].concat());
+        let first = [1., 2., 3., 4.].map(|x| by(x, x * x, 1.));
+        assert_eq!(norm(4), [first, [by(-1., 1., 1.), 0., 0., 0.]].concat());
+    }
 }

@@ -115,6 +115,10 @@ pub trait Pass {
     /// Everything after sees what everything before wrote.
     fn barrier(&mut self);
 
+    /// GPU cores that it runs on, roughly: a row's cache is shared among threadgroups so that none is idle. 0 where one
+    /// dispatch fills the device however it is cut.
+    fn cores(&self) -> u32;
+
     /// Names what follows, for captures and profiles.
     fn group(&mut self, _name: &str) {}
 }

@@ -156,7 +156,7 @@ impl<M: Model, D: Device> Engine<M, D> {
                         model.forward(pass, count, longest);
                     }
                     if !head.is_empty() {
-                        model.head(pass, head.len() as u32);
+                        model.head(pass, count, head.len() as u32);
                     }
                 })
                 .map_err(Failure::Wrong)?;

@@ -42,6 +42,7 @@ pub struct MetalDevice {
     /// Weights, state, scratch and rows: in the order of [`Buffer::ALL`].
     buffers: [Memory; 4],
     lengths: [usize; 4],
+    cores: u32,
     /// What the first buffer lies over; dropped after it.
     _weights: Arc<Mmap>,
 }
@@ -67,7 +68,8 @@ impl MetalDevice {
                 memory(&device, layout.rows_bytes, "rows")?,
             ];
             let lengths = [weights.len(), layout.state_bytes, layout.scratch_bytes, layout.rows_bytes];
-            Ok(MetalDevice { device, queue, pipelines, buffers, lengths, _weights: weights })
+            let cores = cores(&device.name().to_string());
+            Ok(MetalDevice { device, queue, pipelines, buffers, lengths, cores, _weights: weights })
         })
     }
 
@@ -193,6 +195,10 @@ impl Pass for Encoding<'_> {
         }
     }
 
+    fn cores(&self) -> u32 {
+        self.device.cores
+    }
+
     fn barrier(&mut self) {
         self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
     }
@@ -203,6 +209,16 @@ impl Pass for Encoding<'_> {
         }
         self.encoder.pushDebugGroup(&NSString::from_str(name));
         self.grouped = true;
+    }
+}
+
+/// GPU cores of a chip of that name, the most that its series has: Metal does not tell.
+fn cores(name: &str) -> u32 {
+    match name.rsplit(' ').next() {
+        Some("Ultra") => 80,
+        Some("Max") => 40,
+        Some("Pro") => 20,
+        _ => 10,
     }
 }
 

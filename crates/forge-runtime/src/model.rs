@@ -26,7 +26,7 @@
 //!         for (layer, cache) in self.layers.iter().zip(&self.caches) { /* ... */ }
 //!     }
 //!
-//!     fn head(&self, pass: &mut dyn Pass, wanted: u32) {
+//!     fn head(&self, pass: &mut dyn Pass, rows: u32, wanted: u32) {
 //!         pass.barrier();
 //!         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
 //!         // ... head -> LOGITS, argmax -> NEXT
@@ -54,9 +54,9 @@ pub trait Model: Sized {
     fn forward(&self, pass: &mut dyn Pass, rows: u32, longest: u32);
 
     /// Encodes the final norm, the head and the argmax for the rows that `layout().wanted` names, of which there
-    /// are `wanted` (`1 ..= INFO.head_rows`). It follows [`Model::forward`] in one pass or comes in a later pass of
-    /// its own, so it begins with a barrier.
-    fn head(&self, pass: &mut dyn Pass, wanted: u32);
+    /// are `wanted` (`1 ..= INFO.head_rows`), out of the `rows` that [`Model::forward`] was given. It follows that in one
+    /// pass or comes in a later pass of its own, so it begins with a barrier.
+    fn head(&self, pass: &mut dyn Pass, rows: u32, wanted: u32);
 }
 
 /// What the compiler knows of a model.
@@ -107,6 +107,8 @@ pub struct Cost {
     pub bytes_read: u64,
     /// Dispatches of each layer.
     pub dispatches_per_layer: &'static [u32],
+    /// More dispatches of each layer where the cache is split.
+    pub more_when_split: &'static [u32],
 }
 
 /// Sizes of a model's buffers, and the spans through which the host and the model talk.

@@ -115,6 +115,11 @@ impl Pass for Notes {
         }}));
     }
 
+    // So many that everything which can be shared out is.
+    fn cores(&self) -> u32 {
+        64
+    }
+
     fn barrier(&mut self) {
         self.commands.push(json!({ "barrier": {} }));
     }

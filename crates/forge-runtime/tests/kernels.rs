@@ -1,52 +1,365 @@
-//! CPU kernels other than projections (`projections.rs`), with every set of instructions that this machine has, against
-//! plain f64.
+//! CPU kernels of projections, embedding and argmax, with every set of instructions that this machine has, against plain f64.
 //!
 //! Shapes are what real models have and what nobody expects: odd widths, one row, more rows than a block, groups
 //! that fill no tile. Buffers stand between stretches of NaN, so that reading outside shows.
 
+#[macro_use]
 mod support;
 
-use forge_runtime::cpu::{self, Format, Pairing, Rotation};
-use half::f16;
+use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares};
 use support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_under_test, numbers_of, run_kernel,
-    words_of,
+    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
+    silu, words_of,
 };
 
+const FORMATS: [Format; 9] = [
+    Format::F32,
+    Format::F16,
+    Format::Bf16,
+    Format::Q8_0,
+    Format::Q4_0,
+    Format::Affine { bits: 8, group: 32 },
+    Format::Affine { bits: 8, group: 128 },
+    Format::Affine { bits: 4, group: 32 },
+    Format::Affine { bits: 4, group: 64 },
+];
+
+/// Calls a function of [`cpu::Stored`] for the type of a format.
+macro_rules! stored {
+    ($format:expr, $function:ident, $call:expr, $shape:expr) => {
+        match $format {
+            Format::F32 => cpu::$function::<cpu::F32>($call, $shape),
+            Format::F16 => cpu::$function::<cpu::F16>($call, $shape),
+            Format::Bf16 => cpu::$function::<cpu::Bf16>($call, $shape),
+            Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
+            Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
+            Format::Affine { bits: 8, group: 32 } => cpu::$function::<cpu::Affine8<32>>($call, $shape),
+            Format::Affine { bits: 8, group: 128 } => cpu::$function::<cpu::Affine8<128>>($call, $shape),
+            Format::Affine { bits: 4, group: 32 } => cpu::$function::<cpu::Affine4<32>>($call, $shape),
+            Format::Affine { bits: 4, group: 64 } => cpu::$function::<cpu::Affine4<64>>($call, $shape),
+            other => panic!("{other:?} is not a format"),
+        }
+    };
+}
+
+fn project(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Project)) {
+    stored!(format, project, call, shape);
+}
+
+fn embed(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Embed)) {
+    stored!(format, embed, call, shape);
+}
+
+/// What cancels out in a product: an affine weight is the difference of its scaled code and its offset.
+fn cancelled(format: Format, x: f32) -> f64 {
+    if matches!(format, Format::Affine { .. }) { 2.0 * f64::from(x).abs() } else { 0.0 }
+}
+
+fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
+    let quantised = !matches!(format, Format::F32 | Format::F16 | Format::Bf16);
+    match (quantised, weight) {
+        (true, "table") => vec!["table_codes", "table_scales"],
+        (true, _) => vec!["weight_codes", "weight_scales"],
+        (_, "table") => vec!["table_values"],
+        _ => vec!["weight_values"],
+    }
+}
+
+fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
+    matrix.planes.iter().map(|plane| Argument::Bytes(plane.clone())).collect()
+}
+
 #[test]
-fn rms_norm_divides_by_the_root_of_the_mean_square() {
-    kernel_under_test!(SHAPE, cpu::RmsNorm, cpu::rms_norm);
-    let mut random = Random(3);
-    for (rows, width, gather) in
-        [(1, 1, false), (2, 7, false), (3, 64, true), (5, 100, true), (1, 4096, false), (40, 33, false)]
-    {
-        let epsilon = 1e-5_f32;
-        let x = random.numbers(rows * width);
-        let gain = random.numbers(width);
-        let wanted_rows: Vec<usize> = if gather { vec![rows - 1, 0] } else { (0..rows).collect() };
-        let mut wanted = Vec::new();
-        for &row in &wanted_rows {
-            let x = &x[row * width..(row + 1) * width];
-            let mean = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / width as f64;
+fn project_is_a_matrix_product() {
+    kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+    let mut random = Random(1);
+    let shapes = [
+        (1, 6, 1),
+        (2, 8, 3),
+        (1, 64, 64),
+        (3, 50, 56),
+        (4, 22, 70),
+        (5, 26, 40),
+        (16, 72, 100),
+        (131, 30, 96),
+    ];
+    let deep = [(1, 10, 14336), (4, 14, 2080), (7, 26, 4128)];
+    for (rows, outputs, inputs) in shapes.into_iter().chain(deep) {
+        for format in FORMATS {
+            let weight = matrix(&mut random, format, outputs, inputs, 1.0);
+            let x = random.numbers(rows * inputs);
+            let bias = random.numbers(outputs);
+            for (epilogue, with_bias) in [
+                (Epilogue::Store, false),
+                (Epilogue::Store, true),
+                (Epilogue::Add, rows % 2 == 0),
+                (Epilogue::Gate(Activation::Silu), rows % 2 == 1),
+            ] {
+                let (norm, softcap) = (None, (outputs == 50).then_some(0.75));
+                let shape = cpu::Project { outputs, inputs, norm, bias: with_bias, softcap, epilogue };
+                let gated = matches!(epilogue, Epilogue::Gate(_));
+                let width = if gated { outputs / 2 } else { outputs };
+                let before = random.numbers(rows * width);
+                let product = |row: usize, output: usize| {
+                    let mut sum = if with_bias { f64::from(bias[output]) } else { 0.0 };
+                    let mut size = sum.abs();
+                    for column in 0..inputs {
+                        let term = f64::from(weight.values[output * inputs + column])
+                            * f64::from(x[row * inputs + column]);
+                        sum += term;
+                        size += term.abs() + cancelled(format, x[row * inputs + column]);
+                    }
+                    match softcap {
+                        Some(cap) => (f64::from(cap) * (sum / f64::from(cap)).tanh(), size + f64::from(cap)),
+                        None => (sum, size),
+                    }
+                };
+                let mut wanted = Vec::new();
+                for row in 0..rows {
+                    for o in 0..width {
+                        wanted.push(if gated {
+                            let ((gate, a), (up, b)) = (product(row, 2 * o), product(row, 2 * o + 1));
+                            // What an error of the gate does: the slope of silu is at most 1.1.
+                            (silu(gate) * up, 1.1 * a * up.abs() + silu(gate).abs() * b)
+                        } else {
+                            let (v, size) = product(row, o);
+                            let old = f64::from(before[row * width + o]);
+                            if epilogue == Epilogue::Add { (v + old, size + old.abs()) } else { (v, size) }
+                        });
+                    }
+                }
+                let mut buffers = planes(format, "weight");
+                let mut arguments = plane_arguments(&weight);
+                if with_bias {
+                    buffers.push("bias");
+                    arguments.push(Argument::Numbers(bias.clone()));
+                }
+                buffers.extend(["x", "y"]);
+                arguments.push(Argument::Numbers(x.clone()));
+                arguments.push(Argument::Output(bytes_of(&before)));
+                let kernel = kernel("project", buffers, run);
+                *SHAPE.write().unwrap() = Some((format, shape));
+                each_level(|level, threads| {
+                    let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                    compare(
+                        &format!("{level:?} {rows} rows {format:?} {shape:?}"),
+                        &numbers_of(&y[0]),
+                        &wanted,
+                    );
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn embed_widens_rows_exactly() {
+    kernel_under_test!(SHAPE, (Format, cpu::Embed), embed);
+    let mut random = Random(2);
+    for (vocabulary, width) in [(7, 1), (5, 31), (9, 32), (300, 56), (4, 200)] {
+        for format in FORMATS {
+            let table = matrix(&mut random, format, vocabulary, width, 1.0);
+            let mut ids: Vec<u32> = (0..11).map(|_| random.below(vocabulary) as u32).collect();
+            ids.push(vocabulary as u32 - 1);
+            ids.push(vocabulary as u32);
+            let wanted: Vec<(f64, f64)> = ids
+                .iter()
+                .map(|&id| if id as usize == vocabulary { 0 } else { id as usize })
+                .flat_map(|id| {
+                    table.values[id * width..(id + 1) * width].iter().map(|&v| (f64::from(v), 0.0))
+                })
+                .collect();
+            let mut buffers = planes(format, "table");
+            buffers.extend(["ids", "stream"]);
+            let mut arguments = plane_arguments(&table);
+            arguments.push(Argument::Words(ids.clone()));
+            arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
+            let kernel = kernel("embed", buffers, run);
+            *SHAPE.write().unwrap() = Some((format, cpu::Embed { vocabulary, width, squares: None }));
+            each_level(|level, threads| {
+                let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
+                compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);
+            });
+        }
+    }
+}
+
+/// What a decode step asks of a projection: the norm of x deferred, and squares or candidates left for what follows.
+#[test]
+fn a_row_is_normed_late_and_leaves_what_follows_needs() {
+    kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+    let mut random = Random(7);
+    let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
+    for (outputs, inputs, partials, epilogue) in [
+        (1, 1, 1, Epilogue::Store),
+        (50, 70, 128, Epilogue::Gate(Activation::Silu)),
+        (300, 96, 37, squares(3, true)),
+        (70, 256, 9, squares(100, false)),
+        (90, 33, 300, Epilogue::Best { candidates: 7 }),
+        (600, 128, 4, Epilogue::Best { candidates: 2 }),
+        (9, 40, 5, Epilogue::Best { candidates: 40 }),
+    ] {
+        for format in FORMATS {
+            let weight = matrix(&mut random, format, outputs, inputs, 1.0);
+            let (x, bias, gain) = (random.numbers(inputs), random.numbers(outputs), random.numbers(outputs));
+            let parts: Vec<f32> = random.numbers(partials).iter().map(|number| number.abs()).collect();
+            let epsilon = 1e-5;
+            let mean = parts.iter().map(|&part| f64::from(part)).sum::<f64>() / inputs as f64;
             let factor = 1.0 / (mean + f64::from(epsilon)).sqrt();
-            wanted.extend(x.iter().zip(&gain).map(|(&v, &g)| {
-                let y = f64::from(v) * factor * f64::from(g);
-                (y, y.abs())
-            }));
+            let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
+            let before = random.numbers(width);
+            let results: Vec<(f64, f64)> = (0..outputs)
+                .map(|output| {
+                    let of_row = &weight.values[output * inputs..(output + 1) * inputs];
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    for (&w, &x) in of_row.iter().zip(&x) {
+                        let term = f64::from(w) * f64::from(x);
+                        sum += term * factor;
+                        size += (term.abs() + cancelled(format, x)) * factor;
+                    }
+                    (sum + f64::from(bias[output]), size + f64::from(bias[output]).abs())
+                })
+                .collect();
+            let wanted: Vec<(f64, f64)> = match epilogue {
+                Epilogue::Gate(_) => results
+                    .chunks(2)
+                    .map(|pair| {
+                        let ((gate, a), (up, b)) = (pair[0], pair[1]);
+                        (silu(gate) * up, 1.1 * a * up.abs() + silu(gate).abs() * b)
+                    })
+                    .collect(),
+                Epilogue::AddSquares(_) => {
+                    let added = |((sum, size), before): (&(f64, f64), &f32)| {
+                        (sum + f64::from(*before), size + f64::from(*before).abs())
+                    };
+                    results.iter().zip(&before).map(added).collect()
+                }
+                _ => results,
+            };
+            let norm = Some(cpu::DeferredNorm { partials, epsilon });
+            let shape = cpu::Project { outputs, inputs, norm, bias: true, softcap: None, epilogue };
+            let mut buffers = planes(format, "weight");
+            buffers.extend(["bias", "x", "squares", "y"]);
+            let mut arguments = plane_arguments(&weight);
+            arguments.extend([Argument::Numbers(bias), Argument::Numbers(x), Argument::Numbers(parts)]);
+            arguments.push(Argument::Output(bytes_of(&before)));
+            match epilogue {
+                Epilogue::AddSquares(squares) => {
+                    if squares.gain {
+                        buffers.extend(["gain", "gained"]);
+                        arguments.push(Argument::Numbers(gain.clone()));
+                        arguments.push(Argument::Output(NAN.repeat(outputs)));
+                    }
+                    buffers.push("squares_out");
+                    arguments.push(Argument::Output(NAN.repeat(squares.partials)));
+                }
+                Epilogue::Best { candidates } => {
+                    buffers.push("candidates");
+                    arguments.push(Argument::Output(NAN.repeat(2 * candidates)));
+                }
+                _ => {}
+            }
+            let kernel = kernel("project", buffers, run);
+            *SHAPE.write().unwrap() = Some((format, shape));
+            each_level(|level, threads| {
+                let what = format!("{level:?} {format:?} {shape:?}");
+                let left = run_kernel(kernel, &arguments, &[1], level, threads);
+                for other in [1, 2, 5] {
+                    let again = run_kernel(kernel, &arguments, &[1], level, other);
+                    assert_eq!(left, again, "{what}: {threads} and {other} threads");
+                }
+                let y = numbers_of(&left[0]);
+                compare(&what, &y, &wanted);
+                match epilogue {
+                    Epilogue::AddSquares(squares) => {
+                        if squares.gain {
+                            let product: Vec<f32> = y.iter().zip(&gain).map(|(y, gain)| y * gain).collect();
+                            assert_eq!(numbers_of(&left[1]), product, "{what}");
+                        }
+                        let parts = numbers_of(&left[left.len() - 1]);
+                        let sum = parts.iter().map(|&part| f64::from(part)).sum::<f64>() as f32;
+                        let all = y.iter().map(|&y| f64::from(y) * f64::from(y)).sum::<f64>();
+                        compare(&what, &[sum], &[(all, all)]);
+                    }
+                    Epilogue::Best { .. } => {
+                        let best = y.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                        let first = y.iter().position(|&y| y == best).unwrap() as u32;
+                        let pairs = words_of(&left[1]);
+                        let found = pairs.chunks(2).map(|pair| (pair[0], u32::MAX - pair[1])).max().unwrap();
+                        assert_eq!(u32::MAX - found.1, first, "{what}");
+                        // Every pair is written, and those that no output has are no number.
+                        assert!(pairs.chunks(2).all(|pair| pair[0] != u32::MAX), "{what}");
+                    }
+                    _ => {}
+                }
+            });
         }
-        let mut buffers = vec!["x", "gain"];
-        let mut arguments = vec![Argument::Numbers(x), Argument::Numbers(gain)];
-        if gather {
-            buffers.push("wanted");
-            arguments.push(Argument::Words(wanted_rows.iter().map(|&row| row as u32).collect()));
+    }
+}
+
+#[test]
+fn embedding_leaves_squares() {
+    kernel_under_test!(SHAPE, (Format, cpu::Embed), embed);
+    let mut random = Random(8);
+    for (width, partials, gain) in [(1, 1, true), (56, 128, false), (200, 3, true)] {
+        for format in FORMATS {
+            let table = matrix(&mut random, format, 5, width, 1.0);
+            let gains = random.numbers(width);
+            let row = &table.values[3 * width..4 * width];
+            let mut buffers = planes(format, "table");
+            let mut arguments = plane_arguments(&table);
+            buffers.push("ids");
+            arguments.push(Argument::Words(vec![3]));
+            if gain {
+                buffers.push("gain");
+                arguments.push(Argument::Numbers(gains.clone()));
+            }
+            buffers.push("stream");
+            arguments.push(Argument::Output(NAN.repeat(width)));
+            if gain {
+                buffers.push("gained");
+                arguments.push(Argument::Output(NAN.repeat(width)));
+            }
+            buffers.push("squares");
+            arguments.push(Argument::Output(NAN.repeat(partials)));
+            let kernel = kernel("embed", buffers, run);
+            let squares = Some(Squares { partials, gain });
+            *SHAPE.write().unwrap() = Some((format, cpu::Embed { vocabulary: 5, width, squares }));
+            each_level(|level, threads| {
+                let what = format!("{level:?} {format:?} {width}");
+                let left = run_kernel(kernel, &arguments, &[1], level, threads);
+                assert_eq!(numbers_of(&left[0]), row, "{what}");
+                if gain {
+                    let product: Vec<f32> = row.iter().zip(&gains).map(|(x, gain)| x * gain).collect();
+                    assert_eq!(numbers_of(&left[1]), product, "{what}");
+                }
+                let all = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+                let mut wanted = vec![(0.0, 0.0); partials];
+                wanted[0] = (all, all);
+                compare(&what, &numbers_of(&left[left.len() - 1]), &wanted);
+            });
         }
-        buffers.push("y");
-        arguments.push(Argument::Output(NAN.repeat(wanted.len())));
-        let kernel = kernel("rms_norm", buffers, run);
-        *SHAPE.write().unwrap() = Some(cpu::RmsNorm { width, epsilon, gather });
+    }
+}
+
+#[test]
+fn the_best_candidate_is_the_lowest_of_equals() {
+    kernel_under_test!(SHAPE, cpu::ArgmaxJoin, cpu::argmax_join);
+    let mut random = Random(9);
+    for candidates in [1, 2, 100] {
+        let mut pairs: Vec<(u32, u32)> =
+            (0..2 * candidates).map(|_| (random.below(9) as u32, random.below(1000) as u32)).collect();
+        // In the second row there is no number.
+        pairs[candidates..].iter_mut().for_each(|pair| pair.0 = 0);
+        let best = pairs[..candidates].iter().map(|&(key, id)| (key, u32::MAX - id)).max().unwrap();
+        let wanted = if best.0 == 0 { 0 } else { u32::MAX - best.1 };
+        let words = pairs.iter().flat_map(|&(key, id)| [key, id]).collect();
+        let kernel = kernel("argmax_join", vec!["candidates", "ids"], run);
+        *SHAPE.write().unwrap() = Some(cpu::ArgmaxJoin { candidates });
+        let arguments = [Argument::Words(words), Argument::Output(vec![0xff; 8])];
         each_level(|level, threads| {
-            let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
-            compare(&format!("{level:?} {rows} {width}"), &numbers_of(&y[0]), &wanted);
+            let ids = run_kernel(kernel, &arguments, &[2], level, threads);
+            assert_eq!(words_of(&ids[0]), [wanted, 0], "{level:?} {candidates}");
         });
     }
 }
@@ -69,184 +382,6 @@ fn argmax_takes_the_lowest_of_equals() {
         each_level(|level, threads| {
             let ids = run_kernel(kernel, &arguments, &[3], level, threads);
             assert_eq!(words_of(&ids[0]), [twice as u32, 0, third as u32], "{level:?} {vocabulary}");
-        });
-    }
-}
-
-/// Rows of two slots at positions that need not follow each other.
-fn rows_of_a_batch(rows: usize, context: usize, random: &mut Random) -> (Vec<u32>, Vec<u32>) {
-    if rows == 1 {
-        return (vec![1], vec![context as u32 - 1]);
-    }
-    let first = rows.div_ceil(2);
-    let start = random.below(context - first + 1) as u32;
-    let slots = (0..rows).map(|row| u32::from(row < first)).collect();
-    let positions = (0..rows).map(|row| if row < first { start + row as u32 } else { (row - first) as u32 });
-    (slots, positions.collect())
-}
-
-fn cache_bytes(values: &[f32], cache: Format) -> Vec<u8> {
-    match cache {
-        Format::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_ne_bytes()).collect(),
-        _ => bytes_of(values),
-    }
-}
-
-fn cache_numbers(bytes: &[u8], cache: Format) -> Vec<f32> {
-    match cache {
-        Format::F16 => {
-            bytes.chunks_exact(2).map(|v| f16::from_ne_bytes(v.try_into().unwrap()).to_f32()).collect()
-        }
-        _ => numbers_of(bytes),
-    }
-}
-
-#[test]
-fn rotate_append_turns_pairs_and_fills_the_cache() {
-    kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
-    let mut random = Random(5);
-    for (rows, query_heads, key_heads, width, pairs, pairing, cache) in [
-        (1, 4, 2, 16, 8, Pairing::Half, Format::F32),
-        (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16),
-        (9, 3, 3, 64, 16, Pairing::Half, Format::F16),
-        (4, 2, 1, 256, 128, Pairing::Interleaved, Format::F32),
-        (3, 2, 1, 6, 0, Pairing::Half, Format::F32),
-    ] {
-        let context = 12;
-        let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
-        let frequencies: &'static [f32] = Box::leak(frequencies.into_boxed_slice());
-        let magnitude = if rows == 9 { 1.25 } else { 1.0 };
-        let rotation = Rotation { frequencies, pairing, magnitude };
-        let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, rotation };
-        let row_width = (query_heads + 2 * key_heads) * width;
-        let qkv = random.numbers(rows * row_width);
-        let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
-        let before = random.numbers(2 * key_heads * context * width);
-        let rotated = |row: usize, head: usize, channel: usize| -> f64 {
-            let at = |channel: usize| f64::from(qkv[row * row_width + head * width + channel]);
-            if channel >= 2 * pairs || head >= query_heads + key_heads {
-                return at(channel);
-            }
-            let (pair, first, other) = match pairing {
-                Pairing::Half => (channel % pairs, channel < pairs, (channel + pairs) % (2 * pairs)),
-                Pairing::Interleaved => (channel / 2, channel.is_multiple_of(2), channel ^ 1),
-            };
-            let angle = f64::from(positions[row] as f32 * frequencies[pair]);
-            let sign = if first { -1.0 } else { 1.0 };
-            (at(channel) * angle.cos() + sign * at(other) * angle.sin()) * f64::from(magnitude)
-        };
-        let (mut q, mut keys, mut values) = (Vec::new(), before.clone(), before.clone());
-        for row in 0..rows {
-            for head in 0..query_heads {
-                q.extend((0..width).map(|channel| (rotated(row, head, channel), 3.0)));
-            }
-            for head in 0..key_heads {
-                let start = (slots[row] as usize * key_heads + head) * context + positions[row] as usize;
-                for channel in 0..width {
-                    keys[start * width + channel] = rotated(row, query_heads + head, channel) as f32;
-                    values[start * width + channel] =
-                        qkv[row * row_width + (query_heads + key_heads + head) * width + channel];
-                }
-            }
-        }
-        let kernel = kernel("rotate_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
-        let arguments = [
-            Argument::Numbers(qkv.clone()),
-            Argument::Words(slots.clone()),
-            Argument::Words(positions.clone()),
-            Argument::Output(NAN.repeat(rows * query_heads * width)),
-            Argument::Output(cache_bytes(&before, cache)),
-            Argument::Output(cache_bytes(&before, cache)),
-        ];
-        *SHAPE.write().unwrap() = Some(shape);
-        each_level(|level, threads| {
-            let what = format!("{level:?} {shape:?}");
-            let got = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
-            compare(&what, &numbers_of(&got[0]), &q);
-            // A half is rounded by 2^-11 of itself; what is not appended stays as it was.
-            let unit = if cache == Format::F16 { 600.0 } else { 2.0 };
-            for (got, wanted) in [(&got[1], &keys), (&got[2], &values)] {
-                let wanted: Vec<(f64, f64)> = wanted.iter().map(|&v| (f64::from(v), unit)).collect();
-                compare(&what, &cache_numbers(got, cache), &wanted);
-            }
-        });
-    }
-}
-
-#[test]
-fn attend_is_softmax_times_values() {
-    kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
-    let mut random = Random(6);
-    for (rows, query_heads, key_heads, width, cache, context) in [
-        (1, 4, 4, 2, Format::F32, 1),
-        (1, 4, 2, 16, Format::F32, 70),
-        (1, 9, 3, 64, Format::F16, 300),
-        (6, 8, 1, 10, Format::F16, 65),
-        (30, 4, 2, 128, Format::F32, 64),
-        (75, 5, 1, 48, Format::F16, 200),
-        (3, 7, 7, 80, Format::F32, 129),
-        (2, 32, 1, 256, Format::F16, 40),
-        (40, 2, 2, 30, Format::F32, 100),
-    ] {
-        let scale = 3.0 / (width as f32).sqrt();
-        let shape = cpu::Attend { query_heads, key_heads, width, cache, scale };
-        let q = random.numbers(rows * query_heads * width);
-        let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
-        let cached = 2 * key_heads * context * width;
-        let (mut keys, mut values) = (random.numbers(cached), random.numbers(cached));
-        // Positions that no row may see are not numbers.
-        for slot in 0..2 {
-            let end =
-                (0..rows).filter(|&row| slots[row] == slot).map(|row| positions[row] + 1).max().unwrap_or(0);
-            for head in 0..key_heads {
-                for position in end as usize..context {
-                    let start = ((slot as usize * key_heads + head) * context + position) * width;
-                    keys[start..start + width].fill(f32::NAN);
-                    values[start..start + width].fill(f32::NAN);
-                }
-            }
-        }
-        let (keys, values) = (cache_bytes(&keys, cache), cache_bytes(&values, cache));
-        let (exact_keys, exact_values) = (cache_numbers(&keys, cache), cache_numbers(&values, cache));
-        let mut wanted = Vec::new();
-        for row in 0..rows {
-            for head in 0..query_heads {
-                let key_head = head / (query_heads / key_heads);
-                let start = (slots[row] as usize * key_heads + key_head) * context * width;
-                let q = &q[(row * query_heads + head) * width..][..width];
-                let scores: Vec<f64> = (0..=positions[row] as usize)
-                    .map(|p| {
-                        let key = &exact_keys[start + p * width..][..width];
-                        let dot: f64 = q.iter().zip(key).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-                        dot * f64::from(scale)
-                    })
-                    .collect();
-                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                for channel in 0..width {
-                    let sum: f64 = weights
-                        .iter()
-                        .enumerate()
-                        .map(|(p, weight)| weight * f64::from(exact_values[start + p * width + channel]))
-                        .sum();
-                    wanted.push((sum / total, 2.0));
-                }
-            }
-        }
-        let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
-        let arguments = [
-            Argument::Numbers(q),
-            Argument::Bytes(keys),
-            Argument::Bytes(values),
-            Argument::Words(slots),
-            Argument::Words(positions),
-            Argument::Output(NAN.repeat(wanted.len())),
-        ];
-        *SHAPE.write().unwrap() = Some(shape);
-        each_level(|level, threads| {
-            let heads = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
-            compare(&format!("{level:?} {rows} rows {shape:?}"), &numbers_of(&heads[0]), &wanted);
         });
     }
 }

@@ -165,6 +165,10 @@ struct Counter {
 }
 
 impl Pass for Counter {
+    fn cores(&self) -> u32 {
+        0
+    }
+
     fn dispatch(&mut self, _: &'static Kernel, _: &[Binding], _: &[u32], _: [u32; 3]) {
         self.dispatches += 1;
     }
@@ -181,7 +185,7 @@ fn a_recording_holds_what_the_device_was_told() {
     let tiny = Tiny::new(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
     tiny.forward(&mut counter, 1, 1);
-    tiny.head(&mut counter, 1);
+    tiny.head(&mut counter, 1, 1);
     let cost = Tiny::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 

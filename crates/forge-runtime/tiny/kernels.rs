@@ -36,7 +36,9 @@ pub static NORM: Kernel = Kernel {
     name: "norm",
     buffers: &["x", "gain", "y"],
     threads: 64,
-    cpu: |call| cpu::rms_norm(call, &cpu::RmsNorm { width: 40, epsilon: 1e-5, gather: false }),
+    cpu: |call| {
+        cpu::rms_norm(call, &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: false })
+    },
 };
 
 pub fn norm(pass: &mut dyn Pass, x: Span<f32>, gain: Span<f32>, y: Span<f32>, rows: u32) {
@@ -47,7 +49,9 @@ pub static FINAL_NORM: Kernel = Kernel {
     name: "final_norm",
     buffers: &["x", "gain", "wanted", "y"],
     threads: 64,
-    cpu: |call| cpu::rms_norm(call, &cpu::RmsNorm { width: 40, epsilon: 1e-5, gather: true }),
+    cpu: |call| {
+        cpu::rms_norm(call, &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: true })
+    },
 };
 
 pub fn final_norm(
@@ -110,6 +114,7 @@ pub static ROTATE_APPEND: Kernel = Kernel {
                 key_heads: 2,
                 width: 10,
                 cache: Format::F16,
+                norm: None,
                 rotation: Rotation { frequencies: &FREQUENCIES, pairing: Pairing::Half, magnitude: 1.0 },
             },
         )
@@ -137,7 +142,17 @@ pub static ATTEND_SPLIT: Kernel = Kernel {
     threads: 64,
     cpu: |call| {
         let scale = 0.316_227_76;
-        let shape = cpu::Attend { query_heads: 4, key_heads: 2, width: 10, cache: Format::F16, scale };
+        let shape = cpu::Attend {
+            query_heads: 4,
+            key_heads: 2,
+            width: 10,
+            cache: Format::F16,
+            scale,
+            window: None,
+            softcap: None,
+            sinks: false,
+            prologue: None,
+        };
         cpu::attend(call, &shape)
     },
 };

@@ -72,8 +72,20 @@ impl Model for Tiny {
         formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],
         cache: "f16",
         state_bytes_per_position: 160,
-        decode: Cost { dispatches: 22, barriers: 21, bytes_read: 22_560, dispatches_per_layer: &[9, 9] },
-        prefill: Cost { dispatches: 22, barriers: 21, bytes_read: 22_560, dispatches_per_layer: &[9, 9] },
+        decode: Cost {
+            dispatches: 22,
+            barriers: 21,
+            bytes_read: 22_560,
+            dispatches_per_layer: &[9, 9],
+            more_when_split: &[0, 0],
+        },
+        prefill: Cost {
+            dispatches: 22,
+            barriers: 21,
+            bytes_read: 22_560,
+            dispatches_per_layer: &[9, 9],
+            more_when_split: &[0, 0],
+        },
     };
 
     fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Tiny, Failure> {
@@ -115,7 +127,7 @@ impl Model for Tiny {
         }
     }
 
-    fn head(&self, pass: &mut dyn Pass, wanted: u32) {
+    fn head(&self, pass: &mut dyn Pass, _rows: u32, wanted: u32) {
         pass.barrier();
         pass.group("head");
         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);

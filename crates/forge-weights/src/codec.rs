@@ -1,8 +1,9 @@
 //! One row of numbers as the bytes of a format, and back.
 //!
-//! A stored row has one slice of bytes for every plane of its format, padded to whole blocks of columns. Numbers are
+//! A stored row has one slice of bytes for every plane of its format, padded to whole groups of columns. Numbers are
 //! rounded to the nearest, halves to the even; a number that a format cannot hold is refused, never clipped.
 
+use crate::affine;
 use forge_ir::{BLOCK, Format};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -15,7 +16,7 @@ pub enum Unfit {
         /// In this column.
         column: usize,
     },
-    /// It holds a number beyond the format's largest, or one whose block's scale is.
+    /// It holds a number beyond the format's largest, or one whose group's scale or offset is.
     TooLarge {
         /// The number.
         value: f32,
@@ -74,11 +75,12 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
                 }
             }
         }
-        Format::Affine(_) => unimplemented!(),
+        Format::Affine(format) => affine::decode(format, values, scales, out),
     }
 }
 
-/// Encodes a row into planes of the sizes of [`plane_bytes`]. Padding columns hold codes whose value is 0.
+/// Encodes a row into planes of the sizes of [`plane_bytes`]. Padding columns are 0, in an affine format any number
+/// between its group's ends.
 ///
 /// # Errors
 /// When a number of the row cannot be stored in the format.
@@ -134,7 +136,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
                 }
             },
         ),
-        Format::Affine(_) => unimplemented!(),
+        Format::Affine(format) => affine::encode(format, row, values, scales),
     }
 }
 
@@ -210,7 +212,7 @@ fn largest(block: &[f32; BLOCK]) -> f32 {
 
 /// 1.5 * 2^23: a small number added to it is rounded to a whole one, the even of two equally near, and stands in the
 /// low bits of the sum.
-const WHOLE: f32 = 12_582_912.0;
+pub(crate) const WHOLE: f32 = 12_582_912.0;
 
 /// The nearest whole number, of two equally near the one further from zero.
 fn round(x: f32) -> f32 {
@@ -228,7 +230,7 @@ fn nibble(x: f32) -> f32 {
 }
 
 /// The low byte of a small whole number.
-fn code_of(whole: f32) -> u8 {
+pub(crate) fn code_of(whole: f32) -> u8 {
     (whole + WHOLE).to_bits() as u8
 }
 

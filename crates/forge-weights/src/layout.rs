@@ -34,7 +34,7 @@ impl FileLayout {
     /// Lays out a plan's weights in its order; refuses a plan that does not fit the graph.
     pub(crate) fn new(graph: &Graph, plan: &[Packed]) -> Result<FileLayout, Diagnostic> {
         check(graph, plan)?;
-        let mut entries: Vec<String> = vec![metadata()];
+        let mut entries: Vec<String> = vec![metadata(graph, plan)];
         let mut weights = Vec::new();
         let (mut end, mut paddings) = (0_u64, 0);
         for packed in plan {
@@ -72,8 +72,15 @@ impl FileLayout {
     }
 }
 
-fn metadata() -> String {
-    format!(r#""__metadata__":{{"format":"forge","version":{:?}}}"#, env!("CARGO_PKG_VERSION"))
+/// What a tool that opens the file cannot see in its tensors.
+fn metadata(graph: &Graph, plan: &[Packed]) -> String {
+    let mut entries = format!(r#""format":"forge","version":{:?}"#, env!("CARGO_PKG_VERSION"));
+    for (packed, gain) in plan.iter().filter_map(|packed| Some((packed, packed.gain?))) {
+        let name = serde_json::Value::from(format!("{}.gain", packed.name));
+        let tensor = serde_json::Value::from(graph.weights[gain.0].tensor.as_str());
+        entries.push_str(&format!(",{name}:{tensor}"));
+    }
+    format!(r#""__metadata__":{{{entries}}}"#)
 }
 
 fn entry(name: &str, element: &str, shape: &[u64], start: u64, end: u64) -> String {
@@ -101,7 +108,9 @@ fn plane_name(packed: &Packed, plane: &Plane) -> String {
 
 fn plane_shape(packed: &Packed, plane: &Plane) -> Vec<u64> {
     match packed.shape[..] {
-        [rows, columns] => vec![rows as u64, (columns.div_ceil(packed.format.group()) * plane.per_group) as u64],
+        [rows, columns] => {
+            vec![rows as u64, (columns.div_ceil(packed.format.group()) * plane.per_group) as u64]
+        }
         _ => packed.shape.iter().map(|width| *width as u64).collect(),
     }
 }
@@ -133,6 +142,24 @@ fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
         }
         if packed.layout == Layout::Alternate && parts.iter().any(|part| part.shape != parts[0].shape) {
             return fail("parts of different shapes cannot alternate");
+        }
+        if let Some(gain) = packed.gain {
+            let width = graph.weights.get(gain.0).map(|gain| &gain.shape[..]);
+            if is_vector {
+                return fail("a gain is folded into a vector");
+            }
+            if width != Some(&[columns]) {
+                return fail("the gain that is folded into it is not a vector of its width");
+            }
+            if plan.iter().any(|packed| packed.parts.contains(&gain)) {
+                return fail("the gain that is folded into it is stored as well");
+            }
+            let is_shared = |other: &Packed| {
+                other != packed && other.parts.iter().any(|part| packed.parts.contains(part))
+            };
+            if plan.iter().any(is_shared) {
+                return fail("a gain is folded into it, and not all that has its parts is the same");
+            }
         }
         for plane in packed.format.planes() {
             if !names.insert(plane_name(packed, plane)) || packed.name.starts_with('_') {

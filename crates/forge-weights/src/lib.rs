@@ -10,12 +10,16 @@
 //!
 //! The header is padded with spaces so that the data begins at a multiple of [`PAGE`]; every tensor begins at a
 //! multiple of [`ALIGNMENT`] of the file. Where sizes do not give that, a tensor `_padding.N` of bytes fills the hole,
-//! because the format forbids holes. A matrix `m` of a plain format is one tensor `m`, its rows padded with zeros to
-//! whole blocks of columns; a matrix of a quantised format is the tensors `m.codes` and `m.scales`. A vector is one
-//! tensor of f32, not padded.
+//! because the format forbids holes. A matrix `m` is one tensor `m` in a plain format, and the tensors `m.codes` and
+//! `m.scales` in a quantised one, where an affine format has its offsets beside its scales. Rows are padded to whole
+//! groups of columns. A vector is one tensor of f32, not padded.
+//!
+//! Where the gain of a norm is folded into the matrices that read what it norms, the file's metadata has the gain's
+//! tensor under `<name>.gain`.
 //!
 //! Reading and writing are done by whoever calls: this crate is given functions and a sink, and knows `forge-ir` alone.
 
+mod affine;
 mod codec;
 mod gather;
 mod layout;

@@ -1,4 +1,7 @@
 //! Reads a weight file back as the weights it was packed from.
+//!
+//! A gain that was folded into matrices is not in the file. It is read as ones and the matrices as they are stored: the
+//! model that these numbers make is the one whose weights were packed.
 
 use crate::codec::{decode_row, plane_bytes};
 use crate::gather;
@@ -47,6 +50,11 @@ where
         Ok(bytes)
     }
 
+    /// Whether a weight was folded into others.
+    fn is_folded(&self, weight: WeightId) -> bool {
+        self.plan.iter().any(|packed| packed.gain == Some(weight))
+    }
+
     /// The packed weight that a weight is part of, which part, and how many rows are in the parts before it.
     fn find(&self, weight: WeightId) -> Option<(usize, usize, usize)> {
         self.plan.iter().enumerate().find_map(|(packed, it)| {
@@ -63,6 +71,10 @@ where
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let part = crate::stored::expect_fit(self.graph, weight, &rows, out.len())?;
+        if self.is_folded(weight) {
+            out.fill(1.0);
+            return Ok(());
+        }
         let Some((index, part_index, before)) = self.find(weight) else {
             let message = format!("the weight file does not hold {}", part.tensor);
             return Err(Diagnostic::new("F0604", message));

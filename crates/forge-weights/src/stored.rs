@@ -1,4 +1,5 @@
-//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding.
+//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding. Those that mean
+//! their tensor's numbers and 1 are given so: nobody after this has to know.
 
 use crate::codec::decode_row;
 use forge_ir::{Diagnostic, Graph, Numbers, WeightId};
@@ -34,6 +35,9 @@ where
             Diagnostic::new("F0108", format!("the tensor {} cannot be read: {error}", weight.tensor))
         })?;
         decode_row(weight.format, [&bytes, &[]], out);
+        if weight.plus_one {
+            out.iter_mut().for_each(|x| *x += 1.0);
+        }
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Writes the weight file: rows come in, bytes go out in the order of the file, and little is held between.
 //!
 //! Held are a block of rows of about [`BLOCK_NUMBERS`] numbers, and the scales of the weight at hand, which come after
-//! its codes in the file and are a sixteenth of them or an eighth.
+//! its codes in the file and are a quarter of them or less.
 
 use crate::codec::{Unfit, decode_row, encode_row, plane_bytes};
 use crate::gather;
@@ -45,7 +45,8 @@ pub struct Stat {
     pub format: Format,
     /// Bytes over all planes.
     pub bytes: u64,
-    /// Root mean square of the difference from the given numbers, over the root mean square of these.
+    /// Root mean square of the difference from the given numbers, over the root mean square of these. The numbers of a
+    /// matrix that a gain is folded into are those of the product.
     pub error: f64,
 }
 
@@ -76,7 +77,15 @@ pub fn write(
         let mut report = |written| progress(Progress { weight: &packed.name, written, total: layout.bytes });
         let sums = match packed.shape[..] {
             [rows, columns] => {
-                let job = Matrix { graph, packed, numbers, columns };
+                let gain = match packed.gain {
+                    Some(gain) => {
+                        let mut elements = vec![1.0; columns];
+                        numbers.rows(gain, 0..1, &mut elements)?;
+                        Some(elements)
+                    }
+                    None => None,
+                };
+                let job = Matrix { graph, packed, numbers, columns, gain };
                 job.write(rows, place.padding, &mut out, &mut report)?
             }
             _ => {
@@ -133,6 +142,8 @@ struct Matrix<'a> {
     packed: &'a Packed,
     numbers: &'a dyn Numbers,
     columns: usize,
+    /// What the columns are multiplied by.
+    gain: Option<Vec<f32>>,
 }
 
 /// Rows, encoded.
@@ -186,6 +197,11 @@ impl Matrix<'_> {
         let format = self.packed.format;
         let mut numbers = vec![0.0; rows.len() * self.columns];
         gather::matrix(self.numbers, self.graph, self.packed, rows.clone(), &mut numbers)?;
+        if let Some(gain) = &self.gain {
+            for row in numbers.chunks_exact_mut(self.columns) {
+                row.iter_mut().zip(gain).for_each(|(x, gain)| *x *= gain);
+            }
+        }
         let [values, scales] = plane_bytes(format, self.columns);
         let mut planes = [vec![0; rows.len() * values], vec![0; rows.len() * scales]];
         let mut sums = Vec::with_capacity(rows.len());
@@ -241,16 +257,19 @@ fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> Diagnostic {
     }
     let (tensor, row) = found;
     let format = packed.format;
+    let gain = packed.gain.and_then(|gain| graph.weights.get(gain.0));
+    let times = gain.map_or_else(String::new, |gain| format!(" times {}", gain.tensor));
     match why {
         Unfit::NotFinite { column } => {
             let place =
                 if packed.shape.len() == 1 { format!("[{row}]") } else { format!("[{row}, {column}]") };
-            Diagnostic::new("F0602", format!("{tensor}{place} is not a finite number"))
+            Diagnostic::new("F0602", format!("{tensor}{place}{times} is not a finite number"))
                 .note("a checkpoint with infinities or NaNs gives no text worth having")
         }
-        Unfit::TooLarge { value } => {
-            Diagnostic::new("F0602", format!("{tensor} holds {value:e} in row {row}, too large for {format}"))
-                .note("bf16 and f32 hold numbers of this size")
-        }
+        Unfit::TooLarge { value } => Diagnostic::new(
+            "F0602",
+            format!("{tensor}{times} holds {value:e} in row {row}, too large for {format}"),
+        )
+        .note("bf16 and f32 hold numbers of this size"),
     }
 }

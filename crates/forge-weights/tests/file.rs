@@ -1,7 +1,7 @@
 //! The weight file: read by the format's own library, and read back as what it was packed from.
 
 use forge_ir::{
-    Apply, BLOCK, Body, BodyId, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
+    Affine, Apply, Bits, Body, BodyId, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
     ParamId, ParamKind, Specials, ValueId, Weight, WeightId,
 };
 use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, write};
@@ -11,6 +11,11 @@ use std::io;
 
 /// A graph that binds weights of these shapes, in f32, and an embedding to be a model at all.
 fn graph(shapes: &[Vec<usize>]) -> Graph {
+    graph_plus(shapes, &[])
+}
+
+/// The same, with weights that mean their tensors' numbers and 1.
+fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
     let all: Vec<Vec<usize>> = std::iter::once(vec![4, 4]).chain(shapes.iter().cloned()).collect();
     let param = |(index, shape): (usize, &Vec<usize>)| Param {
         name: format!("p{index}"),
@@ -22,7 +27,7 @@ fn graph(shapes: &[Vec<usize>]) -> Graph {
         name: "embed".to_owned(),
         input: 0,
         params,
-        nodes: vec![node(Op::Embed { table: ParamId(0) })],
+        nodes: vec![node(Op::Embed { table: ParamId(0), scale: 1.0 })],
     };
     let linear = node(Op::Linear { weight: ParamId(0), bias: None });
     let head =
@@ -32,6 +37,7 @@ fn graph(shapes: &[Vec<usize>]) -> Graph {
         tensor: format!("tensor.{index}"),
         shape: shape.clone(),
         format: Format::F32,
+        plus_one: plus_one.contains(&index),
     };
     let draft = Draft {
         model: Model {
@@ -63,7 +69,7 @@ fn checkpoint(tensor: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
 
 fn packed(name: &str, format: Format, shape: &[usize], layout: Layout, parts: &[usize]) -> Packed {
     let parts = parts.iter().map(|part| WeightId(*part)).collect();
-    Packed { name: name.to_owned(), format, shape: shape.to_vec(), layout, parts }
+    Packed { name: name.to_owned(), format, shape: shape.to_vec(), layout, parts, gain: None }
 }
 
 fn pack(graph: &Graph, plan: &[Packed]) -> (Vec<u8>, Summary) {
@@ -138,12 +144,100 @@ fn a_file_has_the_tensors_of_its_plan() {
     assert_eq!(summary.worst().unwrap().name, "four");
 }
 
+#[test]
+fn affine_matrices_have_offsets_beside_their_scales() {
+    let graph = graph(&[vec![3, 130], vec![2, 130]]);
+    let affine =
+        |name: &str| packed(name, Format::from_name(name).unwrap(), &[5, 130], Layout::Rows, &[1, 2]);
+    let plan = ["affine8", "affine4", "affine4_128", "affine8_32"].map(affine);
+    let (file, summary) = pack(&graph, &plan);
+    let expected = [
+        ("affine8.codes", Dtype::U8, vec![5, 192]),
+        ("affine8.scales", Dtype::F16, vec![5, 6]),
+        ("affine4.codes", Dtype::U8, vec![5, 96]),
+        ("affine4.scales", Dtype::F16, vec![5, 6]),
+        ("affine4_128.codes", Dtype::U8, vec![5, 128]),
+        ("affine4_128.scales", Dtype::F16, vec![5, 4]),
+        ("affine8_32.codes", Dtype::U8, vec![5, 160]),
+        ("affine8_32.scales", Dtype::F16, vec![5, 10]),
+    ];
+    assert_eq!(tensors(&file), expected.map(|(name, dtype, shape)| (name.to_owned(), dtype, shape)));
+    let sizes: Vec<u64> = summary.weights.iter().map(|stat| stat.bytes).collect();
+    assert_eq!(sizes, [5 * 3 * 68, 5 * 3 * 36, 5 * 2 * 68, 5 * 5 * 36]);
+    // Even numbers between -1 and 1, of deviation 0.7: a step of 2 in 255 or 15, off by a step's deviation.
+    for (stat, steps) in summary.weights.iter().zip([255.0, 15.0, 15.0, 255.0]) {
+        let expected = 2.0 / steps / 12_f64.sqrt() / 0.5_f64.sqrt();
+        assert!((0.8..1.1).contains(&(stat.error / expected)), "{}: {} of {expected}", stat.name, stat.error);
+    }
+}
+
+#[test]
+fn gains_are_stored_with_their_one() {
+    let graph = graph_plus(&[vec![3, 40], vec![40], vec![40]], &[2, 3]);
+    let mut folded = packed("folded", Format::F32, &[3, 40], Layout::Rows, &[1]);
+    folded.gain = Some(WeightId(2));
+    let plan = [folded, packed("gain", Format::F32, &[40], Layout::Rows, &[3])];
+    let (file, _) = pack(&graph, &plan);
+    let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
+    let read = |numbers: &dyn Numbers, weight: usize, rows: usize| {
+        let mut out = vec![0.0; rows * 40];
+        numbers.rows(WeightId(weight), 0..rows, &mut out).unwrap();
+        out
+    };
+    let tensor = |seed: f32| (0..40).map(move |column| (column as f32 + 0.37 * seed).sin());
+    let gain: Vec<f32> = tensor(3.0).map(|x| x + 1.0).collect();
+    assert_eq!(read(&Stored::new(&graph, checkpoint), 3, 1), gain);
+    assert_eq!(read(&back, 3, 1), gain, "the 1 is added once");
+    assert_eq!(read(&back, 2, 1), [1.0; 40]);
+    let products: Vec<f32> = tensor(1.0).zip(tensor(2.0)).map(|(x, gain)| x * (gain + 1.0)).collect();
+    assert_eq!(read(&back, 1, 3)[..40], products);
+}
+
+/// A matrix times a gain, in two parts, and beside it the same matrix as a graph would have it without the gain.
+#[test]
+fn a_gain_is_folded_into_the_columns_of_its_matrix() {
+    let graph = graph(&[vec![3, 40], vec![2, 40], vec![40], vec![3, 40]]);
+    let mut folded = packed("folded", Format::F16, &[5, 40], Layout::Rows, &[1, 2]);
+    folded.gain = Some(WeightId(3));
+    let plan = [folded, packed("plain", Format::F32, &[3, 40], Layout::Rows, &[4])];
+    let (file, summary) = pack(&graph, &plan);
+    let (_, header) = SafeTensors::read_metadata(&file).unwrap();
+    let metadata = header.metadata().as_ref().unwrap();
+    assert_eq!((metadata.len(), metadata["folded.gain"].as_str()), (3, "tensor.3"));
+    // What storing changed is told of the product.
+    assert!((1e-5..2e-4).contains(&summary.weights[0].error), "{}", summary.weights[0].error);
+
+    let numbers = |numbers: &dyn Numbers, weight: usize| {
+        let mut out = vec![0.0; graph.weights[weight].shape.iter().product()];
+        numbers.rows(WeightId(weight), 0..graph.weights[weight].rows(), &mut out).unwrap();
+        out
+    };
+    let stored = Stored::new(&graph, checkpoint);
+    let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
+    let gain = numbers(&stored, 3);
+    for part in [1, 2] {
+        let products = numbers(&stored, part);
+        let products = products.iter().zip(gain.iter().cycle()).map(|(x, gain)| x * gain);
+        for (x, y) in products.zip(numbers(&back, part)) {
+            assert!((x - y).abs() <= x.abs() * 2_f32.powi(-11) + 2_f32.powi(-25), "{x} became {y}");
+        }
+    }
+    assert_eq!(numbers(&back, 3), [1.0; 40]);
+    assert_eq!(numbers(&back, 4), numbers(&stored, 4));
+    // The gain is a part of what the file is written for.
+    let mut without = plan.clone();
+    without[0].gain = None;
+    assert!(PackedFile::open(&graph, &without, read_of(&file)).is_err());
+}
+
 /// Matrices and vectors in random orders, formats and layouts.
 fn plans() -> impl Strategy<Value = (Vec<Vec<usize>>, Vec<Packed>)> {
-    let group = (1_usize..4, 1_usize..40, 1_usize..100, any::<bool>(), any::<bool>(), 0..Format::ALL.len());
+    let flags = [any::<bool>(), any::<bool>(), any::<bool>()];
+    let group = (1_usize..4, 1_usize..40, 1_usize..200, flags, 0..Format::ALL.len());
     prop::collection::vec(group, 1..5).prop_map(|groups| {
         let (mut shapes, mut plan) = (Vec::new(), Vec::new());
-        for (index, (parts, rows, columns, vector, alternate, format)) in groups.into_iter().enumerate() {
+        for (index, (parts, rows, columns, flags, format)) in groups.into_iter().enumerate() {
+            let [vector, alternate, folded] = flags;
             let layout = if alternate { Layout::Alternate } else { Layout::Rows };
             let grow = |part: usize| if alternate { rows } else { rows + part };
             let numbers: Vec<usize> = (0..parts).map(|part| shapes.len() + 1 + part).collect();
@@ -153,9 +247,22 @@ fn plans() -> impl Strategy<Value = (Vec<Vec<usize>>, Vec<Packed>)> {
             let format = if vector { Format::F32 } else { Format::ALL[format] };
             plan.push(packed(&format!("w{index}"), format, &shape(total), layout, &numbers));
             shapes.extend((0..parts).map(|part| shape(grow(part))));
+            if folded && !vector {
+                shapes.push(vec![columns]);
+                plan.last_mut().unwrap().gain = Some(WeightId(shapes.len()));
+            }
         }
         (shapes, plan)
     })
+}
+
+fn largest(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// The root of the mean of the squares.
+fn mean(a: &[f32], b: &[f32]) -> f32 {
+    (a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / a.len() as f32).sqrt()
 }
 
 proptest! {
@@ -175,17 +282,34 @@ proptest! {
                 let (mut a, mut b) = (vec![0.0; rows.len() * weight.columns()], vec![9.0; rows.len() * weight.columns()]);
                 stored.rows(*part, rows.clone(), &mut a).unwrap();
                 back.rows(*part, rows, &mut b).unwrap();
-                for (row, stored) in a.chunks(weight.columns()).zip(b.chunks(weight.columns())) {
-                    for (x, y) in row.chunks(BLOCK).zip(stored.chunks(BLOCK)).flat_map(|(a, b)| a.iter().zip(b)) {
-                        let bound = match packed.format {
-                            Format::F32 => 0.0,
-                            Format::F16 => 2_f32.powi(-11),
-                            Format::Bf16 => 2_f32.powi(-8),
-                            Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
-                            Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
-                        };
-                        prop_assert!((x - y).abs() <= bound, "{} {}: {} became {}", packed.name, packed.format, x, y);
-                    }
+                let mut gain = vec![1.0; weight.columns()];
+                if let Some(id) = packed.gain {
+                    let mut ones = gain.clone();
+                    back.rows(id, 0..1, &mut ones).unwrap();
+                    prop_assert_eq!(&ones, &gain);
+                    stored.rows(id, 0..1, &mut gain).unwrap();
+                }
+                a.iter_mut().zip(gain.iter().cycle()).for_each(|(x, gain)| *x *= gain);
+                let groups = |numbers: &'_ [f32]| -> Vec<Vec<f32>> {
+                    let rows = numbers.chunks(weight.columns());
+                    rows.flat_map(|row| row.chunks(packed.format.group())).map(<[f32]>::to_vec).collect()
+                };
+                for (a, b) in groups(&a).iter().zip(groups(&b)) {
+                    let error = match packed.format {
+                        // The ends of a group give way to the rest.
+                        Format::Affine(Affine { bits: Bits::Four, .. }) => mean(a, &b),
+                        _ => largest(a, &b),
+                    };
+                    let bound = match packed.format {
+                        Format::F32 => 0.0,
+                        Format::F16 => 2_f32.powi(-11),
+                        Format::Bf16 => 2_f32.powi(-8),
+                        Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
+                        Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
+                        Format::Affine(Affine { bits: Bits::Eight, .. }) => 0.51 * 2.0 / 255.0,
+                        Format::Affine(Affine { bits: Bits::Four, .. }) => 0.51 * 2.0 / 15.0,
+                    };
+                    prop_assert!(error <= bound, "{} {}: {:?} became {:?}", packed.name, packed.format, a, b);
                 }
             }
         }
@@ -198,8 +322,9 @@ proptest! {
 
 #[test]
 fn plans_that_do_not_fit_are_refused() {
-    let graph = graph(&[vec![3, 40], vec![2, 40], vec![5]]);
+    let graph = graph(&[vec![3, 40], vec![2, 40], vec![5], vec![40]]);
     let rows = |name, shape: &[usize], parts: &[usize]| packed(name, Format::F32, shape, Layout::Rows, parts);
+    let gained = |packed: Packed, gain: usize| Packed { gain: Some(WeightId(gain)), ..packed };
     let cases = [
         vec![rows("none", &[0, 40], &[])],
         vec![rows("strange", &[3, 40], &[9])],
@@ -210,6 +335,12 @@ fn plans_that_do_not_fit_are_refused() {
         vec![packed("turns", Format::F32, &[5, 40], Layout::Alternate, &[1, 2])],
         vec![rows("twice", &[3, 40], &[1]), rows("twice", &[3, 40], &[1])],
         vec![rows("_padding.0", &[3, 40], &[1])],
+        vec![gained(rows("strange gain", &[3, 40], &[1]), 9)],
+        vec![gained(rows("short gain", &[3, 40], &[1]), 3)],
+        vec![gained(rows("gain of rows", &[3, 40], &[1]), 2)],
+        vec![gained(rows("gained vector", &[40], &[4]), 4)],
+        vec![gained(rows("stored gain", &[3, 40], &[1]), 4), rows("gain", &[40], &[4])],
+        vec![gained(rows("gained once", &[3, 40], &[1]), 4), rows("plain", &[3, 40], &[1])],
     ];
     for plan in cases {
         let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut Vec::new(), &mut |_| {});
@@ -220,7 +351,7 @@ fn plans_that_do_not_fit_are_refused() {
 
 #[test]
 fn numbers_that_cannot_be_stored_name_their_tensor() {
-    let graph = graph(&[vec![3, 40], vec![3, 40], vec![5]]);
+    let graph = graph(&[vec![3, 40], vec![3, 40], vec![5], vec![40]]);
     let poisoned = |value: f32, at: usize| {
         Stored::new(&graph, move |tensor: &str, offset: u64, out: &mut [u8]| {
             checkpoint(tensor, offset, out)?;
@@ -233,10 +364,17 @@ fn numbers_that_cannot_be_stored_name_their_tensor() {
     };
     let matrix = packed("m", Format::F16, &[6, 40], Layout::Alternate, &[1, 2]);
     let vector = packed("v", Format::F32, &[5], Layout::Rows, &[3]);
+    let affine = Packed { format: Format::from_name("affine4").unwrap(), ..matrix.clone() };
+    let gained = Packed { gain: Some(WeightId(4)), ..matrix.clone() };
+    let product = 1e6 * (2.0_f32 + 0.37 * 4.0).sin();
+    let product = format!("tensor.2 times tensor.4 holds {product:e} in row 1, too large for f16");
     let cases = [
         (&matrix, f32::NAN, 42, "tensor.2[1, 2] is not a finite number"),
         (&matrix, 1e6, 42, "tensor.2 holds 1e6 in row 1, too large for f16"),
         (&vector, f32::INFINITY, 3, "tensor.3[3] is not a finite number"),
+        (&affine, -1e6, 42, "tensor.2 holds -1e6 in row 1, too large for affine4"),
+        (&gained, 1e6, 42, &product),
+        (&gained, f32::NAN, 42, "tensor.2[1, 2] times tensor.4 is not a finite number"),
     ];
     for (packed, value, at, expected) in cases {
         let result =

@@ -1,8 +1,11 @@
 //! `cargo xtask random-model`: a checkpoint of random weights, for measuring at real sizes without a download.
 //!
+//! The configuration may be of any architecture that forge knows: which tensors there are is what the frontend asks for.
 //! Every tensor has its own stream of numbers, seeded by its name, so the bytes depend on neither the order of tensors
 //! nor the number of shards. Values are bf16, spread so that activations neither vanish nor grow with depth.
 
+use forge_frontend::{Options, Shapes, read_model};
+use forge_ir::{Diagnostic, Op, Weight};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -67,42 +70,44 @@ fn billion() -> Value {
     })
 }
 
+/// The tensors that the frontend asks for, whatever the architecture, with numbers that fit what the graph does with
+/// them.
 fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
-    let number = |key: &str| config[key].as_u64().map(|number| number as usize);
-    let need = |key: &str| number(key).ok_or_else(|| format!("config.json has no {key}"));
-    let (hidden, layers, vocabulary, inner) =
-        (need("hidden_size")?, need("num_hidden_layers")?, need("vocab_size")?, need("intermediate_size")?);
-    let heads = need("num_attention_heads")?;
-    let key_heads = number("num_key_value_heads").unwrap_or(heads);
-    let width = number("head_dim").unwrap_or(hidden / heads);
-    let matrix = |name: String, rows: usize, columns: usize| {
-        let deviation = 1.0 / (columns as f32).sqrt();
-        Tensor { name, shape: vec![rows, columns], mean: 0.0, deviation }
+    let told = |faults: Vec<Diagnostic>| {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        faults.join("\n")
     };
-    let gain = |name: String| Tensor { name, shape: vec![hidden], mean: 1.0, deviation: 0.1 };
-    let mut tensors = vec![Tensor {
-        name: "model.embed_tokens.weight".to_owned(),
-        shape: vec![vocabulary, hidden],
-        mean: 0.0,
-        deviation: 1.0,
-    }];
-    for layer in 0..layers {
-        let name = |role: &str| format!("model.layers.{layer}.{role}.weight");
-        tensors.push(gain(name("input_layernorm")));
-        tensors.push(matrix(name("self_attn.q_proj"), heads * width, hidden));
-        tensors.push(matrix(name("self_attn.k_proj"), key_heads * width, hidden));
-        tensors.push(matrix(name("self_attn.v_proj"), key_heads * width, hidden));
-        tensors.push(matrix(name("self_attn.o_proj"), hidden, heads * width));
-        tensors.push(gain(name("post_attention_layernorm")));
-        tensors.push(matrix(name("mlp.gate_proj"), inner, hidden));
-        tensors.push(matrix(name("mlp.up_proj"), inner, hidden));
-        tensors.push(matrix(name("mlp.down_proj"), hidden, inner));
+    let options = Options::default();
+    let shapes = Shapes::new(&config.to_string(), &options).map_err(told)?;
+    let graph = read_model(&shapes, &options).map_err(told)?.graph;
+    let mut spreads = vec![None; graph.weights.len()];
+    for apply in graph.applications() {
+        let body = graph.body(apply);
+        for node in &body.nodes {
+            let used = match &node.op {
+                Op::Embed { table, .. } => vec![(*table, (0.0, 1.0))],
+                Op::RmsNorm { gain, .. } => vec![(*gain, (1.0, 0.1))],
+                Op::Linear { weight, bias } => {
+                    let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
+                    let bias = bias.map(|bias| (bias, (0.0, 0.1)));
+                    [(*weight, (0.0, 1.0 / (columns as f32).sqrt()))].into_iter().chain(bias).collect()
+                }
+                _ => Vec::new(),
+            };
+            for (param, spread) in used {
+                if let Some(id) = apply.weight(body, param) {
+                    // The first use counts: a tied head is a table.
+                    spreads[id.0].get_or_insert(spread);
+                }
+            }
+        }
     }
-    tensors.push(gain("model.norm.weight".to_owned()));
-    if config["tie_word_embeddings"] != Value::Bool(true) {
-        tensors.push(matrix("lm_head.weight".to_owned(), vocabulary, hidden));
-    }
-    Ok(tensors)
+    let tensor = |(weight, spread): (&Weight, Option<(f32, f32)>)| {
+        let (mean, deviation) = spread.unwrap_or((0.0, 1.0));
+        let mean = if weight.plus_one { mean - 1.0 } else { mean };
+        Tensor { name: weight.tensor.clone(), shape: weight.shape.clone(), mean, deviation }
+    };
+    Ok(graph.weights.iter().zip(spreads).map(tensor).collect())
 }
 
 fn bytes(tensor: &Tensor) -> u64 {
@@ -206,4 +211,64 @@ fn tokenizer(config: &Value) -> Value {
         "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
             "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocabulary, "merges": []},
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Every configuration of the repository: those of the test models, and those of real ones.
+    fn configurations() -> Vec<(String, Value)> {
+        let tests = format!("{}/../../tests", env!("CARGO_MANIFEST_DIR"));
+        let folder =
+            |name: &str| fs::read_dir(format!("{tests}/{name}")).unwrap().map(|entry| entry.unwrap().path());
+        let models = folder("models").map(|path| path.join("config.json"));
+        let read = |path: std::path::PathBuf| {
+            (path.display().to_string(), serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
+        };
+        models.chain(folder("shapes")).map(read).collect()
+    }
+
+    #[test]
+    fn every_architecture_can_be_written() {
+        for (path, config) in configurations() {
+            let tensors = tensors(&config).unwrap_or_else(|faults| panic!("{path}: {faults}"));
+            let names: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+            assert_eq!(names.len(), tensors.len(), "{path}");
+            for tensor in &tensors {
+                // Gemma's gains are kept less 1.
+                let is_gain = tensor.name.ends_with("norm.weight") && !path.contains("gemma");
+                assert_eq!(tensor.mean, if is_gain { 1.0 } else { 0.0 }, "{path}: {}", tensor.name);
+                let expected = match tensor.shape[..] {
+                    _ if tensor.name.starts_with("model.embed_tokens") => 1.0,
+                    [_, columns] => 1.0 / (columns as f32).sqrt(),
+                    _ => 0.1,
+                };
+                assert_eq!(tensor.deviation, expected, "{path}: {}", tensor.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_written_model_is_read() {
+        for (path, config) in configurations().into_iter().filter(|(path, _)| path.ends_with("config.json")) {
+            let folder = tempfile::tempdir().unwrap();
+            write(&config, Some(60_000), folder.path()).unwrap();
+            let files = fs::read_dir(folder.path()).unwrap().map(|entry| {
+                let entry = entry.unwrap();
+                (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+            });
+            let files = forge_frontend::Memory(files.collect());
+            let opened = read_model(&files, &Options::default())
+                .unwrap_or_else(|faults| panic!("{path}: {faults:#?}"));
+            assert!(opened.tensors.files().len() > 1, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_compiled_is_told() {
+        let fault = tensors(&json!({"model_type": "mystery"})).map(|tensors| tensors.len()).unwrap_err();
+        assert!(fault.contains("forge does not know the architecture mystery"), "{fault}");
+    }
 }

@@ -7,7 +7,15 @@ use crate::decoder::{Decoder, Defaults};
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "LlamaForCausalLM", family: "llama", read };
 
-const DEFAULTS: Defaults = Defaults { context: 2048, epsilon: 1e-6, theta: 1e4, tied: false };
+const DEFAULTS: Defaults = Defaults {
+    context: 2048,
+    epsilon: 1e-6,
+    theta: 1e4,
+    tied: false,
+    key_heads: None,
+    width: None,
+    activation: Defaults::SILU,
+};
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);

@@ -70,18 +70,56 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     ("an odd head", set!("head_dim": 15)),
     ("a head beyond belief", set!("head_dim": 4_000_000_000_u32)),
     (
-        "Qwen2: layers with a window",
+        "Mistral: a window of nothing",
+        set!("architectures": "REMOVE", "model_type": "mistral", "sliding_window": 0),
+    ),
+    (
+        "Qwen2: windows that are not used",
         set!(
-            "architectures": "REMOVE", "model_type": "qwen2",
-            "use_sliding_window": true, "max_window_layers": 1
+            "architectures": "REMOVE", "model_type": "qwen2", "sliding_window": 16,
+            "layer_types": ["full_attention", "sliding_attention"]
         ),
     ),
     (
-        "Qwen2: layers with a window, one by one",
+        "Qwen3: windows without a width",
         set!(
-            "architectures": "REMOVE", "model_type": "qwen2",
+            "architectures": "REMOVE", "model_type": "qwen3", "use_sliding_window": true, "sliding_window": null,
             "layer_types": ["full_attention", "sliding_attention"]
         ),
+    ),
+    (
+        "Qwen3: a layer too few",
+        set!("architectures": "REMOVE", "model_type": "qwen3", "layer_types": ["full_attention"]),
+    ),
+    (
+        "Qwen3: layers of another kind",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen3",
+            "layer_types": ["full_attention", "linear_attention"]
+        ),
+    ),
+    (
+        "Qwen3: layers that are not told",
+        set!("architectures": "REMOVE", "model_type": "qwen3", "layer_types": [1, 0]),
+    ),
+    (
+        "Gemma2: windows without a width",
+        set!("architectures": "REMOVE", "model_type": "gemma2", "sliding_window": null),
+    ),
+    (
+        "Gemma2: caps that nothing is below",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma2",
+            "attn_logit_softcapping": 0, "final_logit_softcapping": "30"
+        ),
+    ),
+    (
+        "Gemma2: attention to what comes after",
+        set!("architectures": "REMOVE", "model_type": "gemma2", "use_bidirectional_attention": true),
+    ),
+    (
+        "Gemma2: an activation under its own name",
+        set!("architectures": "REMOVE", "model_type": "gemma2", "hidden_activation": "gelu"),
     ),
     ("bad generation settings", |files| text(files, "generation_config.json", "{")),
 ];

@@ -1,7 +1,7 @@
 //! Whatever a checkpoint holds, the frontend gives a graph or faults: it never panics, and never takes long.
 
-use crate::common::{model, raw_file, read};
-use forge_frontend::{Memory, Tensors};
+use crate::common::{model, models, raw_file, read};
+use forge_frontend::{Memory, Options, Shapes, Tensors};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -36,16 +36,20 @@ fn key() -> impl Strategy<Value = String> {
     prop::sample::select(vec![
         "architectures",
         "attention_bias",
+        "attn_logit_softcapping",
         "bos_token_id",
         "eos_token_id",
         "factor",
         "head_dim",
         "hidden_act",
+        "hidden_activation",
         "hidden_size",
         "high_freq_factor",
         "intermediate_size",
+        "layer_types",
         "low_freq_factor",
         "max_position_embeddings",
+        "max_window_layers",
         "model_type",
         "num_attention_heads",
         "num_hidden_layers",
@@ -53,6 +57,7 @@ fn key() -> impl Strategy<Value = String> {
         "original_max_position_embeddings",
         "partial_rotary_factor",
         "pretraining_tp",
+        "query_pre_attn_scalar",
         "quantization_config",
         "rms_norm_eps",
         "rope_parameters",
@@ -62,27 +67,39 @@ fn key() -> impl Strategy<Value = String> {
         "sliding_window",
         "tie_word_embeddings",
         "type",
+        "use_sliding_window",
         "vocab_size",
     ])
     .prop_map(str::to_owned)
 }
 
 /// A model with some keys of a JSON file replaced.
-fn edited(file: &str, changes: BTreeMap<String, Value>) -> Memory {
-    let mut files = model("llama3_rope");
+fn edited(name: &str, file: &str, changes: BTreeMap<String, Value>) -> Memory {
+    let mut files = model(name);
     crate::common::edit(&mut files, file, |config| config.as_object_mut().unwrap().extend(changes));
     files
 }
 
 proptest! {
     #[test]
-    fn any_configuration(changes in prop::collection::btree_map(key(), value(), 1..5)) {
-        let files = edited("config.json", changes);
+    fn any_configuration(
+        name in prop::sample::select(models()),
+        changes in prop::collection::btree_map(key(), value(), 1..5),
+    ) {
+        let files = edited(&name, "config.json", changes);
         if let Err(faults) = read(&files) {
             prop_assert!(!faults.is_empty());
             for place in faults.iter().filter_map(|fault| fault.place.as_ref()) {
                 prop_assert!(files.0[&place.file].get(place.span.clone()).is_some());
             }
+        }
+        // Without tensors to stop at, too; but not a hundred thousand of them at a time.
+        let config = std::str::from_utf8(&files.0["config.json"]).unwrap();
+        let layers = serde_json::from_str::<Value>(config).unwrap()["num_hidden_layers"].as_u64();
+        if layers.is_none_or(|layers| layers < 1000)
+            && let Ok(shapes) = Shapes::new(config, &Options::default())
+        {
+            forge_frontend::read_model(&shapes, &Options::default()).unwrap();
         }
     }
 
@@ -91,7 +108,7 @@ proptest! {
         generation in prop::collection::btree_map(key(), value(), 1..5),
         tokenizer in prop::collection::btree_map("bos_token|eos_token|added_tokens_decoder", value(), 1..4),
     ) {
-        let mut files = edited("generation_config.json", generation);
+        let mut files = edited("llama3_rope", "generation_config.json", generation);
         crate::common::edit(&mut files, "tokenizer_config.json", |config| {
             config.as_object_mut().unwrap().extend(tokenizer);
         });

@@ -77,13 +77,125 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         config["use_sliding_window"] = json!(true);
     });
     same("qwen2", &|config| config["max_window_layers"] = json!(0));
-    // Where the model has another value than the one that is assumed.
-    let absent = configured("qwen2", |config| without(config, &["rope_theta", "max_position_embeddings"]));
-    let assumed = configured("qwen2", |config| {
-        config["rope_theta"] = json!(1e4);
-        config["max_position_embeddings"] = json!(32768);
+    same("qwen3", &|config| without(config, &["rms_norm_eps", "attention_bias", "architectures"]));
+    same("qwen3", &|config| {
+        config["use_sliding_window"] = json!(false);
+        config["sliding_window"] = json!(24);
+        config["max_window_layers"] = json!(1);
+        config["layer_types"] = json!(["full_attention", "full_attention"]);
     });
-    assert_eq!(absent, assumed);
+    same("mistral", &|config| {
+        without(config, &["rope_theta", "tie_word_embeddings", "head_dim", "model_type"])
+    });
+    same("gemma2", &|config| {
+        without(config, &["hidden_activation", "rms_norm_eps", "rope_theta", "model_type"]);
+        config["hidden_act"] = json!("silu");
+        config["sliding_window_size"] = json!(1);
+        config["cache_implementation"] = json!("hybrid");
+        config["tie_word_embeddings"] = json!(true);
+        config["attention_bias"] = json!(false);
+        config["use_bidirectional_attention"] = json!(null);
+        config["layer_types"] = json!(["sliding_attention", "full_attention"]);
+    });
+    same("gemma2", &|config| config["hidden_activation"] = json!("gelu_new"));
+    // Where the models have another value than the one that is assumed.
+    let assumes = |name: &str, assumed: Value| {
+        let keys: Vec<&str> = assumed.as_object().unwrap().keys().map(String::as_str).collect();
+        let absent = configured(name, |config| without(config, &keys));
+        let given = configured(name, |config| {
+            config.as_object_mut().unwrap().extend(assumed.as_object().unwrap().clone());
+        });
+        assert_eq!(absent, given, "{name}");
+    };
+    assumes(
+        "gemma2",
+        json!({
+            "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50, "final_logit_softcapping": 30,
+            "sliding_window": 4096, "max_position_embeddings": 8192
+        }),
+    );
+    assumes("qwen2", json!({"rope_theta": 1e4, "max_position_embeddings": 32768}));
+    assumes(
+        "mistral",
+        json!({"rms_norm_eps": 1e-6, "max_position_embeddings": 131_072, "sliding_window": 4096}),
+    );
+}
+
+/// What every layer sees.
+fn windows(graph: &Graph) -> Vec<Option<usize>> {
+    let window = |op: &Op| match op {
+        Op::Attention { window, .. } => Some(*window),
+        _ => None,
+    };
+    let nodes = |layer| graph.body(layer).nodes.iter().find_map(|node| window(&node.op)).unwrap();
+    graph.layers.iter().map(nodes).collect()
+}
+
+#[test]
+fn layers_see_windows() {
+    let mistral = |context: usize, window: Value| {
+        windows(&configured("mistral", |config| {
+            config["max_position_embeddings"] = json!(context);
+            config["sliding_window"] = window;
+            config.as_object_mut().unwrap().retain(|_, value| value != "REMOVE");
+        }))
+    };
+    assert_eq!(mistral(256, json!(24)), [Some(24); 2]);
+    assert_eq!(mistral(256, json!(null)), [None; 2]);
+    assert_eq!(mistral(256, json!(255)), [Some(255); 2]);
+    assert_eq!(mistral(256, json!(256)), [None; 2], "it holds all positions that there are");
+    assert_eq!(mistral(8192, json!("REMOVE")), [Some(4096); 2], "what the configuration class assumes");
+    assert_eq!(mistral(256, json!("REMOVE")), [None; 2]);
+
+    for name in ["qwen2", "qwen3"] {
+        let qwen = |changes: Value| {
+            let graph = configured(name, |config| {
+                config["use_sliding_window"] = json!(true);
+                config["sliding_window"] = json!(24);
+                config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            });
+            let bodies = graph.bodies.len() - 2;
+            (windows(&graph), bodies)
+        };
+        let second = || (vec![None, Some(24)], 2);
+        assert_eq!(qwen(json!({"max_window_layers": 1})), second());
+        assert_eq!(qwen(json!({"layer_types": ["full_attention", "sliding_attention"]})), second());
+        assert_eq!(qwen(json!({"max_window_layers": 0})), (vec![Some(24); 2], 1));
+        assert_eq!(qwen(json!({"max_window_layers": 2})), (vec![None; 2], 1));
+        assert_eq!(qwen(json!({"max_window_layers": null})), (vec![None; 2], 1), "from the 28th on");
+        assert_eq!(qwen(json!({"max_window_layers": 1, "sliding_window": null})), (vec![None; 2], 1));
+        assert_eq!(qwen(json!({"max_window_layers": 1, "use_sliding_window": false})), (vec![None; 2], 1));
+    }
+
+    let gemma = |changes: Value| {
+        windows(&configured("gemma2", |config| {
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        }))
+    };
+    assert_eq!(gemma(json!({})), [Some(16), None]);
+    assert_eq!(gemma(json!({"sliding_window": 256})), [None, None]);
+    assert_eq!(gemma(json!({"layer_types": ["full_attention", "sliding_attention"]})), [None, Some(16)]);
+    let full = ["full_attention", "full_attention"];
+    assert_eq!(gemma(json!({"layer_types": full, "sliding_window": null})), [None, None]);
+}
+
+#[test]
+fn caps_may_be_left_out() {
+    let caps = |changes: Value| {
+        let graph = configured("gemma2", |config| {
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        });
+        let nodes = graph.bodies.iter().flat_map(|body| &body.nodes);
+        let of = |op: &Op| match op {
+            Op::Attention { softcap, .. } => *softcap,
+            Op::Softcap(cap) => Some(*cap),
+            _ => None,
+        };
+        nodes.filter_map(|node| of(&node.op)).collect::<Vec<f32>>()
+    };
+    assert_eq!(caps(json!({})), [5.0, 5.0, 6.0]);
+    assert_eq!(caps(json!({"attn_logit_softcapping": null})), [6.0]);
+    assert_eq!(caps(json!({"final_logit_softcapping": null})), [5.0, 5.0]);
 }
 
 /// The frequencies of the first rotation of the first layer.

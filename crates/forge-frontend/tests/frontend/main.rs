@@ -4,3 +4,4 @@ mod common;
 mod faults;
 mod fuzz;
 mod graphs;
+mod shapes;

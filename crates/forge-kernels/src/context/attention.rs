@@ -1,74 +1,55 @@
-//! What the templates of rotation and attention read.
+//! What the templates of attention read.
 
-use forge_ir::{Format, Pairing};
+use forge_ir::Format;
 use serde::Serialize;
 
-use super::{Base, DEFAULT_MEMORY, literal};
-use crate::spec::{AttendJoin, AttendSplit, AttendTiled, RotateAppend};
+use super::rotation::Turn;
+use super::{Base, DEFAULT_MEMORY};
+use crate::spec::{AttendJoin, AttendSplit, AttendTiled};
 
 /// The largest of 4 and 2 that divides an even width: elements moved at once.
-fn step(width: usize) -> usize {
+pub(super) fn step(width: usize) -> usize {
     if width.is_multiple_of(4) { 4 } else { 2 }
 }
 
 /// The Metal type of a cached element.
-fn element(cache: Format) -> (&'static str, usize) {
+pub(super) fn element(cache: Format) -> (&'static str, usize) {
     match cache {
         Format::F32 => ("float", 4),
         _ => ("half", 2),
     }
 }
 
-/// Lanes whose partial scores of one position are to be added, as distances, when a simdgroup holds `tile` positions.
-fn distances(tile: usize) -> Vec<usize> {
-    std::iter::successors(Some(tile), |distance| Some(distance * 2))
-        .take_while(|&distance| distance < 32)
+/// Distances by which a value is shuffled to be combined over lanes: from `first`, doubling, below `end`.
+fn distances(first: usize, end: usize) -> Vec<usize> {
+    std::iter::successors(Some(first), |distance| Some(distance * 2))
+        .take_while(|&distance| distance < end)
         .collect()
 }
 
-#[derive(Serialize)]
-pub(super) struct RotateContext<'a> {
-    #[serde(flatten)]
-    base: Base<'a>,
-    query_heads: usize,
-    key_heads: usize,
-    width: usize,
-    pairing: Pairing,
-    magnitude: f32,
-    /// Of the cache.
-    element: &'static str,
-    /// The frequencies, six a line.
-    table: Vec<String>,
-    /// Frequencies.
-    pairs: usize,
-    /// Pairs of channels of a head.
-    half: usize,
-    /// Pairs of channels of a row.
-    row_pairs: usize,
-    row_width: usize,
-    threads: usize,
+/// Channels of a head that a lane of `attend_split` has: 16 bytes of halves.
+const CHANNELS: usize = 8;
+
+/// The most heads that a simdgroup of `attend_split` serves: registers hold the sums of as many.
+const HEADS_EACH: usize = 4;
+
+/// Simdgroups of a threadgroup of `attend_split`.
+const SIMDGROUPS: usize = 8;
+
+/// Threadgroup memory for the query heads of a threadgroup of `attend_split`.
+const QUERY_MEMORY: usize = 8 * 1024;
+
+/// Threadgroup memory for the sums of simdgroups of `attend_split`.
+const SUMS_MEMORY: usize = 9 * 1024;
+
+/// Floats between heads in the threadgroup memory of `attend_split`: the width in whole lanes.
+fn query_pitch(width: usize) -> usize {
+    width.next_multiple_of(CHANNELS)
 }
 
-impl<'a> RotateContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &RotateAppend) -> RotateContext<'a> {
-        let row_width = (spec.query_heads + 2 * spec.key_heads) * spec.width;
-        let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
-        RotateContext {
-            base,
-            query_heads: spec.query_heads,
-            key_heads: spec.key_heads,
-            width: spec.width,
-            pairing: spec.pairing,
-            magnitude: spec.rotation.magnitude,
-            element: element(spec.cache).0,
-            table: spec.rotation.frequencies.chunks(6).map(line).collect(),
-            pairs: spec.rotation.frequencies.len(),
-            half: spec.width / 2,
-            row_pairs: row_width / 2,
-            row_width,
-            threads: 128,
-        }
-    }
+/// Whether `attend_split` has room for the query heads that read one key head.
+pub(crate) fn queries_fit(group: usize, width: usize) -> bool {
+    group * query_pitch(width) * 4 <= QUERY_MEMORY
 }
 
 #[derive(Serialize)]
@@ -77,54 +58,131 @@ pub(super) struct SplitContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a AttendSplit,
+    #[serde(flatten)]
+    turn: Option<Turn>,
+    width_float: f32,
     element: &'static str,
     /// Query heads that read one key head.
     group: usize,
+    /// Heads of a row of qkv.
+    row_heads: usize,
     /// Heads of a simdgroup.
     heads_each: usize,
-    /// Whether the last simdgroup has heads past the last.
+    /// Simdgroups that have different heads.
+    head_parts: usize,
+    /// Simdgroups that have different positions.
+    position_parts: usize,
+    /// Whether the last of `head_parts` has heads past the last.
     idle_heads: bool,
+    simdgroups: usize,
     threads: usize,
-    /// Positions staged at once.
-    tile: usize,
-    /// Elements between positions.
-    pitch: usize,
-    /// Elements loaded at once.
-    step: usize,
-    /// The type of a lane's sums of values.
-    sum: &'static str,
-    /// Of those, for each head.
-    sums_each: usize,
-    /// Whether lanes have channels past the last.
+    /// Lanes that share a position.
+    lanes: usize,
+    /// Whether some of them have channels past the last.
     ragged: bool,
-    distances: Vec<usize>,
+    /// Positions that a simdgroup loads at once.
+    at_once: usize,
+    /// How often it does in a block.
+    loads: usize,
+    /// Positions of a block.
+    block: usize,
+    /// The support function that loads a lane's channels from the cache.
+    load: &'static str,
+    /// Its argument, where it has a bound.
+    bound: String,
+    /// Whether queries are in threadgroup memory.
+    staged: bool,
+    /// The support function that loads a lane's channels of a query that is not.
+    query_load: &'static str,
+    /// Elements moved at once while queries are staged.
+    query_step: usize,
+    /// Floats between heads in threadgroup memory.
+    pitch: usize,
+    /// Heads that simdgroups join at once.
+    joined: usize,
+    /// Floats between sums of values that are to be joined, each with its maximum and total.
+    sums_pitch: usize,
+    /// Floats of threadgroup memory.
+    shared: usize,
+    /// Distances of the lanes that share a position.
+    within: Vec<usize>,
+    /// Distances of the lanes that have the same channels of other positions.
+    across: Vec<usize>,
 }
 
 impl<'a> SplitContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a AttendSplit) -> SplitContext<'a> {
         let group = spec.query_heads / spec.key_heads;
-        let heads_each = group.div_ceil(8);
-        let simdgroups = group.div_ceil(heads_each);
+        let heads_each = group.div_ceil(group.div_ceil(HEADS_EACH));
+        let head_parts = group.div_ceil(heads_each);
+        let position_parts = (SIMDGROUPS / head_parts).max(1);
+        let simdgroups = head_parts * position_parts;
         let (element, bytes) = element(spec.cache);
-        let pitch = spec.width + step(spec.width);
-        let tile = [32, 16, 8].into_iter().find(|tile| tile * pitch * bytes <= DEFAULT_MEMORY).unwrap_or(8);
-        let (sum, channels) = if spec.width.is_multiple_of(64) { ("float2", 64) } else { ("float", 32) };
+        let lanes = spec.width.div_ceil(CHANNELS).next_power_of_two();
+        let at_once = 32 / lanes;
+        // 16 registers of keys and as many of values are under way at once, and twice that where the sums of one head
+        // leave room for it.
+        let loads = if heads_each == 1 { 128 } else { 64 } / (CHANNELS * bytes);
+        let pitch = query_pitch(spec.width);
+        let sums_pitch = pitch + 4;
+        let staged = queries_fit(group, spec.width);
+        let heads = match (&spec.prologue, staged) {
+            (Some(_), _) => group + 2,
+            (None, true) => group,
+            (None, false) => 0,
+        };
+        // Of halves and of floats.
+        let (loads_of, bound) = if spec.width == CHANNELS * lanes {
+            (["half8_whole", "float8_whole"], String::new())
+        } else if spec.width.is_multiple_of(CHANNELS) {
+            (["half8_guarded", "float8_guarded"], format!(", {}u", spec.width))
+        } else {
+            (["half8_single", "float8_single"], format!(", {}u", spec.width))
+        };
+        let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= SUMS_MEMORY;
+        let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
         SplitContext {
             base,
             spec,
+            turn: spec
+                .prologue
+                .as_ref()
+                .map(|prologue| Turn::of(&prologue.rotation, prologue.pairing, spec.width)),
+            width_float: spec.width as f32,
             element,
             group,
+            row_heads: spec.query_heads + 2 * spec.key_heads,
             heads_each,
+            head_parts,
+            position_parts,
             idle_heads: !group.is_multiple_of(heads_each),
+            simdgroups,
             threads: 32 * simdgroups,
-            tile,
+            lanes,
+            ragged: spec.width != CHANNELS * lanes,
+            at_once,
+            loads,
+            block: at_once * loads,
+            load: loads_of[usize::from(bytes == 4)],
+            bound,
+            staged,
+            query_load: loads_of[1],
+            query_step: step(spec.width),
             pitch,
-            step: step(spec.width),
-            sum,
-            sums_each: spec.width.div_ceil(channels),
-            ragged: !spec.width.is_multiple_of(channels),
-            distances: distances(tile),
+            joined,
+            sums_pitch,
+            shared: (heads * pitch).max(simdgroups * joined * sums_pitch),
+            within: distances(1, lanes),
+            across: distances(lanes, 32),
         }
+    }
+
+    /// The support units that the text calls.
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        let query_load = (!self.staged && self.query_load != self.load).then_some(self.query_load);
+        let softcap = self.spec.softcap.map(|_| "softcap");
+        let turn = self.spec.prologue.as_ref().map(|_| "turn");
+        [self.load].into_iter().chain(query_load).chain(softcap).chain(turn).collect()
     }
 }
 
@@ -193,7 +251,7 @@ impl<'a> TiledContext<'a> {
             parts,
             queries_each: matrices.div_ceil(parts),
             sums_each: matrices.div_ceil(4),
-            distances: distances(tile),
+            distances: distances(tile, 32),
         }
     }
 }

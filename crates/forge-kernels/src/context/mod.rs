@@ -3,6 +3,8 @@
 
 mod attention;
 mod project;
+mod rotation;
+mod vectors;
 
 use forge_ir::{Affine, BLOCK, Bits, Format};
 use minijinja::Value;
@@ -11,9 +13,12 @@ use serde::Serialize;
 
 pub(crate) use project::{Tile, group_outputs};
 
-use self::attention::{JoinContext, RotateContext, SplitContext, TiledContext};
+pub(crate) use self::attention::queries_fit;
+use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::project::ProjectContext;
-use crate::spec::{Argmax, ArgmaxJoin, Embed, RmsNorm, Spec};
+use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
+use self::vectors::{ElementwiseContext, RmsNormContext};
+use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
 
 /// Threadgroup memory that lets at least two threadgroups share a core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
@@ -45,11 +50,24 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             let support = context.support();
             (value(context), support)
         }
-        Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_) => unimplemented!(),
-        Spec::RotateAppend(rotate) => (value(RotateContext::of(base, rotate)), vec![]),
-        Spec::AttendSplit(attend) => (value(SplitContext::of(base, attend)), vec![]),
+        Spec::Rotate(rotate) => (value(RotateContext::of(base, rotate)), vec!["turn"]),
+        Spec::Append(append) => (value(AppendContext::of(base, append)), vec![]),
+        Spec::RotateAppend(rotate) => (value(RotateAppendContext::of(base, rotate)), vec!["turn"]),
+        Spec::AttendSplit(attend) => {
+            let context = SplitContext::of(base, attend);
+            let support = context.support();
+            (value(context), support)
+        }
         Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
-        Spec::AttendTiled(attend) => (value(TiledContext::of(base, attend)), vec![]),
+        Spec::AttendTiled(attend) => {
+            let support = attend.softcap.map(|_| "softcap").into_iter().collect();
+            (value(TiledContext::of(base, attend)), support)
+        }
+        Spec::Elementwise(elementwise) => {
+            let context = ElementwiseContext::of(base, elementwise);
+            let support = context.support.into_iter().collect();
+            (value(context), support)
+        }
         Spec::Argmax(argmax) => (value(ArgmaxContext::of(base, argmax)), vec!["ordered"]),
         Spec::ArgmaxJoin(join) => (value(ArgmaxJoinContext::of(base, join)), vec![]),
     };
@@ -174,37 +192,6 @@ impl<'a> EmbedContext<'a> {
         // A packet a thread, as far as a threadgroup is worth its barrier.
         let threads = weight.packets.next_multiple_of(32).min(256);
         EmbedContext { base, spec, weight, threads, simdgroups: threads / 32 }
-    }
-}
-
-#[derive(Serialize)]
-struct RmsNormContext<'a> {
-    #[serde(flatten)]
-    base: Base<'a>,
-    #[serde(flatten)]
-    spec: &'a RmsNorm,
-    /// The type in which a row is read.
-    vector: &'static str,
-    /// Of those in a row.
-    count: usize,
-    width_float: f32,
-    threads: usize,
-    simdgroups: usize,
-}
-
-impl<'a> RmsNormContext<'a> {
-    fn of(base: Base<'a>, spec: &'a RmsNorm) -> RmsNormContext<'a> {
-        let (vector, count) =
-            if spec.width.is_multiple_of(4) { ("float4", spec.width / 4) } else { ("float", spec.width) };
-        RmsNormContext {
-            base,
-            spec,
-            vector,
-            count,
-            width_float: spec.width as f32,
-            threads: 256,
-            simdgroups: 8,
-        }
     }
 }
 

@@ -4,10 +4,11 @@
 
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::spec::{
-    Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Embed, Epilogue, Knobs, Operand,
-    Project, RmsNorm, RotateAppend, Rows, Squares,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
+    Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
+    Squares,
 };
-use forge_kernels::{Family, Spec};
+use forge_kernels::{Family, Spec, prologue_fits};
 
 /// A projection with the knobs of an M4.
 pub(crate) fn project(
@@ -100,48 +101,92 @@ fn deferred() -> Vec<Spec> {
     specs
 }
 
-/// Rotation, and attention in each of its kernels, for every width and size of group.
+/// Attention of few rows, plain.
+pub(crate) fn split(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendSplit {
+    let scale = 1.0 / (width as f32).sqrt();
+    AttendSplit {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+        prologue: None,
+    }
+}
+
+/// Attention of many rows, plain.
+pub(crate) fn tiled(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendTiled {
+    let AttendSplit { scale, .. } = split(query_heads, key_heads, width, cache);
+    AttendTiled { query_heads, key_heads, width, cache, scale, window: None, softcap: None, sinks: false }
+}
+
+/// What `rotate_append` would do, done by attention.
+pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
+    Prologue { norm: rotate.norm, rotation: rotate.rotation.clone(), pairing: rotate.pairing }
+}
+
+/// Rotation, and attention in each of its kernels, for every width and size of group; each with one of the things that
+/// few models have, and once with all of them.
 pub(crate) fn attentions() -> Vec<Spec> {
+    let norm = Some(HeadNorm { epsilon: 1e-6 });
     let mut specs = Vec::new();
     for width in [6, 16, 20, 30, 64, 80, 120, 128, 250, 256] {
-        for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (6, 1), (9, 1), (32, 1), (14, 2)] {
+        for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
             for cache in [Format::F16, Format::F32] {
-                let scale = 1.0 / (width as f32).sqrt();
-                specs.push(Spec::RotateAppend(rotate(
-                    query_heads,
-                    key_heads,
-                    width,
-                    cache,
-                    width / 2,
-                    Pairing::Half,
-                )));
-                specs.push(Spec::AttendSplit(AttendSplit {
-                    query_heads,
-                    key_heads,
-                    width,
-                    cache,
-                    scale,
-                    window: None,
-                    softcap: None,
-                    sinks: false,
-                    prologue: None,
-                }));
+                let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
+                let split = split(query_heads, key_heads, width, cache);
+                let tiled = tiled(query_heads, key_heads, width, cache);
+                specs.push(Spec::AttendSplit(AttendSplit { window: Some(40), ..split.clone() }));
+                specs.push(Spec::AttendSplit(AttendSplit { softcap: Some(50.0), ..split.clone() }));
+                specs.push(Spec::AttendSplit(AttendSplit { sinks: true, ..split.clone() }));
+                if prologue_fits(query_heads, key_heads, width) {
+                    let whole = Some(prologue(&plain));
+                    let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
+                    let part = Some(prologue(&RotateAppend { norm, ..part }));
+                    specs.push(Spec::AttendSplit(AttendSplit { prologue: whole, ..split.clone() }));
+                    specs.push(Spec::AttendSplit(AttendSplit {
+                        window: Some(40),
+                        softcap: Some(50.0),
+                        sinks: true,
+                        prologue: part,
+                        ..split.clone()
+                    }));
+                }
                 specs.push(Spec::AttendTiled(AttendTiled {
-                    query_heads,
-                    key_heads,
-                    width,
-                    cache,
-                    scale,
-                    window: None,
-                    softcap: None,
-                    sinks: false,
+                    window: Some(40),
+                    softcap: Some(50.0),
+                    sinks: true,
+                    ..tiled.clone()
                 }));
+                specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
+                specs.push(Spec::RotateAppend(plain));
+                specs.push(Spec::AttendSplit(split));
+                specs.push(Spec::AttendTiled(tiled));
             }
+        }
+        for (heads, cache) in [(1, Format::F16), (7, Format::F32), (32, Format::F16)] {
+            for pairing in [Pairing::Half, Pairing::Interleaved] {
+                for pairs in [width / 2, width / 2 - 1] {
+                    let RotateAppend { rotation, .. } = rotate(1, 1, width, cache, pairs, pairing);
+                    specs.push(Spec::Rotate(Rotate { heads, width, rotation, pairing }));
+                }
+            }
+            specs.push(Spec::Append(Append { key_heads: heads, width, cache }));
         }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width }));
     }
-    specs.push(Spec::RotateAppend(rotate(4, 2, 64, Format::F16, 10, Pairing::Half)));
-    specs.push(Spec::RotateAppend(rotate(4, 2, 64, Format::F16, 32, Pairing::Interleaved)));
+    for pairs in [10, 32] {
+        for pairing in [Pairing::Half, Pairing::Interleaved] {
+            let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
+            let prologue = Some(prologue(&plain));
+            specs.push(Spec::AttendSplit(AttendSplit { prologue, ..split(4, 2, 64, Format::F16) }));
+            specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
+            specs.push(Spec::RotateAppend(plain));
+        }
+    }
     specs
 }
 
@@ -160,7 +205,7 @@ pub(crate) fn rotate(
     RotateAppend { query_heads, key_heads, width, cache, norm: None, rotation, pairing }
 }
 
-/// Embedding, norm and argmax.
+/// Embedding, norms, functions element by element, and argmax.
 pub(crate) fn others() -> Vec<Spec> {
     let mut specs = Vec::new();
     for format in Format::ALL {
@@ -172,8 +217,15 @@ pub(crate) fn others() -> Vec<Spec> {
         }
     }
     for width in [64, 56, 30, 4096] {
-        for gather in [false, true] {
-            specs.push(Spec::RmsNorm(RmsNorm { width, parts: 1, epsilon: 1e-5, gain: true, gather }));
+        for (parts, gather, gain) in
+            [(1, false, true), (1, true, true), (1, false, false), (6, false, true), (6, true, true)]
+        {
+            specs.push(Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather }));
+        }
+        for function in
+            [Function::Activate(Activation::Silu), Function::Softcap(30.0), Function::Multiply, Function::Add]
+        {
+            specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
     }
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));

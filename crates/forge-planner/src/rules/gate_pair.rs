@@ -4,14 +4,14 @@
 //! the feed-forward width are never written. Precondition: both are plain projections of the same value, used
 //! nowhere else, and both or neither have a bias.
 
-use crate::fused::{Ending, Fused, Kind};
-use forge_ir::{Layout, Op};
+use crate::fused::{Ending, Function, Fused, Kind, Project, Value};
+use forge_ir::Layout;
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place).map(|fit| (place, fit)));
     let Some((place, fit)) = fit else { return false };
     let operation = &mut list.operations[place];
-    operation.kind = fit.kind;
+    operation.kind = Kind::Project(fit.project);
     operation.inputs = vec![fit.input];
     operation.name = "gate_up".to_owned();
     let mut gone = fit.gone;
@@ -23,21 +23,23 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
 }
 
 struct Fit {
-    kind: Kind,
-    input: crate::fused::Value,
+    project: Project,
+    input: Value,
     gone: Vec<usize>,
 }
 
 /// Whether the multiplication at `place` is one of an activated projection with another.
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let multiply = &list.operations[place];
-    if multiply.kind != Kind::Node(Op::Multiply) {
+    if multiply.kind != Kind::Elementwise(Function::Multiply) {
         return None;
     }
     let activated = |value| {
         let place = list.definition(value)?;
         match list.operations[place].kind {
-            Kind::Node(Op::Activate(activation)) if list.uses(value) == 1 => Some((place, activation)),
+            Kind::Elementwise(Function::Activate(activation)) if list.uses(value) == 1 => {
+                Some((place, activation))
+            }
             _ => None,
         }
     };
@@ -51,41 +53,33 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     if list.operations[up_place].inputs[0] != input || gate.1.is_some() != up.1.is_some() {
         return None;
     }
-    let kind =
-        Kind::Project { parts: vec![gate, up], layout: Layout::Alternate, ending: Ending::Gate(activation) };
-    Some(Fit { kind, input, gone: vec![activate, gate_place, up_place] })
+    let mut project = Project::plain(gate.0, None);
+    project.parts = vec![gate, up];
+    project.layout = Layout::Alternate;
+    project.ending = Ending::Gate(activation);
+    Some(Fit { project, input, gone: vec![activate, gate_place, up_place] })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::{Operation, Value};
-    use crate::rules::tests::text;
-    use forge_ir::{Activation, BodyId, ParamId};
+    use crate::rules::tests::{list, projection, text};
+    use forge_ir::{Activation, ParamId};
 
     fn feed_forward(up_input: usize, up_bias: bool) -> Fused {
-        let project = |weight, bias| Kind::Project {
-            parts: vec![(ParamId(weight), bias)],
-            layout: Layout::Rows,
-            ending: Ending::Store,
-        };
-        let operation = |name: &str, kind, inputs: &[usize], output| Operation {
-            name: name.to_owned(),
-            kind,
-            inputs: inputs.iter().map(|value| Value(*value)).collect(),
-            output: Value(output),
-        };
-        Fused {
-            body: BodyId(0),
-            operations: vec![
-                operation("gate", project(0, None), &[0], 1),
-                operation("up", project(1, up_bias.then_some(ParamId(2))), &[up_input], 2),
-                operation("act", Kind::Node(Op::Activate(Activation::Silu)), &[1], 3),
-                operation("inner", Kind::Node(Op::Multiply), &[3, 2], 4),
-                operation("down", project(3, None), &[4], 5),
+        let mut up = Project::plain(ParamId(1), None);
+        up.parts[0].1 = up_bias.then_some(ParamId(2));
+        let activate = Kind::Elementwise(Function::Activate(Activation::Silu));
+        list(
+            vec![
+                ("gate", projection(0), &[0], 1),
+                ("up", Kind::Project(up), &[up_input], 2),
+                ("act", activate, &[1], 3),
+                ("inner", Kind::Elementwise(Function::Multiply), &[3, 2], 4),
+                ("down", projection(3), &[4], 5),
             ],
-            widths: vec![8, 6, 6, 6, 6, 8],
-        }
+            &[8, 6, 6, 6, 6, 8],
+        )
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `[Q x; K x; V x] = [Q; K; V] x`: queries, keys and values in one grid.
 //!
 //! The input is read once, and one dispatch fills the chip where three small ones would not. Precondition: they are
-//! the inputs of one attention (queries and keys through a rotation), plain projections of one value, used nowhere
-//! else, and all or none have a bias.
+//! what one attention is made of, plain projections of one value, used nowhere else, all or none have a bias, and
+//! `rotate_append` can take the three side by side: no other kernel reads columns of a wider row.
 
-use crate::fused::{Ending, Fused, Kind, Operation, Value};
-use forge_ir::{Layout, Op, ParamId};
+use super::heads::heads;
+use crate::fused::{Fused, Kind, Operation, Project, Value};
+use forge_ir::ParamId;
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place));
@@ -20,13 +21,11 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
         first += list.widths[part.value.0];
     }
     let place = parts.iter().map(|part| part.place).min().unwrap_or(0);
-    let kind = Kind::Project {
-        parts: parts.iter().map(|part| part.weight).collect(),
-        layout: Layout::Rows,
-        ending: Ending::Store,
-    };
-    list.operations
-        .insert(place, Operation { name: "qkv".to_owned(), kind, inputs: vec![input], output: all });
+    let mut project = Project::plain(parts[0].weight.0, None);
+    project.parts = parts.iter().map(|part| part.weight).collect();
+    let operation =
+        Operation { name: "qkv".to_owned(), kind: Kind::Project(project), inputs: vec![input], output: all };
+    list.operations.insert(place, operation);
     true
 }
 
@@ -41,19 +40,13 @@ struct Part {
     weight: (ParamId, Option<ParamId>),
 }
 
-/// The projections behind the attention at `place`, queries first.
+/// The projections behind the attention whose append stands at `place`, queries first.
 fn fits(list: &Fused, place: usize) -> Option<Fit> {
-    let Kind::Node(Op::Attention { .. }) = list.operations[place].kind else { return None };
-    let part = |input: &Value| {
-        let definition = &list.operations[list.definition(*input)?];
-        let value = match definition.kind {
-            Kind::Node(Op::Rotate { .. }) if list.uses(*input) == 1 => definition.inputs[0],
-            _ => *input,
-        };
+    let part = |value: Value| {
         let (place, weight) = list.plain_projection(value)?;
         Some(Part { value, place, weight })
     };
-    let parts: Vec<Part> = list.operations[place].inputs.iter().map(part).collect::<Option<_>>()?;
+    let parts: Vec<Part> = heads(list, place)?.sources.into_iter().map(part).collect::<Option<_>>()?;
     let input = list.operations[parts[0].place].inputs[0];
     let alike = parts.iter().all(|part| {
         list.operations[part.place].inputs[0] == input
@@ -65,31 +58,36 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::tests::{attention, text};
+    use crate::rules::tests::{Attention, attention, text};
 
     #[test]
     fn three_projections_of_one_value_become_slices_of_one() {
-        let mut list = attention(&[0, 0, 0], &[false, false, false]);
+        let mut list = attention(&Attention::default());
         assert!(rewrite(&mut list));
         assert_eq!(
             text(&list),
-            "%7 qkv = project 0+1+2 Rows(%0)\n\
-             %1 query = slice 0(%7)\n\
-             %2 key = slice 8(%7)\n\
-             %3 value = slice 12(%7)\n\
+            "%8 qkv = project 0+1+2 Rows(%0)\n\
+             %1 query = slice 0(%8)\n\
+             %2 key = slice 8(%8)\n\
+             %3 value = slice 12(%8)\n\
              %4 rotated_query = rotate(%1)\n\
              %5 rotated_key = rotate(%2)\n\
-             %6 heads = attention(%4, %5, %3)\n"
+             %7 append = append(%5, %3)\n\
+             %6 heads = attend(%4)\n"
         );
-        assert_eq!(list.widths[7], 16);
+        assert_eq!(list.widths[8], 16);
         assert!(!rewrite(&mut list));
     }
 
     #[test]
-    fn another_input_or_one_bias_is_left_alone() {
-        for mut list in
-            [attention(&[0, 0, 1], &[false, false, false]), attention(&[0, 0, 0], &[true, false, true])]
-        {
+    fn another_input_or_one_bias_or_two_rotations_are_left_alone() {
+        for what in [
+            Attention { inputs: [0, 0, 1], ..Attention::default() },
+            Attention { biases: [true, false, true], ..Attention::default() },
+            Attention { magnitudes: [1.0, 2.0], ..Attention::default() },
+            Attention { epsilons: Some([1e-5, 1e-6]), ..Attention::default() },
+        ] {
+            let mut list = attention(&what);
             let before = text(&list);
             assert!(!rewrite(&mut list));
             assert_eq!(text(&list), before);

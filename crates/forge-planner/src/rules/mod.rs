@@ -1,102 +1,396 @@
-//! Fusion rules, one file each. A rule is a function that rewrites the first place it fits and says whether it did;
-//! each is applied until it no longer fits, in the order of [`ALL`].
+//! Fusion rules, one file each. A rule keeps what the lists compute: its file states the algebra as one equation and its
+//! precondition in words, and tests both. Where the precondition fails, the lists are left alone.
 //!
-//! A rule keeps what the list computes: its file states the algebra as one equation and its precondition in words.
+//! The lists of a pass of one row and of a pass of more start out equal. Most rules are for both; the last few buy fewer
+//! dispatches with arithmetic that only one row can afford, or that is only right for one row.
 
+mod attention_prologue;
+mod deferred_norm;
+mod fold_gain;
 mod gate_pair;
+mod head_argmax;
+mod heads;
 mod merge_projections;
 mod residual;
 mod rotate_append;
+mod softcap;
 
 use crate::fused::Fused;
+use crate::options::Options;
+use forge_ir::{BodyId, Graph};
+use serde::Serialize;
 
-/// A rule: its name and its rewrite.
-struct Rule {
-    name: &'static str,
-    rewrite: fn(&mut Fused) -> bool,
+/// A fusion that can be switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fusion {
+    /// Gate, up and the activation between them in one projection.
+    GatePair,
+    /// Queries, keys and values in one projection.
+    MergeProjections,
+    /// Norm of heads, rotation and the write to the cache in one step.
+    RotateAppend,
+    /// Sums with the residual stream in the projection before them.
+    Residual,
+    /// The cap of the logits in the head.
+    Softcap,
+    /// Gains of norms in the weights after them.
+    FoldGain,
+    /// What prepares a row for attention in attention itself.
+    AttentionPrologue,
+    /// Norms divided out at the end of the projections after them.
+    DeferredNorm,
+    /// The first half of the search for the likeliest token in the head.
+    HeadArgmax,
 }
 
-const ALL: [Rule; 4] = [
-    Rule { name: "gate_pair", rewrite: gate_pair::rewrite },
-    Rule { name: "merge_projections", rewrite: merge_projections::rewrite },
-    Rule { name: "rotate_append", rewrite: rotate_append::rewrite },
-    Rule { name: "residual", rewrite: residual::rewrite },
-];
+impl Fusion {
+    /// Every fusion, in the order in which they are tried.
+    pub const ALL: [Fusion; 9] = [
+        Fusion::GatePair,
+        Fusion::MergeProjections,
+        Fusion::RotateAppend,
+        Fusion::Residual,
+        Fusion::Softcap,
+        Fusion::FoldGain,
+        Fusion::AttentionPrologue,
+        Fusion::DeferredNorm,
+        Fusion::HeadArgmax,
+    ];
 
-/// Applies every rule wherever it fits.
-pub(crate) fn apply(list: &mut Fused) {
-    for rule in &ALL {
-        // Each rewrite shortens the list or turns operations into kinds that the rule does not match again, so the
-        // length bounds how often one can fit; the bound turns a rule that breaks this into a failed test.
-        let most = list.operations.len();
-        let fits = (0..=most).take_while(|_| (rule.rewrite)(list)).count();
-        debug_assert!(fits <= most, "rule {} does not come to an end", rule.name);
+    /// The name used on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fusion::GatePair => "gate_pair",
+            Fusion::MergeProjections => "merge_projections",
+            Fusion::RotateAppend => "rotate_append",
+            Fusion::Residual => "residual",
+            Fusion::Softcap => "softcap",
+            Fusion::FoldGain => "fold_gain",
+            Fusion::AttentionPrologue => "attention_prologue",
+            Fusion::DeferredNorm => "deferred_norm",
+            Fusion::HeadArgmax => "head_argmax",
+        }
     }
+
+    /// The fusion of that name.
+    pub fn from_name(name: &str) -> Option<Fusion> {
+        Fusion::ALL.into_iter().find(|fusion| fusion.name() == name)
+    }
+
+    /// A fusion that this one is of no use without: the kernels that are left could not read what it makes.
+    pub const fn needs(self) -> Option<Fusion> {
+        match self {
+            Fusion::MergeProjections => Some(Fusion::RotateAppend),
+            _ => None,
+        }
+    }
+}
+
+/// The lists of every body, for a pass of one row and for a pass of more.
+pub(crate) struct Lists {
+    pub(crate) decode: Vec<Fused>,
+    pub(crate) batch: Vec<Fused>,
+}
+
+/// Every body's list, with every rule applied that is not switched off.
+pub(crate) fn apply(graph: &Graph, options: &Options) -> Lists {
+    let on = |fusion: Fusion| {
+        let enabled = |fusion| !options.disabled.contains(&fusion);
+        enabled(fusion) && fusion.needs().is_none_or(enabled)
+    };
+    let of = |(index, body)| Fused::of(BodyId(index), body, graph.widths(body));
+    let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
+    let simple: [(Fusion, fn(&mut Fused) -> bool); 5] = [
+        (Fusion::GatePair, gate_pair::rewrite),
+        (Fusion::MergeProjections, merge_projections::rewrite),
+        (Fusion::RotateAppend, rotate_append::rewrite),
+        (Fusion::Residual, residual::rewrite),
+        (Fusion::Softcap, softcap::rewrite),
+    ];
+    for (fusion, rewrite) in simple {
+        if on(fusion) {
+            lists.iter_mut().for_each(|list| while_it_fits(list, fusion, rewrite));
+        }
+    }
+    if on(Fusion::FoldGain) {
+        fold_gain::rewrite(&mut lists, graph, options);
+    }
+    let batch = lists.clone();
+    if on(Fusion::AttentionPrologue) {
+        for list in &mut lists {
+            let body = &graph.bodies[list.body.0];
+            while_it_fits(list, Fusion::AttentionPrologue, |list| attention_prologue::rewrite(list, body));
+        }
+    }
+    let (prologue, epilogue) = (graph.prologue.body.0, graph.epilogue.body.0);
+    if on(Fusion::DeferredNorm) {
+        deferred_norm::rewrite(&mut lists, prologue, epilogue);
+    }
+    if on(Fusion::HeadArgmax) {
+        head_argmax::rewrite(&mut lists[epilogue]);
+    }
+    Lists { decode: lists, batch }
+}
+
+fn while_it_fits(list: &mut Fused, fusion: Fusion, mut rewrite: impl FnMut(&mut Fused) -> bool) {
+    // Each rewrite shortens the list or turns operations into kinds that the rule does not match again, so the
+    // length bounds how often one can fit; the bound turns a rule that breaks this into a failed test.
+    let most = list.operations.len();
+    let fits = (0..=most).take_while(|_| rewrite(list)).count();
+    debug_assert!(fits <= most, "{} does not come to an end", fusion.name());
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     //! One helper: a list of operations as text before and after a rule.
 
-    use crate::fused::{Ending, Fused, Kind, Operation, Value};
-    use forge_ir::{BodyId, Layout, Op, Pairing, ParamId, Rotation};
+    use super::Fusion;
+    use crate::fused::{Attend, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
+    use crate::{Options, Quant};
+    use forge_ir::{
+        Apply, Body, BodyId, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId, ParamKind,
+        Rotation, Specials, State, ValueId, Weight, WeightId,
+    };
+    use std::collections::BTreeSet;
 
-    /// An attention of 2 heads over 1 of 4 channels, as a frontend writes it. Projection i reads `inputs[i]`, and has a
-    /// bias where `biases[i]`.
-    pub(crate) fn attention(inputs: &[usize; 3], biases: &[bool; 3]) -> Fused {
-        let operation = |name: &str, kind, inputs: &[usize], output| Operation {
+    /// What an attention of 2 heads over 1 of 4 channels is made of, as a frontend writes it.
+    pub(crate) struct Attention {
+        /// What each projection reads.
+        pub(crate) inputs: [usize; 3],
+        /// Whether each has a bias.
+        pub(crate) biases: [bool; 3],
+        /// Of the rotations of queries and keys.
+        pub(crate) magnitudes: [f32; 2],
+        /// Of the norms of query heads and key heads, if there are any.
+        pub(crate) epsilons: Option<[f32; 2]>,
+    }
+
+    impl Default for Attention {
+        fn default() -> Attention {
+            Attention { inputs: [0; 3], biases: [false; 3], magnitudes: [1.0; 2], epsilons: None }
+        }
+    }
+
+    pub(crate) fn list(operations: Vec<(&str, Kind, &[usize], usize)>, widths: &[usize]) -> Fused {
+        let operation = |(name, kind, inputs, output): (&str, Kind, &[usize], usize)| Operation {
             name: name.to_owned(),
             kind,
             inputs: inputs.iter().map(|value| Value(*value)).collect(),
             output: Value(output),
         };
-        let project = |index: usize| Kind::Project {
-            parts: vec![(ParamId(index), biases[index].then_some(ParamId(10 + index)))],
-            layout: Layout::Rows,
-            ending: Ending::Store,
-        };
-        let rotate = |heads| {
-            let rotation = Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude: 1.0 };
-            Kind::Node(Op::Rotate { heads, width: 4, rotation })
-        };
-        let attention = Kind::Node(Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(3), window: None, softcap: None });
         Fused {
             body: BodyId(0),
-            operations: vec![
-                operation("query", project(0), &[inputs[0]], 1),
-                operation("key", project(1), &[inputs[1]], 2),
-                operation("value", project(2), &[inputs[2]], 3),
-                operation("rotated_query", rotate(2), &[1], 4),
-                operation("rotated_key", rotate(1), &[2], 5),
-                operation("heads", attention, &[4, 5, 3], 6),
-            ],
-            widths: vec![8, 8, 4, 4, 8, 4, 8],
+            operations: operations.into_iter().map(operation).collect(),
+            widths: widths.to_vec(),
         }
     }
 
-    /// The list as one line for each operation, `%3 = project(%1; 0+1) gate`.
+    pub(crate) fn projection(weight: usize) -> Kind {
+        Kind::Project(Project::plain(ParamId(weight), None))
+    }
+
+    pub(crate) fn attention(what: &Attention) -> Fused {
+        let project = |index: usize| {
+            let bias = what.biases[index].then_some(ParamId(10 + index));
+            Kind::Project(Project::plain(ParamId(index), bias))
+        };
+        let rotate = |heads, magnitude| {
+            let rotation = Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude };
+            Kind::Rotate { heads, rotation }
+        };
+        let attend = Kind::Attend(Attend {
+            query_heads: 2,
+            scale: 0.5,
+            window: None,
+            softcap: None,
+            cache: ParamId(3),
+            prologue: None,
+        });
+        let norm = |gain, parts, epsilon| Kind::Norm { gain: Some(ParamId(gain)), parts, epsilon };
+        let (turned, mut norms) = match what.epsilons {
+            None => ([1, 2], vec![]),
+            Some([query, key]) => (
+                [8, 9],
+                vec![
+                    ("query_norm", norm(4, 2, query), &[1][..], 8),
+                    ("key_norm", norm(5, 1, key), &[2][..], 9),
+                ],
+            ),
+        };
+        let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+            ("query", project(0), &what.inputs[..1], 1),
+            ("key", project(1), &what.inputs[1..2], 2),
+            ("value", project(2), &what.inputs[2..], 3),
+        ];
+        operations.append(&mut norms);
+        operations.extend([
+            ("rotated_query", rotate(2, what.magnitudes[0]), &turned[..1], 4),
+            ("rotated_key", rotate(1, what.magnitudes[1]), &turned[1..], 5),
+            ("append", Kind::Append { cache: ParamId(3) }, &[5, 3][..], 7),
+            ("heads", attend, &[4][..], 6),
+        ]);
+        let widths = [8, 8, 4, 4, 8, 4, 8, 0, 8, 4];
+        list(operations, &widths[..if what.epsilons.is_some() { 10 } else { 8 }])
+    }
+
+    /// The body that [`attention`] is of, as far as anybody asks: its cache.
+    pub(crate) fn attention_body(width: usize) -> Body {
+        let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 3];
+        let kind = ParamKind::State(State { heads: 1, width });
+        params.push(Param { name: "cache".to_owned(), kind });
+        Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
+    }
+
+    /// A table, two layers of two normed branches each, and a head that is the table or a weight of its own.
+    pub(crate) fn graph(tied: bool, format: Format) -> Graph {
+        const WIDTH: usize = 4;
+        const TOKENS: usize = 5;
+        let mut weights =
+            vec![("table", vec![TOKENS, WIDTH]), ("gain", vec![WIDTH]), ("head", vec![TOKENS, WIDTH])];
+        weights.truncate(if tied { 2 } else { 3 });
+        let first = weights.len();
+        for _ in 0..2 {
+            weights.extend([
+                ("gain_a", vec![WIDTH]),
+                ("in_a", vec![8, WIDTH]),
+                ("out_a", vec![WIDTH, 8]),
+                ("gain_b", vec![WIDTH]),
+                ("in_b", vec![8, WIDTH]),
+                ("out_b", vec![WIDTH, 8]),
+            ]);
+        }
+        let param = |(name, shape): &(&str, Vec<usize>)| Param {
+            name: (*name).to_owned(),
+            kind: ParamKind::Weight(shape.clone()),
+        };
+        let node = |name: &str, op, inputs: &[usize]| Node {
+            name: name.to_owned(),
+            op,
+            inputs: inputs.iter().map(|value| ValueId(*value)).collect(),
+        };
+        let norm = |gain| Op::RmsNorm { gain: ParamId(gain), parts: 1, epsilon: 1e-5 };
+        let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
+        let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
+        let apply = |body, weights: Vec<usize>| Apply {
+            body: BodyId(body),
+            weights: weights.into_iter().map(WeightId).collect(),
+            states: Vec::new(),
+        };
+        let layer = vec![
+            node("norm_a", norm(0), &[0]),
+            node("in_a", linear(1), &[1]),
+            node("out_a", linear(2), &[2]),
+            node("stream", Op::Add, &[0, 3]),
+            node("norm_b", norm(3), &[4]),
+            node("in_b", linear(4), &[5]),
+            node("out_b", linear(5), &[6]),
+            node("stream", Op::Add, &[4, 7]),
+        ];
+        let head = vec![node("norm", norm(0), &[0]), node("logits", linear(1), &[1])];
+        let draft = Draft {
+            model: Model {
+                name: "tiny".to_owned(),
+                architecture: "Tiny".to_owned(),
+                vocabulary: TOKENS,
+                hidden: WIDTH,
+                context: 8,
+                specials: Specials::default(),
+            },
+            weights: weights
+                .iter()
+                .map(|(tensor, shape)| Weight { tensor: (*tensor).to_owned(), shape: shape.clone(), format })
+                .collect(),
+            states: Vec::new(),
+            bodies: vec![
+                body(
+                    "embed",
+                    0,
+                    vec![param(&weights[0])],
+                    vec![node("stream", Op::Embed { table: ParamId(0) }, &[0])],
+                ),
+                body("layer", WIDTH, weights[first..first + 6].iter().map(param).collect(), layer),
+                body("head", WIDTH, vec![param(&weights[1]), param(&("head", vec![TOKENS, WIDTH]))], head),
+            ],
+            prologue: apply(0, vec![0]),
+            layers: vec![apply(1, (first..first + 6).collect()), apply(1, (first + 6..first + 12).collect())],
+            epilogue: apply(2, vec![1, if tied { 0 } else { 2 }]),
+        };
+        draft.validate().expect("it is sound")
+    }
+
+    /// The lists of a pass of one row of every body of a graph, as text.
+    pub(crate) fn decode(graph: &Graph, quant: Quant, disabled: &[Fusion]) -> String {
+        let options = Options { quant, disabled: disabled.iter().copied().collect(), ..Options::default() };
+        super::apply(graph, &options).decode.iter().map(text).collect()
+    }
+
+    #[test]
+    fn what_is_switched_off_stays_as_it_was() {
+        let graph = graph(false, Format::F32);
+        let all: BTreeSet<Fusion> = Fusion::ALL.into();
+        let options = Options { disabled: all, ..Options::default() };
+        let lists = super::apply(&graph, &options);
+        let plain =
+            |list: &Fused| *list == Fused::of(list.body, &graph.bodies[list.body.0], list.widths.clone());
+        assert!(lists.decode.iter().chain(&lists.batch).all(plain));
+    }
+
+    /// The list as one line for each operation, `%3 gate_up = project 0+1 Alternate gate(%1)`.
     pub(crate) fn text(list: &Fused) -> String {
         let line = |operation: &Operation| {
             let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();
-            let what = match &operation.kind {
-                Kind::Node(op) => {
-                    format!("{op:?}").split([' ', '(']).next().unwrap_or_default().to_lowercase()
-                }
-                Kind::Project { parts, layout, ending } => {
-                    let parts: Vec<String> = parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
-                    let ending = match ending {
-                        Ending::Store => "",
-                        Ending::Add => " add",
-                        Ending::Gate(_) => " gate",
-                    };
-                    format!("project {} {layout:?}{ending}", parts.join("+"))
-                }
-                Kind::Slice { first } => format!("slice {first}"),
-                Kind::RotateAppend { .. } => "rotate_append".to_owned(),
-                Kind::Attend { .. } => "attend".to_owned(),
-            };
+            let what = what(&operation.kind);
             format!("%{} {} = {what}({})\n", operation.output.0, operation.name, inputs.join(", "))
         };
         list.operations.iter().map(line).collect()
+    }
+
+    fn what(kind: &Kind) -> String {
+        let gain = |gain: &Gain| match gain {
+            Gain::Folded => "folded".to_owned(),
+            Gain::Own(param) => param.0.to_string(),
+            Gain::Next => "next".to_owned(),
+        };
+        match kind {
+            Kind::Embed { table, leaves: None } => format!("embed {}", table.0),
+            Kind::Embed { table, leaves: Some(next) } => format!("embed {} squares {}", table.0, gain(next)),
+            Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
+            Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
+            Kind::Project(project) => {
+                let parts: Vec<String> =
+                    project.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
+                let mut text = format!("project {} {:?}", parts.join("+"), project.layout);
+                text += &project.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
+                text += if project.norm.is_some() { " / rms" } else { "" };
+                text += if project.softcap.is_some() { " softcap" } else { "" };
+                text += &match &project.ending {
+                    Ending::Store => String::new(),
+                    Ending::Add => " add".to_owned(),
+                    Ending::AddSquares(next) => format!(" add squares {}", gain(next)),
+                    Ending::Gate(_) => " gate".to_owned(),
+                    Ending::Best => " best".to_owned(),
+                };
+                text
+            }
+            Kind::Slice { first } => format!("slice {first}"),
+            Kind::Rotate { .. } => "rotate".to_owned(),
+            Kind::Append { .. } => "append".to_owned(),
+            Kind::RotateAppend(prepare) if prepare.norm.is_some() => "rotate_append norm".to_owned(),
+            Kind::RotateAppend(_) => "rotate_append".to_owned(),
+            Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
+            Kind::Attend(_) => "attend".to_owned(),
+            Kind::Elementwise(Function::Activate(_)) => "activate".to_owned(),
+            Kind::Elementwise(Function::Softcap(_)) => "softcap".to_owned(),
+            Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
+            Kind::Elementwise(Function::Add) => "add".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_fusion_has_a_name_of_its_own() {
+        for fusion in Fusion::ALL {
+            assert_eq!(Fusion::from_name(fusion.name()), Some(fusion));
+        }
     }
 }

@@ -2,16 +2,15 @@
 //!
 //! Precondition: the sum is of a plain projection, used nowhere else, and of a value that nothing reads afterwards.
 
-use crate::fused::{Ending, Fused, Kind};
-use forge_ir::Op;
+use crate::fused::{Ending, Function, Fused, Kind, Value};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let fit = (0..list.operations.len()).find_map(|place| fits(list, place).map(|fit| (place, fit)));
     let Some((add, (project, stream))) = fit else { return false };
     let output = list.operations[add].output;
     let operation = &mut list.operations[project];
-    if let Kind::Project { ending, .. } = &mut operation.kind {
-        *ending = Ending::Add;
+    if let Kind::Project(project) = &mut operation.kind {
+        project.ending = Ending::Add;
     }
     operation.inputs.push(stream);
     operation.output = output;
@@ -22,9 +21,9 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
 }
 
 /// The place of the projection and the value it is added to.
-fn fits(list: &Fused, add: usize) -> Option<(usize, crate::fused::Value)> {
+fn fits(list: &Fused, add: usize) -> Option<(usize, Value)> {
     let operation = &list.operations[add];
-    if operation.kind != Kind::Node(Op::Add) {
+    if operation.kind != Kind::Elementwise(Function::Add) {
         return None;
     }
     let [left, right] = operation.inputs[..] else { return None };
@@ -39,25 +38,17 @@ fn fits(list: &Fused, add: usize) -> Option<(usize, crate::fused::Value)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fused::{Operation, Value};
-    use crate::rules::tests::text;
-    use forge_ir::{BodyId, Layout, ParamId};
+    use crate::rules::tests::{list, projection, text};
 
     fn branch(read_again: bool) -> Fused {
-        let operation = |name: &str, kind, inputs: &[usize], output| Operation {
-            name: name.to_owned(),
-            kind,
-            inputs: inputs.iter().map(|value| Value(*value)).collect(),
-            output: Value(output),
-        };
-        let project =
-            Kind::Project { parts: vec![(ParamId(0), None)], layout: Layout::Rows, ending: Ending::Store };
-        let mut operations =
-            vec![operation("output", project, &[1], 2), operation("stream", Kind::Node(Op::Add), &[0, 2], 3)];
+        let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+            ("output", projection(0), &[1], 2),
+            ("stream", Kind::Elementwise(Function::Add), &[0, 2], 3),
+        ];
         if read_again {
-            operations.push(operation("again", Kind::Node(Op::Multiply), &[0, 3], 4));
+            operations.push(("again", Kind::Elementwise(Function::Multiply), &[0, 3], 4));
         }
-        Fused { body: BodyId(0), operations, widths: vec![8; 5] }
+        list(operations, &[8; 5])
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The models of tests/models with the logits of their authors' implementation, and plans to pack them.
 
 use forge_frontend::{Memory, Opened, Options, read_model};
-use forge_ir::{Apply, Format, Graph, Layout, Numbers, Packed, WeightId};
+use forge_ir::{Apply, Format, Graph, Layout, Numbers, Op, Packed, ValueId, WeightId};
 use forge_weights::{PackedFile, Stored};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -115,7 +115,7 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
         let mut shape = vec![weights().map(|weight| weight.shape[0]).sum()];
         shape.extend(weights().next().and_then(|weight| weight.shape.get(1)));
         let format = if shape.len() == 2 { format } else { Format::F32 };
-        plan.push(Packed { name, format, shape, layout, parts });
+        plan.push(Packed { name, format, shape, layout, parts, gain: None });
     };
     for (index, apply) in graph.applications().enumerate() {
         let parts = |names: &[&str]| -> Vec<WeightId> {
@@ -135,6 +135,37 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
             if !taken.contains(&param.name.as_str()) {
                 add(format!("{index}.{}", param.name), Layout::Rows, parts(&[&param.name]));
             }
+        }
+    }
+    plan
+}
+
+/// A plan with the gains of norms folded into the matrices that read what is normed, wherever nothing else reads it and
+/// the matrices are nobody else's.
+pub(crate) fn folded(graph: &Graph, mut plan: Vec<Packed>) -> Vec<Packed> {
+    let bindings = |weight: WeightId| {
+        graph.applications().flat_map(|apply| &apply.weights).filter(|bound| **bound == weight).count()
+    };
+    for apply in graph.applications() {
+        let body = graph.body(apply);
+        for (index, node) in body.nodes.iter().enumerate() {
+            let Op::RmsNorm { gain, parts: 1, .. } = node.op else { continue };
+            let readers = body.nodes.iter().filter(|node| node.inputs.contains(&ValueId(index + 1)));
+            let matrices: Option<Vec<WeightId>> = readers
+                .map(|reader| match reader.op {
+                    Op::Linear { weight, .. } => apply.weight(body, weight),
+                    _ => None,
+                })
+                .collect();
+            let Some(matrices) = matrices.filter(|all| all.iter().all(|weight| bindings(*weight) == 1))
+            else {
+                continue;
+            };
+            let gain = apply.weight(body, gain).unwrap();
+            plan.retain(|packed| packed.parts != [gain]);
+            let is_folded =
+                |packed: &&mut Packed| matrices.iter().any(|weight| packed.parts.contains(weight));
+            plan.iter_mut().filter(is_folded).for_each(|packed| packed.gain = Some(gain));
         }
     }
     plan

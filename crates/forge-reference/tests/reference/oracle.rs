@@ -1,8 +1,8 @@
 //! The reference against Hugging Face transformers: every model of tests/models, from the checkpoint and from weight
 //! files made of it.
 
-use crate::common::{Case, cases, distance, open, pack, plan};
-use forge_ir::{Format, Numbers, tolerance};
+use crate::common::{Case, cases, distance, folded, open, pack, plan};
+use forge_ir::{Affine, Bits, Format, Numbers, tolerance};
 use forge_reference::{Want, evaluate, greedy};
 
 /// The largest distance from the oracle's logits over all sequences, in standard deviations.
@@ -60,11 +60,26 @@ fn weight_files_hold_the_model() {
                 Format::F32 => 0.0,
                 Format::F16 => 0.03,
                 Format::Bf16 => 0.2,
-                Format::Q8_0 => 0.3,
-                Format::Q4_0 => 3.0,
+                Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }) => 0.3,
+                Format::Q4_0 | Format::Affine(Affine { bits: Bits::Four, .. }) => 3.0,
             };
             assert!(distance <= bound, "{} in {format}: {distance:e}", case.name);
         }
+    }
+}
+
+#[test]
+fn folding_gains_changes_nothing() {
+    for case in cases() {
+        let graph = &case.opened.graph;
+        let plan = folded(graph, plan(graph, Format::F32));
+        let gains = plan.iter().filter(|packed| packed.gain.is_some()).count();
+        let (file, _) = pack(&case, &plan);
+        let distance = worst(&case, &open(graph, &plan, &file));
+        println!("{} with {gains} gains folded: {distance:.1e} from the oracle", case.name);
+        // Queries, keys and values; gates and ups; and the head where the embedding is another table.
+        assert!(gains >= 2 * graph.layers.len(), "{}: {gains}", case.name);
+        assert!(distance <= tolerance(Format::F32).bound, "{}: {distance:e}", case.name);
     }
 }
 

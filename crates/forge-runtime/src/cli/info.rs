@@ -52,8 +52,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
          cache    {:>16} bytes  {slots} × {context} positions of {} bytes in {}\n\
          arena    {:>16} bytes\n\
          total    {:>16} bytes  {}\n\
-         decode   {} dispatches, {} barriers, {} read a token\n\
-         prefill  {} dispatches, {} barriers for {} rows\n\
+         decode   {}, {} read a token\n\
+         prefill  {} for {} rows\n\
          kernels  {}\n",
         info.name,
         info.architecture,
@@ -69,15 +69,30 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         memory.arena,
         memory.total(),
         human(memory.total()),
-        info.decode.dispatches,
-        info.decode.barriers,
+        submitted(&info.decode),
         human(info.decode.bytes_read),
-        info.prefill.dispatches,
-        info.prefill.barriers,
+        submitted(&info.prefill),
         info.chunk,
         kernels.join(" "),
     ))?;
     Ok(true)
+}
+
+/// What a pass submits: `13 dispatches (5 a layer, 6 where the cache is split, and 3), 12 barriers`.
+fn submitted(cost: &Cost) -> String {
+    let each = |of: &dyn Fn(usize) -> u32| {
+        let mut counts: Vec<u32> = (0..cost.dispatches_per_layer.len()).map(of).collect();
+        counts.dedup();
+        counts.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ")
+    };
+    let plain = |layer: usize| cost.dispatches_per_layer[layer];
+    let split = |layer: usize| plain(layer) + cost.more_when_split[layer];
+    let outside = cost.dispatches - cost.dispatches_per_layer.iter().sum::<u32>();
+    let mut layers = format!("{} a layer", each(&plain));
+    if cost.more_when_split.iter().any(|&more| more > 0) {
+        layers += &format!(", {} where the cache is split,", each(&split));
+    }
+    format!("{} dispatches ({layers} and {outside}), {} barriers", cost.dispatches, cost.barriers)
 }
 
 fn cost(cost: &Cost) -> Value {
@@ -86,5 +101,6 @@ fn cost(cost: &Cost) -> Value {
         "barriers": cost.barriers,
         "bytes_read": cost.bytes_read,
         "dispatches_per_layer": cost.dispatches_per_layer,
+        "more_when_split": cost.more_when_split,
     })
 }

@@ -1,6 +1,6 @@
 //! `record`: writes down what a device is told to do, computing nothing.
 
-use super::super::engine::{Engine, Want};
+use super::super::engine::{Engine, Row};
 use super::super::failure::Failure;
 use super::super::model::Model;
 use super::super::recorder::Recorder;
@@ -10,35 +10,35 @@ use super::load;
 use super::output::Outcome;
 use serde_json::json;
 
-/// Feeds each sequence to slot 0 from its start, and asks for the logits of its last position.
+/// Feeds each sequence to every slot at once from its start, and asks for the logits of its last position.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record) -> Outcome {
     let sequences = sequences(command)?;
     let longest = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
     let loaded = load::load::<M>(program, common, Some(longest))?;
     let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout());
     let mut engine = Engine::new(loaded.model, recorder, loaded.context, common.slots);
+    let at_once = (M::INFO.chunk / common.slots).max(1) as usize;
     for (sequence, chunks) in sequences.iter().enumerate() {
-        engine.truncate(0, 0);
+        (0..common.slots).for_each(|slot| engine.truncate(slot, 0));
         let mut done = 0;
         for (index, &count) in chunks.iter().enumerate() {
-            let want = match (command.all, index + 1 == chunks.len()) {
-                (true, _) => Want::AllLogits,
-                (false, true) => Want::Logits,
-                (false, false) => Want::Nothing,
-            };
-            let first = engine.device().passes();
-            engine.feed(0, &command.ids[done..done + count], want)?;
-            let recorder = engine.device();
-            let mut from = done;
-            for pass in first..recorder.passes() {
-                let to = (from + M::INFO.chunk as usize).min(done + count);
-                recorder.label(pass, &format!("sequence {sequence} rows {from}..{to}"));
-                from = to;
+            let last = index + 1 == chunks.len();
+            for from in (done..done + count).step_by(at_once) {
+                let to = (from + at_once).min(done + count);
+                let first = engine.device().passes();
+                let want_last = last && to == done + count;
+                submit(&mut engine, common.slots, from, &command.ids[from..to], (command.all, want_last))?;
+                let recorder = engine.device();
+                for pass in first..recorder.passes() {
+                    recorder.label(pass, &format!("sequence {sequence} rows {from}..{to}"));
+                }
             }
             done += count;
-            if index + 1 == chunks.len() {
+            if last {
                 // What is read last ends with the logits of the last position.
-                recorder.explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
+                engine
+                    .device()
+                    .explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
             }
         }
     }
@@ -46,6 +46,24 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
     let written = std::fs::write(&command.output, recording.to_string());
     written.map_err(|error| Failure::wrong(format!("{}: {error}", command.output.display())))?;
     Ok(true)
+}
+
+/// One pass of these ids for every slot, slot after slot; with the logits of all rows, or of each slot's last.
+fn submit<M: Model>(
+    engine: &mut Engine<M, Recorder>,
+    slots: u32,
+    first: usize,
+    ids: &[u32],
+    (all, last): (bool, bool),
+) -> Result<(), Failure> {
+    let of_slot = |slot| (first as u32..).zip(ids).map(move |(position, &id)| Row { id, slot, position });
+    let rows: Vec<Row> = (0..slots).flat_map(of_slot).collect();
+    let wanted: Vec<u32> = match (all, last) {
+        (true, _) => (0..rows.len() as u32).collect(),
+        (false, true) => (1..=slots).map(|slot| slot * ids.len() as u32 - 1).collect(),
+        (false, false) => Vec::new(),
+    };
+    engine.submit(&rows, &wanted, true).map(|_| ())
 }
 
 /// The rows of each pass of each sequence.

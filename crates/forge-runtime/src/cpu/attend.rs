@@ -1,16 +1,21 @@
 //! Attention with an online softmax: each query head over the cached keys and values of its slot, positions
-//! `0..=position`.
+//! `first..=position`, where first is 0 or follows from a window.
 //!
-//! Scalars: rows, context[, splits]. Buffers: q, keys, values, slots, positions, heads[, partials]. Serves the GPU's
-//! split and tiled kernels alike: a thread takes some rows of one key head and goes through the cache in steps, so
-//! that each cached number is loaded once for all queries that need it, and `partials` is not needed.
+//! Scalars: rows, context[, splits]. Buffers: q, keys, values, [sinks,] slots, positions, heads[, partials]; with a prologue
+//! qkv[, query_gain, key_gain] in place of q, and keys and values are written. Serves the GPU's split and tiled kernels
+//! alike: a thread takes some rows of one key head and goes through the cache in steps, so that each cached number is
+//! loaded once for all queries that need it. It takes a cache whole, whatever the number of splits, so `partials` is not
+//! needed.
 
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::call::Call;
+use super::append::store;
+use super::call::{Call, Output};
+use super::elementwise::softcap;
 use super::formats::{Cached, Format};
 use super::level::Task;
+use super::rotation::{HeadNorm, Rotation, prepare};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::tile::totals;
@@ -30,6 +35,23 @@ pub struct Attend {
     pub cache: Format,
     /// Multiplies q·k.
     pub scale: f32,
+    /// Positions that a row sees, itself included; `None`: all so far.
+    pub window: Option<usize>,
+    /// c, where a score s becomes c · tanh(s / c).
+    pub softcap: Option<f32>,
+    /// Whether heads have sinks: each one more score, without a value.
+    pub sinks: bool,
+    /// What prepares rows, if that is left to this kernel. No two rows may be of one slot then.
+    pub prologue: Option<Prologue>,
+}
+
+/// What [`super::rotate_append()`] does, done by [`attend`].
+#[derive(Clone, Copy, Debug)]
+pub struct Prologue {
+    /// Of queries and keys.
+    pub norm: Option<HeadNorm>,
+    /// Of queries and keys.
+    pub rotation: Rotation,
 }
 
 /// What the compiler decided.
@@ -64,28 +86,55 @@ struct Heads<'a, C> {
     cache: PhantomData<C>,
 }
 
+/// Where the rows' queries come from.
+enum Queries<'a, C> {
+    /// `[row, query head, width]`, ready.
+    Ready(&'a [f32]),
+    /// `[row, heads, width]`, to be prepared, with keys and values that go to the cache.
+    Raw { qkv: &'a [f32], prologue: Prologue, gains: Option<[&'a [f32]; 2]>, cache: [Output<'a, C>; 2] },
+}
+
 impl<C: Cached> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Attend { query_heads, key_heads, width, scale, .. } = *self.shape;
+        let Attend { query_heads, key_heads, width, scale, window, softcap, sinks, prologue, .. } =
+            *self.shape;
         let call = self.call;
         let (rows, context) = (call.scalar(0), call.scalar(1));
         let group = query_heads / key_heads;
         let slots = call.input::<u32>("slots", rows);
         let positions = call.input::<u32>("positions", rows);
-        let q = call.input::<f32>("q", rows * query_heads * width);
+        let sinks = sinks.then(|| call.input::<f32>("sinks", query_heads));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let keys = call.input::<C>("keys", last * key_heads * context * width);
-        let values = call.input::<C>("values", last * key_heads * context * width);
+        let cached = last * key_heads * context * width;
         let heads = call.output::<f32>("heads", rows * query_heads * width);
+        let (source, keys, values) = match prologue {
+            None => (
+                Queries::Ready(call.input::<f32>("q", rows * query_heads * width)),
+                call.input::<C>("keys", cached).as_ptr(),
+                call.input::<C>("values", cached).as_ptr(),
+            ),
+            Some(prologue) => {
+                let twice = (0..rows).any(|row| slots[..row].contains(&slots[row]));
+                assert!(!twice, "two rows of a slot, where rows append what they attend to: {slots:?}");
+                let cache = [call.output::<C>("keys", cached), call.output::<C>("values", cached)];
+                let (keys, values) = (cache[0].start(), cache[1].start());
+                let qkv = call.input::<f32>("qkv", rows * (query_heads + 2 * key_heads) * width);
+                let gains = prologue
+                    .norm
+                    .map(|_| ["query_gain", "key_gain"].map(|gain| call.input::<f32>(gain, width)));
+                (Queries::Raw { qkv, prologue, gains, cache }, keys, values)
+            }
+        };
 
         let padded = width.next_multiple_of(16);
         let at_once = rows.div_ceil(call.workers() * 2).clamp(1, ROWS);
         let queries_at_once = at_once * group;
-        let mut scratch = Scratch::take(queries_at_once * (2 * padded + 2) + group * STEP);
+        let mut scratch = Scratch::take(queries_at_once * (2 * padded + 2) + group * STEP + 2 * padded);
         let (queries, scratch) = scratch.split_at_mut(queries_at_once * padded);
         let (sums, scratch) = scratch.split_at_mut(queries_at_once * padded);
         let (weights, scratch) = scratch.split_at_mut(group * STEP);
+        let (own, scratch) = scratch.split_at_mut(2 * padded);
         let (largest, totals) = scratch.split_at_mut(queries_at_once);
 
         for item in call.share(rows.div_ceil(at_once) * key_heads, 1).flatten() {
@@ -94,47 +143,88 @@ impl<C: Cached> Task for Heads<'_, C> {
             let count = rows.len() * group;
             queries[..count * padded].fill(0.0);
             sums[..count * padded].fill(0.0);
-            largest[..count].fill(f32::NEG_INFINITY);
-            totals[..count].fill(0.0);
+            let place = |row: usize, position: usize| {
+                ((slots[row] as usize * key_heads + head) * context + position) * width
+            };
             for row in rows.clone() {
-                assert!(
-                    (positions[row] as usize) < context,
-                    "row {row} is at position {} of a context of {context}",
-                    positions[row]
-                );
+                let position = positions[row] as usize;
+                assert!(position < context, "row {row} is at position {position} of a context of {context}");
+                let mine = (row - first) * group;
                 for member in 0..group {
-                    let from = &q[(row * query_heads + head * group + member) * width..][..width];
-                    let to = &mut queries[((row - first) * group + member) * padded..][..width];
-                    for (to, from) in to.iter_mut().zip(from) {
-                        *to = from * scale;
+                    let sink = sinks.map(|sinks| sinks[head * group + member]);
+                    largest[mine + member] = sink.unwrap_or(f32::NEG_INFINITY);
+                    totals[mine + member] = if sink.is_some() { 1.0 } else { 0.0 };
+                }
+                let queries = &mut queries[mine * padded..(mine + group) * padded];
+                // SAFETY: this thread alone has this key head of this slot, as no other row is of the slot where the
+                // cache is written.
+                unsafe {
+                    match &source {
+                        Queries::Ready(q) => {
+                            let from = &q[(row * query_heads + head * group) * width..][..group * width];
+                            for (to, from) in queries.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
+                                to[..width].copy_from_slice(from);
+                            }
+                        }
+                        Queries::Raw { qkv, prologue, gains, cache } => {
+                            let row_heads = query_heads + 2 * key_heads;
+                            let from = |number: usize| &qkv[(row * row_heads + number) * width..][..width];
+                            let with = |gain: usize| prologue.norm.zip(gains.map(|gains| gains[gain]));
+                            let (key, turns) = own.split_at_mut(padded);
+                            let (key, turns) = (&mut key[..width], &mut turns[..prologue.rotation.room()]);
+                            prologue.rotation.turns(position, turns);
+                            for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
+                                let from = from(head * group + member);
+                                prepare::<S>(from, with(0), &prologue.rotation, turns, &mut to[..width]);
+                            }
+                            prepare::<S>(from(query_heads + head), with(1), &prologue.rotation, turns, key);
+                            store(cache[0], place(row, position), key);
+                            store(cache[1], place(row, position), from(query_heads + key_heads + head));
+                        }
                     }
                 }
+                for query in queries {
+                    *query *= scale;
+                }
             }
+
+            let seen_from = |row: usize| match window {
+                Some(window) => (positions[row] as usize + 1).saturating_sub(window),
+                None => 0,
+            };
+            let shortest = rows.clone().map(seen_from).min().unwrap_or(0) / STEP * STEP;
             let longest = rows.clone().map(|row| positions[row] as usize + 1).max().unwrap_or(0);
-            for start in (0..longest).step_by(STEP) {
+            // Steps begin at multiples of their length for all rows, so what a row is computed from does not depend on
+            // which rows come with it.
+            for start in (shortest..longest).step_by(STEP) {
                 for row in rows.clone() {
+                    let begin = seen_from(row).max(start);
                     let end = (positions[row] as usize + 1).min(start + STEP);
-                    if end <= start {
+                    if end <= begin {
                         continue;
                     }
-                    let at = ((slots[row] as usize * key_heads + head) * context + start) * width;
+                    let at = place(row, begin);
                     let mine = (row - first) * group;
-                    // SAFETY: the cache has `end` positions at `at - start * width`, by `input`'s check and the
+                    // SAFETY: the cache has positions `begin..end` from `at`, by the check of its buffers and the
                     // position's; queries and sums are padded to whole vectors.
                     unsafe {
                         let step = Step::<C> {
-                            keys: keys.as_ptr().add(at),
-                            values: values.as_ptr().add(at),
-                            positions: end - start,
+                            keys: keys.add(at),
+                            values: values.add(at),
+                            positions: end - begin,
                             width,
                             padded,
                         };
                         let queries = &queries[mine * padded..(mine + group) * padded];
                         step.scores::<S>(queries, weights);
                         for member in 0..group {
+                            let scores = &mut weights[member * STEP..(member + 1) * STEP];
+                            if let Some(cap) = softcap {
+                                cap_scores::<S>(scores, end - begin, cap);
+                            }
                             let correction = soften::<S>(
-                                &mut weights[member * STEP..(member + 1) * STEP],
-                                end - start,
+                                scores,
+                                end - begin,
                                 &mut largest[mine + member],
                                 &mut totals[mine + member],
                             );
@@ -159,6 +249,18 @@ impl<C: Cached> Task for Heads<'_, C> {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Scores s become cap · tanh(s / cap).
+#[inline(always)]
+unsafe fn cap_scores<S: Simd>(scores: &mut [f32], count: usize, cap: f32) {
+    // SAFETY: scores are a whole number of vectors.
+    unsafe {
+        for i in (0..count.next_multiple_of(S::LANES)).step_by(S::LANES) {
+            let at = scores.as_mut_ptr().add(i);
+            S::store(at, softcap::<S>(S::load(at), cap));
         }
     }
 }

@@ -129,6 +129,11 @@ pub struct Output<'a, T> {
 }
 
 impl<'a, T: Number> Output<'a, T> {
+    /// The first element, for what a kernel reads of what it writes.
+    pub(super) fn start(&self) -> *const T {
+        self.start
+    }
+
     /// Elements `range`.
     ///
     /// # Safety

@@ -133,6 +133,10 @@ impl Pass for Running<'_> {
         }
     }
 
+    fn cores(&self) -> u32 {
+        0
+    }
+
     // Dispatches run to their end one after another.
     fn barrier(&mut self) {}
 }

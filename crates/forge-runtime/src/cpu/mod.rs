@@ -10,10 +10,12 @@
 //! widened exactly.
 
 mod affine;
+mod append;
 mod argmax;
 mod attend;
 mod call;
 mod device;
+mod elementwise;
 mod embed;
 mod finish;
 mod formats;
@@ -23,7 +25,9 @@ mod neon;
 mod pool;
 mod project;
 mod rms_norm;
+mod rotate;
 mod rotate_append;
+mod rotation;
 mod scratch;
 mod simd;
 mod stored;
@@ -35,15 +39,19 @@ mod x86;
 #[allow(unused_imports)]
 pub use self::{
     affine::{Affine4, Affine8},
+    append::{Append, append},
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
-    attend::{Attend, AttendJoin, attend, attend_join},
+    attend::{Attend, AttendJoin, Prologue, attend, attend_join},
     call::{Call, Output},
     device::CpuDevice,
+    elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
     finish::{Activation, DeferredNorm, Epilogue, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
     project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
-    rotate_append::{Pairing, RotateAppend, Rotation, rotate_append},
+    rotate::{Rotate, rotate},
+    rotate_append::{RotateAppend, rotate_append},
+    rotation::{HeadNorm, Pairing, Rotation},
     stored::Stored,
 };

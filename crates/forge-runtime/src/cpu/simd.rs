@@ -84,31 +84,26 @@ pub(super) trait Simd: Copy + 'static {
         }
     }
 
-    /// The hyperbolic tangent, to a few units in the last place: a quotient of polynomials, odd by even, for arguments
-    /// clamped to where the result is not yet 1.
+    /// The hyperbolic tangent, to about 3 units in the last place: a quotient of polynomials, in which nothing overflows
+    /// and where x is small no digits cancel. From 7.9 on it is 1.
     #[inline(always)]
     unsafe fn tanh(v: Self::V) -> Self::V {
         // SAFETY: the caller's promise.
         unsafe {
-            // What is no number stays none: of such, the larger and the smaller are the second.
+            // What is not a number passes: the bounds come first.
             let x = Self::min(Self::splat(7.905_311), Self::max(Self::splat(-7.905_311), v));
-            let square = Self::mul(x, x);
-            let mut odd = Self::splat(-2.760_768_5e-16);
-            for coefficient in [
-                2.000_188e-13,
-                -8.604_672e-11,
-                5.122_297_1e-8,
-                1.485_722_4e-5,
-                6.372_619_3e-4,
-                4.893_524_6e-3,
-            ] {
-                odd = Self::fma(odd, square, Self::splat(coefficient));
+            let s = Self::mul(x, x);
+            let mut over = Self::splat(-2.760_768_5e-16);
+            for coefficient in
+                [2.000_188e-13, -8.604_672e-11, 5.122_297e-8, 1.485_722_4e-5, 6.372_619_4e-4, 4.893_524_6e-3]
+            {
+                over = Self::fma(over, s, Self::splat(coefficient));
             }
-            let mut even = Self::splat(1.198_258_4e-6);
-            for coefficient in [1.185_347_1e-4, 2.268_434_6e-3, 4.893_525e-3] {
-                even = Self::fma(even, square, Self::splat(coefficient));
+            let mut under = Self::splat(1.198_258_4e-6);
+            for coefficient in [1.185_347e-4, 2.268_434_7e-3, 4.893_525_3e-3] {
+                under = Self::fma(under, s, Self::splat(coefficient));
             }
-            Self::div(Self::mul(x, odd), even)
+            Self::div(Self::mul(x, over), under)
         }
     }
 }

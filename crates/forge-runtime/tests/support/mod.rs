@@ -1,16 +1,54 @@
-//! What the tests share: numbers that look random, weight files, and one kernel run by itself.
+//! What the tests share: numbers that look random, weight files, one kernel run by itself, and what it should give.
 
-#![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
+#![allow(dead_code, unreachable_pub)]
 
 pub mod reference;
 
 use forge_runtime::cpu::level::Level;
-use forge_runtime::cpu::{CpuDevice, Format};
+use forge_runtime::cpu::{Call, CpuDevice, Format};
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Span};
 use forge_runtime::model::Layout;
 use forge_runtime::weights::WeightFile;
 use half::{bf16, f16};
 use std::path::Path;
+
+/// A kernel is a function without surroundings, so the shape under test comes from a static.
+#[allow(unused_macros)]
+macro_rules! kernel_under_test {
+    ($name:ident, $shape:ty, $function:path) => {
+        static $name: std::sync::RwLock<Option<$shape>> = std::sync::RwLock::new(None);
+        fn run(call: &cpu::Call<'_>) {
+            let shape = $name.read().unwrap().expect("a shape is set before each run");
+            $function(call, &shape);
+        }
+    };
+}
+
+pub const NAN: [u8; 4] = [0xff; 4];
+
+/// A kernel with these buffers.
+pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&Call<'_>)) -> &'static Kernel {
+    Box::leak(Box::new(Kernel { name, buffers: Box::leak(buffers.into_boxed_slice()), threads: 32, cpu }))
+}
+
+/// Checks numbers one by one: `wanted` gives each with the size of the terms that make it up.
+pub fn compare(what: &str, got: &[f32], wanted: &[(f64, f64)]) {
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    for (index, (got, (wanted, size))) in got.iter().zip(wanted).enumerate() {
+        let error = (f64::from(*got) - wanted).abs();
+        assert!(
+            error <= 1e-6 * size + 1e-30,
+            "{what}: number {index} is {got}, not {wanted} ({error:e} of {size})"
+        );
+    }
+}
+
+/// Runs a check with every set of instructions, on one thread or a few.
+pub fn each_level(mut check: impl FnMut(Level, usize)) {
+    for (index, level) in Level::available().into_iter().enumerate() {
+        check(level, index % 3 + 1);
+    }
+}
 
 /// Numbers that look random and are the same every time.
 pub struct Random(pub u64);
@@ -274,49 +312,6 @@ pub fn run_kernel(
         outputs.push(read);
     }
     outputs
-}
-
-/// What nothing has written.
-pub const NAN: [u8; 4] = [0xff; 4];
-
-/// A kernel is a function without surroundings, so the shape under test comes from a static.
-macro_rules! kernel_under_test {
-    ($name:ident, $shape:ty, $function:path) => {
-        static $name: std::sync::RwLock<Option<$shape>> = std::sync::RwLock::new(None);
-        fn run(call: &forge_runtime::cpu::Call<'_>) {
-            let shape = $name.read().unwrap().expect("a shape is set before each run");
-            $function(call, &shape);
-        }
-    };
-}
-pub(crate) use kernel_under_test;
-
-/// A kernel that is nothing but its function.
-pub fn kernel(
-    name: &'static str,
-    buffers: Vec<&'static str>,
-    cpu: fn(&forge_runtime::cpu::Call<'_>),
-) -> &'static Kernel {
-    Box::leak(Box::new(Kernel { name, buffers: Box::leak(buffers.into_boxed_slice()), threads: 32, cpu }))
-}
-
-/// Checks numbers one by one: `wanted` gives each with the size of the terms that make it up.
-pub fn compare(what: &str, got: &[f32], wanted: &[(f64, f64)]) {
-    assert_eq!(got.len(), wanted.len(), "{what}");
-    for (index, (got, (wanted, size))) in got.iter().zip(wanted).enumerate() {
-        let error = (f64::from(*got) - wanted).abs();
-        assert!(
-            error <= 1e-6 * size + 1e-30,
-            "{what}: number {index} is {got}, not {wanted} ({error:e} of {size})"
-        );
-    }
-}
-
-/// With each set of instructions, and one to three threads.
-pub fn each_level(mut check: impl FnMut(Level, usize)) {
-    for (index, level) in Level::available().into_iter().enumerate() {
-        check(level, index % 3 + 1);
-    }
 }
 
 pub fn numbers_of(bytes: &[u8]) -> Vec<f32> {

@@ -207,8 +207,9 @@ impl Writer {
         Content::Weights(bytes)
     }
 
-    /// A cache, written as far as the positions of each slot reach and no further.
-    fn cache(&mut self, format: Format, heads: usize, width: usize, launch: &Launch) -> Content {
+    /// A cache, written as far as the positions of each slot reach and no further. With a prologue the last position of a
+    /// slot is still to be written.
+    fn cache(&mut self, format: Format, heads: usize, width: usize, launch: &Launch, whole: bool) -> Content {
         let head = CONTEXT * width * if format == Format::F16 { 2 } else { 4 };
         let rows = launch.positions.len();
         let mut parts = Vec::new();
@@ -216,7 +217,7 @@ impl Writer {
             let of_slot = |index: &usize| (*index < rows - launch.others) == (slot == 1);
             let reach = (0..rows).filter(of_slot).map(|index| launch.positions[index] as usize + 1).max();
             for number in 0..heads {
-                let words = reach.unwrap_or(0) * head / CONTEXT / 4;
+                let words = (reach.unwrap_or(usize::from(!whole)) - usize::from(!whole)) * head / CONTEXT / 4;
                 let mut value = || match format {
                     Format::F16 => 0x3000_3400 ^ (self.random() & 0x83ff_83ff),
                     _ => self.float().to_bits(),
@@ -248,10 +249,10 @@ impl Writer {
                 Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
             }
             (Spec::Embed(it), _) => self.plane(it.format, &plane, it.vocabulary, it.width),
-            (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.width),
+            (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.parts * it.width),
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
-            (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.parts * it.width * 4),
             (Spec::Project(it), "bias") => self.floats(it.outputs),
             (Spec::Project(it), "x") => self.floats(rows * it.inputs),
             (Spec::Project(it), "y") => match it.epilogue {
@@ -274,16 +275,22 @@ impl Writer {
                 Content::Unwritten(it.outputs.div_ceil(each) * 8)
             }
             (Spec::Project(it), _) => self.plane(it.format, &plane, it.outputs, it.inputs),
-            (Spec::Rotate(_) | Spec::Append(_) | Spec::Elementwise(_), _) => unimplemented!(),
             (Spec::RotateAppend(it), "qkv") => {
                 self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
             }
+            (Spec::Rotate(it), "x") => self.floats(rows * it.heads * it.width),
+            (Spec::Rotate(it), _) => Content::Unwritten(rows * it.heads * it.width * 4),
+            (Spec::Append(it), "key" | "value") => self.floats(rows * it.key_heads * it.width),
+            (Spec::Append(it), _) => unwritten_cache(it.cache, it.key_heads, it.width),
+            (Spec::RotateAppend(it), "query_gain" | "key_gain") => self.floats(it.width),
             (Spec::RotateAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::RotateAppend(it), _) => {
-                let each = if it.cache == Format::F16 { 2 } else { 4 };
-                Content::Unwritten(SLOTS * it.key_heads * CONTEXT * it.width * each)
-            }
+            (Spec::RotateAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width),
             (Spec::AttendSplit(it), "q") => self.floats(rows * it.query_heads * it.width),
+            (Spec::AttendSplit(it), "qkv") => {
+                self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
+            }
+            (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.width),
+            (Spec::AttendSplit(it), "sinks") => self.floats(it.query_heads),
             (Spec::AttendSplit(it), "partials") => {
                 let share = (it.width + 2) * 4;
                 Content::Unwritten(if launch.splits > 1 {
@@ -292,11 +299,16 @@ impl Writer {
                     0
                 })
             }
-            (Spec::AttendSplit(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::AttendSplit(it), _) => self.cache(it.cache, it.key_heads, it.width, launch),
+            (Spec::AttendSplit(it), "heads") => {
+                Content::Unwritten(if launch.splits > 1 { 0 } else { rows * it.query_heads * it.width * 4 })
+            }
+            (Spec::AttendSplit(it), _) => {
+                self.cache(it.cache, it.key_heads, it.width, launch, it.prologue.is_none())
+            }
             (Spec::AttendTiled(it), "q") => self.floats(rows * it.query_heads * it.width),
+            (Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
             (Spec::AttendTiled(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::AttendTiled(it), _) => self.cache(it.cache, it.key_heads, it.width, launch),
+            (Spec::AttendTiled(it), _) => self.cache(it.cache, it.key_heads, it.width, launch, true),
             (Spec::AttendJoin(it), "partials") => {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
             }
@@ -307,9 +319,17 @@ impl Writer {
                 let pairs = rows * it.candidates;
                 Content::Words((0..2 * pairs).map(|_| self.random()).collect())
             }
+            (Spec::Elementwise(it), "y") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Elementwise(it), _) => self.floats(rows * it.width),
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
         }
     }
+}
+
+/// The cache of every slot, before anything is appended.
+fn unwritten_cache(format: Format, heads: usize, width: usize) -> Content {
+    let each = if format == Format::F16 { 2 } else { 4 };
+    Content::Unwritten(SLOTS * heads * CONTEXT * width * each)
 }
 
 /// A row count that a projection of this kind is made for, and that fills no tile.

@@ -1,0 +1,26 @@
+//! Mistral: the standard decoder without biases. All layers see a window, unless the configuration says that there is
+//! none.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::windows::Windows;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "MistralForCausalLM", family: "mistral", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    epsilon: 1e-6,
+    theta: 1e4,
+    tied: false,
+    key_heads: Some(8),
+    width: None,
+    activation: Defaults::SILU,
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    model.windows = Windows::of_all(config, model.context);
+    Box::new(model)
+}

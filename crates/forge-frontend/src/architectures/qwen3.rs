@@ -1,0 +1,30 @@
+//! Qwen3: the standard decoder with a norm of every head of queries and keys; biases, where there are any, on all of
+//! attention. The last layers may see a window only.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::windows::Windows;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Qwen3ForCausalLM", family: "qwen3", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 32_768,
+    epsilon: 1e-6,
+    theta: 1e4,
+    tied: false,
+    key_heads: Some(32),
+    width: Some(128),
+    activation: Defaults::SILU,
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.attention.head_norm = Some(model.norm);
+    model.windows = Windows::of_last(config, model.layers, model.context);
+    Box::new(model)
+}

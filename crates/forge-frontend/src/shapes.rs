@@ -1,0 +1,90 @@
+//! A checkpoint made of a configuration alone: the tensors that such a model has are all there, in bf16, and every
+//! number of theirs is 0.
+//!
+//! Whatever needs a model's shapes and not its numbers, such as a plan and its costs, can be had of it without a
+//! download. It is a [`Checkpoint`] as any other, and is read by [`crate::read_model`].
+
+use crate::builder::Builder;
+use crate::checkpoint::{Checkpoint, Memory};
+use crate::{Options, describe};
+use forge_ir::{Diagnostic, Weight};
+use std::collections::BTreeMap;
+use std::io;
+
+/// A configuration and the header of the weights that it asks for.
+#[derive(Clone, Debug)]
+pub struct Shapes {
+    /// All but the weights.
+    files: Memory,
+    /// The first bytes of the weights, up to the numbers.
+    header: Vec<u8>,
+    /// Length of the weights.
+    bytes: u64,
+}
+
+const WEIGHTS: &str = "model.safetensors";
+
+impl Shapes {
+    /// From the text of a config.json.
+    ///
+    /// # Errors
+    /// Every fault of the configuration.
+    pub fn new(config: &str, options: &Options) -> Result<Shapes, Vec<Diagnostic>> {
+        let files = Memory(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
+        let described = describe(&files, options)?;
+        if !described.faults.is_empty() {
+            return Err(described.faults);
+        }
+        let mut builder = Builder::new(None);
+        described.blueprint.build(&mut builder);
+        let header = if builder.is_hopeless() { None } else { header(&builder.weights) };
+        let Some((header, bytes)) = header else {
+            return Err(vec![Diagnostic::new(
+                "F0306",
+                "no checkpoint can hold a model of this configuration",
+            )]);
+        };
+        Ok(Shapes { files, header, bytes })
+    }
+}
+
+/// The header of a file with these tensors, and the file's length where that is a number of 64 bits.
+fn header(weights: &[Weight]) -> Option<(Vec<u8>, u64)> {
+    let mut entries = serde_json::Map::new();
+    let mut end = 0_u64;
+    for weight in weights {
+        let begin = end;
+        let numbers = weight.shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size as u64));
+        end = end.checked_add(numbers?.checked_mul(2)?)?;
+        let entry = serde_json::json!({"dtype": "BF16", "shape": weight.shape, "data_offsets": [begin, end]});
+        entries.insert(weight.tensor.clone(), entry);
+    }
+    let json = serde_json::Value::from(entries).to_string();
+    let header = [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat();
+    let bytes = end.checked_add(header.len() as u64)?;
+    Some((header, bytes))
+}
+
+impl Checkpoint for Shapes {
+    fn files(&self) -> Vec<String> {
+        self.files.files().into_iter().chain([WEIGHTS.to_owned()]).collect()
+    }
+
+    fn len(&self, file: &str) -> io::Result<u64> {
+        if file == WEIGHTS { Ok(self.bytes) } else { self.files.len(file) }
+    }
+
+    fn read(&self, file: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if file != WEIGHTS {
+            return self.files.read(file, offset, out);
+        }
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.header.len());
+        let (told, numbers) = out.split_at_mut(out.len().min(self.header.len() - start));
+        told.copy_from_slice(&self.header[start..start + told.len()]);
+        numbers.fill(0);
+        Ok(())
+    }
+}

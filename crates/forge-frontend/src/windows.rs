@@ -1,0 +1,102 @@
+//! Which layers see a window of positions only: the last few, a row's own included.
+//!
+//! A window as wide as the context is none: no row has more positions before it.
+
+use crate::config::Section;
+
+/// The windows of a model's layers.
+pub(crate) struct Windows {
+    /// Positions that a row sees; none where no layer has a window.
+    width: Option<usize>,
+    layers: Layers,
+}
+
+/// Which layers have a window.
+enum Layers {
+    All,
+    /// The first, the third, and so on.
+    EverySecond,
+    /// From this one on.
+    From(f64),
+    Listed(Vec<bool>),
+}
+
+/// The width that the configuration classes of every such architecture assume.
+const WIDTH: usize = 4096;
+
+impl Windows {
+    /// All layers see everything.
+    pub(crate) fn none() -> Windows {
+        Windows { width: None, layers: Layers::All }
+    }
+
+    /// All layers have a window unless `sliding_window` is null.
+    pub(crate) fn of_all(config: &Section<'_>, context: usize) -> Windows {
+        Windows { width: width(config, context), layers: Layers::All }
+    }
+
+    /// Layers have a window that `layer_types` says have, or every second one.
+    pub(crate) fn of_every_second(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        let listed = listed(config, layers);
+        let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
+        if has_some && config.is_null("sliding_window") {
+            let message = "layers have a window, and sliding_window does not say how wide it is";
+            config.contradiction("sliding_window", message.to_owned());
+        }
+        let layers = listed.map_or(Layers::EverySecond, Layers::Listed);
+        Windows { width: width(config, context), layers }
+    }
+
+    /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or those from
+    /// `max_window_layers` on.
+    pub(crate) fn of_last(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        let is_used = config.flag_or("use_sliding_window", false);
+        // Not a count: 0 is a value of it, every layer having a window.
+        let first = config.number_or("max_window_layers", 28.0);
+        let listed = listed(config, layers);
+        if !is_used || config.is_null("sliding_window") {
+            // Without windows their width means nothing.
+            config.get("sliding_window");
+            if listed.is_some_and(|listed| listed.contains(&true)) {
+                let message = "layer_types has layers with a window, and no other key has one for them";
+                config.contradiction("layer_types", message.to_owned());
+            }
+            return Windows::none();
+        }
+        let layers = listed.map_or(Layers::From(first), Layers::Listed);
+        Windows { width: width(config, context), layers }
+    }
+
+    /// The window of a layer.
+    pub(crate) fn of(&self, layer: usize) -> Option<usize> {
+        let has_one = match &self.layers {
+            Layers::All => true,
+            Layers::EverySecond => layer.is_multiple_of(2),
+            Layers::From(first) => layer as f64 >= *first,
+            Layers::Listed(listed) => listed.get(layer).copied().unwrap_or(false),
+        };
+        self.width.filter(|_| has_one)
+    }
+}
+
+/// What `sliding_window` says: absent it is the usual, null it is none.
+fn width(config: &Section<'_>, context: usize) -> Option<usize> {
+    if config.is_null("sliding_window") {
+        return None;
+    }
+    Some(config.count_or("sliding_window", WIDTH)).filter(|width| *width < context)
+}
+
+/// Whether each layer has a window, as `layer_types` says.
+fn listed(config: &Section<'_>, layers: usize) -> Option<Vec<bool>> {
+    let words = config.words("layer_types")?;
+    if words.len() != layers {
+        let message = format!("layer_types tells of {} layers, and there are {layers}", words.len());
+        config.contradiction("layer_types", message);
+    }
+    let known = |word: &&str| ["full_attention", "sliding_attention"].contains(word);
+    if let Some(other) = words.iter().find(|word| !known(word)) {
+        config.refuse("layer_types", &format!("forge does not know {other}"), &[]);
+    }
+    Some(words.iter().map(|word| *word == "sliding_attention").collect())
+}

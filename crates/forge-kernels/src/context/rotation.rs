@@ -1,0 +1,157 @@
+//! What the templates of rotation and of appending to the cache read.
+
+use forge_ir::{Pairing, Rotation};
+use serde::Serialize;
+
+use super::attention::{element, step};
+use super::{Base, literal};
+use crate::spec::{Append, Rotate, RotateAppend};
+
+/// A rotation of heads, as templates print it.
+#[derive(Serialize)]
+pub(super) struct Turn {
+    magnitude: f32,
+    /// The frequencies, six a line.
+    table: Vec<String>,
+    /// Frequencies.
+    pairs: usize,
+    /// Pairs of channels of a head.
+    half: usize,
+    /// Pairs of a lane, where a simdgroup has a head.
+    pairs_each: usize,
+    /// Whether some lanes have pairs past the last.
+    idle_pairs: bool,
+    /// The channels of pair k.
+    one: String,
+    other: String,
+}
+
+impl Turn {
+    pub(super) fn of(rotation: &Rotation, pairing: Pairing, width: usize) -> Turn {
+        let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
+        let (pairs, half) = (rotation.frequencies.len(), width / 2);
+        // Channels that do not turn stay where they are, whichever way they are paired.
+        let (one, other) = match pairing {
+            Pairing::Interleaved => ("2u * k".to_owned(), "2u * k + 1u".to_owned()),
+            Pairing::Half if pairs == half => ("k".to_owned(), format!("k + {pairs}u")),
+            Pairing::Half => {
+                (format!("k < {pairs}u ? k : 2u * k"), format!("k < {pairs}u ? k + {pairs}u : 2u * k + 1u"))
+            }
+        };
+        Turn {
+            magnitude: rotation.magnitude,
+            table: rotation.frequencies.chunks(6).map(line).collect(),
+            pairs,
+            half,
+            pairs_each: half.div_ceil(32),
+            idle_pairs: !half.is_multiple_of(32),
+            one,
+            other,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct RotateContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    turn: Turn,
+    heads: usize,
+    width: usize,
+    /// Pairs of channels of a row.
+    row_pairs: usize,
+    threads: usize,
+}
+
+impl<'a> RotateContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &Rotate) -> RotateContext<'a> {
+        RotateContext {
+            base,
+            turn: Turn::of(&spec.rotation, spec.pairing, spec.width),
+            heads: spec.heads,
+            width: spec.width,
+            row_pairs: spec.heads * spec.width / 2,
+            threads: 128,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct AppendContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Append,
+    /// Of the cache.
+    element: &'static str,
+    /// Elements moved at once.
+    step: usize,
+    /// Moves that a row needs.
+    count: usize,
+    threads: usize,
+}
+
+impl<'a> AppendContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a Append) -> AppendContext<'a> {
+        let step = step(spec.width);
+        AppendContext {
+            base,
+            spec,
+            element: element(spec.cache).0,
+            step,
+            count: spec.key_heads * spec.width / step,
+            threads: 128,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct RotateAppendContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    turn: Turn,
+    query_heads: usize,
+    key_heads: usize,
+    width: usize,
+    /// Whether heads are normed.
+    norm: bool,
+    epsilon: f32,
+    width_float: f32,
+    /// Of the cache.
+    element: &'static str,
+    /// Heads of a row of qkv.
+    row_heads: usize,
+    /// Pairs of channels of a row.
+    row_pairs: usize,
+    row_width: usize,
+    threads: usize,
+    /// That have a head each.
+    simdgroups: usize,
+}
+
+impl<'a> RotateAppendContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &RotateAppend) -> RotateAppendContext<'a> {
+        let row_heads = spec.query_heads + 2 * spec.key_heads;
+        let norm = spec.norm.is_some();
+        // As many as leave none without a head.
+        let simdgroups = [4, 2, 1].into_iter().find(|&each| row_heads.is_multiple_of(each)).unwrap_or(1);
+        RotateAppendContext {
+            base,
+            turn: Turn::of(&spec.rotation, spec.pairing, spec.width),
+            query_heads: spec.query_heads,
+            key_heads: spec.key_heads,
+            width: spec.width,
+            norm,
+            epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),
+            width_float: spec.width as f32,
+            element: element(spec.cache).0,
+            row_heads,
+            row_pairs: row_heads * spec.width / 2,
+            row_width: row_heads * spec.width,
+            threads: if norm { 32 * simdgroups } else { 128 },
+            simdgroups,
+        }
+    }
+}

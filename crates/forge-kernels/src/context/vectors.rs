@@ -1,0 +1,71 @@
+//! What the templates of whole rows read: the norm, and functions element by element.
+
+use forge_ir::Activation;
+use serde::Serialize;
+
+use super::{Base, literal};
+use crate::spec::{Elementwise, Function, RmsNorm};
+
+#[derive(Serialize)]
+pub(super) struct RmsNormContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a RmsNorm,
+    /// The type in which a part is read.
+    vector: &'static str,
+    /// Of those in a part.
+    count: usize,
+    /// Numbers from one row to the next.
+    row_width: usize,
+    width_float: f32,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> RmsNormContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a RmsNorm) -> RmsNormContext<'a> {
+        let (vector, count) =
+            if spec.width.is_multiple_of(4) { ("float4", spec.width / 4) } else { ("float", spec.width) };
+        let threads = count.next_multiple_of(32).min(256);
+        RmsNormContext {
+            base,
+            spec,
+            vector,
+            count,
+            row_width: spec.parts * spec.width,
+            width_float: spec.width as f32,
+            threads,
+            simdgroups: threads / 32,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct ElementwiseContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    width: usize,
+    /// Whether there are two operands.
+    binary: bool,
+    /// The result, of `a` and `b`.
+    formula: String,
+    /// The support unit that it calls.
+    #[serde(skip)]
+    pub(super) support: Option<&'static str>,
+    threads: usize,
+}
+
+impl<'a> ElementwiseContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a Elementwise) -> ElementwiseContext<'a> {
+        let (binary, formula, support) = match spec.function {
+            Function::Activate(Activation::Silu) => (false, "silu(a[place])".to_owned(), Some("silu")),
+            Function::Softcap(cap) => {
+                (false, format!("softcap(a[place], {})", literal(cap)), Some("softcap"))
+            }
+            Function::Multiply => (true, "a[place] * b[place]".to_owned(), None),
+            Function::Add => (true, "a[place] + b[place]".to_owned(), None),
+        };
+        ElementwiseContext { base, width: spec.width, binary, formula, support, threads: 256 }
+    }
+}

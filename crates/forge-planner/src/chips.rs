@@ -1,0 +1,210 @@
+//! Apple's chips, as far as a prediction needs them: what their memory and their cores can do, and what a launch costs.
+//!
+//! Nothing here was measured by this project. Where each column comes from:
+//!
+//! - GPU cores, bandwidth: Apple's technical specifications of the Macs that have the chip. Bins that differ in
+//!   bandwidth are chips of their own; of bins that differ in cores alone the largest is listed.
+//! - Clock: M1 and M2 as published by the `applegpuinfo` project and seen in `powermetrics` (1.278 to 1.398 GHz), M3 and
+//!   M4 as owners have reported from `powermetrics` (1.38; 1.47 and 1.578), M5 derived from its published rate, about
+//!   4 TFLOPS with 10 cores.
+//! - System cache: `applegpuinfo` for M1 and M2, reported by owners for M3 and M4, assumed unchanged for M5.
+//! - f32 rate: derived, 128 lanes a core, a multiplication and an addition each, every cycle (`metal-benchmarks`).
+//! - Matrix rate: derived from its measurement on M1 and M2, 102 multiply-adds a core and cycle on 8 by 8 matrices,
+//!   equal for halves and singles. The accelerators of M5 are not reached by these operations, and do not count.
+//! - Dispatch: the cost of a step that waits for the one before it. Published measurements are 5.2 µs with the work of a
+//!   small norm on M2 Pro, 2.4 µs on M3 Ultra, 1 to 2 µs on M5 Max; between them derived.
+//! - Efficiency: the share of bandwidth that matrix-vector kernels reach. Published: 69 to 79% on M1 Max, 77 to 86% of
+//!   a measured peak that is itself 94% of the specification on M5 Max. One cautious figure for all.
+
+use forge_kernels::Family;
+use serde::Serialize;
+use strsim::levenshtein;
+
+/// A chip. See the module's documentation for where its figures come from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Chip {
+    /// The name used on the command line, `m4-max`.
+    pub name: &'static str,
+    /// Its generation.
+    pub family: Family,
+    /// GPU cores.
+    pub cores: u32,
+    /// Bytes a second between memory and chip, in units of 10^9.
+    pub bandwidth: f64,
+    /// Of the GPU, in GHz.
+    pub clock: f64,
+    /// Of the cache that all of the chip shares, in 10^6 bytes.
+    pub system_cache: f64,
+    /// Microseconds of a dispatch that waits for the one before it.
+    pub dispatch: f64,
+    /// Share of the bandwidth, and of the rates, that good kernels reach.
+    pub efficiency: f64,
+}
+
+/// What good kernels reach of a chip's peaks; see the module's documentation.
+const EFFICIENCY: f64 = 0.75;
+
+const fn chip(
+    name: &'static str,
+    family: Family,
+    (cores, bandwidth, clock): (u32, f64, f64),
+    (system_cache, dispatch): (f64, f64),
+) -> Chip {
+    Chip { name, family, cores, bandwidth, clock, system_cache, dispatch, efficiency: EFFICIENCY }
+}
+
+impl Chip {
+    /// Every chip, the oldest first.
+    pub const ALL: [Chip; 21] = {
+        use Family::{Apple7, Apple8, Apple9, Apple10};
+        [
+            //    name          family   cores, GB/s, GHz      cache, µs
+            chip("m1", Apple7, (8, 68.0, 1.278), (8.0, 4.0)),
+            chip("m1-pro", Apple7, (16, 200.0, 1.296), (24.0, 4.0)),
+            chip("m1-max", Apple7, (32, 400.0, 1.296), (48.0, 4.0)),
+            chip("m1-ultra", Apple7, (64, 800.0, 1.296), (96.0, 4.0)),
+            chip("m2", Apple8, (10, 100.0, 1.398), (8.0, 3.5)),
+            chip("m2-pro", Apple8, (19, 200.0, 1.398), (24.0, 3.5)),
+            chip("m2-max", Apple8, (38, 400.0, 1.398), (48.0, 3.5)),
+            chip("m2-ultra", Apple8, (76, 800.0, 1.398), (96.0, 3.5)),
+            chip("m3", Apple9, (10, 100.0, 1.38), (8.0, 2.5)),
+            chip("m3-pro", Apple9, (18, 150.0, 1.38), (12.0, 2.5)),
+            chip("m3-max-30", Apple9, (30, 300.0, 1.38), (48.0, 2.5)),
+            chip("m3-max", Apple9, (40, 400.0, 1.38), (48.0, 2.5)),
+            chip("m3-ultra", Apple9, (80, 819.0, 1.38), (96.0, 2.5)),
+            chip("m4", Apple9, (10, 120.0, 1.47), (8.0, 2.25)),
+            chip("m4-pro", Apple9, (20, 273.0, 1.578), (24.0, 2.25)),
+            chip("m4-max-32", Apple9, (32, 410.0, 1.578), (48.0, 2.25)),
+            chip("m4-max", Apple9, (40, 546.0, 1.578), (48.0, 2.25)),
+            chip("m5", Apple10, (10, 153.0, 1.578), (8.0, 1.5)),
+            chip("m5-pro", Apple10, (20, 307.0, 1.578), (24.0, 1.5)),
+            chip("m5-max-32", Apple10, (32, 460.0, 1.578), (48.0, 1.5)),
+            chip("m5-max", Apple10, (40, 614.0, 1.578), (48.0, 1.5)),
+        ]
+    };
+
+    /// Multiply-adds of a core's lanes in a cycle.
+    const LANES: f64 = 128.0;
+    /// Multiply-adds of a core's matrix operations in a cycle.
+    const MATRIX_LANES: f64 = 102.0;
+    /// Share of [`Chip::dispatch`] that a barrier is to blame for: memory drains before the next step starts. Derived from
+    /// reports that running independent steps side by side gains a few percent of a token, not half of its launches.
+    const WAITING: f64 = 0.6;
+    /// Seconds between two command buffers, of which a pass is one: reported as about 20 µs.
+    pub const SUBMISSION: f64 = 20e-6;
+    /// Simdgroups that a core holds at once. Published: 24 saturate it, and so many fit with 64 registers a thread.
+    pub const RESIDENT: u32 = 24;
+    /// Simdgroups a core that keep its share of memory busy. Derived: 16 bytes a lane from each of 4 rows, under way for
+    /// some 500 ns, are a core's share of 14 GB/s with 4 simdgroups; twice that for those that compute meanwhile.
+    pub const STREAMING: u32 = 8;
+    /// Bytes of threadgroup memory of a core: published as about 60 KiB.
+    pub const THREADGROUP_MEMORY: u32 = 60 * 1024;
+
+    /// The one that predictions are for where nobody has named one: m4-max.
+    pub fn common() -> &'static Chip {
+        let all: &'static [Chip] = &Chip::ALL;
+        &all[16]
+    }
+
+    /// The chip of that name.
+    pub fn from_name(name: &str) -> Option<&'static Chip> {
+        let all: &'static [Chip] = &Chip::ALL;
+        all.iter().find(|chip| chip.name == name)
+    }
+
+    /// The names most like one that no chip has, the closest first.
+    pub fn like(name: &str) -> Vec<&'static str> {
+        // `M4 Max`, `m4max` and `apple-m4-max` all mean m4-max.
+        let plain = |name: &str| -> String {
+            let letters = name.chars().filter(char::is_ascii_alphanumeric);
+            letters.map(|letter| letter.to_ascii_lowercase()).collect()
+        };
+        let wanted = plain(name);
+        let wanted = wanted.strip_prefix("apple").unwrap_or(&wanted);
+        let mut near: Vec<(usize, &str)> =
+            Chip::ALL.iter().map(|chip| (levenshtein(wanted, &plain(chip.name)), chip.name)).collect();
+        near.sort_by_key(|(distance, _)| *distance);
+        let best = near.first().map_or(0, |(distance, _)| *distance);
+        near.retain(|(distance, _)| *distance == best && *distance <= 2);
+        near.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Additions and multiplications a second of its lanes.
+    pub fn f32_rate(&self) -> f64 {
+        2.0 * Chip::LANES * f64::from(self.cores) * self.clock * 1e9
+    }
+
+    /// Additions and multiplications a second of its matrix operations.
+    pub fn matrix_rate(&self) -> f64 {
+        2.0 * Chip::MATRIX_LANES * f64::from(self.cores) * self.clock * 1e9
+    }
+
+    /// Bytes a second that good kernels get.
+    pub fn attained_bandwidth(&self) -> f64 {
+        self.efficiency * self.bandwidth * 1e9
+    }
+
+    /// Seconds that a dispatch costs whether it waits or not.
+    pub fn start_seconds(&self) -> f64 {
+        self.dispatch * 1e-6 * (1.0 - Chip::WAITING)
+    }
+
+    /// Seconds that a barrier adds.
+    pub fn wait_seconds(&self) -> f64 {
+        self.dispatch * 1e-6 * Chip::WAITING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_finds_its_chip_and_no_two_are_equal() {
+        for chip in &Chip::ALL {
+            assert_eq!(Chip::from_name(chip.name).map(|found| found.name), Some(chip.name));
+        }
+        assert_eq!(Chip::common().name, "m4-max");
+        let names: std::collections::BTreeSet<&str> = Chip::ALL.iter().map(|chip| chip.name).collect();
+        assert_eq!(names.len(), Chip::ALL.len());
+    }
+
+    #[test]
+    fn near_misses_are_understood() {
+        let cases: [(&str, &[&str]); 7] = [
+            ("M4 Max", &["m4-max"]),
+            ("apple-m4-max", &["m4-max"]),
+            ("m4max", &["m4-max"]),
+            ("m4-mx", &["m4-max"]),
+            ("m3-max32", &["m3-max-30", "m4-max-32", "m5-max-32"]),
+            ("m6", &["m1", "m2", "m3", "m4", "m5"]),
+            ("h200", &[]),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(Chip::like(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn rates_are_those_that_are_published() {
+        let published =
+            [("m1", 2.6), ("m1-max", 10.6), ("m2-ultra", 27.2), ("m3-max", 14.1), ("m4-max", 16.2)];
+        for (name, teraflops) in published {
+            let chip = Chip::from_name(name).expect("it is listed");
+            assert!((chip.f32_rate() / 1e12 - teraflops).abs() < 0.1, "{name}: {}", chip.f32_rate());
+            assert!(chip.matrix_rate() < chip.f32_rate());
+        }
+    }
+
+    #[test]
+    fn figures_grow_with_the_size_of_a_chip_and_launches_get_cheaper_with_time() {
+        for pair in Chip::ALL.windows(2) {
+            let [older, newer] = pair else { continue };
+            if older.name[..2] == newer.name[..2] {
+                assert!(older.cores < newer.cores && older.bandwidth < newer.bandwidth, "{}", newer.name);
+                assert!(older.system_cache <= newer.system_cache, "{}", newer.name);
+            }
+            assert!(older.family <= newer.family && older.dispatch >= newer.dispatch, "{}", newer.name);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `W (g · x / rms(x)) = (W (g · x)) / rms(x)`: a norm divides a row by one number, and a matrix does not mind when.
+//!
+//! Whoever writes x writes g · x too, and the sum of squares of the part that it has at hand; the projections that read
+//! the norm read g · x and divide at the end. The norm itself is gone, and with it a dispatch and a barrier. Precondition:
+//! one row a pass (a norm of many rows is nothing beside their products); only projections read the norm; and x is
+//! written by a projection that adds to it, or is an embedding. What flows from one body to the next is deferred by all
+//! bodies or by none, since each has to know what it is given.
+
+use crate::fused::{Ending, Fused, Gain, Kind, Value};
+
+/// `lists` are of all bodies; those of prologue and epilogue come first and last in the order of application.
+pub(super) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> bool {
+    let mut changed = false;
+    for list in lists.iter_mut() {
+        while let Some((norm, producer)) = (0..list.operations.len()).find_map(|place| inner(list, place)) {
+            let gain = defer(list, norm);
+            if let Kind::Project(project) = &mut list.operations[producer].kind {
+                project.ending = Ending::AddSquares(gain.map_or(Gain::Folded, Gain::Own));
+            }
+            changed = true;
+        }
+    }
+    let ends = |body: usize| body == epilogue || last_can_leave(&lists[body]);
+    let begins = |body: usize| body == prologue || first_norm(&lists[body]).is_some();
+    if !(0..lists.len()).all(|body| ends(body) && begins(body)) {
+        return changed;
+    }
+    let mut folded = false;
+    for (body, list) in lists.iter_mut().enumerate() {
+        if body != prologue
+            && let Some(norm) = first_norm(list)
+        {
+            folded = defer(list, norm).is_none();
+        }
+    }
+    for (body, list) in lists.iter_mut().enumerate() {
+        let left = if folded { Gain::Folded } else { Gain::Next };
+        match list.operations.last_mut().map(|operation| &mut operation.kind) {
+            Some(Kind::Embed { leaves, .. }) => *leaves = Some(left),
+            Some(Kind::Project(project)) if body != epilogue => project.ending = Ending::AddSquares(left),
+            _ => {}
+        }
+    }
+    true
+}
+
+/// Whether the operation at `place` is a norm that only projections read.
+fn is_deferrable(list: &Fused, place: usize) -> bool {
+    let operation = &list.operations[place];
+    let plain = |kind: &Kind| matches!(kind, Kind::Project(project) if project.norm.is_none());
+    matches!(operation.kind, Kind::Norm { parts: 1, .. })
+        && list.uses(operation.output) == list.readers(operation.output).count()
+        && list
+            .readers(operation.output)
+            .all(|reader| reader.inputs == [operation.output] && plain(&reader.kind))
+}
+
+/// A norm and the projection before it whose sum it norms.
+fn inner(list: &Fused, norm: usize) -> Option<(usize, usize)> {
+    let producer = list.definition(list.operations[norm].inputs[0])?;
+    let adds = adds_alone(list, producer);
+    let alone = list
+        .readers(list.operations[norm].inputs[0])
+        .filter(|reader| matches!(reader.kind, Kind::Norm { .. }))
+        .count();
+    (is_deferrable(list, norm) && adds && alone == 1).then_some((norm, producer))
+}
+
+/// The norm of what flows in, if it is the only one and can be deferred.
+fn first_norm(list: &Fused) -> Option<usize> {
+    let of_input = |place: &usize| {
+        list.operations[*place].inputs == [Value::INPUT]
+            && matches!(list.operations[*place].kind, Kind::Norm { .. })
+    };
+    let norms: Vec<usize> = (0..list.operations.len()).filter(of_input).collect();
+    match norms[..] {
+        [norm] if is_deferrable(list, norm) => Some(norm),
+        _ => None,
+    }
+}
+
+/// Whether the last operation can leave what a deferred norm needs.
+fn last_can_leave(list: &Fused) -> bool {
+    match list.operations.last().map(|operation| &operation.kind) {
+        Some(Kind::Embed { .. }) => true,
+        Some(_) => adds_alone(list, list.operations.len() - 1),
+        None => false,
+    }
+}
+
+/// Whether the operation is a projection that adds to a value, and does not itself read a norm: what it would leave goes
+/// where what it reads is.
+fn adds_alone(list: &Fused, place: usize) -> bool {
+    let operation = &list.operations[place];
+    let reads_norm = list
+        .definition(operation.inputs[0])
+        .is_some_and(|place| matches!(list.operations[place].kind, Kind::Norm { .. }));
+    matches!(&operation.kind, Kind::Project(project) if project.ending == Ending::Add && project.norm.is_none())
+        && !reads_norm
+}
+
+/// Takes a norm out of the list: its readers read what it read, and divide. Gives its gain.
+fn defer(list: &mut Fused, place: usize) -> Option<forge_ir::ParamId> {
+    let norm = list.operations.remove(place);
+    let Kind::Norm { gain, epsilon, .. } = norm.kind else { return None };
+    for operation in &mut list.operations {
+        if operation.inputs == [norm.output]
+            && let Kind::Project(project) = &mut operation.kind
+        {
+            operation.inputs = norm.inputs.clone();
+            project.norm = Some(epsilon);
+        }
+    }
+    gain
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Quant;
+    use crate::rules::Fusion;
+    use crate::rules::tests::{decode, graph};
+    use forge_ir::Format;
+
+    #[test]
+    fn no_norm_is_left_and_producers_leave_what_their_readers_need() {
+        let text = decode(&graph(true, Format::F32), Quant::Keep, &[Fusion::HeadArgmax]);
+        assert_eq!(
+            text,
+            "%1 stream = embed 0 squares next(%0)\n\
+             %2 in_a = project 1 Rows / rms(%0)\n\
+             %4 out_a = project 2 Rows add squares 3(%2, %0)\n\
+             %6 in_b = project 4 Rows / rms(%4)\n\
+             %8 out_b = project 5 Rows add squares next(%6, %4)\n\
+             %2 logits = project 1 Rows / rms(%0)\n"
+        );
+    }
+
+    #[test]
+    fn with_folded_gains_readers_take_the_stream() {
+        let text = decode(&graph(false, Format::F32), Quant::Keep, &[Fusion::HeadArgmax]);
+        assert_eq!(
+            text,
+            "%1 stream = embed 0 squares folded(%0)\n\
+             %2 in_a = project 1 Rows folded 0 / rms(%0)\n\
+             %4 out_a = project 2 Rows add squares folded(%2, %0)\n\
+             %6 in_b = project 4 Rows folded 3 / rms(%4)\n\
+             %8 out_b = project 5 Rows add squares folded(%6, %4)\n\
+             %2 logits = project 1 Rows folded 0 / rms(%0)\n"
+        );
+    }
+
+    #[test]
+    fn sums_by_themselves_leave_nothing() {
+        let text = decode(&graph(true, Format::F32), Quant::Keep, &[Fusion::Residual]);
+        assert!(!text.contains("squares") && text.matches("= norm").count() == 3, "{text}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Attention, and what prepares it, as steps.
+
+use crate::fused::{Attend, Fused, HeadNorm, Operation, RotateAppend};
+use crate::plan::{BatchColumn, Condition, MAX_SHARES, Operand, Schedule};
+use crate::section::Draft;
+use crate::select::Select;
+use forge_ir::{Layout, ParamId};
+use forge_kernels::{Spec, spec};
+
+const SLOTS: (&str, Operand) = ("slots", Operand::Batch(BatchColumn::Slots));
+const POSITIONS: (&str, Operand) = ("positions", Operand::Batch(BatchColumn::Positions));
+const KEYS: (&str, Operand) = ("keys", Operand::Keys);
+const VALUES: (&str, Operand) = ("values", Operand::Values);
+
+impl Select<'_> {
+    pub(super) fn append(&mut self, draft: &mut Draft<'_>, operation: &Operation, cache: ParamId) {
+        let Some(state) = self.state(draft, cache) else { return };
+        let [key, value] = operation.inputs[..] else { return };
+        let buffer = |value| draft.buffers.get(&value).copied().unwrap_or(self.stream);
+        let (key, value) = (buffer(key), buffer(value));
+        let spec =
+            Spec::Append(spec::Append { key_heads: state.heads, width: state.width, cache: self.plan.cache });
+        let formula = "cache[slots, positions] = key, value";
+        let function = self.function("append", formula, &[(draft.regimes(), spec)]);
+        draft.step(
+            &operation.name,
+            "Append k and v to the cache.",
+            function,
+            &[
+                ("key", Operand::Scratch(key)),
+                ("value", Operand::Scratch(value)),
+                SLOTS,
+                POSITIONS,
+                KEYS,
+                VALUES,
+            ],
+        );
+    }
+
+    pub(super) fn rotate_append(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        prepare: &RotateAppend,
+        from: usize,
+    ) {
+        let Some(state) = self.state(draft, prepare.cache) else { return };
+        let width = list.widths[operation.output.0];
+        let to = self.scratch("q", width, self.plan.chunk);
+        draft.buffers.insert(operation.output, to);
+        let spec = Spec::RotateAppend(spec::RotateAppend {
+            query_heads: prepare.query_heads,
+            key_heads: state.heads,
+            width: state.width,
+            cache: self.plan.cache,
+            norm: head_norm(prepare),
+            rotation: prepare.rotation.clone(),
+            pairing: prepare.rotation.pairing,
+        });
+        let normed = if prepare.norm.is_some() { "normed " } else { "" };
+        let general = format!(
+            "q = rotate({normed}queries of qkv); cache[slots, positions] = rotate({normed}keys), values"
+        );
+        let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
+        let mut arguments = vec![("qkv", Operand::Scratch(from))];
+        arguments.extend(self.head_gains(draft, prepare.norm));
+        arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(to)), KEYS, VALUES]);
+        let norm = if prepare.norm.is_some() { "Norm the heads of q and k, turn" } else { "Turn q and k" };
+        let formula = match prepare.norm {
+            Some(_) => format!("{norm} them by their positions; append k and v to the cache."),
+            None => format!("{norm} by their positions; append k and v to the cache."),
+        };
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    fn head_gains(&self, draft: &mut Draft<'_>, norm: Option<HeadNorm>) -> Vec<(&'static str, Operand)> {
+        let Some(norm) = norm else { return Vec::new() };
+        let mut gain = |param| Operand::Field(self.vector(draft, &[param], Layout::Rows, ""));
+        vec![("query_gain", gain(norm.query_gain)), ("key_gain", gain(norm.key_gain))]
+    }
+
+    pub(super) fn attend(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        attend: &Attend,
+        from: usize,
+    ) {
+        let Some(state) = self.state(draft, attend.cache) else { return };
+        let (query_heads, key_heads, width) = (attend.query_heads, state.heads, state.width);
+        let partials = self.scratch("partials", MAX_SHARES * query_heads * (width + 2), 1);
+        let heads = self.target(draft, list, operation, "heads");
+        let Attend { scale, window, softcap, .. } = *attend;
+        // A window as long as any context is none.
+        let window = window.filter(|window| *window < self.plan.context);
+        let cache = self.plan.cache;
+        let prologue = attend.prologue.as_ref().map(|prepare| spec::Prologue {
+            norm: head_norm(prepare),
+            rotation: prepare.rotation.clone(),
+            pairing: prepare.rotation.pairing,
+        });
+        let sinks = false;
+        let split = Spec::AttendSplit(spec::AttendSplit {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            scale,
+            window,
+            softcap,
+            sinks,
+            prologue,
+        });
+        let tiled = Spec::AttendTiled(spec::AttendTiled {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            scale,
+            window,
+            softcap,
+            sinks,
+        });
+        let regimes = draft.regimes();
+        let variants = match draft.schedule {
+            Schedule::Decode => vec![(regimes, split)],
+            Schedule::Batch => vec![(&regimes[..1], split), (&regimes[1..], tiled)],
+        };
+        let source = if attend.prologue.is_some() { "qkv" } else { "q" };
+        let prepare =
+            if attend.prologue.is_some() { "q, k, v of qkv prepared and k, v appended; " } else { "" };
+        let general = format!(
+            "{prepare}heads = softmax(scale · q · keysᵀ) · values, over the positions of each row's slot up to its own"
+        );
+        let function = self.function(&draft.function_name("attend"), &general, &variants);
+        let mut arguments = vec![(source, Operand::Scratch(from))];
+        let norm = attend.prologue.as_ref().and_then(|prepare| prepare.norm);
+        arguments.extend(self.head_gains(draft, norm));
+        arguments.extend([
+            KEYS,
+            VALUES,
+            SLOTS,
+            POSITIONS,
+            ("partials", Operand::Scratch(partials)),
+            ("heads", Operand::Scratch(heads)),
+        ]);
+        draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
+        let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width });
+        let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
+        let function = self.function("attend_join", general, &[(&regimes[..1], join)]);
+        let comment = "A long cache was split among threadgroups: join what they found.";
+        draft.step(
+            "attend_join",
+            comment,
+            function,
+            &[("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))],
+        );
+        if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {
+            step.condition = Condition::Split;
+        }
+    }
+}
+
+fn head_norm(prepare: &RotateAppend) -> Option<spec::HeadNorm> {
+    prepare.norm.map(|norm| spec::HeadNorm { epsilon: norm.epsilon })
+}
+
+/// What attention computes, in the words of this model.
+fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
+    let mut text = String::new();
+    match &attend.prologue {
+        Some(prepare) if prepare.norm.is_some() => {
+            text += "Norm the heads of q and k and turn them; append k and v;  ";
+        }
+        Some(_) => text += "Turn q and k; append k and v;  ",
+        None => {}
+    }
+    let scores = format!("{} · q · keysᵀ", attend.scale);
+    let scores = attend.softcap.map_or(scores.clone(), |cap| format!("cap({scores}, {cap})"));
+    text += &format!("heads = softmax({scores}) · values");
+    if let Some(window) = window {
+        text += &format!(", of the last {window} positions");
+    }
+    match group {
+        1 => text + ".",
+        _ => format!("{text}; {group} query heads share a key head."),
+    }
+}

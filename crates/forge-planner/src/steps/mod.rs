@@ -1,0 +1,312 @@
+//! Each kind of operation as a step: its kernels, its arguments, and what it says of itself.
+
+mod attend;
+mod project;
+
+use crate::fused::{Function, Fused, Gain, Kind, Operation, Value};
+use crate::plan::{BatchColumn, FEW, Field, FieldKind, Operand, Schedule, State};
+use crate::section::{Draft, Place, Source};
+use crate::select::Select;
+use forge_ir::{Activation, Diagnostic, Format, Layout, ParamId, ParamKind};
+use forge_kernels::{Spec, spec};
+
+impl Select<'_> {
+    pub(crate) fn operation(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
+        let from = operation.inputs.first().and_then(|value| draft.buffers.get(value)).copied();
+        let from = from.unwrap_or(self.stream);
+        match &operation.kind {
+            Kind::Embed { table, leaves } => self.embed(draft, list, operation, (*table, *leaves)),
+            Kind::Norm { gain, parts, epsilon } => {
+                self.norm(draft, list, operation, (*gain, *parts, *epsilon), from);
+            }
+            Kind::Project(project) => self.project(draft, list, operation, project, from),
+            Kind::Slice { .. } => {
+                draft.buffers.insert(operation.output, from);
+            }
+            Kind::Rotate { heads, rotation } => {
+                let width = list.widths[operation.output.0];
+                let to = self.target(draft, list, operation, &operation.name);
+                let spec = Spec::Rotate(spec::Rotate {
+                    heads: *heads,
+                    width: width / heads,
+                    rotation: rotation.clone(),
+                    pairing: rotation.pairing,
+                });
+                let function =
+                    self.function("rotate", "y = x, every head turned", &[(draft.regimes(), spec)]);
+                let formula = format!("{} = rotate({})", self.scratch_name(to), self.scratch_name(from));
+                draft.step(
+                    &operation.name,
+                    &formula,
+                    function,
+                    &[
+                        ("x", Operand::Scratch(from)),
+                        ("positions", Operand::Batch(BatchColumn::Positions)),
+                        ("y", Operand::Scratch(to)),
+                    ],
+                );
+            }
+            Kind::Append { cache } => self.append(draft, operation, *cache),
+            Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
+            Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
+            Kind::Elementwise(function) => self.elementwise(draft, list, operation, *function),
+        }
+    }
+
+    fn embed(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        (table, leaves): (ParamId, Option<Gain>),
+    ) {
+        let width = list.widths[operation.output.0];
+        let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
+        let squares = leaves.map(|gain| self.squares(gain));
+        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, squares });
+        let name = if leaves.is_some() { "embed_one" } else { "embed" };
+        let mut formula = "stream = table[ids]".to_owned();
+        let mut arguments = vec![
+            ("table", Operand::Field(field)),
+            ("ids", Operand::Batch(BatchColumn::Ids)),
+            ("stream", Operand::Scratch(self.stream)),
+        ];
+        draft.buffers.insert(operation.output, self.stream);
+        if let Some(gain) = leaves {
+            let (left, more) = self.leave(draft, operation.output, width, gain, "stream");
+            formula += &left;
+            arguments.extend(more);
+        }
+        let function = self.function(name, &formula, &[(draft.regimes(), spec)]);
+        draft.step("embed", &formula, function, &arguments);
+    }
+
+    fn norm(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        (gain, parts, epsilon): (Option<ParamId>, usize, f32),
+        from: usize,
+    ) {
+        let width = list.widths[operation.output.0];
+        let gather = draft.place == Place::Epilogue
+            && draft.schedule == Schedule::Batch
+            && operation.inputs == [Value::INPUT];
+        let field = gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
+        let to = match (draft.place, parts) {
+            (Place::Epilogue, _) => self.target(draft, list, operation, "final_normed"),
+            (_, 1) => self.target(draft, list, operation, "normed"),
+            _ => self.target(draft, list, operation, &operation.name),
+        };
+        let spec = Spec::RmsNorm(spec::RmsNorm {
+            width: width / parts,
+            parts,
+            epsilon,
+            gain: gain.is_some(),
+            gather,
+        });
+        let times = if gain.is_some() { "gain · " } else { "" };
+        let (name, general) = match (gather, parts) {
+            (true, _) => ("final_norm", format!("y = {times}x[wanted] / rms(x[wanted])")),
+            (false, 1) => ("norm", format!("y = {times}x / rms(x)")),
+            (false, _) => ("head_norm", format!("y = {times}x / rms(x), of every head")),
+        };
+        let function = self.function(name, &general, &[(draft.regimes(), spec)]);
+        let times =
+            field.map_or_else(String::new, |field| format!("{} · ", draft.section.fields[field].name));
+        let (from_name, to_name) = (self.scratch_name(from), self.scratch_name(to));
+        let mut formula = format!("{to_name} = {times}{from_name} / rms({from_name})");
+        if gather {
+            formula += ", for the rows whose logits are wanted";
+        } else if parts > 1 {
+            formula += ", of every head";
+        }
+        let mut arguments = vec![("x", Operand::Scratch(from)), ("y", Operand::Scratch(to))];
+        arguments.extend(field.map(|field| ("gain", Operand::Field(field))));
+        if gather {
+            arguments.push(("wanted", Operand::Batch(BatchColumn::Wanted)));
+        }
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    fn elementwise(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        function: Function,
+    ) {
+        let width = list.widths[operation.output.0];
+        let to = self.target(draft, list, operation, &operation.name);
+        let operands: Vec<usize> = operation
+            .inputs
+            .iter()
+            .map(|value| draft.buffers.get(value).copied().unwrap_or(self.stream))
+            .collect();
+        let names: Vec<String> = operands.iter().map(|operand| self.scratch_name(*operand)).collect();
+        let (name, general, formula, function) = match function {
+            Function::Activate(activation @ Activation::Silu) => {
+                let function = spec::Function::Activate(activation);
+                ("activate", "y = silu(a)", format!("silu({})", names[0]), function)
+            }
+            Function::Softcap(cap) => {
+                let formula = format!("{cap} · tanh({} / {cap})", names[0]);
+                ("cap", "y = cap · tanh(a / cap)", formula, spec::Function::Softcap(cap))
+            }
+            Function::Multiply => {
+                ("multiply", "y = a · b", format!("{} · {}", names[0], names[1]), spec::Function::Multiply)
+            }
+            Function::Add => {
+                ("add", "y = a + b", format!("{} + {}", names[0], names[1]), spec::Function::Add)
+            }
+        };
+        let spec = Spec::Elementwise(spec::Elementwise { function, width });
+        let function = self.function(name, general, &[(draft.regimes(), spec)]);
+        let mut arguments: Vec<(&str, Operand)> = ["a", "b"]
+            .into_iter()
+            .zip(&operands)
+            .map(|(name, buffer)| (name, Operand::Scratch(*buffer)))
+            .collect();
+        arguments.push(("y", Operand::Scratch(to)));
+        let formula = format!("{} = {formula}", self.scratch_name(to));
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// The search for the likeliest token, after the head.
+    pub(crate) fn argmax(&mut self, draft: &mut Draft<'_>, list: &Fused) {
+        let Some(last) = list.operations.last() else { return };
+        let next = self.scratch("next", 1, FEW);
+        let best =
+            matches!(&last.kind, Kind::Project(project) if project.ending == crate::fused::Ending::Best);
+        let candidates = self.plan.scratch.iter().position(|scratch| scratch.name == "candidates");
+        let (name, general, spec, from) = match candidates.filter(|_| best) {
+            Some(buffer) => {
+                let candidates = self.plan.scratch[buffer].width / 2;
+                let spec = Spec::ArgmaxJoin(spec::ArgmaxJoin { candidates });
+                ("argmax_join", "ids = the best of the candidates", spec, ("candidates", buffer))
+            }
+            None => {
+                let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
+                let spec = Spec::Argmax(spec::Argmax { vocabulary: self.graph.model.vocabulary });
+                ("argmax", "ids = the index of the largest of logits", spec, ("logits", logits))
+            }
+        };
+        let function = self.function(name, general, &[(draft.regimes(), spec)]);
+        let arguments = [(from.0, Operand::Scratch(from.1)), ("ids", Operand::Scratch(next))];
+        draft.step(name, "next = the likeliest token.", function, &arguments);
+    }
+
+    /// The buffer that an operation's result goes to, called `name` unless it is what flows out.
+    fn target(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, name: &str) -> usize {
+        let width = list.widths[operation.output.0];
+        let rows = if draft.place == Place::Epilogue { FEW } else { self.plan.chunk };
+        let flows_out = list.result() == Some(operation.output);
+        let to = match (flows_out, draft.place) {
+            (true, Place::Epilogue) => self.scratch("logits", width, rows),
+            (true, _) => self.stream,
+            // A sum on the way to the next stream, which must not be mistaken for it.
+            (false, _) if name == "stream" => self.scratch("sum", width, rows),
+            (false, _) => self.scratch(name, width, rows),
+        };
+        let reads_it = operation.inputs.iter().any(|value| draft.buffers.get(value) == Some(&to));
+        if reads_it {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            self.faults.push(
+                Diagnostic::new("F0501", format!("{at} would overwrite what it reads"))
+                    .note("without the fusion `residual` a layer needs two sums, or none, with the stream"),
+            );
+        }
+        draft.buffers.insert(operation.output, to);
+        to
+    }
+
+    /// What the producer of `value` leaves for the deferred norm that reads it: words for its formula, and arguments.
+    fn leave(
+        &mut self,
+        draft: &mut Draft<'_>,
+        value: Value,
+        width: usize,
+        gain: Gain,
+        name: &str,
+    ) -> (String, Vec<(&'static str, Operand)>) {
+        let squares = self.scratch("squares", self.partials, 1);
+        let written = if draft.place == Place::Prologue { "squares" } else { "squares_out" };
+        let mut arguments = vec![(written, Operand::Scratch(squares))];
+        let field = match gain {
+            Gain::Folded => None,
+            Gain::Own(param) => Some(self.vector(draft, &[param], Layout::Rows, "")),
+            Gain::Next => Some(self.next_gain(draft, width)),
+        };
+        let mut formula = String::new();
+        if let Some(field) = field {
+            let gained = self.scratch("gained", width, 1);
+            draft.gained.insert(value, gained);
+            arguments.push(("gain", Operand::Field(field)));
+            arguments.push(("gained", Operand::Scratch(gained)));
+            formula = format!(";  gained = {} · {name}", draft.section.fields[field].name);
+        }
+        (format!("{formula};  squares = Σ {name}²"), arguments)
+    }
+
+    fn squares(&self, gain: Gain) -> spec::Squares {
+        spec::Squares { partials: self.partials, gain: gain != Gain::Folded }
+    }
+
+    /// The field of the gain that the next application's norm has.
+    fn next_gain(&self, draft: &mut Draft<'_>, width: usize) -> usize {
+        let (name, comment) = match draft.place {
+            Place::Prologue => ("first_gain", "of the norm that the first layer begins with"),
+            _ => ("next_gain", "of the norm that reads the stream next"),
+        };
+        let kind = FieldKind::Vector { width };
+        let field = Field { name: name.to_owned(), kind, comment: comment.to_owned(), of_next: true };
+        draft.field(Source::NextGain, field)
+    }
+
+    fn state(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<State> {
+        let Some(ParamKind::State(state)) = draft.body.params.get(cache.0).map(|param| &param.kind) else {
+            return None;
+        };
+        let state = State { heads: state.heads, width: state.width };
+        draft.section.state = Some(state);
+        Some(state)
+    }
+
+    /// The field of a matrix made of these parameters, with its format and rows.
+    fn matrix(
+        &self,
+        draft: &mut Draft<'_>,
+        params: &[ParamId],
+        layout: Layout,
+        folded: Option<ParamId>,
+        name: &str,
+    ) -> (usize, Format, usize) {
+        let weights = draft.weights(params);
+        let format = self.options.matrix_format(self.graph, &weights);
+        let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
+        let rows = weights.iter().map(|id| self.graph.weights[id.0].rows()).sum();
+        let name = draft.role(params, name);
+        let mut comment = draft.comment(params, layout, "rows");
+        if let Some(gain) = folded {
+            let times = format!("times {}", draft.param_name(gain));
+            comment = if comment.is_empty() { times } else { format!("{comment}; {times}") };
+        }
+        let source = Source::Own { params: params.to_vec(), layout, folded };
+        let kind = FieldKind::Matrix { format, rows, columns };
+        let field = draft.field(source, Field { name, kind, comment, of_next: false });
+        (field, format, rows)
+    }
+
+    fn vector(&self, draft: &mut Draft<'_>, params: &[ParamId], layout: Layout, name: &str) -> usize {
+        let width = draft.weights(params).iter().map(|id| self.graph.weights[id.0].columns()).sum();
+        let name = draft.role(params, name);
+        let comment = draft.comment(params, layout, "numbers");
+        let source = Source::Own { params: params.to_vec(), layout, folded: None };
+        draft.field(source, Field { name, kind: FieldKind::Vector { width }, comment, of_next: false })
+    }
+
+    fn scratch_name(&self, index: usize) -> String {
+        self.plan.scratch[index].name.clone()
+    }
+}

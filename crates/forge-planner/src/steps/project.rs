@@ -1,0 +1,178 @@
+//! Projections as steps.
+
+use crate::fused::{Ending, Fused, Gain, Operation, Project};
+use crate::plan::{Operand, Regime};
+use crate::section::Draft;
+use crate::select::Select;
+use forge_ir::{Activation, Format, ParamId};
+use forge_kernels::{Spec, spec};
+
+impl Select<'_> {
+    pub(super) fn project(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        project: &Project,
+        from: usize,
+    ) {
+        let weights: Vec<ParamId> = project.parts.iter().map(|part| part.0).collect();
+        let biases: Vec<ParamId> = project.parts.iter().filter_map(|part| part.1).collect();
+        let name = if weights.len() > 1 { operation.name.clone() } else { draft.param_name(weights[0]) };
+        let (field, format, outputs) = self.matrix(draft, &weights, project.layout, project.folded, &name);
+        let inputs = list.widths[operation.inputs[0].0];
+        let bias = (!biases.is_empty())
+            .then(|| self.vector(draft, &biases, project.layout, &format!("{name}_bias")));
+        // A deferred norm's reader takes the row times the gain, or the row itself where the gain is folded.
+        let gained = project.norm.and_then(|_| draft.gained.get(&operation.inputs[0]).copied());
+        let gained = gained.or_else(|| self.gained_stream(list, operation, project));
+        let x = gained.unwrap_or(from);
+        let y = match project.ending {
+            Ending::Add | Ending::AddSquares(_) => {
+                let stream = operation.inputs.get(1).and_then(|value| draft.buffers.get(value)).copied();
+                let stream = stream.unwrap_or(self.stream);
+                draft.buffers.insert(operation.output, stream);
+                stream
+            }
+            Ending::Gate(_) => self.target(draft, list, operation, "inner"),
+            Ending::Store | Ending::Best => self.target(draft, list, operation, &name),
+        };
+        let variants: Vec<(&[Regime], Spec)> = draft
+            .regimes()
+            .chunks(1)
+            .map(|regime| {
+                let rows = match regime[0] {
+                    Regime::One => spec::Rows::One,
+                    Regime::Few => spec::Rows::Few,
+                    Regime::Many => spec::Rows::Many,
+                };
+                let shape = (format, outputs, inputs);
+                (regime, self.project_spec(rows, shape, project, bias.is_some()))
+            })
+            .collect();
+        let words = Words::of(project, bias.is_some());
+        let function = self.function(&draft.function_name(&name), &words.general(), &variants);
+        let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
+        let mut formula = words.formula(&name, &x_name, &y_name);
+        let mut arguments =
+            vec![("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))];
+        arguments.extend(bias.map(|bias| ("bias", Operand::Field(bias))));
+        if project.norm.is_some() {
+            let squares = self.scratch("squares", self.partials, 1);
+            arguments.push(("squares", Operand::Scratch(squares)));
+        }
+        if let Ending::AddSquares(gain) = project.ending {
+            let width = list.widths[operation.output.0];
+            let (left, more) = self.leave(draft, operation.output, width, gain, &y_name);
+            formula += &left;
+            arguments.extend(more);
+        }
+        if project.ending == Ending::Best {
+            let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
+            let pairs = outputs.div_ceil(knobs.outputs_of_group());
+            let candidates = self.scratch("candidates", 2 * pairs, 1);
+            formula += ";  candidates = the best of every threadgroup";
+            arguments.push(("candidates", Operand::Scratch(candidates)));
+        }
+        draft.step(&name, &formula, function, &arguments);
+    }
+
+    /// What the section before has left of the stream times this section's first gain.
+    fn gained_stream(&mut self, list: &Fused, operation: &Operation, project: &Project) -> Option<usize> {
+        let input = operation.inputs[0];
+        let from_before = project.norm.is_some() && input == crate::fused::Value::INPUT;
+        (from_before && project.folded.is_none()).then(|| self.scratch("gained", list.widths[input.0], 1))
+    }
+
+    fn project_spec(
+        &self,
+        rows: spec::Rows,
+        (format, outputs, inputs): (Format, usize, usize),
+        project: &Project,
+        bias: bool,
+    ) -> Spec {
+        let epilogue = match project.ending {
+            Ending::Store => spec::Epilogue::Store,
+            Ending::Add => spec::Epilogue::Add,
+            Ending::Gate(activation) => spec::Epilogue::Gate(activation),
+            Ending::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
+            Ending::Best => spec::Epilogue::Best,
+        };
+        // Norms bound what they give, and attention gives means of such; what gates and sums give knows no bound.
+        let bounded = !matches!(project.ending, Ending::Add | Ending::AddSquares(_));
+        let operand = match (rows, format) {
+            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if bounded => {
+                spec::Operand::F16
+            }
+            _ => spec::Operand::F32,
+        };
+        Spec::Project(spec::Project {
+            rows,
+            format,
+            outputs,
+            inputs,
+            norm: project.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
+            bias,
+            softcap: project.softcap,
+            epilogue,
+            operand,
+            knobs: self.knobs(rows, (format, outputs, inputs), project.ending),
+        })
+    }
+}
+
+/// How a projection is spoken of.
+struct Words<'a> {
+    project: &'a Project,
+    bias: bool,
+}
+
+impl<'a> Words<'a> {
+    fn of(project: &'a Project, bias: bool) -> Words<'a> {
+        Words { project, bias }
+    }
+
+    /// As a function of `weight`, `x` and `y`.
+    fn general(&self) -> String {
+        let left = match self.project.ending {
+            Ending::AddSquares(Gain::Folded) => "; squares_out = Σ y²",
+            Ending::AddSquares(_) => "; gained = gain · y; squares_out = Σ y²",
+            Ending::Best => "; candidates = the best of every threadgroup",
+            _ => "",
+        };
+        let product = self.product("weight", "x", "bias");
+        match self.project.ending {
+            Ending::Gate(activation) => {
+                format!("gate, up = {product}; y = {}(gate) · up", activation_name(activation))
+            }
+            Ending::Add | Ending::AddSquares(_) => format!("y += {product}{left}"),
+            Ending::Store | Ending::Best => format!("y = {product}{left}"),
+        }
+    }
+
+    /// In the words of this model.
+    fn formula(&self, name: &str, x: &str, y: &str) -> String {
+        let product = self.product("W", x, &format!("{name}_bias"));
+        match self.project.ending {
+            Ending::Store if name == "qkv" => format!("q, k, v = {product}"),
+            Ending::Store | Ending::Best => format!("{y} = {product}"),
+            Ending::Add | Ending::AddSquares(_) => format!("{y} += {product}"),
+            Ending::Gate(activation) => {
+                format!("gate, up = {product};  {y} = {}(gate) · up", activation_name(activation))
+            }
+        }
+    }
+
+    fn product(&self, weight: &str, x: &str, bias: &str) -> String {
+        let divided = if self.project.norm.is_some() { " / rms" } else { "" };
+        let plus = if self.bias { format!(" + {bias}") } else { String::new() };
+        let sum = format!("{weight} · {x}{divided}{plus}");
+        self.project.softcap.map_or(sum.clone(), |cap| format!("cap({sum}, {cap})"))
+    }
+}
+
+fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+    }
+}

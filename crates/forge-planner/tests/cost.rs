@@ -1,0 +1,183 @@
+//! Bytes, operations and predictions of decoders of real sizes, against what is known of them.
+
+mod support;
+
+use forge_ir::Format;
+use forge_planner::{
+    Chip, Cost, Forecast, Fusion, Limit, Load, Plan, Time, chip_table, pass_cost, predict, predict_prompt,
+    step_cost,
+};
+use support::{EIGHT, ONE, planned};
+
+/// Fusions that change which kernel computes a thing, and not what it reads and writes to speak of.
+const FEWER: [Fusion; 4] =
+    [Fusion::AttentionPrologue, Fusion::DeferredNorm, Fusion::HeadArgmax, Fusion::FoldGain];
+
+fn chip(name: &str) -> &'static Chip {
+    Chip::from_name(name).expect("it is listed")
+}
+
+/// Bytes of keys and values up to and with a position.
+fn cache(plan: &Plan, length: u64) -> u64 {
+    length * plan.cache_bytes_per_position() as u64
+}
+
+#[test]
+fn a_token_of_eight_billion_parameters_in_four_bits_reads_four_and_a_half_gigabytes() {
+    let plan = planned(&EIGHT, Format::Q4_0, &FEWER);
+    // 7.5e9 weights of layers and head at 18 bytes for 32 of them, gains, and the row that is looked up.
+    let weights = 32_u64 * (4096 * (4096 + 1024) * 2 + 3 * 4096 * 14336) + 128_256 * 4096;
+    let gains = (2 * 32 + 1) * 4096 * 4;
+    let cost = pass_cost(&plan, Load::decode(1));
+    assert_eq!(cost.weights_read, weights / 32 * 18 + gains + 4096 / 32 * 18);
+    let token = pass_cost(&plan, Load::decode(1024));
+    assert!((4.2e9..4.7e9).contains(&(token.bytes() as f64)), "{}", token.bytes());
+    assert_eq!(token.cache_read + token.cache_written, cache(&plan, 1024 + 1));
+}
+
+#[test]
+fn predictions_have_known_magnitudes() {
+    let plan = planned(&EIGHT, Format::Q4_0, &FEWER);
+    let token = |chip_name| predict(&plan, chip(chip_name), Load::decode(1024)).time;
+    let ms = |name| token(name).seconds() * 1e3;
+    // Memory alone: 4.4 GB at 0.75 of 546 GB/s. The rest is launches and tails.
+    assert!((10.0..11.5).contains(&(token("m4-max").memory * 1e3)), "{:?}", token("m4-max"));
+    assert!((11.0..13.0).contains(&ms("m4-max")), "{}", ms("m4-max"));
+    assert!((45.0..60.0).contains(&ms("m4")), "{}", ms("m4"));
+    assert!((85.0..105.0).contains(&ms("m1")), "{}", ms("m1"));
+    assert_eq!(token("m4-max").limit(), Limit::Bandwidth);
+    // A prompt of 512 tokens is 8 TFLOP, which no chip does at more than its matrix rate.
+    let prompt = predict_prompt(&plan, chip("m4-max"), 512);
+    assert_eq!(prompt.time.limit(), Limit::Arithmetic);
+    let rate = prompt.cost.operations as f64 / prompt.time.seconds();
+    assert!((0.5..0.8).contains(&(rate / chip("m4-max").matrix_rate())), "{rate:e}");
+    assert!((7.0e12..8.5e12).contains(&(prompt.cost.operations as f64)), "{}", prompt.cost.operations);
+}
+
+#[test]
+fn a_token_reads_hardly_more_than_weights_and_cache() {
+    for format in [Format::Q8_0, Format::Q4_0] {
+        let plan = planned(&ONE, format, &FEWER);
+        for length in [1, 1024, 8192] {
+            let token = pass_cost(&plan, Load::decode(length));
+            let least = token.weights_read + cache(&plan, length);
+            let over = token.read() as f64 / least as f64 - 1.0;
+            assert!((0.0..0.03).contains(&over), "{format} at {length}: {:.2}% more", 100.0 * over);
+            // All of the weight file but the rows of the table that no token asked for.
+            let table = plan.weights.iter().find(|weight| weight.name == "embed").expect("it has a table");
+            let rows = table.shape[0] as u64;
+            let unread = (rows - 1) * table.format.matrix_bytes(1, table.shape[1]);
+            assert_eq!(token.weights_read, plan.weight_bytes() - unread, "{format}");
+        }
+    }
+}
+
+#[test]
+fn a_longer_conversation_costs_more_of_everything() {
+    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    for chip in &Chip::ALL {
+        let mut before = (0, 0, 0.0);
+        for length in [1, 63, 64, 65, 1000, 1024, 4096, 8192] {
+            let token = predict(&plan, chip, Load::decode(length));
+            let after =
+                (token.cost.bytes(), token.cost.operations, token.time.memory + token.time.arithmetic);
+            assert!(
+                before.0 < after.0 && before.1 < after.1 && before.2 < after.2,
+                "{} at {length}: {before:?} {after:?}",
+                chip.name
+            );
+            before = after;
+        }
+    }
+}
+
+#[test]
+fn a_faster_chip_is_no_slower() {
+    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    let slow = *chip("m4");
+    let faster = [
+        Chip { bandwidth: slow.bandwidth * 2.0, ..slow },
+        Chip { dispatch: slow.dispatch / 2.0, ..slow },
+        Chip { clock: slow.clock * 2.0, ..slow },
+        Chip { efficiency: 0.9, ..slow },
+    ];
+    let time = |chip: &Chip| {
+        let token = predict(&plan, chip, Load::decode(1024)).time.seconds();
+        (token, predict_prompt(&plan, chip, 1000).time.seconds())
+    };
+    let (token, prompt) = time(&slow);
+    for chip in faster {
+        let (faster_token, faster_prompt) = time(&chip);
+        assert!(faster_token <= token && faster_prompt <= prompt, "{chip:?}");
+        assert!(faster_token < token || faster_prompt < prompt, "{chip:?}");
+    }
+}
+
+#[test]
+fn wider_numbers_take_longer() {
+    let formats = [Format::Q4_0, Format::Q8_0, Format::F16, Format::F32];
+    let times = formats.map(|format| {
+        let plan = planned(&ONE, format, &FEWER);
+        predict(&plan, chip("m2-pro"), Load::decode(1024)).time.seconds()
+    });
+    assert!(times.is_sorted(), "{times:?}");
+}
+
+#[test]
+fn totals_are_the_sums_of_their_steps() {
+    let plan = planned(&ONE, Format::Q8_0, &FEWER);
+    let loads = [Load::decode(1), Load::decode(1024), Load { rows: 5, wanted: 3, length: 70, splits: 1 }];
+    for load in loads.into_iter().chain([Load::prefill(256), Load { wanted: 0, ..Load::prefill(100) }]) {
+        let whole = predict(&plan, chip("m1-max"), load);
+        let (mut cost, mut time) = (Cost::default(), Time { launches: Chip::SUBMISSION, ..Time::default() });
+        for (section, step) in plan.steps_of(whole.load) {
+            cost += step_cost(&plan, section, step, whole.load);
+            let known =
+                whole.steps.iter().find(|known| (&known.section, &known.step) == (&section.name, &step.name));
+            time += known.expect("a step that runs is predicted").time;
+        }
+        assert_eq!(cost, whole.cost);
+        assert_eq!(cost, pass_cost(&plan, whole.load));
+        assert!((time.seconds() / whole.time.seconds() - 1.0).abs() < 1e-9);
+        let counts = plan.counts(whole.load);
+        assert_eq!((counts.dispatches as u64, counts.barriers as u64), (whole.dispatches, whole.barriers));
+        let all = [whole.time.memory, whole.time.arithmetic, whole.time.tail, whole.time.launches];
+        assert!(all.into_iter().all(|part| part.is_finite() && part >= 0.0), "{:?}", whole.time);
+    }
+}
+
+#[test]
+fn a_prompt_is_its_passes_and_runs_the_head_once() {
+    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    let prompt = predict_prompt(&plan, chip("m4-max"), 600);
+    let pass = |rows, wanted, length| {
+        let load = Load { rows, wanted, length, splits: 1 };
+        let pass = predict(&plan, chip("m4-max"), load);
+        (pass.dispatches, pass.cost.operations)
+    };
+    let passes = [pass(256, 0, 256), pass(256, 0, 512), pass(88, 1, 600)];
+    assert_eq!(prompt.dispatches, passes.iter().map(|pass| pass.0).sum::<u64>());
+    assert_eq!(prompt.cost.operations, passes.iter().map(|pass| pass.1).sum::<u64>());
+    // Causal attention: 600 positions see 600 · 601 / 2 of each other, a head's 64 channels twice, 32 heads, 16 layers.
+    let seen = 600 * 601 / 2 * 4 * 64 * 32 * 16;
+    let matrices = 2 * 600 * 16 * (2048 * (2048 + 512) * 2 + 3 * 2048 * 8192) + 2 * 32_000 * 2048;
+    let rest = prompt.cost.operations - seen - matrices;
+    assert!(rest < prompt.cost.operations / 200, "norms and rotations: {rest}");
+}
+
+#[test]
+fn forecasts_go_as_far_as_the_context_and_say_what_they_are() {
+    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    let forecast = Forecast::of(&plan, chip("m5-max-32"));
+    let lengths: Vec<u64> = forecast.decode.iter().map(|token| token.load.length).collect();
+    assert_eq!(lengths, [1, 1024, 4096], "the context is 8192");
+    let text = forecast.to_string();
+    assert!(text.contains("predicted") && text.contains("m5-max-32") && text.contains("layer.qkv"), "{text}");
+    let json = forecast.to_json();
+    assert!(json["note"].as_str().is_some_and(|note| note.contains("predicted")));
+    assert_eq!(json["decode"][1]["load"]["length"], 1024);
+    assert!(json["prefill"][0]["tokens_per_second"].as_f64().is_some_and(|speed| speed > 100.0));
+    let table = chip_table(&plan);
+    assert!(Chip::ALL.iter().all(|chip| table.lines().any(|line| line.starts_with(chip.name))), "{table}");
+    assert!(!text.contains("NaN") && !table.contains("NaN"));
+}

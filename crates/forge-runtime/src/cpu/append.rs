@@ -1,0 +1,105 @@
+//! Keys and values to the cache. Scalars: rows, context. Buffers: key, value, slots, positions, keys, values.
+//!
+//! `key` and `value` are `[row, head, width]`, `keys` and `values` `[slot, head, context, width]` of one layer; a row's go
+//! to its slot and position.
+
+use super::call::{Call, Output};
+use super::formats::{Cached, Format};
+use half::f16;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Append {
+    /// Key and value heads.
+    pub key_heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Of keys and values in the cache: `F32` or `F16`.
+    pub cache: Format,
+}
+
+/// Runs this thread's share.
+pub fn append(call: &Call<'_>, shape: &Append) {
+    match shape.cache {
+        Format::F32 => rows::<f32>(call, shape),
+        Format::F16 => rows::<f16>(call, shape),
+        other => panic!("a cache in {other:?} has no CPU kernel"),
+    }
+}
+
+fn rows<C: Cached>(call: &Call<'_>, shape: &Append) {
+    let Append { key_heads, width, .. } = *shape;
+    let rows = call.scalar(0);
+    let key = call.input::<f32>("key", rows * key_heads * width);
+    let value = call.input::<f32>("value", rows * key_heads * width);
+    let cache = Cache::<C>::find(call, rows, key_heads, width);
+    for row in call.share(rows, 1).flatten() {
+        for head in 0..key_heads {
+            let range = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
+            let at = cache.place(row, head, cache.position(row));
+            // SAFETY: this thread alone has this row, and no other row has its slot and position.
+            unsafe {
+                store(cache.keys, at, &key[range.clone()]);
+                store(cache.values, at, &value[range]);
+            }
+        }
+    }
+}
+
+/// The cache of one layer, and where in it each row is.
+pub(super) struct Cache<'a, C> {
+    pub(super) keys: Output<'a, C>,
+    pub(super) values: Output<'a, C>,
+    slots: &'a [u32],
+    positions: &'a [u32],
+    key_heads: usize,
+    context: usize,
+    width: usize,
+}
+
+impl<'a, C: Cached> Cache<'a, C> {
+    /// The buffers keys, values, slots and positions; scalar 1 is the context.
+    pub(super) fn find(call: &Call<'a>, rows: usize, key_heads: usize, width: usize) -> Cache<'a, C> {
+        let context = call.scalar(1);
+        let slots = call.input::<u32>("slots", rows);
+        let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
+        let count = last * key_heads * context * width;
+        Cache {
+            keys: call.output::<C>("keys", count),
+            values: call.output::<C>("values", count),
+            slots,
+            positions: call.input::<u32>("positions", rows),
+            key_heads,
+            context,
+            width,
+        }
+    }
+
+    /// The position of a row.
+    pub(super) fn position(&self, row: usize) -> usize {
+        let position = self.positions[row] as usize;
+        assert!(
+            position < self.context,
+            "row {row} is at position {position} of a context of {}",
+            self.context
+        );
+        position
+    }
+
+    /// Where a position of a row's slot begins.
+    pub(super) fn place(&self, row: usize, head: usize, position: usize) -> usize {
+        ((self.slots[row] as usize * self.key_heads + head) * self.context + position) * self.width
+    }
+}
+
+/// Rounds `from` to the cache.
+///
+/// # Safety
+/// No other thread touches these elements of `to`.
+pub(super) unsafe fn store<C: Cached>(to: Output<'_, C>, at: usize, from: &[f32]) {
+    // SAFETY: the caller's promise.
+    let to = unsafe { to.part(at..at + from.len()) };
+    for (to, &from) in to.iter_mut().zip(from) {
+        *to = C::narrow(from);
+    }
+}

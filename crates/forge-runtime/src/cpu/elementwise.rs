@@ -1,0 +1,101 @@
+//! One function of one or two vectors, element by element. Scalars: rows. Buffers: a, [b,] y.
+
+use super::call::Call;
+use super::finish::Activation;
+use super::level::Task;
+use super::simd::Simd;
+
+/// What the compiler decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Elementwise {
+    /// Which function.
+    pub function: Function,
+    /// Numbers a row.
+    pub width: usize,
+}
+
+/// A function of one or two numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Function {
+    /// `y = activation(a)`
+    Activate(Activation),
+    /// `y = c · tanh(a / c)`
+    Softcap(f32),
+    /// `y = a · b`
+    Multiply,
+    /// `y = a + b`
+    Add,
+}
+
+/// Numbers that a thread takes at once.
+const GRAIN: usize = 1024;
+
+/// Runs this thread's share.
+pub fn elementwise(call: &Call<'_>, shape: &Elementwise) {
+    call.level().run(Numbers { call, shape });
+}
+
+struct Numbers<'a> {
+    call: &'a Call<'a>,
+    shape: &'a Elementwise,
+}
+
+impl Task for Numbers<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Elementwise { function, width } = *self.shape;
+        let count = self.call.scalar(0) * width;
+        let binary = matches!(function, Function::Multiply | Function::Add);
+        let a = self.call.input::<f32>("a", count);
+        let b = if binary { self.call.input::<f32>("b", count) } else { a };
+        let y = self.call.output::<f32>("y", count);
+        for range in self.call.share(count, GRAIN) {
+            // SAFETY: this thread alone has this range.
+            let to = unsafe { y.part(range.clone()) };
+            let (a, b) = (&a[range.clone()], &b[range.clone()]);
+            let whole = range.len() / S::LANES * S::LANES;
+            // SAFETY: vectors up to `whole` lie inside all three; the rest of them goes through arrays of their own.
+            unsafe {
+                for i in (0..whole).step_by(S::LANES) {
+                    let v = function.of::<S>(S::load(a.as_ptr().add(i)), S::load(b.as_ptr().add(i)));
+                    S::store(to.as_mut_ptr().add(i), v);
+                }
+                let rest = to.len() - whole;
+                let (mut x, mut y) = ([0.0_f32; 16], [0.0_f32; 16]);
+                x[..rest].copy_from_slice(&a[whole..]);
+                y[..rest].copy_from_slice(&b[whole..]);
+                S::store(x.as_mut_ptr(), function.of::<S>(S::load(x.as_ptr()), S::load(y.as_ptr())));
+                to[whole..].copy_from_slice(&x[..rest]);
+            }
+        }
+    }
+}
+
+impl Function {
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, a: S::V, b: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Function::Activate(Activation::Silu) => silu::<S>(a),
+                Function::Softcap(cap) => softcap::<S>(a, cap),
+                Function::Multiply => S::mul(a, b),
+                Function::Add => S::add(a, b),
+            }
+        }
+    }
+}
+
+/// x / (1 + exp(-x))
+#[inline(always)]
+unsafe fn silu<S: Simd>(x: S::V) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe { S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), x)))) }
+}
+
+/// cap · tanh(x / cap)
+#[inline(always)]
+pub(super) unsafe fn softcap<S: Simd>(x: S::V, cap: f32) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe { S::mul(S::splat(cap), S::tanh(S::div(x, S::splat(cap)))) }
+}

@@ -1,0 +1,133 @@
+//! How heads turn with their row's position, and the norm that some of them have before.
+
+// Indices count pairs of channels in two places of a head.
+#![allow(clippy::needless_range_loop)]
+
+use super::simd::Simd;
+
+/// How channels are rotated.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation {
+    /// Radians a position for each rotated pair. Channels past twice their number are left alone.
+    pub frequencies: &'static [f32],
+    /// Which two channels make a pair.
+    pub pairing: Pairing,
+    /// What sine and cosine are multiplied by.
+    pub magnitude: f32,
+}
+
+/// Which two channels of a head make pair k, of n pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// k and k + n.
+    Half,
+    /// 2k and 2k + 1.
+    Interleaved,
+}
+
+/// The norm of every query head and every key head, before it is rotated.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadNorm {
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+impl Rotation {
+    /// Numbers that [`Rotation::turns`] fills.
+    pub(super) fn room(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
+    /// Cosines, then sines, of each pair at `position`. The angle is an f32 product, as in the models' own code: at
+    /// long contexts its rounding is part of what the model computes.
+    pub(super) fn turns(&self, position: usize, turns: &mut [f32]) {
+        let (cosines, sines) = turns.split_at_mut(self.frequencies.len());
+        for ((frequency, cosine), sine) in self.frequencies.iter().zip(cosines).zip(sines) {
+            let (s, c) = (position as f32 * frequency).sin_cos();
+            (*cosine, *sine) = (c * self.magnitude, s * self.magnitude);
+        }
+    }
+
+    /// Turns a head in place.
+    #[inline(always)]
+    pub(super) unsafe fn rotate<S: Simd>(&self, head: &mut [f32], turns: &[f32]) {
+        let pairs = self.frequencies.len();
+        let (cosines, sines) = turns.split_at(pairs);
+        let whole = match self.pairing {
+            Pairing::Half => pairs / S::LANES * S::LANES,
+            Pairing::Interleaved => 0,
+        };
+        assert!(2 * pairs <= head.len());
+        for k in (0..whole).step_by(S::LANES) {
+            // SAFETY: pairs k and those after it exist, by the line above.
+            unsafe {
+                let (one, other) = (head.as_mut_ptr().add(k), head.as_mut_ptr().add(k + pairs));
+                let (a, b) = (S::load(one), S::load(other));
+                let (cosine, sine) = (S::load(cosines.as_ptr().add(k)), S::load(sines.as_ptr().add(k)));
+                S::store(one, S::sub(S::mul(a, cosine), S::mul(b, sine)));
+                S::store(other, S::fma(b, cosine, S::mul(a, sine)));
+            }
+        }
+        for k in whole..pairs {
+            let (one, other) = match self.pairing {
+                Pairing::Half => (k, k + pairs),
+                Pairing::Interleaved => (2 * k, 2 * k + 1),
+            };
+            let (a, b) = (head[one], head[other]);
+            head[one] = a * cosines[k] - b * sines[k];
+            head[other] = b * cosines[k] + a * sines[k];
+        }
+    }
+}
+
+/// `to = x / sqrt(mean(x²) + epsilon)`, times the gain where there is one.
+#[inline(always)]
+pub(super) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32, to: &mut [f32]) {
+    let width = x.len();
+    let whole = width / S::LANES * S::LANES;
+    assert!(to.len() == width && gain.is_none_or(|gain| gain.len() == width));
+    // SAFETY: vectors up to `whole` lie inside all three, by the line above.
+    unsafe {
+        let mut squares = S::splat(0.0);
+        for i in (0..whole).step_by(S::LANES) {
+            let v = S::load(x.as_ptr().add(i));
+            squares = S::fma(v, v, squares);
+        }
+        let mut total = S::sum(squares);
+        for &v in &x[whole..] {
+            total += v * v;
+        }
+        let factor = 1.0 / (total / width as f32 + epsilon).sqrt();
+        let factors = S::splat(factor);
+        for i in (0..whole).step_by(S::LANES) {
+            let v = S::mul(S::load(x.as_ptr().add(i)), factors);
+            let v = match gain {
+                Some(gain) => S::mul(v, S::load(gain.as_ptr().add(i))),
+                None => v,
+            };
+            S::store(to.as_mut_ptr().add(i), v);
+        }
+        for i in whole..width {
+            to[i] = x[i] * factor * gain.map_or(1.0, |gain| gain[i]);
+        }
+    }
+}
+
+/// A head as attention sees it: `from`, normed with a gain if there is a norm, and turned.
+#[inline(always)]
+pub(super) unsafe fn prepare<S: Simd>(
+    from: &[f32],
+    norm_of_head: Option<(HeadNorm, &[f32])>,
+    rotation: &Rotation,
+    turns: &[f32],
+    to: &mut [f32],
+) {
+    // SAFETY: the caller's promise, that the level exists.
+    unsafe {
+        match norm_of_head {
+            Some((HeadNorm { epsilon }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
+            None => to.copy_from_slice(from),
+        }
+        rotation.rotate::<S>(to, turns);
+    }
+}

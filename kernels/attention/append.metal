@@ -1,0 +1,34 @@
+{% set vector = element ~ step %}
+// Keys and values (heads: {{ key_heads }}) to the cache, to the row's slot and position. A thread moves {{ step }} of a head's {{ width }} channels.
+struct {{ args }} {
+    uint rows;
+    uint context;
+};
+
+// grid: ceil({{ count }} / {{ threads }}), rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+    device const float* key [[buffer({{ slot() }})]],
+    device const float* value [[buffer({{ slot() }})]],
+    device const uint* slots [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device {{ element }}* keys [[buffer({{ slot() }})]],
+    device {{ element }}* values [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]]) {
+    const uint i = group.x * {{ threads }}u + thread_id;
+{% if count % threads != 0 %}
+    if (i >= {{ count }}u) {
+        return;
+    }
+{% endif %}
+    const uint row = group.y;
+    const uint head = i / {{ width // step }}u;
+    const uint channel = i % {{ width // step }}u * {{ step }}u;
+    const uint source = (row * {{ key_heads }}u + head) * {{ width }}u + channel;
+    const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(head);
+    const ulong target = (cached_head * ulong(args.context) + ulong(positions[row])) * {{ width }}ul + ulong(channel);
+    *(device {{ vector }}*)(keys + target) = {{ vector }}(*(device const float{{ step }}*)(key + source));
+    *(device {{ vector }}*)(values + target) = {{ vector }}(*(device const float{{ step }}*)(value + source));
+}

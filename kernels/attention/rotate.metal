@@ -1,0 +1,44 @@
+// Turns every head of each row by the row's position; heads: {{ heads }}. A thread takes two of a head's {{ width }} channels, those that
+// turn together.
+
+// Radians a position, for each pair of channels that turns.
+constant float {{ name }}_frequencies[{{ pairs }}] = {
+{% for line in table %}
+    {{ line }},
+{% endfor %}
+};
+
+struct {{ args }} {
+    uint rows;
+};
+
+// grid: ceil({{ row_pairs }} / {{ threads }}), rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+    device const float* x [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device float* y [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]]) {
+    const uint pair = group.x * {{ threads }}u + thread_id;
+{% if row_pairs % threads != 0 %}
+    if (pair >= {{ row_pairs }}u) {
+        return;
+    }
+{% endif %}
+    const uint k = pair % {{ half }}u;
+    const uint head = (group.y * {{ heads }}u + pair / {{ half }}u) * {{ width }}u;
+    const uint one = {{ one }};
+    const uint other = {{ other }};
+    float2 channels = float2(x[head + one], x[head + other]);
+{% if pairs < half %}
+    if (k < {{ pairs }}u) {
+        channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[k], {{ magnitude }});
+    }
+{% else %}
+    channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[k], {{ magnitude }});
+{% endif %}
+    y[head + one] = channels.x;
+    y[head + other] = channels.y;
+}

@@ -1,0 +1,7 @@
+// Eight halves of a row of any width, so of any alignment, from `channel`; zeros past it.
+inline void half8_single(device const half* row, uint channel, uint width, thread half4* to) {
+    #pragma unroll
+    for (uint c = 0u; c < 8u; c++) {
+        to[c / 4u][c % 4u] = channel + c < width ? row[channel + c] : 0.0h;
+    }
+}

@@ -1,0 +1,6 @@
+// Two channels turned by an angle. Angles grow with positions, beyond what the fast sine and cosine know.
+inline float2 turn(float2 pair, float angle, float magnitude) {
+    const float cosine = precise::cos(angle) * magnitude;
+    const float sine = precise::sin(angle) * magnitude;
+    return float2(pair.x * cosine - pair.y * sine, pair.y * cosine + pair.x * sine);
+}
