@@ -231,3 +231,24 @@ impl Simd for Portable {
         [unsafe { from.read_unaligned() }.to_f32(); LANES]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tanh_is_near_enough_everywhere() {
+        let mut worst = 0.0_f64;
+        for step in -100_000_i32..=100_000 {
+            let exponent = f64::from(step).abs() / 100_000.0 * 30.0 - 25.0;
+            let x = (exponent.exp2() * f64::from(step.signum())) as f32;
+            // SAFETY: plain Rust runs anywhere.
+            let found = unsafe { Portable::tanh([x; LANES])[0] };
+            let wanted = f64::from(x).tanh();
+            worst = worst.max((f64::from(found) - wanted).abs() / wanted.abs().max(1e-30));
+        }
+        assert!(worst < 5e-7, "{worst:e}");
+        // SAFETY: as above.
+        assert!(unsafe { Portable::tanh([f32::NAN; LANES])[0] }.is_nan());
+    }
+}
