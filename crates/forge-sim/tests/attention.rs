@@ -145,11 +145,13 @@ fn norms_and_functions() {
     let rows = 3;
     let norms = [(100, 1, true, false), (1030, 1, false, true), (20, 3, true, false), (136, 2, true, true)]
         .map(|(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
-    let functions = [Activation::Silu, Activation::GeluTanh]
-        .map(Function::Activate)
-        .into_iter()
-        .chain([Function::Softcap(30.0), Function::Multiply, Function::Add])
-        .collect::<Vec<_>>();
+    let functions = [
+        Function::Activate(Activation::Silu),
+        Function::Activate(Activation::GeluTanh),
+        Function::Softcap(30.0),
+        Function::Multiply,
+        Function::Add,
+    ];
     let width = 300;
     let kernels = Kernels::of(
         norms
