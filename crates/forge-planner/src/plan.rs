@@ -7,8 +7,9 @@ use serde::Serialize;
 /// Most rows of the regime of few rows, and most rows that the head is ever applied to at once.
 pub const FEW: usize = 16;
 
-/// Positions that are worth a split of attention over few rows.
-pub const SPLIT_POSITIONS: usize = 64;
+/// Positions that are worth a split of attention over few rows: what a threadgroup reads while the step that joins the
+/// splits would be launched.
+pub const SPLIT_POSITIONS: usize = 256;
 
 /// Most shares of caches in a pass of few rows: rows times the splits of each.
 pub const MAX_SHARES: usize = 64;

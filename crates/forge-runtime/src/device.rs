@@ -119,6 +119,12 @@ pub trait Pass {
     /// dispatch fills the device however it is cut.
     fn cores(&self) -> u32;
 
+    /// Positions that a share of a row's cache has at least, where the plan says `planned`. A device that is there to be
+    /// watched takes fewer, so that short texts are shared out too.
+    fn least_share(&self, planned: u32) -> u32 {
+        planned
+    }
+
     /// Names what follows, for captures and profiles.
     fn group(&mut self, _name: &str) {}
 }

@@ -115,9 +115,13 @@ impl Pass for Notes {
         }}));
     }
 
-    // So many that everything which can be shared out is.
+    // So many, and so little for each, that everything which can be shared out is.
     fn cores(&self) -> u32 {
         64
+    }
+
+    fn least_share(&self, planned: u32) -> u32 {
+        planned.min(32)
     }
 
     fn barrier(&mut self) {

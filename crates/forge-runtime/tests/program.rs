@@ -151,7 +151,7 @@ fn info_counts_memory_to_the_byte() {
     assert_eq!(info["kernels"].as_array().unwrap().len(), 12);
     assert_eq!(json(&folder, "info --json")["memory"]["context"], 64);
     let text = text(&run(&folder, "info").stdout);
-    assert!(text.contains("22 dispatches, 21 barriers"), "{text}");
+    assert!(text.contains("22 dispatches (9 a layer and 4), 21 barriers"), "{text}");
 }
 
 #[test]
