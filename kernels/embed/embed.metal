@@ -1,5 +1,6 @@
+{% set times = " * " ~ factor if scale != 1 else "" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32. One threadgroup a row.
+// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32{{ times }}. One threadgroup a row.
 {% if squares %}
 //
 // For the norm that follows, the sum of squares of the row is left{{ ", and the row times the norm's gain" if squares.gain else "" }}.
@@ -57,11 +58,11 @@ kernel void {{ name }}(
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             const uint column = packet * {{ columns }}u + 4u * v;
 {% if offset %}
-            const float4 values = weights[v] * scale.x + scale.y;
+            const float4 values = {{ "(" if scale != 1 }}weights[v] * scale.x + scale.y{{ ")" if scale != 1 }}{{ times }};
 {% elif scaled %}
-            const float4 values = weights[v] * scale;
+            const float4 values = weights[v] * scale{{ times }};
 {% else %}
-            const float4 values = weights[v];
+            const float4 values = weights[v]{{ times }};
 {% endif %}
 {% if width % 4 == 0 %}
 {% if width % columns != 0 %}

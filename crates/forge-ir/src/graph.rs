@@ -192,6 +192,16 @@ pub enum Activation {
     GeluTanh,
 }
 
+impl Activation {
+    /// The name used in printed graphs, plans and kernels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_tanh",
+        }
+    }
+}
+
 /// A body with its parameters bound.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Apply {

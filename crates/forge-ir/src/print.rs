@@ -101,8 +101,7 @@ fn expression(body: &Body, node: &Node) -> String {
             let softcap = softcap.map_or_else(String::new, |cap| format!(", softcap {cap}"));
             format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}, {})", name(*cache))
         }
-        Op::Activate(crate::Activation::Silu) => format!("silu({x})"),
-        Op::Activate(crate::Activation::GeluTanh) => format!("gelu_tanh({x})"),
+        Op::Activate(activation) => format!("{}({x})", activation.name()),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),

@@ -36,7 +36,7 @@ pub const TEMPLATES: [Source; 14] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 20] = [
+pub const SUPPORT: [Source; 21] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -54,6 +54,7 @@ pub const SUPPORT: [Source; 20] = [
     source!("support/float8_guarded"),
     source!("support/float8_single"),
     source!("support/silu"),
+    source!("support/gelu_tanh"),
     source!("support/softcap"),
     source!("support/turn"),
     source!("support/ordered"),

@@ -61,6 +61,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
     let limits = Limits { kernel: name };
     match spec {
         Spec::Embed(embed) => {
+            limits.finite("the scale", embed.scale)?;
             limits.positive("the vocabulary", embed.vocabulary)?;
             limits.positive("the width", embed.width)?;
             limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)?;

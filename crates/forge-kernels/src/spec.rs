@@ -49,6 +49,8 @@ pub struct Embed {
     pub vocabulary: usize,
     /// Columns of the table.
     pub width: usize,
+    /// Multiplies what is looked up; 1 where a model leaves it as it is.
+    pub scale: f32,
     /// What a deferred norm of the rows needs, if one follows. Its first partial sum is the row's whole, the others 0.
     pub squares: Option<Squares>,
 }

@@ -41,9 +41,18 @@ fn refusals() {
         refusal("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
         refusal(
             "a",
-            Spec::Embed(Embed { format: Format::F16, vocabulary: 1 << 30, width: 4096, squares: None }),
+            Spec::Embed(Embed {
+                format: Format::F16,
+                vocabulary: 1 << 30,
+                width: 4096,
+                scale: 1.0,
+                squares: None,
+            }),
         ),
-        refusal("a", Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0, squares: None })),
+        refusal(
+            "a",
+            Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0, scale: 1.0, squares: None }),
+        ),
         refusal(
             "a",
             Spec::RmsNorm(RmsNorm { width: 8, parts: 1, epsilon: f32::NAN, gain: true, gather: false }),

@@ -18,10 +18,13 @@ fn snapshot(name: &str, spec: Spec) {
 
 #[test]
 fn embed() {
-    snapshot("embed", Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56, squares: None }));
+    snapshot(
+        "embed",
+        Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56, scale: 1.0, squares: None }),
+    );
     let (squares, format) = (Some(Squares { partials: 128, gain: true }), Format::from_name("affine4"));
     let format = format.unwrap_or(Format::Q4_0);
-    snapshot("embed_one", Spec::Embed(Embed { format, vocabulary: 512, width: 1024, squares }));
+    snapshot("embed_one", Spec::Embed(Embed { format, vocabulary: 512, width: 1024, scale: 1.0, squares }));
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
             let fields = vec![
                 ("vocabulary", size(embed.vocabulary)),
                 ("width", size(embed.width)),
+                ("scale", float(embed.scale)),
                 ("squares", option(embed.squares, squares)),
             ];
             ("embed", "Embed", fields)
@@ -155,6 +156,7 @@ fn elementwise_function(function: spec::Function) -> String {
 fn activation(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "cpu::Activation::Silu",
+        Activation::GeluTanh => "cpu::Activation::GeluTanh",
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     Embed {
         /// The table.
         table: ParamId,
+        /// Multiplies what is looked up.
+        scale: f32,
         /// What it leaves for the deferred norm that reads the row.
         leaves: Option<Gain>,
     },
@@ -199,7 +201,7 @@ impl Fused {
         for (index, node) in body.nodes.iter().enumerate() {
             let mut inputs: Vec<Value> = node.inputs.iter().map(|value| Value(value.0)).collect();
             let kind = match &node.op {
-                Op::Embed { table } => Kind::Embed { table: *table, leaves: None },
+                Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
                 Op::RmsNorm { gain, parts, epsilon } => {
                     Kind::Norm { gain: Some(*gain), parts: *parts, epsilon: *epsilon }
                 }

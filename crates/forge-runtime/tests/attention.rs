@@ -104,6 +104,7 @@ fn elementwise_is_its_function() {
         let b = random.numbers(rows * width);
         for (function, binary) in [
             (Function::Activate(Activation::Silu), false),
+            (Function::Activate(Activation::GeluTanh), false),
             (Function::Softcap(30.0), false),
             (Function::Softcap(0.5), false),
             (Function::Multiply, true),
@@ -114,6 +115,13 @@ fn elementwise_is_its_function() {
                 .zip(wide(&b))
                 .map(|(a, b)| match function {
                     Function::Activate(Activation::Silu) => (silu(a), silu(a).abs().max(1e-30)),
+                    Function::Activate(Activation::GeluTanh) => {
+                        let u = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
+                        // 1 + tanh(u) loses all digits where it is small, and this does not: twice the logistic of 2 u.
+                        let y = a / (1.0 + (-2.0 * u).exp());
+                        // An error of the exponent's last place is one of as many parts as the exponent is large.
+                        (y, y.abs().max(1e-30) * (1.0 + u.abs()))
+                    }
                     Function::Softcap(cap) => {
                         let y = f64::from(cap) * (a / f64::from(cap)).tanh();
                         (y, y.abs())

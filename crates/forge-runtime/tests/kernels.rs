@@ -175,7 +175,8 @@ fn embed_widens_rows_exactly() {
             arguments.push(Argument::Words(ids.clone()));
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
             let kernel = kernel("embed", buffers, run);
-            *SHAPE.write().unwrap() = Some((format, cpu::Embed { vocabulary, width, squares: None }));
+            *SHAPE.write().unwrap() =
+                Some((format, cpu::Embed { vocabulary, width, scale: 1.0, squares: None }));
             each_level(|level, threads| {
                 let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
                 compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);
@@ -324,7 +325,8 @@ fn embedding_leaves_squares() {
             arguments.push(Argument::Output(NAN.repeat(partials)));
             let kernel = kernel("embed", buffers, run);
             let squares = Some(Squares { partials, gain });
-            *SHAPE.write().unwrap() = Some((format, cpu::Embed { vocabulary: 5, width, squares }));
+            *SHAPE.write().unwrap() =
+                Some((format, cpu::Embed { vocabulary: 5, width, scale: 0.5, squares }));
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {width}");
                 let left = run_kernel(kernel, &arguments, &[1], level, threads);

@@ -24,7 +24,9 @@ pub static EMBED: Kernel = Kernel {
     name: "embed",
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
-    cpu: |call| cpu::embed::<cpu::Q8_0>(call, &cpu::Embed { vocabulary: 50, width: 40, squares: None }),
+    cpu: |call| {
+        cpu::embed::<cpu::Q8_0>(call, &cpu::Embed { vocabulary: 50, width: 40, scale: 1.0, squares: None })
+    },
 };
 
 pub fn embed(pass: &mut dyn Pass, table: Q8_0, ids: Span<u32>, stream: Span<f32>, rows: u32) {

@@ -323,7 +323,7 @@ fn shapes() -> Vec<Shape> {
     let norm = Some(HeadNorm { epsilon: 1e-6 });
     vec![
         Shape { norm, ..plain(4, 2, 128, Format::F16) },
-        Shape { rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
+        Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
         Shape {
             norm,
             window: Some(19),

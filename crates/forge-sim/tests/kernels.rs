@@ -100,7 +100,13 @@ fn others() -> Vec<Case> {
         |width, parts, gain, gather| Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
     let pairing = Pairing::Half;
     vec![
-        once(Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 40, width: 50, squares: None })),
+        once(Spec::Embed(Embed {
+            format: Format::Q8_0,
+            vocabulary: 40,
+            width: 50,
+            scale: 1.0,
+            squares: None,
+        })),
         once(norm(100, 1, true, false)),
         once(norm(1030, 1, true, true)),
         once(norm(20, 3, false, false)),
@@ -163,7 +169,7 @@ fn planted_projections() -> Vec<Case> {
     let embed = |width, squares| {
         let format = stored("affine4");
         Case {
-            spec: Spec::Embed(Embed { format, vocabulary: 40, width, squares }),
+            spec: Spec::Embed(Embed { format, vocabulary: 40, width, scale: 2.5, squares }),
             launches: vec![Launch::rows(1, 0)],
         }
     };
@@ -192,7 +198,7 @@ fn kernels_are_silent() {
     for format in Format::ALL {
         cases.push(shared(format, GATE));
         cases.push(Case {
-            spec: Spec::Embed(Embed { format, vocabulary: 40, width: 64, squares: None }),
+            spec: Spec::Embed(Embed { format, vocabulary: 40, width: 64, scale: 1.0, squares: None }),
             launches: vec![Launch::rows(5, 4)],
         });
     }

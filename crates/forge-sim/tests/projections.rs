@@ -271,7 +271,13 @@ fn embedding() {
         let specs: Vec<Embed> = formats()
             .into_iter()
             .enumerate()
-            .map(|(index, format)| Embed { format, vocabulary: 9, width, squares: squares(index % 2 == 0) })
+            .map(|(index, format)| Embed {
+                format,
+                vocabulary: 9,
+                width,
+                scale: 1.5,
+                squares: squares(index % 2 == 0),
+            })
             .collect();
         let bench = Bench::new(&specs.iter().cloned().map(Spec::Embed).collect::<Vec<_>>());
         for (index, it) in specs.iter().enumerate() {

@@ -182,6 +182,8 @@ struct EmbedContext<'a> {
     spec: &'a Embed,
     #[serde(flatten)]
     weight: Weight,
+    /// The scale as text: strings are put together in the template.
+    factor: String,
     threads: usize,
     simdgroups: usize,
 }
@@ -191,7 +193,8 @@ impl<'a> EmbedContext<'a> {
         let weight = Weight::of(spec.format, spec.width);
         // A packet a thread, as far as a threadgroup is worth its barrier.
         let threads = weight.packets.next_multiple_of(32).min(256);
-        EmbedContext { base, spec, weight, threads, simdgroups: threads / 32 }
+        let factor = literal(spec.scale);
+        EmbedContext { base, spec, weight, factor, threads, simdgroups: threads / 32 }
     }
 }
 

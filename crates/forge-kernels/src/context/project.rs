@@ -1,6 +1,6 @@
 //! What the templates of projections read.
 
-use forge_ir::{Activation, BLOCK};
+use forge_ir::BLOCK;
 use serde::Serialize;
 
 use super::{Base, DEFAULT_MEMORY, Weight};
@@ -96,7 +96,7 @@ impl<'a> ProjectContext<'a> {
             load,
             bound,
             activation: match spec.epilogue {
-                Epilogue::Gate(Activation::Silu) => Some("silu"),
+                Epilogue::Gate(activation) => Some(activation.name()),
                 _ => None,
             },
             leaves,

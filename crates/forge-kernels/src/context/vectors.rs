@@ -1,6 +1,5 @@
 //! What the templates of whole rows read: the norm, and functions element by element.
 
-use forge_ir::Activation;
 use serde::Serialize;
 
 use super::{Base, literal};
@@ -59,7 +58,11 @@ pub(super) struct ElementwiseContext<'a> {
 impl<'a> ElementwiseContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Elementwise) -> ElementwiseContext<'a> {
         let (binary, formula, support) = match spec.function {
-            Function::Activate(Activation::Silu) => (false, "silu(a[place])".to_owned(), Some("silu")),
+            Function::Activate(activation) => {
+                // The support unit of an activation has its name.
+                let unit = activation.name();
+                (false, format!("{unit}(a[place])"), Some(unit))
+            }
             Function::Softcap(cap) => {
                 (false, format!("softcap(a[place], {})", literal(cap)), Some("softcap"))
             }

@@ -212,7 +212,7 @@ pub(crate) fn others() -> Vec<Spec> {
         for width in [64, 56, 30] {
             let squares = |gain| Squares { partials: 100, gain };
             for squares in [None, Some(squares(false)), Some(squares(true))] {
-                specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, squares }));
+                specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, scale: 22.627417, squares }));
             }
         }
     }

@@ -299,7 +299,12 @@ pub(crate) mod tests {
             },
             weights: weights
                 .iter()
-                .map(|(tensor, shape)| Weight { tensor: (*tensor).to_owned(), shape: shape.clone(), format })
+                .map(|(tensor, shape)| Weight {
+                    tensor: (*tensor).to_owned(),
+                    shape: shape.clone(),
+                    format,
+                    plus_one: false,
+                })
                 .collect(),
             states: Vec::new(),
             bodies: vec![
@@ -307,7 +312,7 @@ pub(crate) mod tests {
                     "embed",
                     0,
                     vec![param(&weights[0])],
-                    vec![node("stream", Op::Embed { table: ParamId(0) }, &[0])],
+                    vec![node("stream", Op::Embed { table: ParamId(0), scale: 1.0 }, &[0])],
                 ),
                 body("layer", WIDTH, weights[first..first + 6].iter().map(param).collect(), layer),
                 body("head", WIDTH, vec![param(&weights[1]), param(&("head", vec![TOKENS, WIDTH]))], head),
@@ -353,8 +358,10 @@ pub(crate) mod tests {
             Gain::Next => "next".to_owned(),
         };
         match kind {
-            Kind::Embed { table, leaves: None } => format!("embed {}", table.0),
-            Kind::Embed { table, leaves: Some(next) } => format!("embed {} squares {}", table.0, gain(next)),
+            Kind::Embed { table, leaves: None, .. } => format!("embed {}", table.0),
+            Kind::Embed { table, leaves: Some(next), .. } => {
+                format!("embed {} squares {}", table.0, gain(next))
+            }
             Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
             Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
             Kind::Project(project) => {

@@ -7,7 +7,7 @@ use crate::fused::{Function, Fused, Gain, Kind, Operation, Value};
 use crate::plan::{BatchColumn, FEW, Field, FieldKind, Operand, Schedule, State};
 use crate::section::{Draft, Place, Source};
 use crate::select::Select;
-use forge_ir::{Activation, Diagnostic, Format, Layout, ParamId, ParamKind};
+use forge_ir::{Diagnostic, Format, Layout, ParamId, ParamKind};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
@@ -15,7 +15,9 @@ impl Select<'_> {
         let from = operation.inputs.first().and_then(|value| draft.buffers.get(value)).copied();
         let from = from.unwrap_or(self.stream);
         match &operation.kind {
-            Kind::Embed { table, leaves } => self.embed(draft, list, operation, (*table, *leaves)),
+            Kind::Embed { table, scale, leaves } => {
+                self.embed(draft, list, operation, (*table, *scale, *leaves));
+            }
             Kind::Norm { gain, parts, epsilon } => {
                 self.norm(draft, list, operation, (*gain, *parts, *epsilon), from);
             }
@@ -58,14 +60,15 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        (table, leaves): (ParamId, Option<Gain>),
+        (table, scale, leaves): (ParamId, f32, Option<Gain>),
     ) {
         let width = list.widths[operation.output.0];
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
         let squares = leaves.map(|gain| self.squares(gain));
-        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, squares });
+        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, squares });
         let name = if leaves.is_some() { "embed_one" } else { "embed" };
-        let mut formula = "stream = table[ids]".to_owned();
+        let times = if scale == 1.0 { String::new() } else { format!(" · {scale}") };
+        let mut formula = format!("stream = table[ids]{times}");
         let mut arguments = vec![
             ("table", Operand::Field(field)),
             ("ids", Operand::Batch(BatchColumn::Ids)),
@@ -146,9 +149,10 @@ impl Select<'_> {
             .collect();
         let names: Vec<String> = operands.iter().map(|operand| self.scratch_name(*operand)).collect();
         let (name, general, formula, function) = match function {
-            Function::Activate(activation @ Activation::Silu) => {
+            Function::Activate(activation) => {
                 let function = spec::Function::Activate(activation);
-                ("activate", "y = silu(a)", format!("silu({})", names[0]), function)
+                let formula = format!("{}({})", activation.name(), names[0]);
+                ("activate", "y = activation(a)", formula, function)
             }
             Function::Softcap(cap) => {
                 let formula = format!("{cap} · tanh({} / {cap})", names[0]);

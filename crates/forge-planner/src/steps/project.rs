@@ -4,7 +4,7 @@ use crate::fused::{Ending, Fused, Gain, Operation, Project};
 use crate::plan::{Operand, Regime};
 use crate::section::Draft;
 use crate::select::Select;
-use forge_ir::{Activation, Format, ParamId};
+use forge_ir::{Format, ParamId};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
@@ -143,7 +143,7 @@ impl<'a> Words<'a> {
         let product = self.product("weight", "x", "bias");
         match self.project.ending {
             Ending::Gate(activation) => {
-                format!("gate, up = {product}; y = {}(gate) · up", activation_name(activation))
+                format!("gate, up = {product}; y = {}(gate) · up", activation.name())
             }
             Ending::Add | Ending::AddSquares(_) => format!("y += {product}{left}"),
             Ending::Store | Ending::Best => format!("y = {product}{left}"),
@@ -158,7 +158,7 @@ impl<'a> Words<'a> {
             Ending::Store | Ending::Best => format!("{y} = {product}"),
             Ending::Add | Ending::AddSquares(_) => format!("{y} += {product}"),
             Ending::Gate(activation) => {
-                format!("gate, up = {product};  {y} = {}(gate) · up", activation_name(activation))
+                format!("gate, up = {product};  {y} = {}(gate) · up", activation.name())
             }
         }
     }
@@ -168,11 +168,5 @@ impl<'a> Words<'a> {
         let plus = if self.bias { format!(" + {bias}") } else { String::new() };
         let sum = format!("{weight} · {x}{divided}{plus}");
         self.project.softcap.map_or(sum.clone(), |cap| format!("cap({sum}, {cap})"))
-    }
-}
-
-fn activation_name(activation: Activation) -> &'static str {
-    match activation {
-        Activation::Silu => "silu",
     }
 }

@@ -88,6 +88,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
             tensor: format!("{name}.{}", first + index),
             shape: shape.clone(),
             format: Format::Bf16,
+            plus_one: false,
         };
         weights.extend(named.iter().enumerate().map(weight));
         (first..weights.len()).map(WeightId).collect()
@@ -113,7 +114,12 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
         weights,
         states: vec![state; shape.layers],
         bodies: vec![
-            body("embed", 0, params(&table), vec![node("stream", Op::Embed { table: ParamId(0) }, &[0])]),
+            body(
+                "embed",
+                0,
+                params(&table),
+                vec![node("stream", Op::Embed { table: ParamId(0), scale: 1.0 }, &[0])],
+            ),
             body("layer", hidden, of_layer, layer(shape)),
             body(
                 "head",

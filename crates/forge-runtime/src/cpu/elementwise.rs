@@ -77,20 +77,13 @@ impl Function {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Function::Activate(Activation::Silu) => silu::<S>(a),
+                Function::Activate(activation) => activation.of::<S>(a),
                 Function::Softcap(cap) => softcap::<S>(a, cap),
                 Function::Multiply => S::mul(a, b),
                 Function::Add => S::add(a, b),
             }
         }
     }
-}
-
-/// x / (1 + exp(-x))
-#[inline(always)]
-unsafe fn silu<S: Simd>(x: S::V) -> S::V {
-    // SAFETY: the caller's promise.
-    unsafe { S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), x)))) }
 }
 
 /// cap · tanh(x / cap)

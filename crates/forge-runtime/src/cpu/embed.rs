@@ -17,6 +17,8 @@ pub struct Embed {
     pub vocabulary: usize,
     /// Columns of the table.
     pub width: usize,
+    /// Multiplies what is looked up.
+    pub scale: f32,
     /// What a deferred norm of the row needs, if one follows.
     pub squares: Option<Squares>,
 }
@@ -39,7 +41,7 @@ struct Gather<'a, M> {
 impl<M: Matrix> Task for Gather<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Embed { vocabulary, width, squares } = *self.shape;
+        let Embed { vocabulary, width, scale, squares } = *self.shape;
         let rows = self.call.scalar(0);
         let blocks = width.div_ceil(M::GROUP * BLOCK) * M::GROUP;
         let table = M::find(self.call, "table", vocabulary, blocks);
@@ -54,7 +56,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
                 // SAFETY: `find` saw that the table has all its blocks, and a block's parts fill `widened`.
                 unsafe {
                     for part in 0..BLOCK / S::LANES {
-                        let v = table.widened::<S>(id * blocks + block, part);
+                        let v = S::mul(table.widened::<S>(id * blocks + block, part), S::splat(scale));
                         S::store(widened.as_mut_ptr().add(part * S::LANES), v);
                     }
                 }

@@ -29,6 +29,27 @@ pub enum Epilogue {
 pub enum Activation {
     /// x / (1 + exp(-x))
     Silu,
+    /// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))) / 2
+    GeluTanh,
+}
+
+impl Activation {
+    /// Of every lane.
+    #[inline(always)]
+    pub(super) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let exponent = match self {
+                Activation::Silu => x,
+                // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)).
+                Activation::GeluTanh => {
+                    let cubic = S::fma(S::mul(S::splat(0.044715), S::mul(x, x)), x, x);
+                    S::mul(S::splat(1.595_769_1), cubic)
+                }
+            };
+            S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), exponent))))
+        }
+    }
 }
 
 /// What the producer of a row leaves for the deferred norm that reads it. Made for one row.
@@ -189,7 +210,7 @@ impl<'a> Finish<'a> {
                 }
             }
             // SAFETY: the caller's promise.
-            Epilogue::Gate(Activation::Silu) => unsafe { gate::<S>(values, y) },
+            Epilogue::Gate(activation) => unsafe { gate::<S>(activation, values, y) },
         }
         match &self.left {
             Left::Nothing => {}
@@ -270,7 +291,7 @@ unsafe fn soften<S: Simd>(values: &mut [f32], cap: f32) {
 
 /// y = silu(gate) * up, for values that alternate gate, up.
 #[inline(always)]
-unsafe fn gate<S: Simd>(values: &[f32], y: &mut [f32]) {
+unsafe fn gate<S: Simd>(activation: Activation, values: &[f32], y: &mut [f32]) {
     let (mut gates, mut ups) = ([0.0_f32; 16], [0.0_f32; 16]);
     for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
         for (i, pair) in values.chunks_exact(2).enumerate() {
@@ -278,10 +299,8 @@ unsafe fn gate<S: Simd>(values: &[f32], y: &mut [f32]) {
         }
         // SAFETY: a vector has at most 16 lanes.
         unsafe {
-            let gate = S::load(gates.as_ptr());
-            let one = S::splat(1.0);
-            let silu = S::div(gate, S::add(one, S::exp(S::sub(S::splat(0.0), gate))));
-            S::store(gates.as_mut_ptr(), S::mul(silu, S::load(ups.as_ptr())));
+            let gate = activation.of::<S>(S::load(gates.as_ptr()));
+            S::store(gates.as_mut_ptr(), S::mul(gate, S::load(ups.as_ptr())));
         }
         y.copy_from_slice(&gates[..y.len()]);
     }
