@@ -306,7 +306,7 @@ fn embedding_leaves_squares() {
         for format in FORMATS {
             let table = matrix(&mut random, format, 5, width, 1.0);
             let gains = random.numbers(width);
-            let row = &table.values[3 * width..4 * width];
+            let row: Vec<f32> = table.values[3 * width..4 * width].iter().map(|value| value * 0.5).collect();
             let mut buffers = planes(format, "table");
             let mut arguments = plane_arguments(&table);
             buffers.push("ids");

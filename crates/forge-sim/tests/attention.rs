@@ -145,8 +145,13 @@ fn norms_and_functions() {
     let rows = 3;
     let norms = [(100, 1, true, false), (1030, 1, false, true), (20, 3, true, false), (136, 2, true, true)]
         .map(|(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
-    let functions =
-        [Function::Activate(Activation::Silu), Function::Softcap(30.0), Function::Multiply, Function::Add];
+    let functions = [
+        Function::Activate(Activation::Silu),
+        Function::Activate(Activation::GeluTanh),
+        Function::Softcap(30.0),
+        Function::Multiply,
+        Function::Add,
+    ];
     let width = 300;
     let kernels = Kernels::of(
         norms
@@ -179,6 +184,10 @@ fn norms_and_functions() {
         let y = kernels.run(norms.len() + index, &[("rows", rows)], &given);
         let wanted = wide(&a).into_iter().zip(wide(&b)).map(|(a, b)| match *function {
             Function::Activate(Activation::Silu) => a / (1.0 + (-a).exp()),
+            Function::Activate(Activation::GeluTanh) => {
+                // Half of 1 + tanh(u), without losing its digits: the logistic of 2 u.
+                a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
+            }
             Function::Softcap(cap) => f64::from(cap) * (a / f64::from(cap)).tanh(),
             Function::Multiply => a * b,
             Function::Add => a + b,

@@ -97,7 +97,7 @@ impl<'a> ProjectContext<'a> {
             bound,
             activation: match spec.epilogue {
                 Epilogue::Gate(activation) => Some(activation.name()),
-                _ => None,
+                Epilogue::Store | Epilogue::Add | Epilogue::AddSquares(_) | Epilogue::Best => None,
             },
             leaves,
             best,

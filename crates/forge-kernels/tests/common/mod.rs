@@ -222,9 +222,12 @@ pub(crate) fn others() -> Vec<Spec> {
         {
             specs.push(Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather }));
         }
-        for function in
-            [Function::Activate(Activation::Silu), Function::Softcap(30.0), Function::Multiply, Function::Add]
-        {
+        for function in [
+            Function::Activate(Activation::GeluTanh),
+            Function::Softcap(30.0),
+            Function::Multiply,
+            Function::Add,
+        ] {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
     }
