@@ -57,8 +57,10 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             const uint column = packet * {{ columns }}u + 4u * v;
-{% if offset %}
-            const float4 values = {{ "(" if scale != 1 }}weights[v] * scale.x + scale.y{{ ")" if scale != 1 }}{{ times }};
+{% if offset and times %}
+            const float4 values = (weights[v] * scale.x + scale.y){{ times }};
+{% elif offset %}
+            const float4 values = weights[v] * scale.x + scale.y;
 {% elif scaled %}
             const float4 values = weights[v] * scale{{ times }};
 {% else %}

@@ -134,6 +134,7 @@ impl<'a> ProjectContext<'a> {
         let mut units = vec![self.weight.decoder, self.load];
         units.extend(self.activation);
         units.extend(self.best.then_some("ordered"));
+        units.extend(self.spec.softcap.map(|_| "softcap"));
         units
     }
 }

@@ -44,7 +44,7 @@ impl Activation {
                 // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)).
                 Activation::GeluTanh => {
                     let cubic = S::fma(S::mul(S::splat(0.044715), S::mul(x, x)), x, x);
-                    S::mul(S::splat(1.595_769_1), cubic)
+                    S::mul(S::splat(1.595_769), cubic)
                 }
             };
             S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), exponent))))
