@@ -161,9 +161,9 @@ impl Counted<'_> {
             (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => {
                 self.rows * row_bytes(format, columns)
             }
-            // Tiles are of whole blocks, with the padding that a last one has.
+            // Matrix operations take whole blocks, with the padding that a last one has.
             (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
-                if project.rows == Rows::Many =>
+                if project.rows != Rows::One =>
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
