@@ -1,6 +1,6 @@
 //! The driver: a checkpoint becomes a crate.
 //!
-//! [`compile`] is the whole pipeline in the order in which it happens: open, read, plan, render, pack, certify, write.
+//! [`compile`] is the whole pipeline in the order in which it happens: open, read, plan, pack, render, certify, draw, write.
 //! Each stage takes what the one before it made. Nothing is written to the target until everything has succeeded.
 
 use crate::arguments::CompileArguments;
@@ -10,7 +10,7 @@ use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
 use forge_frontend::{Checkpoint, Opened};
 use forge_ir::{Format, Graph};
-use forge_metal::CrateOptions;
+use forge_metal::{CrateOptions, ReportFacts};
 use forge_planner::{Chip, Fusion, Load, Options, Plan, Quant, predict};
 use forge_weights::{PackedFile, Stored};
 use serde_json::json;
@@ -21,6 +21,9 @@ use std::time::Instant;
 
 /// The weight file's name.
 const WEIGHTS: &str = "weights.safetensors";
+
+/// The page that shows what was made.
+pub(crate) const REPORT: &str = "report.html";
 
 /// A checkpoint that has been opened, read and planned.
 pub(crate) struct Planned {
@@ -65,7 +68,7 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
     say_plan(plan);
 
     // Pack: the weight file, streamed.
-    pack(&planned, staging.path())?;
+    let errors = pack(&planned, staging.path())?;
 
     // Render: everything that is text.
     let crate_options = CrateOptions {
@@ -99,9 +102,13 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
     }
 
     // Certify: the reference's logits, from the very bytes that were written.
-    if !arguments.no_golden {
-        certify(&planned, &staging)?;
-    }
+    let golden = if arguments.no_golden { None } else { Some(certify(&planned, &staging)?) };
+
+    // Draw: the page that shows what was made.
+    let facts = ReportFacts { errors, golden };
+    let page = forge_metal::report(graph, plan, &crate_options, planned.chip(), &facts)
+        .map_err(|error| Failure::other(error.to_string()))?;
+    staging.write(REPORT, page.as_bytes())?;
 
     // Write: in place at once.
     let marker = json!({"forge": env!("CARGO_PKG_VERSION"), "command": crate_options.command, "model": plan.model.name});
@@ -175,8 +182,8 @@ fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
     Ok(disabled)
 }
 
-/// Writes weights.safetensors into the staging directory.
-fn pack(planned: &Planned, directory: &Path) -> Result<(), Failure> {
+/// Writes weights.safetensors into the staging directory; gives what that changed of each weight.
+fn pack(planned: &Planned, directory: &Path) -> Result<Vec<(String, f64)>, Failure> {
     let Planned { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
     let bytes = |weight: &forge_ir::Weight| {
@@ -205,11 +212,11 @@ fn pack(planned: &Planned, directory: &Path) -> Result<(), Failure> {
             worst.name
         ));
     }
-    Ok(())
+    Ok(summary.weights.into_iter().map(|weight| (weight.name, weight.error)).collect())
 }
 
-/// Writes golden.json: what the reference makes of the weights that were written.
-fn certify(planned: &Planned, staging: &Staging) -> Result<(), Failure> {
+/// Writes golden.json: what the reference makes of the weights that were written. Gives how many texts and tokens.
+fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Failure> {
     let Planned { opened, plan, .. } = planned;
     let written = Directory::at(staging.path().to_owned());
     let failed = |fault: forge_ir::Diagnostic| Failure::other(format!("golden.json: {fault}"));
@@ -239,7 +246,7 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(), Failure> {
         "Certifying",
         &format!("reference logits of {} texts, {rows} tokens   {seconds:.1} s", golden.len()),
     );
-    Ok(())
+    Ok((golden.len(), rows))
 }
 
 fn copy(checkpoint: &Directory, file: &str, staging: &Staging) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ mod arguments;
 mod build;
 mod checkpoint;
 mod compile;
+mod counters;
 mod doctor;
 mod failure;
 mod inspect;

@@ -7,7 +7,7 @@
 
 use crate::failure::Failure;
 use crate::output::MARKER;
-use crate::{build, doctor, terminal};
+use crate::{build, counters, doctor, terminal};
 use forge_sim::{Counters, Fault, Program, Recording, Replay, Report, Weights, What};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -137,6 +137,7 @@ fn replay(
     let weights = directory.join("weights.safetensors");
     let mut replay = Replay::new(program, recording, Weights::File(&weights))
         .map_err(|error| Failure::other(format!("the recording cannot be replayed: {error}")))?;
+    replay.counting_traffic();
     let bar = terminal::steps_bar("Verifying", recording.steps() as u64);
     bar.set_message(format!("text {text} of {of}"));
     let report = replay.run(&mut |_, done| bar.set_position(done as u64));
@@ -204,6 +205,7 @@ impl Findings {
             self.barriers,
             self.needed
         );
+        anstream::print!("{}", counters::table(&self.counters));
         let verdict = if self.worst <= bound { "within" } else { "BEYOND" };
         anstream::println!(
             "logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}",

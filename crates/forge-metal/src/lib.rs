@@ -7,6 +7,8 @@
 //! names and literals in Rust (the modules below), and printed by the templates of `templates/crate`, which hold the
 //! text that is the same for every model and no logic but loops.
 //!
+//! [`report`] gives the page of pictures that lies beside the crate's source.
+//!
 //! The runtime that every crate carries is `forge-runtime`'s own source, embedded when this crate is built.
 
 mod cpu;
@@ -15,7 +17,9 @@ mod kernels_text;
 mod model_text;
 mod names;
 mod render;
+mod report;
 mod runtime_files;
 mod steps_text;
 
 pub use render::{CrateFiles, CrateOptions, RenderError, render};
+pub use report::{Measurement, ReportFacts, Verdict, report, with_measurements};

@@ -8,8 +8,8 @@ use crate::plan::{
     Condition, Counts, FEW, Field, FieldKind, MAX_SHARES, Operand, Plan, Regime, SPLIT_POSITIONS, Section,
     Step, packed_bytes,
 };
-use forge_ir::{Format, PlaneElement};
-use forge_kernels::spec::Epilogue;
+use forge_ir::{BLOCK, Format, PlaneElement};
+use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -160,6 +160,12 @@ impl Counted<'_> {
         match (field.kind, &self.instance.spec) {
             (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => {
                 self.rows * row_bytes(format, columns)
+            }
+            // Matrix operations take whole blocks, with the padding that a last one has.
+            (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
+                if project.rows != Rows::One =>
+            {
+                rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
             (FieldKind::Matrix { format, rows, columns }, _) => rows as u64 * row_bytes(format, columns),
             (FieldKind::Vector { width }, _) => width as u64 * 4,

@@ -46,6 +46,7 @@ pub use options::{Options, Quant};
 pub use plan::{
     Application, Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, Life, MAX_SHARES,
     Operand, Plan, Regime, SPLIT_POSITIONS, Schedule, Scratch, Section, Span, State, Step, Variant,
+    packed_bytes,
 };
 pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
 pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};

@@ -387,7 +387,7 @@ impl Plan {
 }
 
 /// Bytes of one packed weight.
-pub(crate) fn packed_bytes(packed: &Packed) -> u64 {
+pub fn packed_bytes(packed: &Packed) -> u64 {
     match packed.shape[..] {
         [rows, columns] => packed.format.matrix_bytes(rows, columns),
         _ => packed.shape.iter().product::<usize>() as u64 * 4,

@@ -1,7 +1,7 @@
 //! How long a pass takes on a chip: a prediction, from the chip's specifications and the plan's bytes and operations.
 //!
 //! A step takes the longer of moving its bytes and doing its operations, at the share of the chip's peaks that good
-//! kernels reach; then what its last, partly filled wave of threadgroups loses; then its launch:
+//! kernels reach; then what is lost once too few of its threadgroups are left; then its launch:
 //!
 //! ```text
 //! seconds = max(bytes / (efficiency · bandwidth), operations / (efficiency · rate)) + tail + start [+ barrier]
@@ -187,9 +187,9 @@ fn step_time(
     let memory = cost.bytes() as f64 / chip.attained_bandwidth();
     let arithmetic = cost.operations as f64 / (chip.efficiency * rate(chip, &instance.spec));
     let mut time = if arithmetic > memory {
-        Time { arithmetic, tail: arithmetic * launch.lost(chip, Chip::RESIDENT), ..Time::default() }
+        Time { arithmetic, tail: arithmetic * launch.lost_to_waves(), ..Time::default() }
     } else {
-        Time { memory, tail: memory * launch.lost(chip, Chip::STREAMING), ..Time::default() }
+        Time { memory, tail: memory * launch.lost_to_draining(chip), ..Time::default() }
     };
     time.launches = chip.start_seconds() + if step.waits { chip.wait_seconds() } else { 0.0 };
     StepTime {
@@ -209,7 +209,7 @@ fn step_time(
 /// Operations a second of the units that a kernel computes with.
 fn rate(chip: &Chip, spec: &Spec) -> f64 {
     match spec {
-        Spec::Project(project) if project.rows == Rows::Many => chip.matrix_rate(),
+        Spec::Project(project) if project.rows != Rows::One => chip.matrix_rate(),
         Spec::AttendTiled(_) => chip.matrix_rate(),
         _ => chip.f32_rate(),
     }
@@ -232,13 +232,24 @@ impl Launch {
         Launch { groups, simdgroups: u64::from(simdgroups), at_once: u64::from(chip.cores * resident) }
     }
 
-    /// What the last wave adds, as a share of the time that a filled chip would need for the whole step: its threadgroups
-    /// go as fast as all would only where there are `enough` simdgroups a core, or as many as the chip holds.
-    fn lost(&self, chip: &Chip, enough: u32) -> f64 {
-        let full = (self.groups - 1) / self.at_once * self.at_once;
-        let last = self.groups - full;
-        let enough = u64::from(chip.cores * enough).min(self.at_once * self.simdgroups);
-        let speed = (last * self.simdgroups) as f64 / enough as f64;
-        last as f64 / self.groups as f64 * (1.0 / speed.min(1.0) - 1.0)
+    /// What the last wave adds where arithmetic binds, as a share of the time that a filled chip would need: a wave takes
+    /// as long as a full one, however few threadgroups it has.
+    fn lost_to_waves(&self) -> f64 {
+        let waves = self.groups.div_ceil(self.at_once);
+        (waves * self.at_once) as f64 / self.groups as f64 - 1.0
+    }
+
+    /// What the end adds where memory binds, likewise. Fewer simdgroups than keep memory busy move bytes in proportion to
+    /// their number: from the start, where there are no more, or once the others have finished. Those that are left
+    /// then have on average half of their share of the way before them.
+    fn lost_to_draining(&self, chip: &Chip) -> f64 {
+        let held = self.at_once * self.simdgroups;
+        let busy = u64::from(chip.cores * Chip::STREAMING).min(held) as f64;
+        let all = (self.groups * self.simdgroups) as f64;
+        if self.groups <= self.at_once {
+            (busy / all - 1.0).max(0.0)
+        } else {
+            busy * busy / (2.0 * held as f64 * all)
+        }
     }
 }

@@ -10,8 +10,7 @@ use forge_planner::{
 use support::{EIGHT, ONE, planned};
 
 /// Fusions that change which kernel computes a thing, and not what it reads and writes to speak of.
-const FEWER: [Fusion; 4] =
-    [Fusion::AttentionPrologue, Fusion::DeferredNorm, Fusion::HeadArgmax, Fusion::FoldGain];
+const FEWER: [Fusion; 1] = [Fusion::HeadArgmax];
 
 fn chip(name: &str) -> &'static Chip {
     Chip::from_name(name).expect("it is listed")
@@ -25,14 +24,17 @@ fn cache(plan: &Plan, length: u64) -> u64 {
 #[test]
 fn a_token_of_eight_billion_parameters_in_four_bits_reads_four_and_a_half_gigabytes() {
     let plan = planned(&EIGHT, Format::Q4_0, &FEWER);
-    // 7.5e9 weights of layers and head at 18 bytes for 32 of them, gains, and the row that is looked up.
+    // 7.5e9 weights of layers and head at 18 bytes for 32 of them, the row that is looked up, and gains if they are not
+    // in the weights.
     let weights = 32_u64 * (4096 * (4096 + 1024) * 2 + 3 * 4096 * 14336) + 128_256 * 4096;
     let gains = (2 * 32 + 1) * 4096 * 4;
     let cost = pass_cost(&plan, Load::decode(1));
-    assert_eq!(cost.weights_read, weights / 32 * 18 + gains + 4096 / 32 * 18);
+    let matrices = weights / 32 * 18 + 4096 / 32 * 18;
+    assert!((matrices..=matrices + gains).contains(&cost.weights_read), "{}", cost.weights_read);
     let token = pass_cost(&plan, Load::decode(1024));
     assert!((4.2e9..4.7e9).contains(&(token.bytes() as f64)), "{}", token.bytes());
-    assert_eq!(token.cache_read + token.cache_written, cache(&plan, 1024 + 1));
+    // What the token itself brings is written, and not read back.
+    assert_eq!(token.cache_read + token.cache_written, cache(&plan, 1024));
 }
 
 #[test]

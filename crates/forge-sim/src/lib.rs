@@ -50,7 +50,7 @@
 //!
 //! `text`, `signature`, `rewrite`, `compile`, `program`: from text to code that can be called. `memory`, `map`, `arena`,
 //! `shadow`: bytes, and what is remembered of them. `fibre`, `engine`, `waits`, `diverge`, `hooks`: threads. `watch`,
-//! `blame`, `fault`: the referee. `sim`, `recording`, `replay`, `sample`, `mutants`: what others use.
+//! `blame`, `fault`: the referee; `traffic`: what it counts. `sim`, `recording`, `replay`, `sample`, `mutants`: what others use.
 
 mod arena;
 mod blame;
@@ -72,6 +72,7 @@ mod shadow;
 mod signature;
 mod sim;
 mod text;
+mod traffic;
 mod waits;
 mod watch;
 
@@ -84,4 +85,5 @@ pub use replay::{Replay, Report, Values, Wait, Weights};
 pub use sample::{Outcome, Sample, Samples};
 pub use signature::{Malformed, Parameter, Signature, Source, Space, kernels};
 pub use sim::Sim;
+pub use traffic::Traffic;
 pub use watch::Counters;

@@ -6,6 +6,7 @@ use crate::program::Program;
 use crate::recording::{Command, Dispatch, Pass, Recording, What};
 use crate::sample::{Sample, Samples};
 use crate::sim::Sim;
+use crate::traffic::Traffic;
 use crate::watch::Counters;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -27,6 +28,24 @@ pub struct Replay<'p> {
     recording: &'p Recording,
     buffers: BTreeMap<&'p str, BufferId>,
     samples: Option<Samples>,
+    traffic: Option<Vec<Counted<'p>>>,
+}
+
+/// A dispatch of the running pass whose traffic was counted. Layers differ in their weights' bytes, not in which of
+/// them they touch: a dispatch that is launched as one before it counts as that.
+struct Counted<'p> {
+    dispatch: &'p Dispatch,
+    traffic: Traffic,
+}
+
+impl Counted<'_> {
+    fn is_like(&self, dispatch: &Dispatch) -> bool {
+        let launch = |dispatch: &Dispatch| (dispatch.groups, dispatch.threads);
+        let sizes =
+            |dispatch: &Dispatch| dispatch.bindings.iter().map(|binding| binding.bytes).collect::<Vec<_>>();
+        (&self.dispatch.kernel, &self.dispatch.scalars, launch(self.dispatch), sizes(self.dispatch))
+            == (&dispatch.kernel, &dispatch.scalars, launch(dispatch), sizes(dispatch))
+    }
 }
 
 /// What the host read after a pass.
@@ -93,12 +112,17 @@ impl<'p> Replay<'p> {
             }
             buffers.insert(name.as_str(), id);
         }
-        Ok(Replay { sim, recording, buffers, samples: None })
+        Ok(Replay { sim, recording, buffers, samples: None, traffic: None })
     }
 
     /// Keeps what some dispatches of each kernel were given, for faults to be planted in it.
     pub fn sampling(&mut self, samples: Samples) {
         self.samples = Some(samples);
+    }
+
+    /// Counts how kernels use device memory. Of the equal dispatches of a pass the first is counted for all.
+    pub fn counting_traffic(&mut self) {
+        self.traffic = Some(Vec::new());
     }
 
     /// The dispatches that were kept.
@@ -112,6 +136,9 @@ impl<'p> Replay<'p> {
         let mut done = 0;
         'passes: for (number, pass) in self.recording.passes.iter().enumerate() {
             self.host_writes(pass);
+            if let Some(counted) = &mut self.traffic {
+                counted.clear();
+            }
             for (index, command) in pass.commands.iter().enumerate() {
                 match command {
                     Command::Barrier(_) => {
@@ -164,7 +191,7 @@ impl<'p> Replay<'p> {
         }
     }
 
-    fn dispatch(&mut self, dispatch: &Dispatch) -> bool {
+    fn dispatch(&mut self, dispatch: &'p Dispatch) -> bool {
         let mut bindings = Vec::with_capacity(dispatch.bindings.len());
         for binding in &dispatch.bindings {
             let Some(buffer) = self.buffers.get(binding.buffer.as_str()) else {
@@ -179,8 +206,16 @@ impl<'p> Replay<'p> {
             None => None,
         };
         let (scalars, groups) = (&dispatch.scalars, dispatch.groups);
+        let counted = self.traffic.as_ref().and_then(|all| all.iter().find(|one| one.is_like(dispatch)));
+        let known = counted.map(|counted| counted.traffic);
+        self.sim.count_traffic(self.traffic.is_some() && known.is_none());
         let ran =
             self.sim.dispatch_with(&dispatch.kernel, &bindings, scalars, groups, Some(dispatch.threads), &[]);
+        match (&mut self.traffic, known) {
+            (Some(all), None) if ran => all.push(Counted { dispatch, traffic: self.sim.traffic() }),
+            (_, Some(traffic)) if ran => self.sim.add_traffic(&dispatch.kernel, traffic),
+            _ => {}
+        }
         if let (Some(samples), Some(sample)) = (&mut self.samples, sample) {
             samples.keep(sample);
         }

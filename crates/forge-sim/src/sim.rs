@@ -9,6 +9,7 @@ use crate::program::Program;
 use crate::rewrite::{FIRST_THREADGROUP, POINTERS};
 use crate::shadow::Shadow;
 use crate::signature::{Signature, Source, Space};
+use crate::traffic::Traffic;
 use crate::watch::{Counters, View};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -216,6 +217,10 @@ impl<'p> Sim<'p> {
         words[15..18].copy_from_slice(&[all[0].wrapping_mul(threads as u32), all[1], all[2]]);
         words[21] = threads.div_ceil(LANES) as u32;
         words[22] = LANES as u32;
+        let watch = &mut self.engine.watch;
+        if let Some(counting) = &mut watch.counting {
+            counting.begin(threads, watch.views.iter().filter(|view| view.device).map(|view| view.bytes));
+        }
         let before = set_engine(engine);
         'groups: for z in 0..groups[2] {
             for y in 0..groups[1] {
@@ -223,6 +228,9 @@ impl<'p> Sim<'p> {
                     // SAFETY: the engine is set for this system thread, and `self` is borrowed by this call alone.
                     unsafe {
                         Engine::run_group(engine, [x, y, z]);
+                        if let Some(counting) = &mut (*engine).watch.counting {
+                            counting.end_group();
+                        }
                         if (*engine).stopped {
                             break 'groups;
                         }
@@ -232,6 +240,10 @@ impl<'p> Sim<'p> {
         }
         set_engine(before);
         self.stopped |= self.engine.stopped;
+        let watch = &mut self.engine.watch;
+        if let Some(counting) = &mut watch.counting {
+            watch.counters.traffic = counting.end();
+        }
         let total = self.counters.entry(name).or_default();
         *total += self.engine.watch.counters;
         total.dispatches += 1;
@@ -292,6 +304,24 @@ impl<'p> Sim<'p> {
     /// Takes every fault so far.
     pub fn take_faults(&mut self) -> Vec<Fault> {
         self.engine.watch.faults.take()
+    }
+
+    /// Whether the dispatches after this are to have their traffic counted, which makes them slower.
+    pub fn count_traffic(&mut self, on: bool) {
+        let counting = &mut self.engine.watch.counting;
+        *counting = on.then(|| counting.take().unwrap_or_default());
+    }
+
+    /// The traffic of the last dispatch, if it was counted.
+    pub fn traffic(&self) -> Traffic {
+        self.engine.watch.counters.traffic
+    }
+
+    /// Notes the traffic of a dispatch that was not counted, since an equal one was.
+    pub(crate) fn add_traffic(&mut self, kernel: &str, traffic: Traffic) {
+        if let Some(counters) = self.counters.get_mut(kernel) {
+            counters.traffic += traffic;
+        }
     }
 
     /// What each kernel has done so far.

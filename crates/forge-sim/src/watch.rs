@@ -5,6 +5,7 @@ use crate::arena::Arena;
 use crate::fault::{Faults, Kind};
 use crate::program::Program;
 use crate::shadow::{Cell, Clash, Now, Other, Shadow};
+use crate::traffic::{Counting, Traffic};
 use serde::Serialize;
 use std::ffi::c_void;
 
@@ -52,6 +53,8 @@ pub struct Counters {
     pub loaded: u64,
     /// Bytes stored to device memory.
     pub stored: u64,
+    /// How it uses device memory, as far as that was counted.
+    pub traffic: Traffic,
     /// Bytes loaded from and stored to threadgroup memory.
     pub threadgroup: u64,
     /// Barriers that a threadgroup passed.
@@ -62,12 +65,14 @@ pub struct Counters {
 
 impl std::ops::AddAssign for Counters {
     fn add_assign(&mut self, other: Counters) {
-        let Counters { dispatches, groups, accesses, loaded, stored, threadgroup, barriers, simd } = other;
+        let Counters { dispatches, groups, accesses, loaded, stored, threadgroup, barriers, simd, traffic } =
+            other;
         self.dispatches += dispatches;
         self.groups += groups;
         self.accesses += accesses;
         self.loaded += loaded;
         self.stored += stored;
+        self.traffic += traffic;
         self.threadgroup += threadgroup;
         self.barriers += barriers;
         self.simd += simd;
@@ -89,6 +94,8 @@ pub(crate) struct Watch {
     /// The time for threadgroup memory.
     pub(crate) group: Now,
     pub(crate) counters: Counters,
+    /// What the running dispatch asks of device memory, where somebody wants to know.
+    pub(crate) counting: Option<Box<Counting>>,
     /// Accesses that one dispatch may make.
     pub(crate) budget: u64,
     pub(crate) faults: Faults,
@@ -112,6 +119,7 @@ impl Watch {
             device: Now::default(),
             group: Now::default(),
             counters: Counters::default(),
+            counting: None,
             budget: u64::MAX,
             faults: Faults::default(),
             dispatches: Vec::new(),
@@ -202,11 +210,17 @@ impl Watch {
             self.counters.loaded += size as u64;
         }
         let view = &self.views[self.last];
+        let now = self.device;
+        let site = site(self.program, place);
+        if let Some(counting) = &mut self.counting
+            && view.device
+        {
+            let writes = code & WRITES != 0;
+            counting.access((self.last, offset), (at, size), writes, (site, usize::from(now.thread)));
+        }
         if view.shadow.is_null() {
             return true;
         }
-        let now = self.device;
-        let site = site(self.program, place);
         let atomic = code & IS_ATOMIC != 0;
         let (mut found, mut spared, mut unwritten) = (None, false, false);
         // SAFETY: the shadow belongs to a buffer that outlives the dispatch, and nothing else touches it meanwhile.

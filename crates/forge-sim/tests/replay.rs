@@ -1,7 +1,7 @@
 //! Recordings: values that the host reads, waits that stand where they must, and launches that do not fit their kernel.
 
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Place, Read, What, Write};
-use forge_sim::{Kind, Program, Recording, Replay, Report, Weights};
+use forge_sim::{Kind, Program, Recording, Replay, Report, Traffic, Weights};
 use std::collections::BTreeMap;
 
 const TEXT: &str = "#include <metal_stdlib>
@@ -105,6 +105,26 @@ fn values_and_waits() {
     assert_eq!(report.counters["add"].stored, 40 * 4);
     let again = Recording::parse(&serde_json::to_string(&recording).unwrap_or_default());
     assert_eq!(again.ok(), Some(recording));
+}
+
+#[test]
+fn equal_dispatches_of_a_pass_are_counted_by_the_first() {
+    let program = program();
+    let recording = recording(chain());
+    let mut replay =
+        Replay::new(&program, &recording, Weights::Bytes(&[0; 160])).expect("it can be replayed");
+    replay.counting_traffic();
+    let report = replay.run(&mut |_, _| ());
+    let (twice, add) = (report.counters["twice"], report.counters["add"]);
+    // 40 numbers are loaded and stored by two simdgroups, 32 of them by one and 8 by the other.
+    assert_eq!((twice.traffic.loaded, twice.traffic.stored), (4 * 160, 4 * 160));
+    assert_eq!((twice.loaded, twice.stored), (4 * 160, 4 * 160));
+    assert_eq!((add.traffic.loaded, add.traffic.stored), (320, 160));
+    assert_eq!((twice.traffic.instructions, add.traffic.instructions), (4 * 4, 6));
+    assert_eq!((twice.traffic.least_lines, add.traffic.least_lines), (4 * 4, 6));
+    let uncounted = run(&program, &recording);
+    assert_eq!(uncounted.counters["twice"].traffic, Traffic::default());
+    assert_eq!(uncounted.counters["twice"].loaded, twice.loaded);
 }
 
 /// What the replay says of each wait is what removing it shows.

@@ -1,0 +1,165 @@
+//! The bytes that the plan says a step moves are those that its kernel touches: every step of small models is executed
+//! by itself under the referee, which counts distinct bytes.
+
+use forge_frontend::{Memory, Options as Reading, read_model};
+use forge_ir::{Format, Graph};
+use forge_kernels::{Buffer, Instance};
+use forge_planner::{
+    BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, pass_cost, plan,
+    step_cost,
+};
+use forge_sim::{Bound, Program, Sim, Traffic};
+use std::collections::BTreeMap;
+use tests::model;
+
+fn graph(name: &str) -> Graph {
+    let file = |file: &str| {
+        let bytes = std::fs::read(model(name).join(file)).expect("models have this file");
+        (file.to_owned(), bytes)
+    };
+    let checkpoint = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
+    read_model(&checkpoint, &Reading::default()).expect("models can be read").graph
+}
+
+fn planned(graph: &Graph, format: Format, disabled: &[Fusion]) -> Plan {
+    let disabled = disabled.iter().copied().collect();
+    let options = Options { quant: Quant::To(format), disabled, ..Options::default() };
+    plan(graph, &options).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
+
+/// Runs a step by itself, on memory of its own, and gives what it touched.
+fn run(
+    program: &Program,
+    plan: &Plan,
+    section: &Section,
+    step: &Step,
+    instance: &Instance,
+    load: Load,
+) -> Traffic {
+    let mut sim = Sim::new(program).expect("there is memory");
+    sim.count_traffic(true);
+    let is_head = plan.sections.last().is_some_and(|last| last.name == section.name);
+    let rows = if is_head { load.wanted } else { load.rows } as usize;
+    let bindings: Vec<Bound> = instance
+        .decl
+        .buffers
+        .iter()
+        .map(|buffer| {
+            let bytes = content(plan, section, step, buffer, load, rows);
+            let id = sim.memory.bytes(&bytes).expect("there is memory");
+            if buffer.written { id.write() } else { id.read() }
+        })
+        .collect();
+    let known = [("rows", rows as u32), ("context", plan.context as u32), ("splits", load.splits as u32)];
+    let scalar = |name: &String| known.iter().find(|(known, _)| known == name).expect("a scalar").1;
+    let scalars: Vec<u32> = instance.decl.scalars.iter().map(scalar).collect();
+    let groups = instance.decl.grid.each_ref().map(|side| side.eval(&known).expect("a grid"));
+    let ran = sim.dispatch(&instance.name, &bindings, &scalars, groups);
+    assert!(ran && sim.faults().is_empty(), "{}: {:?}", step.name, sim.faults());
+    sim.traffic()
+}
+
+/// What a buffer of a step holds: zeros, but for what the host says of rows.
+fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: Load, rows: usize) -> Vec<u8> {
+    let whole = step.arguments.iter().find(|argument| argument.parameter == buffer.name);
+    let plane = buffer.name.rsplit_once('_');
+    let part =
+        || step.arguments.iter().find(|argument| plane.is_some_and(|(name, _)| argument.parameter == name));
+    let operand = whole.or_else(part).unwrap_or_else(|| panic!("{}: {}", step.name, buffer.name)).operand;
+    let words = |words: Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    match operand {
+        Operand::Field(field) => match section.fields[field].kind {
+            FieldKind::Vector { width } => vec![0; width * 4],
+            FieldKind::Matrix { format, rows, columns } => {
+                let plane = format.planes().iter().find(|plane| buffer.name.ends_with(plane.name));
+                let plane = plane.expect("a kernel has its format's planes");
+                let groups = columns.div_ceil(format.group());
+                vec![0; rows * groups * plane.per_group * plane.element.bytes()]
+            }
+        },
+        Operand::Scratch(scratch) => {
+            let scratch = &plan.scratch[scratch];
+            vec![0; scratch.width * rows.max(scratch.rows.min(load.rows as usize)) * 4]
+        }
+        Operand::Keys | Operand::Values => {
+            let state = section.state.expect("it has a cache");
+            let element = if plan.cache == Format::F32 { 4 } else { 2 };
+            vec![0; state.heads * plan.context * state.width * element]
+        }
+        Operand::Batch(column) => {
+            let first = (load.length - load.rows) as u32;
+            words(match column {
+                BatchColumn::Ids => (0..rows as u32).collect(),
+                BatchColumn::Slots => vec![0; rows],
+                BatchColumn::Positions => (first..load.length as u32).collect(),
+                BatchColumn::Wanted => (0..rows as u32).collect(),
+            })
+        }
+    }
+}
+
+/// Every step of a pass: its bytes are those that the plan says.
+fn check(plan: &Plan, program: &Program, load: Load, differing: &mut Vec<String>) -> usize {
+    let mut checked = 0;
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for (section, step) in plan.steps_of(load) {
+        if seen.contains(&(section.name.as_str(), step.name.as_str())) {
+            continue;
+        }
+        seen.push((&section.name, &step.name));
+        let instance = plan.instance(section, step, load).expect("it runs");
+        let cost = step_cost(plan, section, step, load);
+        let traffic = run(program, plan, section, step, instance, load);
+        checked += 1;
+        if (cost.read(), cost.written()) != (traffic.loaded, traffic.stored) {
+            differing.push(format!(
+                "{} {}.{} ({}) {load:?}: plan {} and {}, touched {} and {}",
+                plan.model.name,
+                section.name,
+                step.name,
+                instance.name,
+                cost.read(),
+                cost.written(),
+                traffic.loaded,
+                traffic.stored
+            ));
+        }
+    }
+    checked
+}
+
+fn check_all(disabled: &[Fusion]) {
+    let mut differing = Vec::new();
+    let mut checked = 0;
+    for name in ["llama", "llama_bias", "qwen2"] {
+        let graph = graph(name);
+        for format in [Format::F32, Format::Bf16, Format::Q8_0, Format::Q4_0] {
+            let plan = planned(&graph, format, disabled);
+            let text = forge_kernels::assemble(&plan.kernels, "");
+            let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
+            let loads = [
+                Load::decode(1),
+                Load::decode(70),
+                Load { splits: 2, ..Load::decode(70) },
+                Load { rows: 5, wanted: 3, length: 9, splits: 1 },
+                Load { rows: 3, wanted: 1, length: 70, splits: 2 },
+                Load { rows: 40, wanted: 1, length: 64, splits: 1 },
+            ];
+            for load in loads {
+                checked += check(&plan, &program, load, &mut differing);
+            }
+        }
+    }
+    assert!(checked > 500, "{checked} steps were checked");
+    assert!(differing.is_empty(), "{} of {checked} differ:\n{}", differing.len(), differing.join("\n"));
+}
+
+#[test]
+fn steps_touch_the_bytes_that_the_plan_says() {
+    check_all(&[]);
+}
+
+#[test]
+fn steps_of_plans_with_fewer_fusions_do_too() {
+    check_all(&[Fusion::AttentionPrologue, Fusion::DeferredNorm, Fusion::HeadArgmax, Fusion::FoldGain]);
+}
