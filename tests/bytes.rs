@@ -5,7 +5,7 @@ use forge_frontend::{Memory, Options as Reading, read_model};
 use forge_ir::{Format, Graph};
 use forge_kernels::{Buffer, Instance};
 use forge_planner::{
-    BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, pass_cost, plan,
+    BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan,
     step_cost,
 };
 use forge_sim::{Bound, Program, Sim, Traffic};
