@@ -185,7 +185,7 @@ impl<'a> Bound<'a> {
     /// The steps that are known to compute a node by its weights, its family or its name.
     fn own_steps(&self, steps: &[Step], index: usize, node: &Node) -> Vec<usize> {
         let wanted = |step: &Step| match (&node.op, self.spec(step)) {
-            (Op::Embed { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
+            (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (Op::Linear { weight, .. }, Some(Spec::Project(_))) => self.takes(step, *weight),
             (Op::RmsNorm { gain, .. }, Some(Spec::RmsNorm(_))) => {
                 step.name == node.name || self.takes(step, *gain)
