@@ -130,7 +130,7 @@ fn check(name: &str, page: &str, document: &Document<'_>) {
     }
     let pictures: Vec<Node<'_, '_>> =
         document.descendants().filter(|node| node.has_tag_name("svg")).collect();
-    assert!(pictures.len() >= 3 + 2 * 8 + 4, "{name}: {} pictures", pictures.len());
+    assert!(pictures.len() >= 3 + 2 * 6 + 4, "{name}: {} pictures", pictures.len());
     pictures.into_iter().for_each(|svg| check_picture(name, svg));
     let says =
         |text: &str| document.descendants().any(|node| node.text().is_some_and(|it| it.contains(text)));
@@ -160,7 +160,7 @@ fn check_links(name: &str, graph: &Graph, plan: &Plan, document: &Document<'_>) 
             let mut ends: Vec<&str> = svg
                 .descendants()
                 .filter(|node| node.attribute("class") == Some("link"))
-                .filter_map(|link| link.attribute("d")?.rsplit_once(' ').map(|(rest, y)| (rest, y)))
+                .filter_map(|link| link.attribute("d")?.rsplit_once(' '))
                 .filter(|(rest, _)| rest.ends_with(" 350") == left)
                 .map(|(_, y)| y)
                 .collect();

@@ -56,10 +56,15 @@ pub(crate) enum Command {
     /// Execute a crate's Metal kernels on this CPU, watched by a referee, and compare with the reference.
     ///
     /// Builds the crate, records what its model.rs submits for a prompt, a few rows and a decode step, replays every
-    /// dispatch from kernels.metal, and reports each fault by kernel and line. Needs clang.
+    /// dispatch from kernels.metal, and reports each fault by kernel and line. Of each kernel it says what it asked of
+    /// memory beside the least that it could: bytes beside distinct bytes of each dispatch, lines of 128 bytes that the
+    /// lanes of a simdgroup touch together beside those that would hold their bytes. Needs clang.
     Verify {
         /// A crate that forge made.
         crate_directory: PathBuf,
+        /// Write what was measured into the crate's report.html too; nothing else of the crate is ever changed.
+        #[arg(long)]
+        report: bool,
         /// Print the report as JSON.
         #[arg(long)]
         json: bool,

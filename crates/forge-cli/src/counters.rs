@@ -1,6 +1,7 @@
 //! What the referee counted, as a table: how far each kernel is from the least that it could ask of memory.
 
 use crate::terminal::size;
+use forge_metal::Measurement;
 use forge_sim::Counters;
 use std::collections::BTreeMap;
 
@@ -50,6 +51,20 @@ fn row(kernel: &str, counters: &Counters) -> [String; 9] {
         size(counters.threadgroup),
         format!("{barriers:.0} a group"),
     ]
+}
+
+/// The same for a report.
+pub(crate) fn measurement(kernel: &str, counters: &Counters) -> Measurement {
+    let traffic = &counters.traffic;
+    Measurement {
+        kernel: kernel.to_owned(),
+        dispatches: counters.dispatches,
+        loaded: (counters.loaded, traffic.loaded),
+        stored: (counters.stored, traffic.stored),
+        lines: (traffic.lines, traffic.least_lines),
+        threadgroup: counters.threadgroup,
+        barriers: (counters.barriers, counters.groups),
+    }
 }
 
 /// How many times the least something is.

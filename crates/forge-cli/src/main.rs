@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Command::Compile { compile, out, force, json } => compile::command(&compile, &out, force, json),
         Command::Run { compile, program } => run::command(&compile, &program),
         Command::Inspect { compile, stage, json } => inspect::command(&compile, stage, json),
-        Command::Verify { crate_directory, json } => verify::command(&crate_directory, json),
+        Command::Verify { crate_directory, report, json } => verify::command(&crate_directory, report, json),
         Command::Doctor => doctor::doctor(),
     };
     match done {

@@ -5,9 +5,11 @@
 //! text of kernels.metal. What comes out is compared with the reference's logits, and everything that the referee saw
 //! is told by kernel and line.
 
+use crate::compile::REPORT;
 use crate::failure::Failure;
 use crate::output::MARKER;
 use crate::{build, counters, doctor, terminal};
+use forge_metal::{Measurement, Verdict};
 use forge_sim::{Counters, Fault, Program, Recording, Replay, Report, Weights, What};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -48,7 +50,7 @@ struct Findings {
 }
 
 /// `forge verify`.
-pub(crate) fn command(directory: &Path, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Result<(), Failure> {
     if !directory.join(MARKER).is_file() {
         return Err(Failure::misuse(format!(
             "{} is not a crate that forge made: it has no {MARKER}",
@@ -76,12 +78,34 @@ pub(crate) fn command(directory: &Path, as_json: bool) -> Result<(), Failure> {
         findings.add(report, sequence);
     }
     let bound = golden.tolerance.bound;
+    if to_report {
+        write_report(directory, &findings, bound)?;
+    }
     if as_json {
         println!("{:#}", findings.to_json(bound));
     } else {
         findings.tell(bound);
     }
     if findings.ok(bound) { Ok(()) } else { Err(Failure::Said(1)) }
+}
+
+/// Puts what was measured into the crate's report.html.
+fn write_report(directory: &Path, findings: &Findings, bound: f64) -> Result<(), Failure> {
+    let path = directory.join(REPORT);
+    let page = read(&path)?;
+    let measurements: Vec<Measurement> =
+        findings.counters.iter().map(|(kernel, counters)| counters::measurement(kernel, counters)).collect();
+    let page =
+        forge_metal::with_measurements(&page, &findings.verdict(bound), &measurements).ok_or_else(|| {
+            Failure::other(format!(
+                "{} has no place for measurements: compile the crate again",
+                path.display()
+            ))
+        })?;
+    // Whole or not at all: the page that was there is worth more than half of a new one.
+    let fresh = directory.join(format!(".{REPORT}.forge"));
+    std::fs::write(&fresh, page).map_err(|error| Failure::write(&fresh, &error))?;
+    std::fs::rename(&fresh, &path).map_err(|error| Failure::write(&path, &error))
 }
 
 fn golden(directory: &Path) -> Result<Golden, Failure> {
@@ -172,6 +196,15 @@ impl Findings {
 
     fn ok(&self, bound: f64) -> bool {
         self.faults.is_empty() && self.stopped.is_none() && self.worst <= bound
+    }
+
+    fn verdict(&self, bound: f64) -> Verdict {
+        Verdict {
+            dispatches: self.steps,
+            barriers: (self.barriers, self.needed),
+            faults: self.faults.len() + usize::from(self.stopped.is_some()),
+            distance: (self.worst, bound),
+        }
     }
 
     fn to_json(&self, bound: f64) -> Value {

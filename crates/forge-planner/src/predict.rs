@@ -90,6 +90,8 @@ impl Limit {
 pub struct StepTime {
     /// The section's name.
     pub section: String,
+    /// Its place among the section's steps.
+    pub place: usize,
     /// The step's name.
     pub step: String,
     /// The kernel that runs.
@@ -135,10 +137,16 @@ pub fn predict(plan: &Plan, chip: &Chip, load: Load) -> Prediction {
     let mut whole = Prediction { load, steps, dispatches: 0, barriers: 0, cost, time: submission };
     for (section, step) in plan.steps_of(load) {
         let Some(instance) = plan.instance(section, step, load) else { continue };
-        let same = |other: &&mut StepTime| (&other.section, &other.step) == (&section.name, &step.name);
+        // Of one section's applications the steps are the same; within a section two may have one name.
+        let place = section.steps(load.regime().schedule()).iter().position(|it| std::ptr::eq(it, step));
+        let place = place.unwrap_or_default();
+        let same = |other: &&mut StepTime| (&other.section, other.place) == (&section.name, place);
         match whole.steps.iter_mut().find(same) {
             Some(known) => known.times += 1,
-            None => whole.steps.push(step_time(plan, chip, (section, step, instance), load)),
+            None => {
+                let new = step_time(plan, chip, (section, step, instance), load);
+                whole.steps.push(StepTime { place, ..new });
+            }
         }
     }
     for step in &whole.steps {
@@ -194,6 +202,7 @@ fn step_time(
     time.launches = chip.start_seconds() + if step.waits { chip.wait_seconds() } else { 0.0 };
     StepTime {
         section: section.name.clone(),
+        place: 0,
         step: step.name.clone(),
         kernel: instance.name.clone(),
         times: 1,

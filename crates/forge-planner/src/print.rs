@@ -153,6 +153,9 @@ impl Plan {
         if step.condition == Condition::Split {
             load.splits = 2;
         }
+        if self.instance(section, step, load).is_none() {
+            return Ok(());
+        }
         let cost = step_cost(self, section, step, load);
         writeln!(
             f,

@@ -4,13 +4,9 @@ mod support;
 
 use forge_ir::Format;
 use forge_planner::{
-    Chip, Cost, Forecast, Fusion, Limit, Load, Plan, Time, chip_table, pass_cost, predict, predict_prompt,
-    step_cost,
+    Chip, Cost, Forecast, Limit, Load, Plan, Time, chip_table, pass_cost, predict, predict_prompt, step_cost,
 };
 use support::{EIGHT, ONE, planned};
-
-/// Fusions that change which kernel computes a thing, and not what it reads and writes to speak of.
-const FEWER: [Fusion; 1] = [Fusion::HeadArgmax];
 
 fn chip(name: &str) -> &'static Chip {
     Chip::from_name(name).expect("it is listed")
@@ -23,7 +19,7 @@ fn cache(plan: &Plan, length: u64) -> u64 {
 
 #[test]
 fn a_token_of_eight_billion_parameters_in_four_bits_reads_four_and_a_half_gigabytes() {
-    let plan = planned(&EIGHT, Format::Q4_0, &FEWER);
+    let plan = planned(&EIGHT, Format::Q4_0);
     // 7.5e9 weights of layers and head at 18 bytes for 32 of them, the row that is looked up, and gains if they are not
     // in the weights.
     let weights = 32_u64 * (4096 * (4096 + 1024) * 2 + 3 * 4096 * 14336) + 128_256 * 4096;
@@ -39,7 +35,7 @@ fn a_token_of_eight_billion_parameters_in_four_bits_reads_four_and_a_half_gigaby
 
 #[test]
 fn predictions_have_known_magnitudes() {
-    let plan = planned(&EIGHT, Format::Q4_0, &FEWER);
+    let plan = planned(&EIGHT, Format::Q4_0);
     let token = |chip_name| predict(&plan, chip(chip_name), Load::decode(1024)).time;
     let ms = |name| token(name).seconds() * 1e3;
     // Memory alone: 4.4 GB at 0.75 of 546 GB/s. The rest is launches and tails.
@@ -59,7 +55,7 @@ fn predictions_have_known_magnitudes() {
 #[test]
 fn a_token_reads_hardly_more_than_weights_and_cache() {
     for format in [Format::Q8_0, Format::Q4_0] {
-        let plan = planned(&ONE, format, &FEWER);
+        let plan = planned(&ONE, format);
         for length in [1, 1024, 8192] {
             let token = pass_cost(&plan, Load::decode(length));
             let least = token.weights_read + cache(&plan, length);
@@ -76,7 +72,7 @@ fn a_token_reads_hardly_more_than_weights_and_cache() {
 
 #[test]
 fn a_longer_conversation_costs_more_of_everything() {
-    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    let plan = planned(&ONE, Format::Q4_0);
     for chip in &Chip::ALL {
         let mut before = (0, 0, 0.0);
         for length in [1, 63, 64, 65, 1000, 1024, 4096, 8192] {
@@ -95,7 +91,7 @@ fn a_longer_conversation_costs_more_of_everything() {
 
 #[test]
 fn a_faster_chip_is_no_slower() {
-    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    let plan = planned(&ONE, Format::Q4_0);
     let slow = *chip("m4");
     let faster = [
         Chip { bandwidth: slow.bandwidth * 2.0, ..slow },
@@ -119,7 +115,7 @@ fn a_faster_chip_is_no_slower() {
 fn wider_numbers_take_longer() {
     let formats = [Format::Q4_0, Format::Q8_0, Format::F16, Format::F32];
     let times = formats.map(|format| {
-        let plan = planned(&ONE, format, &FEWER);
+        let plan = planned(&ONE, format);
         predict(&plan, chip("m2-pro"), Load::decode(1024)).time.seconds()
     });
     assert!(times.is_sorted(), "{times:?}");
@@ -127,7 +123,7 @@ fn wider_numbers_take_longer() {
 
 #[test]
 fn totals_are_the_sums_of_their_steps() {
-    let plan = planned(&ONE, Format::Q8_0, &FEWER);
+    let plan = planned(&ONE, Format::Q8_0);
     let loads = [Load::decode(1), Load::decode(1024), Load { rows: 5, wanted: 3, length: 70, splits: 1 }];
     for load in loads.into_iter().chain([Load::prefill(256), Load { wanted: 0, ..Load::prefill(100) }]) {
         let whole = predict(&plan, chip("m1-max"), load);
@@ -150,7 +146,7 @@ fn totals_are_the_sums_of_their_steps() {
 
 #[test]
 fn a_prompt_is_its_passes_and_runs_the_head_once() {
-    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    let plan = planned(&ONE, Format::Q4_0);
     let prompt = predict_prompt(&plan, chip("m4-max"), 600);
     let pass = |rows, wanted, length| {
         let load = Load { rows, wanted, length, splits: 1 };
@@ -169,7 +165,7 @@ fn a_prompt_is_its_passes_and_runs_the_head_once() {
 
 #[test]
 fn forecasts_go_as_far_as_the_context_and_say_what_they_are() {
-    let plan = planned(&ONE, Format::Q4_0, &FEWER);
+    let plan = planned(&ONE, Format::Q4_0);
     let forecast = Forecast::of(&plan, chip("m5-max-32"));
     let lengths: Vec<u64> = forecast.decode.iter().map(|token| token.load.length).collect();
     assert_eq!(lengths, [1, 1024, 4096], "the context is 8192");

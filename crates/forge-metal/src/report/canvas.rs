@@ -9,6 +9,9 @@ const LETTER: f64 = 0.61;
 /// Size of the font.
 pub(super) const FONT: f64 = 12.0;
 
+/// A place: from the left, from the top.
+pub(super) type Place = (f64, f64);
+
 /// A picture.
 pub(super) struct Canvas {
     width: f64,
@@ -51,9 +54,18 @@ impl Canvas {
         self.titled(&shape, "circle", title);
     }
 
-    pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
-        let (x1, y1, x2, y2) = (place(x1), place(y1), place(x2), place(y2));
-        let _ = writeln!(self.body, "<path class=\"{class}\" d=\"M{x1} {y1}L{x2} {y2}\"/>");
+    pub(super) fn line(&mut self, from: Place, to: Place, class: &str) {
+        self.lines(&[(from, to)], class);
+    }
+
+    /// Many lines as one shape.
+    pub(super) fn lines(&mut self, lines: &[(Place, Place)], class: &str) {
+        let _ = write!(self.body, "<path class=\"{class}\" d=\"");
+        for ((x1, y1), (x2, y2)) in lines {
+            let (x1, y1, x2, y2) = (place(*x1), place(*y1), place(*x2), place(*y2));
+            let _ = write!(self.body, "M{x1} {y1}L{x2} {y2}");
+        }
+        self.body.push_str("\"/>\n");
     }
 
     /// A line that leaves and arrives level.
@@ -66,10 +78,23 @@ impl Canvas {
         );
     }
 
-    /// A triangle that points down to a place.
-    pub(super) fn mark(&mut self, (x, y): (f64, f64)) {
-        let (left, right, top, x, y) = (place(x - 3.5), place(x + 3.5), place(y - 6.0), place(x), place(y));
-        let _ = writeln!(self.body, "<path class=\"mark\" d=\"M{left} {top}L{right} {top}L{x} {y}Z\"/>");
+    /// Begins a group of shapes with one title.
+    pub(super) fn open(&mut self, title: &str) {
+        let _ = writeln!(self.body, "<g><title>{}</title>", escaped(title));
+    }
+
+    /// Ends it.
+    pub(super) fn close(&mut self) {
+        self.body.push_str("</g>\n");
+    }
+
+    /// Triangles that point down to these places.
+    pub(super) fn marks(&mut self, places: &[Place]) {
+        self.body.push_str("<path class=\"mark\" d=\"");
+        for (x, y) in places {
+            let _ = write!(self.body, "M{} {}h7l-3.5 6z", place(x - 3.5), place(y - 6.0));
+        }
+        self.body.push_str("\"/>\n");
     }
 
     /// A text whose middle line is at y.

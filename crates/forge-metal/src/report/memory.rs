@@ -1,6 +1,6 @@
 //! Where memory goes: weights by role, the whole at each length of a conversation, and the arena with what is alive in it.
 
-use super::canvas::{Anchor, Canvas, fitted, spread};
+use super::canvas::{Anchor, Canvas, FONT, fitted, spread};
 use crate::names;
 use forge_planner::{LENGTHS, Plan, Schedule, Scratch, packed_bytes};
 use std::collections::BTreeMap;
@@ -107,7 +107,6 @@ pub(super) fn arena(plan: &Plan, schedule: Schedule) -> String {
     const TOP: f64 = 10.0;
     const LEFT: f64 = 10.0;
     const RIGHT: f64 = 700.0;
-    const FOOT: f64 = 130.0;
     let here = |scratch: &Scratch| {
         scratch.lifetimes.is_empty() || scratch.lifetimes.iter().any(|life| life.schedule == schedule)
     };
@@ -122,9 +121,12 @@ pub(super) fn arena(plan: &Plan, schedule: Schedule) -> String {
         first_of.push(columns.len());
         columns.extend(section.steps(schedule).iter().map(|step| step.name.clone()));
     }
+    // Names read upwards under the columns.
+    let longest = columns.iter().map(|name| name.chars().count()).max().unwrap_or(0).min(24);
+    let foot = 20.0 + longest as f64 * FONT * 0.62;
     let wide = ((RIGHT - LEFT) / columns.len().max(1) as f64).min(60.0);
     let right = LEFT + wide * columns.len() as f64;
-    let mut canvas = Canvas::new(WIDTH, TOP + height + FOOT);
+    let mut canvas = Canvas::new(WIDTH, TOP + height + foot);
     let y = |byte: usize| TOP + height * (1.0 - byte as f64 / plan.arena_bytes.max(1) as f64);
     for (index, name) in columns.iter().enumerate() {
         let x = LEFT + wide * index as f64;
@@ -132,7 +134,7 @@ pub(super) fn arena(plan: &Plan, schedule: Schedule) -> String {
         canvas.line((x, TOP), (x, TOP + height), class);
         // A column narrower than a letter is high has no room for a name.
         if wide >= 14.0 {
-            canvas.upright((x + wide / 2.0, TOP + height + 8.0), &fitted(name, FOOT - 16.0));
+            canvas.upright((x + wide / 2.0, TOP + height + 8.0), &fitted(name, foot - 12.0));
         }
     }
     canvas.line((LEFT, TOP + height), (right, TOP + height), "edge");

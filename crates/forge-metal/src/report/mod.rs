@@ -27,7 +27,7 @@ use serde::Serialize;
 const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.jinja");
 
 /// Chips whose tokens are drawn, one of each size and most generations; that which was asked for comes first.
-const DRAWN: [&str; 8] = ["m1", "m1-max", "m2-ultra", "m3-max", "m4", "m4-pro", "m4-max", "m5-max"];
+const DRAWN: [&str; 6] = ["m1", "m2-ultra", "m3-max", "m4", "m4-max", "m5-max"];
 
 /// What the page says besides what the plan does.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +47,7 @@ struct Context {
     facts: Vec<(&'static str, String)>,
     sections: Vec<SectionText>,
     chips: Vec<ChipText>,
+    steps: Vec<StepText>,
     heads: Vec<String>,
     speeds: Vec<SpeedText>,
     context: String,
@@ -73,7 +74,6 @@ struct ChipText {
     about: String,
     timeline: String,
     roofline: String,
-    rows: Vec<StepText>,
 }
 
 #[derive(Serialize)]
@@ -85,8 +85,8 @@ struct StepText {
     bytes: String,
     operations: String,
     waits: bool,
-    microseconds: String,
-    limit: &'static str,
+    /// For each chip.
+    microseconds: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -127,7 +127,7 @@ fn context(
     facts: &ReportFacts,
 ) -> Context {
     let others = DRAWN.into_iter().filter(|name| *name != chip.name).filter_map(Chip::from_name);
-    let chips = std::iter::once(chip).chain(others);
+    let chips: Vec<&'static Chip> = std::iter::once(chip).chain(others).collect();
     let forecasts: Vec<Forecast> = Chip::ALL.iter().map(|chip| Forecast::of(plan, chip)).collect();
     Context {
         name: plan.model.name.clone(),
@@ -136,7 +136,8 @@ fn context(
         version: options.version,
         facts: key_facts(plan, options),
         sections: sections(graph, plan),
-        chips: chips.map(|drawn| chip_text(plan, drawn, drawn.name == chip.name)).collect(),
+        steps: steps(plan, &chips),
+        chips: chips.iter().map(|drawn| chip_text(plan, drawn, drawn.name == chip.name)).collect(),
         heads: heads(&forecasts[0]),
         speeds: forecasts.iter().map(speed_text).collect(),
         context: names::grouped(plan.context as u64),
@@ -211,7 +212,7 @@ fn sections(graph: &Graph, plan: &Plan) -> Vec<SectionText> {
 }
 
 fn chip_text(plan: &Plan, chip: &'static Chip, chosen: bool) -> ChipText {
-    let token = predict(plan, chip, Load::decode(plan.context.min(1024) as u64));
+    let token = typical(plan, chip);
     let rows = plan.chunk.min(plan.context) as u64;
     let prompt = predict(plan, chip, Load::prefill(rows));
     ChipText {
@@ -230,11 +231,24 @@ fn chip_text(plan: &Plan, chip: &'static Chip, chosen: bool) -> ChipText {
         ),
         timeline: timeline::picture(plan, &token),
         roofline: roofline::picture(chip, &token, &prompt),
-        rows: steps(&token),
     }
 }
 
-fn steps(token: &Prediction) -> Vec<StepText> {
+/// The token whose steps are shown.
+fn typical(plan: &Plan, chip: &Chip) -> Prediction {
+    predict(plan, chip, Load::decode(plan.context.min(1024) as u64))
+}
+
+/// The steps of a token with their times on each chip. How often a cache is split depends on the chip; of a step that
+/// joins splits a chip may have none.
+fn steps(plan: &Plan, chips: &[&'static Chip]) -> Vec<StepText> {
+    let tokens: Vec<Prediction> = chips.iter().map(|chip| typical(plan, chip)).collect();
+    let Some(token) = tokens.first() else { return Vec::new() };
+    let on = |other: &Prediction, step: &StepTime| {
+        let same = |it: &&StepTime| (&it.section, it.place) == (&step.section, step.place);
+        let found = other.steps.iter().find(same);
+        found.map_or(String::new(), |it| format!("{:.2}", it.time.seconds() * 1e6))
+    };
     let text = |(index, step): (usize, &StepTime)| StepText {
         number: index + 1,
         step: format!("{}.{}", step.section, step.step),
@@ -243,8 +257,7 @@ fn steps(token: &Prediction) -> Vec<StepText> {
         bytes: names::grouped(step.cost.bytes()),
         operations: names::grouped(step.cost.operations),
         waits: step.waits,
-        microseconds: format!("{:.2}", step.time.seconds() * 1e6),
-        limit: step.time.limit().name(),
+        microseconds: tokens.iter().map(|other| on(other, step)).collect(),
     };
     token.steps.iter().enumerate().map(text).collect()
 }

@@ -78,6 +78,7 @@ pub(super) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
     for (side, points) in sides.iter().enumerate() {
         let wanted: Vec<f64> = points.iter().map(|point| y.at(point.rate)).collect();
         let places = spread(&wanted, LABEL, (TOP + 8.0, bottom - 8.0));
+        let mut leaders = Vec::new();
         for (point, place) in points.iter().zip(places) {
             let spot = (x.at(point.intensity), y.at(point.rate));
             let name = fitted(&point.step.step, LEFT - 24.0);
@@ -85,7 +86,7 @@ pub(super) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
                 0 => (LEFT - 16.0, Anchor::End, LEFT - 12.0),
                 _ => (RIGHT + 16.0, Anchor::Start, RIGHT + 12.0),
             };
-            canvas.line((end, place), spot, "leader");
+            leaders.push(((end, place), spot));
             let title = format!(
                 "{}: {:.2} operations a byte, {:.0} GFLOP/s, bound by {}",
                 point.step.step,
@@ -94,21 +95,21 @@ pub(super) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
                 point.step.time.limit().name()
             );
             canvas.dot(spot, class[side], &title);
-            canvas.text((label, place), anchor, class[side], &name);
+            canvas.text((label, place), anchor, "", &name);
         }
+        canvas.lines(&leaders, "leader");
     }
     canvas.finish(&format!("Roofline of {}: the steps of a token and of a prompt", chip.name))
 }
 
 fn axes(canvas: &mut Canvas, x: &Axis, y: &Axis) {
+    let upright = x.decades().map(|decade| ((x.at(decade), y.from), (x.at(decade), y.to)));
+    let level = y.decades().map(|decade| ((x.from, y.at(decade)), (x.to, y.at(decade))));
+    canvas.lines(&upright.chain(level).collect::<Vec<_>>(), "grid");
     for decade in x.decades() {
-        canvas.line((x.at(decade), y.from), (x.at(decade), y.to), "grid");
         canvas.text((x.at(decade), y.from + 12.0), Anchor::Middle, "quiet", &short(decade));
     }
     canvas.text(((x.from + x.to) / 2.0, y.from + 34.0), Anchor::Middle, "quiet", "operations a byte");
-    for decade in y.decades() {
-        canvas.line((x.from, y.at(decade)), (x.to, y.at(decade)), "grid");
-    }
     // The ends alone are named: labels of steps stand where the others would.
     let rate = |decade: f64| match decade {
         1e12.. => format!("{} TFLOP/s", short(decade / 1e12)),

@@ -14,8 +14,11 @@ const STRIP: f64 = 104.0;
 /// Letters of a step's label beside each other: two digits and a gap.
 const LABEL: f64 = 22.0;
 
-/// Parts of a step's time, in the order in which they are drawn.
-const PARTS: [(&str, fn(&Time) -> f64); 4] = [
+/// A part of a step's time.
+type Part = fn(&Time) -> f64;
+
+/// Its parts, in the order in which they are drawn.
+const PARTS: [(&str, Part); 4] = [
     ("launches", |time| time.launches),
     ("memory", |time| time.memory),
     ("arithmetic", |time| time.arithmetic),
@@ -98,7 +101,7 @@ fn draw(canvas: &mut Canvas, strip: &Strip<'_>, top: f64) {
     canvas.text((MARGIN, top + 8.0), Anchor::Start, "", &fitted(&text, WIDTH - 2.0 * MARGIN));
     let scale = (WIDTH - 2.0 * MARGIN) / seconds.max(1e-12);
     let (bar, mut x) = (top + 46.0, MARGIN);
-    let mut middles = Vec::new();
+    let (mut middles, mut edges, mut barriers) = (Vec::new(), Vec::new(), Vec::new());
     for (_, step) in &strip.steps {
         let begin = x;
         let title = format!(
@@ -108,24 +111,33 @@ fn draw(canvas: &mut Canvas, strip: &Strip<'_>, top: f64) {
             step.time.seconds() * 1e6,
             step.time.limit().name()
         );
+        canvas.open(&title);
         for (class, part) in PARTS {
             let width = part(&step.time) * scale;
-            if width > 0.0 {
-                canvas.rect((x, bar), (width, BAR), class, &title);
+            // Nobody sees less than a tenth of a pixel.
+            if width >= 0.1 {
+                canvas.rect((x, bar), (width, BAR), class, "");
                 x += width;
             }
         }
-        canvas.line((begin, bar - 4.0), (begin, bar + BAR + 4.0), "edge");
+        canvas.close();
+        edges.push(((begin, bar - 4.0), (begin, bar + BAR + 4.0)));
         if step.waits {
-            canvas.mark((begin, bar - 3.0));
+            barriers.push((begin, bar - 3.0));
         }
         middles.push((begin + x) / 2.0);
     }
+    canvas.lines(&edges, "edge");
+    canvas.marks(&barriers);
     let (low, high) = (MARGIN + FONT, WIDTH - MARGIN - FONT);
-    for (((number, _), middle), place) in
-        strip.steps.iter().zip(&middles).zip(spread(&middles, LABEL, (low, high)))
-    {
-        canvas.line((*middle, bar - 10.0), (place, top + 30.0), "leader");
+    let places = spread(&middles, LABEL, (low, high));
+    let leaders: Vec<_> = middles
+        .iter()
+        .zip(&places)
+        .map(|(middle, place)| ((*middle, bar - 10.0), (*place, top + 30.0)))
+        .collect();
+    canvas.lines(&leaders, "leader");
+    for ((number, _), place) in strip.steps.iter().zip(places) {
         canvas.text((place, top + 24.0), Anchor::Middle, "quiet", &number.to_string());
     }
 }

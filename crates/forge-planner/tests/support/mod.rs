@@ -4,7 +4,7 @@ use forge_ir::{
     Activation, Apply, Body, BodyId, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId,
     ParamKind, Rotation, Specials, State, StateId, ValueId, Weight, WeightId,
 };
-use forge_planner::{Fusion, Options, Plan, Quant, plan};
+use forge_planner::{Options, Plan, Quant, plan};
 
 /// The sizes of a decoder.
 pub(crate) struct Shape {
@@ -42,10 +42,9 @@ pub(crate) const ONE: Shape = Shape {
     context: 8192,
 };
 
-/// Plans the decoder in a format, with every fusion but these.
-pub(crate) fn planned(shape: &Shape, format: Format, disabled: &[Fusion]) -> Plan {
-    let disabled = disabled.iter().copied().collect();
-    let options = Options { quant: Quant::To(format), disabled, ..Options::default() };
+/// Plans the decoder in a format.
+pub(crate) fn planned(shape: &Shape, format: Format) -> Plan {
+    let options = Options { quant: Quant::To(format), ..Options::default() };
     plan(&graph(shape), &options).expect("it can be planned")
 }
 
