@@ -227,8 +227,8 @@ fn to_text(rows: &[Row], chip: &Chip, format: Format) -> String {
     for peer in &PEERS {
         text += &format!("  {:<10} {}\n", peer.name, peer.composition);
     }
-    text += "  and 3 outside the layers; llama.cpp 2 more where heads are normed, ForgeLLM 1 more where projections have biases,\n";
-    text += "  all but llama.cpp 1 more where the cache is split.\n";
+    text += "  and 3 outside the layers. Where heads are normed llama.cpp has 2 more; those of the rest are counted as for a model\n";
+    text += "  without. ForgeLLM has 1 more where projections have biases; all but llama.cpp 1 more where the cache is split.\n";
     text
 }
 
