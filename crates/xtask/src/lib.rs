@@ -1,3 +1,4 @@
 //! What tests share with the chores.
 
 pub mod random_model;
+pub mod shapes;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use xtask::random_model;
+use xtask::shapes::{self, Question};
 
 /// The chores of this project.
 #[derive(Parser)]
@@ -31,6 +32,26 @@ enum Chore {
         /// Where it goes.
         out: PathBuf,
     },
+    /// Plan models of real shapes: dispatches, barriers, bytes and predicted times of a token, beside those of others.
+    ///
+    /// Needs no weights and runs nothing. Others are compared by the dispatches that their sources have, with the bytes and
+    /// kernels of this plan: what fewer launches are worth, not what they take.
+    Shapes {
+        /// Apple's chip, m1 to m5-max.
+        #[arg(long, default_value = "m4-max")]
+        chip: String,
+        /// Number format of matrices.
+        #[arg(long, default_value = "q4_0", value_name = "FORMAT")]
+        quant: String,
+        /// Positions of the conversation, the token's own included.
+        #[arg(long, default_value_t = 64, value_name = "POSITIONS")]
+        length: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Configurations, each a config.json; without any, those of tests/shapes.
+        configs: Vec<PathBuf>,
+    },
     /// On a Mac: feed a kernels.metal to Apple's compiler, warnings as errors.
     Validate {
         /// The files; every crate that forge writes has one in src/.
@@ -43,6 +64,9 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Test => test::test(),
         Chore::RandomModel { config, shard, out } => random_model::write_from(config.as_deref(), shard, &out),
+        Chore::Shapes { chip, quant, length, json, configs } => {
+            shapes::shapes(&Question { configs: &configs, chip: &chip, quant: &quant, length, json })
+        }
         Chore::Validate { files } => validate::validate(&files),
     };
     match done {
