@@ -1,6 +1,7 @@
 {% set vector = element ~ "4" %}
 {% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "(first + h)" if head_parts > 1 else "h" %}
-{% set place = "place" if ragged else "channel" %}
+{% set past = lanes * 8 > pitch %}
+{% set place = "place" if past else "channel" %}
 {% macro load_block() %}
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
@@ -211,7 +212,7 @@ kernel void {{ name }}(
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
 {% endif %}
-{% if ragged and staged %}
+{% if past and staged %}
     // Of a query a lane reads channels that exist; what they meet is 0.
     const uint place = min(channel, {{ pitch - 8 }}u);
 {% endif %}

@@ -25,7 +25,7 @@ struct {{ args }} {
     uint rows;
 };
 
-// grid: ceil({{ outputs }} / {{ group_outputs }}), ceil(rows / 16)
+// grid: ceil({{ outputs }} / {{ group_outputs }})
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
 {% for plane in planes %}
@@ -37,7 +37,7 @@ kernel void {{ name }}(
     device const float* x [[buffer({{ slot() }})]],
     device float* y [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
-    uint2 group [[threadgroup_position_in_grid]],
+    uint group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]],
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
@@ -46,21 +46,19 @@ kernel void {{ name }}(
     const uint slot = ((lane >> 2u) & 4u) + ((lane >> 1u) & 3u);
     const uint pair = ((lane >> 2u) & 2u) * 2u + (lane & 1u) * 2u;
 {% if split > 1 %}
-    const uint first = group.x * {{ group_outputs }}u + simdgroup_id / {{ split }}u * {{ rows_per_simdgroup }}u + slot;
+    const uint first = group * {{ group_outputs }}u + simdgroup_id / {{ split }}u * {{ rows_per_simdgroup }}u + slot;
     const uint part = simdgroup_id % {{ split }}u;
 {% else %}
-    const uint first = group.x * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u + slot;
+    const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u + slot;
 {% endif %}
 
     // The lane's rows of x, 8 or 16 of them in all lanes. Rows past the last repeat it.
-    const uint first_row = group.y * 16u;
-    const uint count = min(args.rows - first_row, 16u);
-    const bool many = count > 8u;
+    const bool many = args.rows > 8u;
     const uint last = args.rows - 1u;
-    device const float* x0 = x + min(first_row + pair, last) * {{ inputs }}u;
-    device const float* x1 = x + min(first_row + pair + 1u, last) * {{ inputs }}u;
-    device const float* x2 = x + min(first_row + pair + 8u, last) * {{ inputs }}u;
-    device const float* x3 = x + min(first_row + pair + 9u, last) * {{ inputs }}u;
+    device const float* x0 = x + min(pair, last) * {{ inputs }}u;
+    device const float* x1 = x + min(pair + 1u, last) * {{ inputs }}u;
+    device const float* x2 = x + min(pair + 8u, last) * {{ inputs }}u;
+    device const float* x3 = x + min(pair + 9u, last) * {{ inputs }}u;
 
     simdgroup_matrix<float, 8, 8> sums[{{ blocks }}];
     simdgroup_matrix<float, 8, 8> more[{{ blocks }}];
@@ -176,16 +174,16 @@ kernel void {{ name }}(
 {% if activation %}
 
     // Outputs alternate gate, up.
-    for (uint i = thread_id; i < count * {{ group_outputs // 2 }}u; i += {{ threads }}u) {
+    for (uint i = thread_id; i < args.rows * {{ group_outputs // 2 }}u; i += {{ threads }}u) {
         const uint row = i / {{ group_outputs // 2 }}u;
         const uint own = i % {{ group_outputs // 2 }}u * 2u;
-        const uint output = group.x * {{ group_outputs }}u + own;
+        const uint output = group * {{ group_outputs }}u + own;
 {% else %}
 
-    for (uint i = thread_id; i < count * {{ group_outputs }}u; i += {{ threads }}u) {
+    for (uint i = thread_id; i < args.rows * {{ group_outputs }}u; i += {{ threads }}u) {
         const uint row = i / {{ group_outputs }}u;
         const uint own = i % {{ group_outputs }}u;
-        const uint output = group.x * {{ group_outputs }}u + own;
+        const uint output = group * {{ group_outputs }}u + own;
 {% endif %}
 {% if ragged %}
         if (output >= {{ outputs }}u) {
@@ -211,9 +209,9 @@ kernel void {{ name }}(
 {% if activation %}
         const float gate = {{ finished("first_sum", "output") }};
         const float up = {{ finished("second_sum", "output + 1u") }};
-        y[(first_row + row) * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
+        y[row * {{ outputs // 2 }}u + output / 2u] = {{ activation }}(gate) * up;
 {% else %}
-        y[(first_row + row) * {{ outputs }}u + output] {{ assign }} {{ finished("sum", "output") }};
+        y[row * {{ outputs }}u + output] {{ assign }} {{ finished("sum", "output") }};
 {% endif %}
     }
 }

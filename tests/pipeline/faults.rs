@@ -14,8 +14,9 @@ use tests::{Built, ODD, all_built, id_list, run};
 /// Accesses that a dispatch may make before it counts as one that does not end.
 const LIMIT: u64 = 50_000_000;
 
-/// What a program submits for a prompt fed to these many slots in these chunks, with the logits of every position.
-fn record(built: &Built, slots: usize, chunks: &[usize]) -> Recording {
+/// What a program submits to a device of so many cores, for a prompt fed to so many slots in these chunks, with the logits
+/// of every position.
+fn record(built: &Built, slots: usize, cores: usize, chunks: &[usize]) -> Recording {
     let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 300).collect();
     let chunks = chunks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -23,7 +24,7 @@ fn record(built: &Built, slots: usize, chunks: &[usize]) -> Recording {
     run(process::Command::new(&built.program)
         .args(arguments)
         .arg(file.path())
-        .args(["--slots", &slots.to_string()])
+        .args(["--slots", &slots.to_string(), "--cores", &cores.to_string()])
         .arg("--model-dir")
         .arg(&built.directory));
     Recording::parse(&std::fs::read_to_string(file.path()).expect("it was written"))
@@ -40,8 +41,13 @@ fn odd(format: &str) -> &'static Built {
 /// Dispatches of every kernel, in every regime of rows.
 fn samples(built: &Built, program: &Program) -> Vec<Sample> {
     let mut all = Vec::new();
-    for (slots, chunks) in [(1, &[1][..]), (1, &[7, 1]), (1, &[70, 3, 1]), (2, &[21, 2, 1])] {
-        let mut recording = record(built, slots, chunks);
+    // One row, a few in one matrix and in two, many; two slots; and a long cache that nobody shares.
+    let long = (1, 0, &[280, 3, 1][..], 1 << 18);
+    let cases = [(&[1][..], 1), (&[7, 1], 1), (&[11], 1), (&[70, 3, 1], 1), (&[21, 2, 1], 2)];
+    for (slots, cores, chunks, largest) in
+        cases.into_iter().map(|(chunks, slots)| (slots, 64, chunks, 1 << 22)).chain([long])
+    {
+        let mut recording = record(built, slots, cores, chunks);
         if slots == 1 && chunks.len() < 3 {
             // An id outside the vocabulary, which the host would refuse: the table's bound is there for it.
             recording.passes[0].writes[0].words[0] = 70_000;
@@ -49,7 +55,7 @@ fn samples(built: &Built, program: &Program) -> Vec<Sample> {
         let weights = built.directory.join("weights.safetensors");
         let mut replay =
             Replay::new(program, &recording, Weights::File(&weights)).expect("it can be replayed");
-        replay.sampling(Samples::new(3, 1 << 22));
+        replay.sampling(Samples::new(3, largest));
         let report = replay.run(&mut |_, _| {});
         assert_eq!(report.faults, [], "before anything is planted");
         all.extend(replay.into_samples());
@@ -95,7 +101,7 @@ fn every_barrier_of_the_model_is_missed_when_it_is_gone() {
     let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
     let weights = built.directory.join("weights.safetensors");
     for chunks in [&[70, 1][..], &[5, 1]] {
-        let recording = record(built, 1, chunks);
+        let recording = record(built, 1, 64, chunks);
         for (pass, command) in barriers(&recording) {
             let mut without = recording.clone();
             without.passes[pass].commands.remove(command);

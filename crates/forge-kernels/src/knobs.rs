@@ -153,7 +153,7 @@ impl Shape {
     fn leaving(&self, rows: usize, split: usize) -> usize {
         let groups = |simdgroups: usize| self.outputs.div_ceil(rows * simdgroups / split);
         let mut simdgroups = 32 * split / rows;
-        while simdgroups > split && (simdgroups > 16 || groups(simdgroups) < 2 * self.cores) {
+        while simdgroups > split.max(2) && (simdgroups > 16 || groups(simdgroups) < 2 * self.cores) {
             simdgroups /= 2;
         }
         simdgroups

@@ -53,8 +53,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let groups = |each: usize| project.outputs.div_ceil(each).to_string();
             let grid = match project.rows {
                 Rows::One | Rows::Few => {
-                    let y = if project.rows == Rows::One { "1" } else { "rows.div_ceil(16)" };
-                    grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), y, "1")
+                    grid(groups(knobs.rows_per_simdgroup * knobs.simdgroups / knobs.split), "1", "1")
                 }
                 Rows::Many => {
                     grid(format!("rows.div_ceil({})", knobs.tile_rows), &groups(knobs.tile_outputs), "1")

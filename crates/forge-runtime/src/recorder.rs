@@ -10,15 +10,17 @@ pub struct Recorder {
     sizes: [usize; 4],
     writes: Vec<Value>,
     passes: Vec<Value>,
+    cores: u32,
 }
 
 impl Recorder {
-    /// A device with a weight file of `weights` bytes and buffers of `layout`'s sizes.
-    pub fn new(weights: usize, layout: &Layout) -> Recorder {
+    /// A device with a weight file of `weights` bytes and buffers of `layout`'s sizes, and so many cores.
+    pub fn new(weights: usize, layout: &Layout, cores: u32) -> Recorder {
         Recorder {
             sizes: [weights, layout.state_bytes, layout.scratch_bytes, layout.rows_bytes],
             writes: Vec::new(),
             passes: Vec::new(),
+            cores,
         }
     }
 
@@ -76,7 +78,7 @@ impl Device for Recorder {
     }
 
     fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        let mut notes = Notes { commands: Vec::new() };
+        let mut notes = Notes { commands: Vec::new(), cores: self.cores };
         encode(&mut notes);
         self.passes.push(json!({
             "label": "",
@@ -91,6 +93,7 @@ impl Device for Recorder {
 /// A pass, as it is encoded.
 struct Notes {
     commands: Vec<Value>,
+    cores: u32,
 }
 
 impl Pass for Notes {
@@ -115,11 +118,11 @@ impl Pass for Notes {
         }}));
     }
 
-    // So many, and so little for each, that everything which can be shared out is.
     fn cores(&self) -> u32 {
-        64
+        self.cores
     }
 
+    // So little that everything which can be shared out is.
     fn least_share(&self, planned: u32) -> u32 {
         planned.min(32)
     }

@@ -189,7 +189,7 @@ fn a_recording_holds_what_the_device_was_told() {
     let cost = Tiny::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 
-    let recorder = Recorder::new(weights.bytes(), tiny.layout());
+    let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
     let mut engine = Engine::new(tiny, recorder, 16, 1);
     engine.feed(0, &[3, 4, 5], Want::Nothing).unwrap();
     engine.device().label(0, "the first three");

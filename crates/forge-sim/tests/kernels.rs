@@ -162,7 +162,7 @@ fn planted_projections() -> Vec<Case> {
     ];
     let launches = |rows| match rows {
         Rows::One => vec![Launch::rows(1, 0)],
-        Rows::Few => [2, 11, 19].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
+        Rows::Few => [2, 8, 11].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
         Rows::Many => [17, 70].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
     };
     let case = |project: Project| Case { launches: launches(project.rows), spec: Spec::Project(project) };

@@ -78,8 +78,6 @@ pub(super) struct SplitContext<'a> {
     threads: usize,
     /// Lanes that share a position.
     lanes: usize,
-    /// Whether some of them have channels past the last.
-    ragged: bool,
     /// Positions that a simdgroup loads at once.
     at_once: usize,
     /// How often it does in a block.
@@ -159,7 +157,6 @@ impl<'a> SplitContext<'a> {
             simdgroups,
             threads: 32 * simdgroups,
             lanes,
-            ragged: spec.width != CHANNELS * lanes,
             at_once,
             loads,
             block: at_once * loads,

@@ -172,6 +172,9 @@ pub(super) struct Record {
     /// One sequence: rows of each of its passes. It takes as many of the ids as their sum [default: all in one pass]
     #[arg(long, value_name = "N,N,..")]
     pub(super) chunks: Vec<String>,
+    /// Cores of the device: of many, few rows share out even short caches; of 0, none
+    #[arg(long, default_value_t = 64)]
+    pub(super) cores: u32,
     /// Ask for the logits of every position, not only of each sequence's last
     #[arg(long)]
     pub(super) all: bool,

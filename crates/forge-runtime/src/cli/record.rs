@@ -15,7 +15,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
     let sequences = sequences(command)?;
     let longest = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
     let loaded = load::load::<M>(program, common, Some(longest))?;
-    let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout());
+    let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
     let mut engine = Engine::new(loaded.model, recorder, loaded.context, common.slots);
     let at_once = (M::INFO.chunk / common.slots).max(1) as usize;
     for (sequence, chunks) in sequences.iter().enumerate() {
