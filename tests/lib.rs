@@ -152,7 +152,7 @@ fn odd() -> PathBuf {
     let directory = scratch().join(ODD);
     let config = serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
-        "hidden_size": 90, "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 10,
+        "hidden_size": 90, "num_hidden_layers": 2, "num_attention_heads": 12, "num_key_value_heads": 2, "head_dim": 10,
         "intermediate_size": 51, "vocab_size": 301, "max_position_embeddings": 320, "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": false,
         "mlp_bias": false, "bos_token_id": 256, "eos_token_id": 257,

@@ -11,11 +11,15 @@ kernel void {{ name }}(
     device uint* ids [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint row [[threadgroup_position_in_grid]],
-    uint thread_id [[thread_index_in_threadgroup]],
+{% if simdgroups > 1 %}
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]]) {
+    uint lane [[thread_index_in_simdgroup]],
+{% endif %}
+    uint thread_id [[thread_index_in_threadgroup]]) {
+{% if simdgroups > 1 %}
     threadgroup uint best_keys[{{ simdgroups }}];
     threadgroup uint best_ids[{{ simdgroups }}];
+{% endif %}
     device const uint2* source = (device const uint2*)(candidates + row * {{ 2 * candidates }}u);
 
     // Each thread's best.
@@ -26,7 +30,15 @@ kernel void {{ name }}(
         best = better ? candidate : best;
     }
 
-    // The best over lanes, then over simdgroups.
+    // The best over lanes{{ ", then over simdgroups" if simdgroups > 1 else "" }}.
+{% if simdgroups == 1 %}
+    const uint highest = simd_max(best.x);
+    const uint lowest_id = simd_min(best.x == highest ? best.y : 0xffffffffu);
+    if (thread_id == 0u) {
+        ids[row] = highest == 0u ? 0u : lowest_id;
+    }
+}
+{% else %}
     uint highest = simd_max(best.x);
     uint lowest_id = simd_min(best.x == highest ? best.y : 0xffffffffu);
     if (lane == 0u) {
@@ -50,3 +62,4 @@ kernel void {{ name }}(
         }
     }
 }
+{% endif %}

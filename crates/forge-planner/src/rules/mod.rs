@@ -101,7 +101,7 @@ pub(crate) fn apply(graph: &Graph, options: &Options) -> Lists {
     };
     let of = |(index, body)| Fused::of(BodyId(index), body, graph.widths(body));
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
-    let simple: [(Fusion, fn(&mut Fused) -> bool); 5] = [
+    let simple: [(Fusion, Rewrite); 5] = [
         (Fusion::GatePair, gate_pair::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
@@ -132,6 +132,9 @@ pub(crate) fn apply(graph: &Graph, options: &Options) -> Lists {
     }
     Lists { decode: lists, batch }
 }
+
+/// Changes the first place that fits, and says whether there was one.
+type Rewrite = fn(&mut Fused) -> bool;
 
 fn while_it_fits(list: &mut Fused, fusion: Fusion, mut rewrite: impl FnMut(&mut Fused) -> bool) {
     // Each rewrite shortens the list or turns operations into kinds that the rule does not match again, so the
