@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A pass is the sum of its steps and one submission. Steps that need not wait for each other may overlap on a GPU; here
-//! they do not. What is taken from memory twice because the chip's caches are small is not seen either.
+//! they do not. What is taken from memory twice because the chip's caches are small is not seen, nor is the decoding of
+//! weights.
 
 use crate::chips::Chip;
 use crate::cost::{Cost, Load, step_cost};
