@@ -48,7 +48,7 @@ fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch])
     let mut pending = incoming.to_vec();
     for index in 0..plan.sections[section].steps(schedule).len() {
         let step = &plan.sections[section].steps(schedule)[index];
-        let touches = touches(plan, step, index);
+        let touches = touches(plan, schedule, step, index);
         let conflict = |before: &&Touch| {
             touches.iter().any(|touch| (before.written || touch.written) && before.span.overlaps(&touch.span))
         };
@@ -70,13 +70,13 @@ fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch])
 }
 
 /// What a step reads and writes of what is ever written, over all its kernels.
-fn touches(plan: &Plan, step: &Step, index: usize) -> Vec<Touch> {
+fn touches(plan: &Plan, schedule: Schedule, step: &Step, index: usize) -> Vec<Touch> {
     let mut touches = Vec::new();
     for argument in &step.arguments {
         let span = match argument.operand {
             Operand::Scratch(scratch) => {
                 let scratch = &plan.scratch[scratch];
-                Span { outside: None, start: scratch.offset, end: scratch.offset + scratch.bytes }
+                Span { outside: None, start: scratch.offset, end: scratch.offset + scratch.extent(schedule) }
             }
             Operand::Keys | Operand::Values => {
                 Span { outside: Some(argument.operand), start: 0, end: usize::MAX }
