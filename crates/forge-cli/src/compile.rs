@@ -6,12 +6,13 @@
 use crate::arguments::CompileArguments;
 use crate::checkpoint::Directory;
 use crate::failure::Failure;
+use crate::options::{command_line, options};
 use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
 use forge_frontend::{Checkpoint, Opened};
-use forge_ir::{Format, Graph};
+use forge_ir::Graph;
 use forge_metal::{CrateOptions, ReportFacts};
-use forge_planner::{Chip, Fusion, Load, Options, Plan, Quant, predict};
+use forge_planner::{Chip, Load, Options, Plan, predict};
 use forge_weights::{PackedFile, Stored};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -134,54 +135,6 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
     Ok(Planned { checkpoint, opened, options, plan, name })
 }
 
-fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
-    let formats = || Format::ALL.map(Format::name).join(", ");
-    let quant = Quant::from_name(&arguments.quant).ok_or_else(|| {
-        Failure::misuse(format!("--quant {}: no such format; there are keep, {}", arguments.quant, formats()))
-    })?;
-    let cache = match &arguments.kv {
-        None => None,
-        Some(name) => Some(
-            Format::from_name(name).filter(|format| matches!(format, Format::F32 | Format::F16)).ok_or_else(
-                || Failure::misuse(format!("--kv {name}: keys and values are cached as f32 or f16")),
-            )?,
-        ),
-    };
-    let slots = usize::from(arguments.slots);
-    let disabled = disabled_fusions(&arguments.disable_fusion)?;
-    let chip = arguments.chip.as_deref().map(chip).transpose()?;
-    let max_context = arguments.max_context;
-    Ok(Options { quant, cache, max_context, slots, disabled, chip, ..Options::default() })
-}
-
-/// The chip of that name.
-fn chip(name: &str) -> Result<&'static Chip, Failure> {
-    Chip::from_name(name).ok_or_else(|| {
-        let known = Chip::ALL.map(|chip| chip.name).join(", ");
-        let meant = match &Chip::like(name)[..] {
-            [] => String::new(),
-            like => format!(" (did you mean {}?)", like.join(" or ")),
-        };
-        Failure::misuse(format!("--chip {name}: no such chip{meant}; there are {known}"))
-    })
-}
-
-fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
-    let mut disabled = BTreeSet::new();
-    for name in names {
-        match Fusion::from_name(name) {
-            Some(fusion) => disabled.extend([fusion]),
-            None if name == "all" => disabled.extend(Fusion::ALL),
-            None => {
-                let known = Fusion::ALL.map(Fusion::name).join(", ");
-                let message = format!("--disable-fusion {name}: no such fusion; there are {known}, and all");
-                return Err(Failure::misuse(message));
-            }
-        }
-    }
-    Ok(disabled)
-}
-
 /// Writes weights.safetensors into the staging directory; gives what that changed of each weight.
 fn pack(planned: &Planned, directory: &Path) -> Result<Vec<(String, f64)>, Failure> {
     let Planned { checkpoint, opened, plan, .. } = planned;
@@ -266,24 +219,6 @@ fn copy(checkpoint: &Directory, file: &str, staging: &Staging) -> Result<(), Fai
 /// Numbers in the model's weights.
 pub(crate) fn parameters(graph: &Graph) -> u64 {
     graph.weights.iter().map(|weight| weight.shape.iter().map(|size| *size as u64).product::<u64>()).sum()
-}
-
-/// The command that makes the crate again.
-fn command_line(arguments: &CompileArguments) -> String {
-    let mut text = format!("forge compile {} --quant {}", arguments.model, arguments.quant);
-    let options = [
-        arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
-        arguments.max_context.map(|context| format!("--max-context {context}")),
-        arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
-        (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
-        (!arguments.disable_fusion.is_empty())
-            .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),
-    ];
-    for option in options.into_iter().flatten() {
-        text.push(' ');
-        text.push_str(&option);
-    }
-    text
 }
 
 fn say_model(opened: &Opened) {

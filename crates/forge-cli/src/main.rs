@@ -11,6 +11,7 @@ mod counters;
 mod doctor;
 mod failure;
 mod inspect;
+mod options;
 mod output;
 mod run;
 mod terminal;

@@ -5,7 +5,8 @@
 //! which the best is kept. That is not optimal in general; the plan states the floor (the most bytes alive at one step)
 //! beside the result, so a gap is seen.
 
-use crate::plan::{Life, Plan, Schedule, Scratch};
+use crate::plan::{Life, Plan, Scratch};
+use crate::regime::Schedule;
 use std::cmp::Reverse;
 
 /// Every buffer starts at a multiple of this: a Metal buffer offset that suits any element type, and a cache line pair.

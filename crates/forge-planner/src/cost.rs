@@ -4,10 +4,8 @@
 //! What a kernel loads beyond that (a row of x by every simdgroup) is served by the chip's caches, and is not counted
 //! here; the referee counts what is really loaded, and that its distinct bytes are these is tested.
 
-use crate::plan::{
-    Condition, Counts, FEW, Field, FieldKind, MAX_SHARES, Operand, Plan, Regime, SPLIT_POSITIONS, Section,
-    Step, packed_bytes,
-};
+use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, Step, packed_bytes};
+use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
 use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec};

@@ -8,7 +8,8 @@
 //! A step that may be left out cannot be relied on to have waited: what it leaves pending is what was pending before
 //! it and what it touches.
 
-use crate::plan::{Condition, Operand, Plan, Schedule, Span, Step};
+use crate::plan::{Condition, Operand, Plan, Span, Step};
+use crate::regime::Schedule;
 use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, PartialEq)]

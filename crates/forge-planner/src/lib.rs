@@ -35,6 +35,7 @@ mod plan;
 mod predict;
 mod predict_text;
 mod print;
+mod regime;
 mod rules;
 mod section;
 mod select;
@@ -44,13 +45,13 @@ pub use chips::Chip;
 pub use cost::{Cost, Load, pass_cost, step_cost};
 pub use options::{Options, Quant};
 pub use plan::{
-    Application, Argument, BatchColumn, Condition, Counts, FEW, Field, FieldKind, Function, Life, MAX_SHARES,
-    Operand, Plan, Regime, SPLIT_POSITIONS, Schedule, Scratch, Section, Span, State, Step, Variant,
-    packed_bytes,
+    Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, Life, Operand, Plan,
+    Scratch, Section, Span, State, Step, Variant, packed_bytes,
 };
 pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
 pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
 pub use print::signature;
+pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
 pub use rules::Fusion;
 
 use forge_ir::{Diagnostic, Graph};

@@ -1,7 +1,8 @@
 //! The plan as text: stable, for people and for snapshots.
 
 use crate::cost::{Load, pass_cost, step_cost};
-use crate::plan::{Condition, FieldKind, Operand, Plan, Schedule, Section, Step};
+use crate::plan::{Condition, FieldKind, Operand, Plan, Section, Step};
+use crate::regime::Schedule;
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
 

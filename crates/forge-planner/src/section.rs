@@ -1,7 +1,8 @@
 //! A section under construction: its fields, its steps, and which buffer holds which value.
 
 use crate::fused::Value;
-use crate::plan::{Argument, Condition, Field, Operand, Regime, Schedule, Section, Step};
+use crate::plan::{Argument, Condition, Field, Operand, Section, Step};
+use crate::regime::{Regime, Schedule};
 use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
 use std::collections::BTreeMap;
 

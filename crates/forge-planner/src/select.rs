@@ -3,9 +3,8 @@
 use crate::chips::Chip;
 use crate::fused::{Ending, Project, Value};
 use crate::options::Options;
-use crate::plan::{
-    FEW, Function, Life, MAX_SHARES, Operand, Plan, Regime, Schedule, Scratch, Section, Variant,
-};
+use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
+use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
 use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, WeightId};

@@ -1,7 +1,8 @@
 //! Attention, and what prepares it, as steps.
 
 use crate::fused::{Attend, Fused, HeadNorm, Operation, RotateAppend};
-use crate::plan::{BatchColumn, Condition, MAX_SHARES, Operand, Schedule};
+use crate::plan::{BatchColumn, Condition, Operand};
+use crate::regime::{MAX_SHARES, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
 use forge_ir::{Layout, ParamId};

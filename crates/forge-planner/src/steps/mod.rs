@@ -4,7 +4,8 @@ mod attend;
 mod project;
 
 use crate::fused::{Function, Fused, Gain, Kind, Operation, Value};
-use crate::plan::{BatchColumn, FEW, Field, FieldKind, Operand, Schedule, State};
+use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
+use crate::regime::{FEW, Schedule};
 use crate::section::{Draft, Place, Source};
 use crate::select::Select;
 use forge_ir::{Diagnostic, Format, Layout, ParamId, ParamKind};

@@ -1,7 +1,8 @@
 //! Projections as steps.
 
 use crate::fused::{Ending, Fused, Gain, Operation, Project};
-use crate::plan::{Operand, Regime};
+use crate::plan::Operand;
+use crate::regime::Regime;
 use crate::section::Draft;
 use crate::select::Select;
 use forge_ir::{Format, ParamId};

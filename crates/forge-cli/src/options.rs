@@ -1,0 +1,74 @@
+//! What was asked for on the command line, as the planner takes it; and as a command that asks for it again.
+
+use crate::arguments::CompileArguments;
+use crate::failure::Failure;
+use forge_ir::Format;
+use forge_planner::{Chip, Fusion, Options, Quant};
+use std::collections::BTreeSet;
+
+/// The planner's options, or what is wrong with the arguments.
+pub(crate) fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
+    let formats = || Format::ALL.map(Format::name).join(", ");
+    let quant = Quant::from_name(&arguments.quant).ok_or_else(|| {
+        Failure::misuse(format!("--quant {}: no such format; there are keep, {}", arguments.quant, formats()))
+    })?;
+    let cache = match &arguments.kv {
+        None => None,
+        Some(name) => Some(
+            Format::from_name(name).filter(|format| matches!(format, Format::F32 | Format::F16)).ok_or_else(
+                || Failure::misuse(format!("--kv {name}: keys and values are cached as f32 or f16")),
+            )?,
+        ),
+    };
+    let slots = usize::from(arguments.slots);
+    let disabled = disabled_fusions(&arguments.disable_fusion)?;
+    let chip = arguments.chip.as_deref().map(chip).transpose()?;
+    let max_context = arguments.max_context;
+    Ok(Options { quant, cache, max_context, slots, disabled, chip, ..Options::default() })
+}
+
+/// The chip of that name.
+fn chip(name: &str) -> Result<&'static Chip, Failure> {
+    Chip::from_name(name).ok_or_else(|| {
+        let known = Chip::ALL.map(|chip| chip.name).join(", ");
+        let meant = match &Chip::like(name)[..] {
+            [] => String::new(),
+            like => format!(" (did you mean {}?)", like.join(" or ")),
+        };
+        Failure::misuse(format!("--chip {name}: no such chip{meant}; there are {known}"))
+    })
+}
+
+fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
+    let mut disabled = BTreeSet::new();
+    for name in names {
+        match Fusion::from_name(name) {
+            Some(fusion) => disabled.extend([fusion]),
+            None if name == "all" => disabled.extend(Fusion::ALL),
+            None => {
+                let known = Fusion::ALL.map(Fusion::name).join(", ");
+                let message = format!("--disable-fusion {name}: no such fusion; there are {known}, and all");
+                return Err(Failure::misuse(message));
+            }
+        }
+    }
+    Ok(disabled)
+}
+
+/// The command that makes the crate again.
+pub(crate) fn command_line(arguments: &CompileArguments) -> String {
+    let mut text = format!("forge compile {} --quant {}", arguments.model, arguments.quant);
+    let options = [
+        arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
+        arguments.max_context.map(|context| format!("--max-context {context}")),
+        arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
+        (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
+        (!arguments.disable_fusion.is_empty())
+            .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),
+    ];
+    for option in options.into_iter().flatten() {
+        text.push(' ');
+        text.push_str(&option);
+    }
+    text
+}

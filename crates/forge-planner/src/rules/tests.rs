@@ -1,0 +1,252 @@
+//! One helper: a list of operations as text before and after a rule.
+
+use super::Fusion;
+use crate::fused::{Attend, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
+use crate::{Options, Quant};
+use forge_ir::{
+    Apply, Body, BodyId, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId, ParamKind, Rotation,
+    Specials, State, ValueId, Weight, WeightId,
+};
+use std::collections::BTreeSet;
+
+/// What an attention of 2 heads over 1 of 4 channels is made of, as a frontend writes it.
+pub(crate) struct Attention {
+    /// What each projection reads.
+    pub(crate) inputs: [usize; 3],
+    /// Whether each has a bias.
+    pub(crate) biases: [bool; 3],
+    /// Of the rotations of queries and keys.
+    pub(crate) magnitudes: [f32; 2],
+    /// Of the norms of query heads and key heads, if there are any.
+    pub(crate) epsilons: Option<[f32; 2]>,
+}
+
+impl Default for Attention {
+    fn default() -> Attention {
+        Attention { inputs: [0; 3], biases: [false; 3], magnitudes: [1.0; 2], epsilons: None }
+    }
+}
+
+pub(crate) fn list(operations: Vec<(&str, Kind, &[usize], usize)>, widths: &[usize]) -> Fused {
+    let operation = |(name, kind, inputs, output): (&str, Kind, &[usize], usize)| Operation {
+        name: name.to_owned(),
+        kind,
+        inputs: inputs.iter().map(|value| Value(*value)).collect(),
+        output: Value(output),
+    };
+    Fused {
+        body: BodyId(0),
+        operations: operations.into_iter().map(operation).collect(),
+        widths: widths.to_vec(),
+    }
+}
+
+pub(crate) fn projection(weight: usize) -> Kind {
+    Kind::Project(Project::plain(ParamId(weight), None))
+}
+
+pub(crate) fn attention(what: &Attention) -> Fused {
+    let project = |index: usize| {
+        let bias = what.biases[index].then_some(ParamId(10 + index));
+        Kind::Project(Project::plain(ParamId(index), bias))
+    };
+    let rotate = |heads, magnitude| {
+        let rotation = Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude };
+        Kind::Rotate { heads, rotation }
+    };
+    let attend = Kind::Attend(Attend {
+        query_heads: 2,
+        scale: 0.5,
+        window: None,
+        softcap: None,
+        cache: ParamId(3),
+        prologue: None,
+    });
+    let norm = |gain, parts, epsilon| Kind::Norm { gain: Some(ParamId(gain)), parts, epsilon };
+    let (turned, mut norms) = match what.epsilons {
+        None => ([1, 2], vec![]),
+        Some([query, key]) => (
+            [8, 9],
+            vec![("query_norm", norm(4, 2, query), &[1][..], 8), ("key_norm", norm(5, 1, key), &[2][..], 9)],
+        ),
+    };
+    let mut operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+        ("query", project(0), &what.inputs[..1], 1),
+        ("key", project(1), &what.inputs[1..2], 2),
+        ("value", project(2), &what.inputs[2..], 3),
+    ];
+    operations.append(&mut norms);
+    operations.extend([
+        ("rotated_query", rotate(2, what.magnitudes[0]), &turned[..1], 4),
+        ("rotated_key", rotate(1, what.magnitudes[1]), &turned[1..], 5),
+        ("append", Kind::Append { cache: ParamId(3) }, &[5, 3][..], 7),
+        ("heads", attend, &[4][..], 6),
+    ]);
+    let widths = [8, 8, 4, 4, 8, 4, 8, 0, 8, 4];
+    list(operations, &widths[..if what.epsilons.is_some() { 10 } else { 8 }])
+}
+
+/// The body that [`attention`] is of, as far as anybody asks: its cache.
+pub(crate) fn attention_body(width: usize) -> Body {
+    let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 3];
+    let kind = ParamKind::State(State { heads: 1, width });
+    params.push(Param { name: "cache".to_owned(), kind });
+    Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
+}
+
+/// A table, two layers of two normed branches each, and a head that is the table or a weight of its own.
+pub(crate) fn graph(tied: bool, format: Format) -> Graph {
+    const WIDTH: usize = 4;
+    const TOKENS: usize = 5;
+    let mut weights =
+        vec![("table", vec![TOKENS, WIDTH]), ("gain", vec![WIDTH]), ("head", vec![TOKENS, WIDTH])];
+    weights.truncate(if tied { 2 } else { 3 });
+    let first = weights.len();
+    for _ in 0..2 {
+        weights.extend([
+            ("gain_a", vec![WIDTH]),
+            ("in_a", vec![8, WIDTH]),
+            ("out_a", vec![WIDTH, 8]),
+            ("gain_b", vec![WIDTH]),
+            ("in_b", vec![8, WIDTH]),
+            ("out_b", vec![WIDTH, 8]),
+        ]);
+    }
+    let param = |(name, shape): &(&str, Vec<usize>)| Param {
+        name: (*name).to_owned(),
+        kind: ParamKind::Weight(shape.clone()),
+    };
+    let node = |name: &str, op, inputs: &[usize]| Node {
+        name: name.to_owned(),
+        op,
+        inputs: inputs.iter().map(|value| ValueId(*value)).collect(),
+    };
+    let norm = |gain| Op::RmsNorm { gain: ParamId(gain), parts: 1, epsilon: 1e-5 };
+    let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
+    let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
+    let apply = |body, weights: Vec<usize>| Apply {
+        body: BodyId(body),
+        weights: weights.into_iter().map(WeightId).collect(),
+        states: Vec::new(),
+    };
+    let layer = vec![
+        node("norm_a", norm(0), &[0]),
+        node("in_a", linear(1), &[1]),
+        node("out_a", linear(2), &[2]),
+        node("stream", Op::Add, &[0, 3]),
+        node("norm_b", norm(3), &[4]),
+        node("in_b", linear(4), &[5]),
+        node("out_b", linear(5), &[6]),
+        node("stream", Op::Add, &[4, 7]),
+    ];
+    let head = vec![node("norm", norm(0), &[0]), node("logits", linear(1), &[1])];
+    let draft = Draft {
+        model: Model {
+            name: "tiny".to_owned(),
+            architecture: "Tiny".to_owned(),
+            vocabulary: TOKENS,
+            hidden: WIDTH,
+            context: 8,
+            specials: Specials::default(),
+        },
+        weights: weights
+            .iter()
+            .map(|(tensor, shape)| Weight {
+                tensor: (*tensor).to_owned(),
+                shape: shape.clone(),
+                format,
+                plus_one: false,
+            })
+            .collect(),
+        states: Vec::new(),
+        bodies: vec![
+            body(
+                "embed",
+                0,
+                vec![param(&weights[0])],
+                vec![node("stream", Op::Embed { table: ParamId(0), scale: 1.0 }, &[0])],
+            ),
+            body("layer", WIDTH, weights[first..first + 6].iter().map(param).collect(), layer),
+            body("head", WIDTH, vec![param(&weights[1]), param(&("head", vec![TOKENS, WIDTH]))], head),
+        ],
+        prologue: apply(0, vec![0]),
+        layers: vec![apply(1, (first..first + 6).collect()), apply(1, (first + 6..first + 12).collect())],
+        epilogue: apply(2, vec![1, if tied { 0 } else { 2 }]),
+    };
+    draft.validate().expect("it is sound")
+}
+
+/// The lists of a pass of one row of every body of a graph, as text.
+pub(crate) fn decode(graph: &Graph, quant: Quant, disabled: &[Fusion]) -> String {
+    let options = Options { quant, disabled: disabled.iter().copied().collect(), ..Options::default() };
+    super::apply(graph, &options).decode.iter().map(text).collect()
+}
+
+#[test]
+fn what_is_switched_off_stays_as_it_was() {
+    let graph = graph(false, Format::F32);
+    let all: BTreeSet<Fusion> = Fusion::ALL.into();
+    let options = Options { disabled: all, ..Options::default() };
+    let lists = super::apply(&graph, &options);
+    let plain = |list: &Fused| *list == Fused::of(list.body, &graph.bodies[list.body.0], list.widths.clone());
+    assert!(lists.decode.iter().chain(&lists.batch).all(plain));
+}
+
+/// The list as one line for each operation, `%3 gate_up = project 0+1 Alternate gate(%1)`.
+pub(crate) fn text(list: &Fused) -> String {
+    let line = |operation: &Operation| {
+        let inputs: Vec<String> = operation.inputs.iter().map(|value| format!("%{}", value.0)).collect();
+        let what = what(&operation.kind);
+        format!("%{} {} = {what}({})\n", operation.output.0, operation.name, inputs.join(", "))
+    };
+    list.operations.iter().map(line).collect()
+}
+
+fn what(kind: &Kind) -> String {
+    let gain = |gain: &Gain| match gain {
+        Gain::Folded => "folded".to_owned(),
+        Gain::Own(param) => param.0.to_string(),
+        Gain::Next => "next".to_owned(),
+    };
+    match kind {
+        Kind::Embed { table, leaves: None, .. } => format!("embed {}", table.0),
+        Kind::Embed { table, leaves: Some(next), .. } => {
+            format!("embed {} squares {}", table.0, gain(next))
+        }
+        Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
+        Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
+        Kind::Project(project) => {
+            let parts: Vec<String> = project.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
+            let mut text = format!("project {} {:?}", parts.join("+"), project.layout);
+            text += &project.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
+            text += if project.norm.is_some() { " / rms" } else { "" };
+            text += if project.softcap.is_some() { " softcap" } else { "" };
+            text += &match &project.ending {
+                Ending::Store => String::new(),
+                Ending::Add => " add".to_owned(),
+                Ending::AddSquares(next) => format!(" add squares {}", gain(next)),
+                Ending::Gate(_) => " gate".to_owned(),
+                Ending::Best => " best".to_owned(),
+            };
+            text
+        }
+        Kind::Slice { first } => format!("slice {first}"),
+        Kind::Rotate { .. } => "rotate".to_owned(),
+        Kind::Append { .. } => "append".to_owned(),
+        Kind::RotateAppend(prepare) if prepare.norm.is_some() => "rotate_append norm".to_owned(),
+        Kind::RotateAppend(_) => "rotate_append".to_owned(),
+        Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
+        Kind::Attend(_) => "attend".to_owned(),
+        Kind::Elementwise(Function::Activate(_)) => "activate".to_owned(),
+        Kind::Elementwise(Function::Softcap(_)) => "softcap".to_owned(),
+        Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
+        Kind::Elementwise(Function::Add) => "add".to_owned(),
+    }
+}
+
+#[test]
+fn every_fusion_has_a_name_of_its_own() {
+    for fusion in Fusion::ALL {
+        assert_eq!(Fusion::from_name(fusion.name()), Some(fusion));
+    }
+}
