@@ -5,6 +5,7 @@
 mod gemma2;
 mod llama;
 mod mistral;
+mod olmo2;
 mod qwen2;
 mod qwen3;
 
@@ -17,6 +18,7 @@ pub(crate) const ALL: &[Architecture] = &[
     gemma2::ARCHITECTURE,
     llama::ARCHITECTURE,
     mistral::ARCHITECTURE,
+    olmo2::ARCHITECTURE,
     qwen2::ARCHITECTURE,
     qwen3::ARCHITECTURE,
 ];

@@ -18,6 +18,8 @@ pub(crate) struct Attention {
     pub(crate) width: usize,
     /// Of every head of queries and of keys before it rotates; none where there is no such norm.
     pub(crate) head_norm: Option<Norm>,
+    /// Whether that norm is of all heads at once.
+    pub(crate) norms_all_heads: bool,
     /// Of queries and keys.
     pub(crate) rotation: Rotation,
     /// Multiplies queries with keys.
@@ -68,6 +70,7 @@ impl Attention {
             key_heads,
             width,
             head_norm: None,
+            norms_all_heads: false,
             rotation: rope.read(config),
             scale: (width as f64).sqrt().recip() as f32,
             softcap: None,
@@ -94,10 +97,12 @@ impl Attention {
         let mut key = input("key", "k_proj", keys);
         let value = input("value", "v_proj", keys);
         if let Some(norm) = self.head_norm {
+            let parts =
+                |heads| if self.norms_all_heads { [1, heads * self.width] } else { [heads, self.width] };
             let gain = ("query_gain", &*format!("{module}.q_norm"));
-            query = layer.rms_norm("normed_query", query, gain, [self.query_heads, self.width], norm);
+            query = layer.rms_norm("normed_query", query, gain, parts(self.query_heads), norm);
             let gain = ("key_gain", &*format!("{module}.k_norm"));
-            key = layer.rms_norm("normed_key", key, gain, [self.key_heads, self.width], norm);
+            key = layer.rms_norm("normed_key", key, gain, parts(self.key_heads), norm);
         }
         let query = layer.rotate("rotated_query", query, self.query_heads, self.width, &self.rotation);
         let key = layer.rotate("rotated_key", key, self.key_heads, self.width, &self.rotation);

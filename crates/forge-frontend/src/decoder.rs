@@ -41,12 +41,12 @@ pub(crate) struct Decoder {
 
 /// The modules of a layer's norms.
 pub(crate) struct Norms {
-    /// Before attention.
-    pub(crate) attention: &'static str,
+    /// Before attention; none where it reads the stream as it is.
+    pub(crate) attention: Option<&'static str>,
     /// Of what attention adds to the stream.
     pub(crate) output: Option<&'static str>,
-    /// Before the feed-forward network.
-    pub(crate) mlp: &'static str,
+    /// Before the feed-forward network; none where it reads the stream as it is.
+    pub(crate) mlp: Option<&'static str>,
     /// Of what the feed-forward network adds to the stream.
     pub(crate) down: Option<&'static str>,
 }
@@ -91,9 +91,9 @@ impl Decoder {
                 plus_one: false,
             },
             norms: Norms {
-                attention: "input_layernorm",
+                attention: Some("input_layernorm"),
                 output: None,
-                mlp: "post_attention_layernorm",
+                mlp: Some("post_attention_layernorm"),
                 down: None,
             },
             softcap: None,
@@ -118,19 +118,20 @@ impl Decoder {
         let mut layer = builder.layer(name, self.hidden);
         let stream = Layer::INPUT;
 
-        let norm = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: &str| {
+        let norm = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: Option<&str>| {
+            let Some(module) = module else { return x };
             let gain = (&*format!("{what}_gain"), &*format!("{at}.{module}"));
             layer.rms_norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
         };
 
         let x = norm(&mut layer, "attention", stream, self.norms.attention);
         let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window);
-        let branch = self.norms.output.map_or(branch, |module| norm(&mut layer, "output", branch, module));
+        let branch = norm(&mut layer, "output", branch, self.norms.output);
         let stream = layer.add("stream", stream, branch);
 
         let x = norm(&mut layer, "mlp", stream, self.norms.mlp);
         let branch = self.mlp.build(&mut layer, x, &format!("{at}.mlp"));
-        let branch = self.norms.down.map_or(branch, |module| norm(&mut layer, "down", branch, module));
+        let branch = norm(&mut layer, "down", branch, self.norms.down);
         layer.add("stream", stream, branch);
         layer.finish()
     }

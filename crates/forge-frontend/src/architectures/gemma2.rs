@@ -25,9 +25,9 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
     model.norm.plus_one = true;
     model.norms = Norms {
-        attention: "input_layernorm",
+        attention: Some("input_layernorm"),
         output: Some("post_attention_layernorm"),
-        mlp: "pre_feedforward_layernorm",
+        mlp: Some("pre_feedforward_layernorm"),
         down: Some("post_feedforward_layernorm"),
     };
     let bias = config.flag_or("attention_bias", false);

@@ -98,6 +98,12 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         config["layer_types"] = json!(["sliding_attention", "full_attention"]);
     });
     same("gemma2", &|config| config["hidden_activation"] = json!("gelu_new"));
+    same("olmo2", &|config| {
+        without(config, &["tie_word_embeddings", "model_type"]);
+        config["attention_bias"] = json!(false);
+        config["hidden_act"] = json!("silu");
+        config["head_dim"] = json!(16);
+    });
     // Where the models have another value than the one that is assumed.
     let assumes = |name: &str, assumed: Value| {
         let keys: Vec<&str> = assumed.as_object().unwrap().keys().map(String::as_str).collect();
@@ -114,6 +120,7 @@ fn both_spellings_and_absent_keys_mean_the_same() {
             "sliding_window": 4096, "max_position_embeddings": 8192
         }),
     );
+    assumes("olmo2", json!({"rope_theta": 1e4, "rms_norm_eps": 1e-5, "max_position_embeddings": 2048}));
     assumes("qwen2", json!({"rope_theta": 1e4, "max_position_embeddings": 32768}));
     assumes(
         "mistral",

@@ -59,9 +59,14 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         graph.weights.iter().find(|weight| weight.tensor == tensor).unwrap().rows()
     }
     // 64 heads of 4: key heads where the number of them is absent, and where it is null.
-    for (name, absent, null) in
-        [("llama", 64, 64), ("mistral", 8, 64), ("qwen2", 32, 64), ("qwen3", 32, 64), ("gemma2", 4, 64)]
-    {
+    for (name, absent, null) in [
+        ("llama", 64, 64),
+        ("mistral", 8, 64),
+        ("qwen2", 32, 64),
+        ("qwen3", 32, 64),
+        ("gemma2", 4, 64),
+        ("olmo2", 64, 64),
+    ] {
         let heads = |value: Value| {
             let sizes = json!({"num_attention_heads": 64, "head_dim": 4, "num_key_value_heads": value});
             rows(name, "k_proj", &sizes) / 4
@@ -69,9 +74,14 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         assert_eq!((heads(json!("REMOVE")), heads(json!(null))), (absent, null), "{name}");
     }
     // 16 heads of 64 channels: the width of a head.
-    for (name, absent, null) in
-        [("llama", 4, 4), ("mistral", 4, 4), ("qwen2", 4, 4), ("qwen3", 128, 4), ("gemma2", 256, 4)]
-    {
+    for (name, absent, null) in [
+        ("llama", 4, 4),
+        ("mistral", 4, 4),
+        ("qwen2", 4, 4),
+        ("qwen3", 128, 4),
+        ("gemma2", 256, 4),
+        ("olmo2", 4, 4),
+    ] {
         let width = |value: Value| {
             let sizes = json!({"num_attention_heads": 16, "head_dim": value, "num_key_value_heads": 2});
             rows(name, "q_proj", &sizes) / 16

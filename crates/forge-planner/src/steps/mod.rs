@@ -98,9 +98,13 @@ impl Select<'_> {
             && draft.schedule == Schedule::Batch
             && operation.inputs == [Value::INPUT];
         let field = gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
+        // Normed queries are still to be read when keys are normed: they cannot share a buffer.
+        let is_for_attention = list
+            .readers(operation.output)
+            .any(|reader| matches!(reader.kind, Kind::Rotate { .. } | Kind::Append { .. } | Kind::Attend(_)));
         let to = match (draft.place, parts) {
             (Place::Epilogue, _) => self.target(draft, list, operation, "final_normed"),
-            (_, 1) => self.target(draft, list, operation, "normed"),
+            (_, 1) if !is_for_attention => self.target(draft, list, operation, "normed"),
             _ => self.target(draft, list, operation, &operation.name),
         };
         let spec = Spec::RmsNorm(spec::RmsNorm {

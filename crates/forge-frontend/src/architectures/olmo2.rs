@@ -1,0 +1,35 @@
+//! OLMo 2: the standard decoder with norms behind both branches instead of before them, and a norm of all queries and one
+//! of all keys; biases, where there are any, on all of attention.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults, Norms};
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Olmo2ForCausalLM", family: "olmo2", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 2048,
+    epsilon: 1e-5,
+    theta: 1e4,
+    tied: false,
+    key_heads: None,
+    width: None,
+    activation: Defaults::SILU,
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    model.norms = Norms {
+        attention: None,
+        output: Some("post_attention_layernorm"),
+        mlp: None,
+        down: Some("post_feedforward_layernorm"),
+    };
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.attention.head_norm = Some(model.norm);
+    model.attention.norms_all_heads = true;
+    Box::new(model)
+}
