@@ -8,6 +8,7 @@ mod mistral;
 mod olmo2;
 mod qwen2;
 mod qwen3;
+mod smollm3;
 
 use crate::builder::Builder;
 use crate::config::Section;
@@ -21,6 +22,7 @@ pub(crate) const ALL: &[Architecture] = &[
     olmo2::ARCHITECTURE,
     qwen2::ARCHITECTURE,
     qwen3::ARCHITECTURE,
+    smollm3::ARCHITECTURE,
 ];
 
 /// How one family of checkpoints is understood.

@@ -79,14 +79,15 @@ impl Attention {
         }
     }
 
-    /// From the normed stream to the branch's result, of a layer that sees a window or everything. `module` is the
-    /// tensors' prefix.
+    /// From the normed stream to the branch's result, of a layer that sees a window or everything, and that rotates
+    /// queries and keys or leaves them. `module` is the tensors' prefix.
     pub(crate) fn build(
         &self,
         layer: &mut Layer<'_, '_>,
         x: ValueId,
         module: &str,
         window: Option<usize>,
+        rotates: bool,
     ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);
         let mut input = |role: &str, projection: &str, outputs: usize| {
@@ -104,8 +105,10 @@ impl Attention {
             let gain = ("key_gain", &*format!("{module}.k_norm"));
             key = layer.rms_norm("normed_key", key, gain, parts(self.key_heads), norm);
         }
-        let query = layer.rotate("rotated_query", query, self.query_heads, self.width, &self.rotation);
-        let key = layer.rotate("rotated_key", key, self.key_heads, self.width, &self.rotation);
+        if rotates {
+            query = layer.rotate("rotated_query", query, self.query_heads, self.width, &self.rotation);
+            key = layer.rotate("rotated_key", key, self.key_heads, self.width, &self.rotation);
+        }
         let cache = layer.cache(self.key_heads, self.width);
         let (inputs, heads) = ([query, key, value], self.query_heads);
         let heads = layer.attention("heads", inputs, heads, self.scale, cache, window, self.softcap);

@@ -35,6 +35,8 @@ pub(crate) struct Decoder {
     pub(crate) attention: Attention,
     /// What its layers see.
     pub(crate) windows: Windows,
+    /// Whether a layer's attention leaves queries and keys as they are; layers that are not listed rotate them.
+    pub(crate) unrotated: Vec<bool>,
     /// The second half of a layer.
     pub(crate) mlp: Mlp,
 }
@@ -100,6 +102,7 @@ impl Decoder {
             tied: config.flag_or("tie_word_embeddings", defaults.tied),
             attention: Attention::read(config, hidden, context, defaults, Pairing::Half),
             windows: Windows::none(),
+            unrotated: Vec::new(),
             mlp: Mlp::read(config, hidden, defaults.activation),
         }
     }
@@ -114,7 +117,12 @@ impl Decoder {
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
         let at = format!("model.layers.{index}");
         let window = self.windows.of(index);
-        let name = if window.is_some() { "window_layer" } else { "layer" };
+        let rotates = !self.unrotated.get(index).copied().unwrap_or(false);
+        let name = match (window, rotates) {
+            (Some(_), _) => "window_layer",
+            (None, true) => "layer",
+            (None, false) => "unrotated_layer",
+        };
         let mut layer = builder.layer(name, self.hidden);
         let stream = Layer::INPUT;
 
@@ -125,7 +133,7 @@ impl Decoder {
         };
 
         let x = norm(&mut layer, "attention", stream, self.norms.attention);
-        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window);
+        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotates);
         let branch = norm(&mut layer, "output", branch, self.norms.output);
         let stream = layer.add("stream", stream, branch);
 

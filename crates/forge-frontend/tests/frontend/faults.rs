@@ -121,6 +121,21 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "Gemma2: an activation under its own name",
         set!("architectures": "REMOVE", "model_type": "gemma2", "hidden_activation": "gelu"),
     ),
+    (
+        "SmolLM3: windows",
+        set!(
+            "architectures": "REMOVE", "model_type": "smollm3", "use_sliding_window": true,
+            "layer_types": ["full_attention", "sliding_attention"]
+        ),
+    ),
+    (
+        "SmolLM3: a layer too few",
+        set!("architectures": "REMOVE", "model_type": "smollm3", "no_rope_layers": [1]),
+    ),
+    (
+        "SmolLM3: layers that are not told",
+        set!("architectures": "REMOVE", "model_type": "smollm3", "no_rope_layers": [1, "no"]),
+    ),
     ("bad generation settings", |files| text(files, "generation_config.json", "{")),
 ];
 

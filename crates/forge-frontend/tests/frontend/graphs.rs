@@ -104,6 +104,16 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         config["hidden_act"] = json!("silu");
         config["head_dim"] = json!(16);
     });
+    same("smollm3", &|config| {
+        without(config, &["rms_norm_eps", "tie_word_embeddings", "no_rope_layer_interval", "model_type"]);
+        config["no_rope_layers"] = json!([1, 1, 0, 0]);
+        config["attention_bias"] = json!(false);
+        config["mlp_bias"] = json!(false);
+        config["use_sliding_window"] = json!(false);
+        config["sliding_window"] = json!(24);
+        config["max_window_layers"] = json!(1);
+        config["layer_types"] = json!(["full_attention", "full_attention", "full_attention"]);
+    });
     // Where the models have another value than the one that is assumed.
     let assumes = |name: &str, assumed: Value| {
         let keys: Vec<&str> = assumed.as_object().unwrap().keys().map(String::as_str).collect();
@@ -121,6 +131,10 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         }),
     );
     assumes("olmo2", json!({"rope_theta": 1e4, "rms_norm_eps": 1e-5, "max_position_embeddings": 2048}));
+    assumes(
+        "smollm3",
+        json!({"rope_theta": 2e6, "max_position_embeddings": 32768, "no_rope_layer_interval": 4}),
+    );
     assumes("qwen2", json!({"rope_theta": 1e4, "max_position_embeddings": 32768}));
     assumes(
         "mistral",

@@ -66,6 +66,7 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         ("qwen3", 32, 64),
         ("gemma2", 4, 64),
         ("olmo2", 64, 64),
+        ("smollm3", 4, 64),
     ] {
         let heads = |value: Value| {
             let sizes = json!({"num_attention_heads": 64, "head_dim": 4, "num_key_value_heads": value});
@@ -81,6 +82,7 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         ("qwen3", 128, 4),
         ("gemma2", 256, 4),
         ("olmo2", 4, 4),
+        ("smollm3", 4, 4),
     ] {
         let width = |value: Value| {
             let sizes = json!({"num_attention_heads": 16, "head_dim": value, "num_key_value_heads": 2});

@@ -1,0 +1,54 @@
+//! SmolLM3: the standard decoder; every fourth layer, unless told otherwise, does not rotate queries and keys. Biases,
+//! where there are any, on whole blocks.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use serde_json::Value;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "SmolLM3ForCausalLM", family: "smollm3", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 32_768,
+    epsilon: 1e-6,
+    theta: 2e6,
+    tied: true,
+    key_heads: Some(4),
+    width: None,
+    activation: Defaults::SILU,
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.mlp.bias = config.flag_or("mlp_bias", false);
+    model.unrotated = unrotated(config, model.layers);
+    config.only("use_sliding_window", false, "forge computes attention to everything in SmolLM3");
+    config.only("layer_types", "full_attention", "forge computes attention to everything in SmolLM3");
+    // Without windows, neither their width nor their layers mean anything.
+    config.get("sliding_window");
+    config.get("max_window_layers");
+    Box::new(model)
+}
+
+/// Whether each layer leaves queries and keys as they are: where `no_rope_layers` has a 0, despite its name; without it,
+/// every `no_rope_layer_interval`th.
+fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
+    let interval = config.count_or("no_rope_layer_interval", 4);
+    let Some(listed) = config.get("no_rope_layers") else {
+        return (1..=layers).map(|layer| layer.is_multiple_of(interval)).collect();
+    };
+    let flags = listed.as_array().and_then(|flags| flags.iter().map(Value::as_u64).collect());
+    let flags: Vec<u64> = flags.unwrap_or_else(|| {
+        config.refuse("no_rope_layers", "it is a list of ones and zeros", &[]);
+        vec![1; layers]
+    });
+    if flags.len() < layers {
+        let message = format!("no_rope_layers tells of {} layers, and there are {layers}", flags.len());
+        config.contradiction("no_rope_layers", message);
+    }
+    flags.iter().map(|flag| *flag == 0).collect()
+}
