@@ -10,7 +10,7 @@ ANSWERS = (
     # what is wanted, and the words of which an ending has at least one
     ("sea", "sea wave sand salt"), ("echo", "echo"), ("sun come up", "sun cloud"), ("sister", "sister"), ("thanked", "thank"), ("pears", "pear"), ("whistle a tune", "tune whistle hum"), ("river came", "river spring water drop pipe puddle rock"),
     ("salt", "salt"), ("tree for advice", "tree advice stump bark trunk"), ("sleep for", "sleep asleep slept awake dream snor"), ("lit the lamp", "lamp light lit oil thank"), ("whole play", "play curtain stage hat clap"),
-    ("answer", "answer question teacher"), ("company", "name"), ("somebody to talk to", "name"), ("at the other side of the table", "name"), ("peace", "name"), ("quiet", "name"), ("come back", "name"),
+    ("answer", "answer question teacher"), ("end of a story", "story end"), ("ride on a train", "train"), ("asked to dance", "danc"), ("company", "name"), ("somebody to talk to", "name"), ("at the other side of the table", "name"), ("peace", "name"), ("quiet", "name"), ("come back", "name"),
     ("be afraid", "afraid fear brave courage show need helped hero taller"), ("lose", "afraid fear brave courage show need helped hero taller"), ("rid of it", "afraid fear brave courage show need helped hero taller"), ("without fear", "afraid fear brave courage show need helped hero taller"), ("be right", "right thing"), ("to win", "thing win won prize"),
     ("last week", "name"), ("put it right", "name"), ("should not be angry", "name"), ("see it grow", "it grow leaves"), ("was alive", "it"), ("would be there when", "it"), ("finest thing", "it"),
 )

@@ -21,9 +21,10 @@ def opening(s):
     """Who the hero is."""
     s.say(*OPENINGS)
     shown = s.habit.shown
-    if s.rng.random() < {"short": 0.4, "normal": 0.85, "long": 1.0}[s.length]:
+    if s.rng.random() < {"short": 0.4, "normal": 0.75, "long": 1.0}[s.length]:
         s.habit_shown = True
         s.say(s.rng.choice(HABIT_LEADS).replace("{habit}", shown))
+    s.tone()
     s.fact(trait="{h.trait}", habit=shown + ".", home="{h.name} lived {h.home}.", home_at="{h.home}")
 
 

@@ -1,6 +1,6 @@
 """Who is in a story: the draws that a plot starts from, what a request has fixed, and what a plot decides itself."""
 
-from . import names
+from . import names, tone
 from .cast import KINDS
 from .nouns import TRACKED
 from .places import PLACES
@@ -28,7 +28,7 @@ class Cast:
         self.place = asked.get("place")
         self.trait = asked.get("trait") or rng.choice(TRAITS)
         self.mood = asked.get("mood") or rng.choice(MOODS)
-        self.weather = asked.get("weather") or rng.choice(list(WEATHERS))
+        self.weather = asked.get("weather") or rng.choice(tone.WEATHERS[self.mood])
         self.weather_asked = "weather" in asked
         self.second = None
         self.third = None
@@ -124,5 +124,6 @@ def _told(rng, plot, cast, asked):
     scene = Scene(rng, roles, WEATHERS[cast.weather], cast.mood, asked.get("length", "normal"))
     scene.picked = cast.picked
     scene.plot = plot
+    scene.mood_asked = "mood" in asked
     plot.tell(scene)
     return scene

@@ -1,5 +1,7 @@
 """Conversations: requests, stories, questions and small talk, put together as people do it."""
 
+from itertools import count
+
 from . import questions, requests, smalltalk
 from .casting import tell
 from .cast import KINDS
@@ -11,11 +13,12 @@ from .weather import WEATHERS
 
 REVEALED = (
     # what a request shows, and how often
-    (("kind",), 10), (("thing",), 6), (("place",), 5), (("kind", "thing"), 16), (("kind", "trait"), 6), (("kind", "trait", "mood"), 6), (("kind", "mood"), 8), (("mood",), 5), (("kind", "place"), 6),
-    (("kind", "other"), 7), (("kind", "other", "thing"), 4), (("kind", "thing", "mood"), 6), (("kind", "thing", "place"), 3), (("thing", "place"), 2), (("thing", "mood"), 3), (("length",), 3),
-    (("kind", "length"), 4), (("kind", "thing", "length"), 3), (("mood", "length"), 2), (("kind", "name"), 5), (("kind", "name", "thing"), 3), (("kind", "name", "mood"), 2), (("kind", "trait", "name"), 2),
-    (("theme",), 4), (("kind", "theme"), 2), (("weather",), 2), (("kind", "weather"), 2), (("kind", "moral"), 2), (("moral",), 2), (("kind", "title"), 1), (("kind", "thing", "title"), 1), (("kind", "trait", "thing"), 4),
-    (("kind", "mood", "place"), 2), (("kind", "trait", "length"), 1), (("kind", "thing", "mood", "length"), 2), (("place", "mood"), 2), (("kind", "trait", "place"), 2),
+    (("kind",), 10), (("thing",), 6), (("place",), 5), (("kind", "thing"), 14), (("kind", "trait"), 5), (("kind", "place"), 5), (("kind", "other"), 6), (("kind", "other", "thing"), 3), (("kind", "thing", "place"), 3),
+    (("thing", "place"), 2), (("kind", "trait", "thing"), 3), (("kind", "trait", "place"), 2), (("kind", "name"), 4), (("kind", "name", "thing"), 3), (("kind", "trait", "name"), 2),
+    (("mood",), 8), (("kind", "mood"), 14), (("kind", "thing", "mood"), 10), (("kind", "trait", "mood"), 8), (("thing", "mood"), 6), (("place", "mood"), 4), (("kind", "mood", "place"), 4), (("kind", "other", "mood"), 4),
+    (("kind", "name", "mood"), 3), (("mood", "length"), 2), (("kind", "thing", "mood", "length"), 2), (("kind", "weather", "mood"), 1), (("kind", "theme", "mood"), 1),
+    (("length",), 3), (("kind", "length"), 4), (("kind", "thing", "length"), 3), (("kind", "trait", "length"), 1), (("theme",), 4), (("kind", "theme"), 2), (("weather",), 2), (("kind", "weather"), 2),
+    (("kind", "moral"), 2), (("moral",), 2), (("kind", "title"), 1), (("kind", "thing", "title"), 1),
 )
 _SETS, _WEIGHTS = [keys for keys, _ in REVEALED], [weight for _, weight in REVEALED]
 
@@ -56,7 +59,10 @@ def draw(rng, keys, **fixed):
 
 def story_turn(rng, keys=None, asked_as=None, **fixed):
     """A request and its story: (scene, request, answer)."""
-    while True:
+    for attempt in count():
+        if attempt == 20:
+            # what is fixed does not go together, such as a bell ringer and a bell; the first of it is kept
+            fixed = dict(list(fixed.items())[:1])
         chosen = keys if keys is not None else rng.choices(_SETS, _WEIGHTS)[0]
         asked = draw(rng, chosen, **fixed)
         scene = tell(rng, asked)
@@ -115,7 +121,7 @@ def _declined(rng):
 def _about(rng, scene, count):
     """Questions about a story, no kind of question twice."""
     pool = questions.pairs(scene, rng)
-    weights = {"want": 5, "ending": 3, "why": 2, "plot": 2.5, "unknown": 2, "summary": 1.5, "helper": 2, "obstacle": 2, "solved": 2}
+    weights = {"want": 5, "ending": 3, "why": 2, "plot": 2.5, "unknown": 2, "summary": 1.5, "helper": 2, "obstacle": 2, "solved": 2, "name": 2.5, "other_name": 2.5, "other": 1.5, "kind": 1.5}
     turns, used = [], set()
     while pool and len(turns) < count:
         total = [weights.get(key, 1) for key, _, _ in pool]
@@ -152,7 +158,7 @@ def conversation(rng):
     keys = () if rng.random() < 0.07 else None
     scene, text, story = story_turn(rng, keys)
     turns = [(text, story)]
-    turns += _about(rng, scene, rng.choice((0, 0, 0, 1, 1, 2, 3, 4)))
+    turns += _about(rng, scene, rng.choice((0, 0, 1, 1, 2, 3, 4, 5)))
     if rng.random() < 0.1:
         turns.append(_talk(rng) if rng.random() < 0.6 else _beyond(rng))
     while rng.random() < 0.24:

@@ -8,12 +8,12 @@ HEADS = ("Tell me", "Tell me", "Tell me", "Tell me", "Please tell me", "Can you 
          "How about", "Could I have", "May I have", "Invent", "Think of", "Read me", "Let's have", "Share", "Create", "We would like", "I need", "Got", "Now tell me",
          "Hello, tell me", "Hi! Please tell me", "My daughter would like", "It is bedtime. Tell us", "Generate", "Compose", "Come up with", "Tell us", "Can I have", "Say")
 
-NOUNS = ("story", "story", "story", "story", "story", "tale", "fable", "little story", "fairy tale", "bedtime story", "nice story")
+NOUNS = ("story", "story", "story", "story", "story", "tale", "fable", "little story", "fairy tale", "bedtime story")
 
 MOODS = {
-    "happy": ("happy", "cheerful", "warm", "heartwarming", "nice", "sweet", "good", "hopeful", "joyful", "kind", "feel-good"),
-    "funny": ("funny", "silly", "humorous", "amusing", "comic", "hilarious", "witty", "merry"),
-    "sad": ("sad", "melancholy", "sorrowful", "tragic", "mournful", "unhappy", "touching"),
+    "happy": ("happy", "happy", "cheerful", "heartwarming", "hopeful", "joyful", "feel-good"),
+    "funny": ("funny", "funny", "silly", "humorous", "amusing", "comic", "hilarious", "witty", "merry"),
+    "sad": ("sad", "sad", "sad", "melancholy", "sorrowful", "tragic", "mournful", "unhappy"),
 }
 
 MOOD_TAILS = {
@@ -26,7 +26,7 @@ LENGTHS = {"short": ("short", "very short", "quick", "little", "brief"), "long":
 LENGTH_TAILS = {"short": ("Keep it short.", "Not too long, please.", "Make it short.", "Be brief."), "long": ("Make it long.", "Make it a long one.", "A long one, please.", "Take your time.")}
 
 WEATHERS = {
-    "rain": ("on a rainy day", "in the rain", "for a rainy day", "with rain in it"), "snow": ("in the snow", "in winter", "on a snowy day", "with snow in it"),
+    "rain": ("on a rainy day", "about a rainy day", "in the rain", "for a rainy day", "with rain in it"), "snow": ("in the snow", "about a snowy day", "in winter", "on a snowy day", "with snow in it"),
     "wind": ("on a windy day", "in the wind", "in a storm"), "fog": ("in the fog", "on a foggy day", "in the mist"),
     "sun": ("on a sunny day", "in the sunshine", "in summer"), "frost": ("on a frosty day", "on a cold day", "in the frost"),
     "leaves": ("in autumn", "in the fall", "on an autumn day"), "spring": ("in spring", "in the spring", "on a spring day"),
@@ -58,6 +58,8 @@ def shown(scene, rng, keys):
         kind = scene.h.kind.noun
         trait = rng.choice(SAME_TRAIT.get(scene.h.trait, (scene.h.trait,))) + " " if "trait" in keys else ""
         words["kind"] = article(trait + kind)
+        if trait and "name" not in keys and rng.random() < 0.2:
+            words["kind"] = f"{article(kind)} who is {rng.choice(('', '', 'always ', 'very ', 'a little ', 'rather '))}{trait.strip()}"
         if "name" in keys:
             words["kind"] = rng.choice((words["kind"] + " named " + scene.h.name, words["kind"] + " called " + scene.h.name, f"{scene.h.name} the {trait}{kind}", f"{article(trait + kind)}, {scene.h.name}"))
         elif not trait and rng.random() < 0.05:
@@ -158,8 +160,6 @@ def _rough(rng, text):
         return text[0].lower() + text[1:]
     if draw < 0.19:
         return text.lower().rstrip(".")
-    if draw < 0.2:
-        return text.upper()
     return text[0].upper() + text[1:]
 
 

@@ -8,10 +8,11 @@ from .nouns import TRACKED
 from .places import INDOORS
 from .prose import template
 from .things import BIG
+from .tone import BEFOREHAND, TURN
 from .traits import HABITS
 from .world import Actor, Item, Setting, State
 
-LENGTHS = {"short": 0.0, "normal": 0.45, "long": 2.0}
+LENGTHS = {"short": 0.0, "normal": 0.28, "long": 2.0}
 """How much of what may be told is told."""
 
 CRAMPED = frozenset({"nail", "pocket", "pillow", "cushion", "windowsill", "shelf", "wall", "hung", "shirt", "slipped", "hole", "sewing"})
@@ -40,6 +41,7 @@ class Scene:
         self.weather_shown = False
         self.habit_shown = False
         self.went_out = True
+        self.mood_asked = False
         self.habit = rng.choice(HABITS[roles["h"].trait])
         self.refresh()
 
@@ -149,6 +151,20 @@ class Scene:
         if self.chance(probability):
             self.say(*options)
 
+    def tone(self):
+        """What the teller lets one know beforehand; where a mood has been asked for, it is nearly always shown."""
+        likely = {"short": 0.5, "normal": 0.65, "long": 0.85}[self.length]
+        self.maybe_always(0.9 if self.mood_asked else likely, *BEFOREHAND[self.mood])
+
+    def maybe_always(self, probability, *options):
+        """Tells one of the options, or nothing, whatever the length."""
+        if self.rng.random() < probability:
+            self.say(*options)
+
+    def turn(self):
+        """A word about where the story goes now."""
+        self.maybe_always(0.3, *TURN[self.mood])
+
     def break_(self):
         """Begins a new paragraph."""
         if self.paragraphs[-1]:
@@ -188,7 +204,7 @@ class Scene:
         if self.length != "short" or self.rng.random() < 0.25:
             self.say(*options)
 
-    def echo(self, probability=0.6):
+    def echo(self, probability=0.5):
         """The hero's habit again, at the end."""
         line = self.habit.sad if self.sad else self.habit.glad
         if not self.habit_shown or self.rng.random() > probability or not self.fits(line):

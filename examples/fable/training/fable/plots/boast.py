@@ -49,6 +49,10 @@ FEATS = (
      {"happy": "{h.he} walked straight towards the pond. \"It smells of roses here,\" {o.name} remarked from the left, and \"what a nice dry wall\" a little later, all the way round",
       "funny": "{h.he} marched off with great confidence. They found {h.him} two days later in the next county, where {h.he} was judging a dog show",
       "sad": "{h.he} came all the way round and tore off the cloth. It had taken so long that the sun was down and the benches empty"}, ("indoors",)),
+    ("keep a straight face whatever happened", "kept a straight face", "They tried jokes, and false noses, and a song about the tax collector. {h} did not move a muscle.",
+     {"happy": "Then {o.name} came and sat down opposite, and did nothing at all, and looked at {h.him}. It began in {h.his} ears. After a minute they were both lying on the ground, holding on to each other",
+      "funny": "{h.he} kept it when the bench broke, and when the tent came down, and when they carried {h.him} home. It took until Friday before it came off",
+      "sad": "{h.he} kept it to the end. Afterwards the children were a little afraid of {h.him}, and one of them cried"}, ()),
     ("be the first to wish the mayor a good morning", "wished him a good morning", "{h} sat down before the mayor's door at midnight, in {h.his} best collar.",
      {"happy": "{o.name} came too, with a blanket of newspapers, and they sat back to back. At six the mayor opened the door. \"Good morning,\" they said, exactly together",
       "funny": "At six the door opened. \"Good morning!\" shouted {h}. It was the cleaning woman. The mayor had left by the window, as he did every year",
@@ -120,6 +124,7 @@ def tell(s):
     s.say(*WANTED)
     s.break_()
     s.say(effort)
+    s.turn()
     s.say(outcome[s.mood] + ".")
     s.state.take("h", "x")
     s.say(*RESULT[s.mood])

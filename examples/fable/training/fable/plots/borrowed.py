@@ -79,18 +79,21 @@ HAPPY = (
     "{o.name} looked at it and was silent. \"It was I who dropped it first,\" {o.he} said then, \"years ago. See, there is my glue.\" They mended it together, hers beside his, and it holds to this day.",
     "{o.name} looked at {h} and not at {x.the}. \"A thing can be mended,\" {o.he} said. \"I was afraid that you did not come by any more because you had stopped liking me.\"",
     "\"I saw it happen,\" said {o.name}. \"I was standing at the window. I have only been waiting to see whether you would come.\" And {o.he} fetched two cups, which nobody had broken yet.",
+    "{o.name} said nothing, went to the cupboard and took out a jug without a handle. \"Yours,\" {o.he} said, \"since the summer before last. I have been trying to tell you.\" They put the two side by side and looked at them, and it was hard to say which of the friends felt lighter.",
 )
 
 FUNNY = (
     "{o.name} began to laugh and had to hold on to the door. \"That was never mine,\" {o.he} said. \"I borrowed it from you, four years ago, and did not dare to bring it back.\"",
     "\"Thank goodness,\" said {o.name}. \"I never could stand it. It was a present from my aunt, and every year she comes to see whether it is still there.\" {o.he} kissed {h} on both cheeks and wrote to the aunt that same evening.",
     "\"Oh dear,\" said {o.name}, \"and I have sat on the cake that you lent me.\" They looked at each other, and at what was left, and it was hard to say which of the two was flatter.",
+    "\"Which one?\" said {o.name}, and opened the cupboard. There were six more. \"Everybody who borrows it breaks it,\" {o.he} said. \"I have learned to keep a supply.\"",
 )
 
 SAD = (
     "{o.name} took the pieces and laid them in {o.his} lap. \"It was my mother's,\" {o.he} said. {o.he} was not angry. {h} would have liked it better if {o.he} had been.",
     "\"It does not matter,\" said {o.name}, and it was kindly said. But {o.he} never again lent {h.him} anything, and {h} never again asked.",
     "{o.name} forgave {h.him} on the spot. It was {h} who could not. Whenever {h.he} saw {o.him} coming, {h.he} thought of it, and so they saw each other less, and then only at Christmas.",
+    "\"I knew,\" said {o.name}. \"I have known it for three days. I stood at the window each evening and hoped that you would come.\" {h} did not know what to say to that. It is bad to break a thing. It is worse to have been waited for.",
 )
 
 AFTER = {
@@ -115,7 +118,7 @@ def tell(s):
     s.state.take("o", "x")
     s.state.give("o", "h", "x")
     s.break_()
-    s.say("{day} {h} set out for {p.the} with {x.the} {h.grip}.", "And so {day} {h} went off to {p.the}, with {x.the}, and felt very fine.", "{day} {h} carried {x.the} down the road to {p.the}, and people turned round.")
+    s.say("{day} {h} set out for {p.the} with {x.the} {h.grip}.", "{day} {h} {h.went} to {p.the}, with {x.the}, and felt like somebody else.", "And so {day} {h} went off to {p.the}, with {x.the}, and felt very fine.", "{day} {h} carried {x.the} down the road to {p.the}, and people turned round.")
     s.sign(0.35)
     s.say("It all went well as far as the second bend. Then " + damage + ".", "Nothing happened on the way there. It was on the way back that " + damage + ".",
           "And it would have been a fine day. But " + damage + ".")
@@ -123,6 +126,7 @@ def tell(s):
     s.maybe(0.6, *HIDE)
     s.maybe(0.4, *HIDE)
     s.break_()
+    s.turn()
     s.say(*TOLD)
     s.say(*[text.replace("hers beside his", "the new glue beside the old") for text in {"happy": HAPPY, "funny": FUNNY, "sad": SAD}[s.mood]])
     s.close(*AFTER[s.mood])

@@ -76,6 +76,8 @@ HAPPY = (
     "\"I had given you up,\" said {o.name}, \"and put your plate away.\" {h} held out {x.the}. {o.name} took it, turned away for a moment to find something in a cupboard, and came back with the plate and very red eyes.",
     "{h} had forgotten the whole speech. {h.he} just held out {x.the}. {o.name} took it and said that it was the best speech {o.he} had ever heard.",
     "{o.name} took {x.the} as if it were asleep and put it in the best place in the room. {h} was put in the second best, which was by the stove, and given soup.",
+    "The door was open before {h} could knock. \"I heard you three fields away,\" said {o.name}. \"You were practising a speech.\" {h} gave {o.him} {x.the} and the speech, both a little the worse for the journey, and {o.name} knows the speech by heart to this day.",
+    "{o.name} looked at {x.the} for so long that {h} was afraid it might be the wrong one. Then {o.he} began to smile, slowly, like a light that is being carried through a house. \"How did you know?\" {o.he} asked. {h} had not known. {h.he} had only hoped, all the way.",
 )
 
 FUNNY = (
@@ -83,13 +85,17 @@ FUNNY = (
     "Somebody else opened. {o.name} lived next door. Next door somebody else opened too, and by the time {h} had found the right house, {x.the} had been admired in five kitchens and {h.he} had eaten five suppers. {o.name} got {x.the} and had to help {h.him} to a chair.",
     "{o.name} took {x.the}, thanked {h.him} and gave {h.him} a parcel. \"I was just going to bring you this,\" {o.he} said. In the parcel there was another {x.noun}. They looked at each other for some time.",
     "{o.name} thanked {h.him} from the heart, took {x.the} and used it at once to prop the door open. That, it turned out, was what {o.he} had needed. The door had been banging since May.",
+    "\"For me?\" said {o.name}. \"How kind. But it is tomorrow.\" {h} had come a day early. {h.he} slept on the bench, and in the morning {h.he} went out, shut the door, knocked, and gave {o.name} {x.the} all over again. {o.name} was just as surprised.",
+    "A small nephew took {x.the} at the door, said thank you and shut it. {h} stood outside. \"Was there nobody with it?\" said a voice within, and {o.name} opened the door again and pulled {h.him} in by the collar.",
 )
 
 SAD = (
     "The windows were dark. {o.name} had left that morning, said the woman next door, and would not be back; there had been nobody to stay for. {h} put {x.the} down on the doorstep all the same, in the dry, and wrote on a leaf who it was from.",
-    "{o.name} was sitting up in bed and did not know {h.him} any more. {h} gave {o.him} {x.the}. {o.name} held it and smiled at it. \"I used to have a friend,\" {o.he} said, \"who would have liked this.\" \"Yes,\" said {h}.",
+    "<ill in bed>{o.name} was sitting up in bed and did not know {h.him} any more. {h} gave {o.him} {x.the}. {o.name} held it and smiled at it. \"I used to have a friend,\" {o.he} said, \"who would have liked this.\" \"Yes,\" said {h}.",
     "\"Put it down there,\" said {o.name} without turning round. {h} waited for a time. Then {h.he} put {x.the} on the table, among some other things, and closed the door from outside.",
     "{h} had come too late; one could see it from the faces in the lane. {h.he} gave {x.the} to {o.name}'s small niece, who had been crying, and told her whose it should have been.",
+    "<ill in bed>{o.name} was glad, one could see that. {o.he} laid {x.the} on the bed and fell asleep with one {o.hand} on it. {h} sat there until morning. Towards five the {o.hand} grew heavy. Nobody had told {h} that it would be so quiet.",
+    "The house had been sold. Strangers with kind faces stood in the door and knew nothing of {o.name}. {h} asked whether {h.he} might leave {x.the} there. They put it where it would have the sun. For all I know it is there still.",
 )
 
 GOODBYE = {
@@ -128,6 +134,7 @@ def tell(s):
     s.say(*ARRIVED)
     s.sight(0.5)
     s.state.give("h", "o", "x")
+    s.turn()
     s.say(*{"happy": HAPPY, "funny": FUNNY, "sad": SAD}[s.mood])
     s.night(0.25)
     s.close(*GOODBYE[s.mood])

@@ -102,18 +102,21 @@ HAPPY = (
     "\"You came,\" said {o.name}. \"I was passing,\" said {h}. Only on the way home {h.he} noticed that {h.he} had forgotten to be afraid, somewhere in the middle.",
     "They sat down in the grass. \"Were you not afraid?\" asked {o.name}. \"Yes,\" said {h}, \"the whole time.\" It was the first time that {h.he} had said it, and it was not so large when it was out.",
     "{h} shook for an hour afterwards, and {o.name} sat next to {h.him} and shook too. Then they began to laugh, and could not stop until the stars were out.",
+    "{o.name} held on to {h.him} for a good while longer than was needed. \"How did you do it?\" {o.he} asked. {h} thought about it. \"Badly,\" {h.he} said, \"and then it was done.\"",
 )
 
 FUNNY = (
     "\"Were you afraid?\" asked {o.name}. \"Not at all,\" said {h}, from behind {o.name}.",
     "\"My hero,\" said {o.name}. {h} bowed, and fell over {x.the}.",
     "\"You were very brave,\" said {o.name}. \"And you can let go of my ear now.\"",
+    "\"I thought that you were afraid of such things,\" said {o.name}. \"I am,\" said {h}, \"but I had no time.\" Then {h.his} knees, which had been waiting politely, gave way, both at once.",
 )
 
 SAD = (
     "{o.name} was safe. But {x.the} had been left behind in there, and it had been the dearest thing that {h} had. {h.he} knew where it was. {h.he} could not make {h.himself} go in a second time.",
     "{o.name} was safe, and thanked {h.him}, and moved away that autumn to a place where such things do not happen. {h} was less afraid than before. {h.he} would rather have been afraid, and had {o.name}.",
     "\"I thought that you would come sooner,\" said {o.name}, and that was all. {h} had stood outside too long, and both of them knew for how long. One can be brave a little late.",
+    "They came out again, and {o.name} laughed and ran to the others, who were calling, and forgot to look round. {h} sat down on a stone with {x.the}. It was the bravest thing that {h.he} had ever done, and nobody had seen it.",
 )
 
 AFTER = {
@@ -144,6 +147,7 @@ def tell(s):
     s.state.go("h", s.p.place.noun)
     s.sight(0.25)
     s.break_()
+    s.turn()
     s.say(turn + ".")
     s.say("^" + HELPED[s.x.thing.group] + ".")
     body = {"happy": HAPPY, "funny": FUNNY, "sad": SAD}[s.mood]

@@ -65,18 +65,21 @@ HAPPY = (
     "They took turns after that, {h} by day and {o.name} by night. In the second spring it was as high as {h.his} chin, and in the third there was just enough shade for two. They sat in it, very close together.",
     "And it came up again, from below, thicker than before. The year it first bore flowers, {h} and {o.name} carried a table out and asked everybody who had said that it would come to nothing.",
     "It took years. But there came a morning when {h} leaned against it, and it held. \"Good morning,\" said {h}. Up in the leaves somebody was already building a nest.",
+    "It sulked for a month. Then, one night when nobody was looking, it made up its mind and grew. By midsummer there was a bench beside it, and on the bench, most evenings, sat two who had once been strangers and now shared a newspaper.",
 )
 
 FUNNY = (
     "It grew, and how it grew. It was a cabbage. {h} looked at it for a long time. \"It has a good face,\" said {o.name}. They could not bring themselves to eat it, and it came to be godfather to two of the neighbour's children.",
     "<twig>It grew as high as the knee and then as high as the house. Only, it was the twig. What {h} had planted was never seen again. \"One must love what comes up,\" said {o.name}, and {h} did.",
     "In the autumn it bore its fruit: another one, exactly like the first. {h} held it up. \"And now?\" \"Now,\" said {o.name}, \"you have two.\" {h} had to sit down, for {h.he} saw where this was leading.",
+    "It did grow again, but sideways. It went along the ground, over the path and into a drain, and one day it looked in at the window of the town hall. \"At least it takes an interest,\" said {o.name}. {h} was rather proud of it.",
 )
 
 SAD = (
     "They did what could be done. It held on until October. {h} took out the stick that had held it up, and did not know what to do with the stick. {o.name} put it in the ground again, a little further on. \"One never knows,\" {o.he} said.",
     "It lived. But such things are slow, and {h} was no longer young. {h.he} saw it as high as {h.his} knee. It is {o.name} who sits in the shade now, and who tells the children whose shade it is.",
     "One branch lived and the rest did not. Each spring it put out three leaves, no more and no fewer. {h} came and counted them, until the year when there was nobody to come and {o.name} counted them alone.",
+    "It flowered only once. {h} was away that day, at a funeral, and saw no more than the petals on the ground. \"What was it like?\" {h.he} asked. {o.name} told {h.him}, and told it so well that {h} never knew how much it had been.",
 )
 
 AFTER = {
@@ -104,6 +107,7 @@ def tell(s):
     s.break_()
     s.say(*SETBACK)
     s.say(*HELPER)
+    s.turn()
     s.say(*{"happy": HAPPY, "funny": FUNNY, "sad": SAD}[s.mood])
     s.close(*AFTER[s.mood])
     s.echo(0.5)

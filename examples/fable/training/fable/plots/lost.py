@@ -71,6 +71,8 @@ HAPPY = (
     "\"Keep it until you are done,\" {h} said in the end. \"I can wait.\" And {result}. A week later {o.name} stood at {h.his} door with {x.the}, polished, and a plum cake under one {o.arm}.",
     "\"It can be yours on weekdays,\" said {h}, \"and mine on Sundays.\" And so they did it. {o.name} brought {x.the} every Saturday evening and stayed to supper.",
     "{h} sat down. \"Let me help you with it,\" {h.he} said, \"I know how it likes to be held.\" So they did it together, and {result}. After that {o.name} gave {x.the} back, and {h} gave {o.him} a standing invitation.",
+    "{h} turned to go, and turned back. \"Show me,\" {h.he} said, and {o.name} showed {h.him}. So {result}. When it was over, {o.name} put {x.the} into {h.his} {h.hands} and kept hold of the other end. They carried it home together, though it was not heavy.",
+    "\"Then it was lost in the right direction,\" said {h}. {h.he} stayed until all was done, and {result}. In the evening {o.name} gave {x.the} back, tied up with a bow, and {h} gave {o.him} the bow.",
 )
 
 HAPPY_GLAD = (
@@ -85,6 +87,8 @@ FUNNY = (
     "{h} took {x.the} and looked at it, and looked again. It was not {h.his} at all; there was another name on the bottom. Now they were two who had lost something. They went out to look for the owner, and met somebody who was looking for them, with a third {x.noun}.",
     "\"I have walked behind you for two days to give it back,\" said {o.name}, \"but you were always running after somebody.\" \"I was running after you,\" said {h}. They sat down to rest, and {o.name} gave {h.him} {x.the}, and they agreed that next time one of them should stand still.",
     "{o.name} gave {x.the} back at once. \"To be honest, it is a difficult thing,\" {o.he} said. \"It talks in the night.\" \"That is me,\" said {h}. \"I live next door.\" There was a short silence, as between neighbours.",
+    "{o.name} gave back {x.the}, and with it a spoon and a slipper that had lain in the ditch beside it. \"These are not mine,\" said {h}. \"Nor mine,\" said {o.name}. They have been looking for the owner of the slipper ever since, and it has taken them as far as the coast.",
+    "\"I looked for you everywhere,\" said {o.name}. \"I put up a notice.\" \"I saw it,\" said {h}. \"It said: found, something. So I did not think that it was mine.\" {o.name} gave {h.him} {x.the} and a short lesson in reading to the end.",
 )
 
 FUNNY_GLAD = (
@@ -98,6 +102,8 @@ SAD = (
     "{h} laid {x.the} back where it had been. \"You need it more,\" {h.he} said, and it was true, and that did not make it any lighter. {o.name} could not say anything. And {result}. But {h} was on the road by then.",
     "{o.name} held out {x.the}. It had broken in the ditch, and {o.he} had put it together as well as {o.he} could. It still did what it had to, if one was gentle. {h} saw how gentle {o.he} was with it. \"It knows you now,\" said {h}, and let {o.him} keep it.",
     "\"Take it,\" said {o.name}, \"it is yours.\" {h} took {x.the} and got as far as the gate. Then {h.he} thought of what would happen without it, and went back, and gave it to {o.him} without a word.",
+    "{h} had brought money to buy it back. {h.he} looked round and saw what {o.name} owned, which was {x.the} and not much besides. {h.he} put down the money, too, beside {x.the}, and left before anybody could thank {h.him}.",
+    "\"I will bring it tomorrow,\" said {o.name}, \"if I may have it this one night more.\" {h} agreed. In the night there was a fire. {o.name} got out, and {x.the} did not. They stood side by side in front of what was left. It was nobody's fault, and that is the hardest kind.",
 )
 
 SAD_END = (
@@ -121,6 +127,7 @@ def tell(s):
     s.maybe(0.6, *SEARCHED)
     s.say(*WANTED)
     s.say(*TRACE)
+    s.maybe(0.6, "So {h} {h.went} to {p.the}.", "{h} {h.went} there at once.")
     s.break_()
     s.state.go("h", s.p.place.noun)
     s.state.take("o", "x")
@@ -130,6 +137,7 @@ def tell(s):
     s.maybe(0.5, *SILENCE)
     s.break_()
     fill = lambda options: [text.replace("{result}", need.result) for text in options]
+    s.turn()
     if s.happy:
         s.say(*fill(HAPPY))
         s.state.give("o", "h", "x")

@@ -57,18 +57,21 @@ HAPPY = (
     "On the fourth night {h} heard a cry: the wind had pushed in {o.name}'s chimney. {h} was over the fence before {h.he} had thought about it, and {x.the} was the first thing to hand. They worked until morning, and when it was done neither could say whose {x.the} was.",
     "On the third evening {h} took {x.the}, went to the fence and met {o.name}, who was just coming to the fence. \"I wanted to say,\" said {h}. \"So did I,\" said {o.name}. They put {x.the} on the fence, exactly in the middle, and there it has its place to this day.",
     "Then {h} carried {x.the} over and put it in front of {o.name}'s door, knocked and ran. The next morning it stood in front of {h.his} own. The morning after it was at {o.name}'s again. They kept it up for a week, and on Sunday they both came out too early and met.",
+    "On the sixth day it was {h.his} birthday. Nobody came, which was no wonder, since the only one who ever came was {o.name}. Then there was a parcel on the step. In it lay a card, and on the card it said: You saw it first. {h} ran across in {h.his} slippers, with {x.the}, and to this day they argue about which of them has to keep it.",
 )
 
 FUNNY = (
     "On the third day there was a knock at both doors. It was an old woman in a bonnet. \"I left {x.a} {p.at},\" she said. They gave {x.the} back to her, looking at their feet. She gave them a toffee for their honesty. It was one toffee. They looked at each other.",
     "They agreed to fight it out with turnips at dawn. But dawn was cold, and the turnips were, after all, turnips. By eight o'clock they had been made into soup, and {x.the} stood on the table between the plates and belonged to both of them.",
     "\"I do not even know what I want it for,\" {h} said to the fence at last. \"Nor do I,\" said the fence, which was {o.name}. They gave {x.the} to a pair of twins. Over the hedge one can hear the twins now, from morning to night: mine, mine, mine. And {h} and {o.name} sit there and listen, and have never enjoyed anything so much.",
+    "They went to the judge, an old woman with a cold. \"Whoever can say nothing for an hour shall have it,\" said the judge. It was the longest hour in the history of the valley. After four minutes {o.name} said that {h} was breathing on purpose, {h} said that {o.name} had lost, and so the judge kept {x.the}.",
 )
 
 SAD = (
     "On the fifth day {h} took {x.the} and went over to give it up. The shutters were still closed. {o.name} had gone to a cousin in the south, said a boy, early that morning, with one suitcase. {h} stood there with {x.the}. Nobody wanted it now.",
     "{h} waited for {o.name} to come and say sorry. {o.name} waited for {h} to come. They were both very good at waiting. It grew to be a year, and then {o.name} died, in her sleep or his, as one does, and {h} walked behind with {x.the} and did not know where to put it.",
     "{h} did go over in the end, and said it, and {o.name} said that it was all right. They sat together in the evening as before. But when {h} spoke of {x.the}, {o.name} looked at the fire. Something had got a crack, and it was not {x.the}.",
+    "One morning {h} found {x.the} broken on the floor. Nobody had touched it. {h.he} carried the pieces to {o.name}'s door, to have somebody to be sad with. {o.name} looked at them. \"You should have come before,\" {o.he} said, and {h} did not ask before what.",
 )
 
 AFTER = {
@@ -98,6 +101,7 @@ def tell(s):
     s.maybe(0.35, *ALONE)
     s.break_()
     options = {"happy": HAPPY, "funny": FUNNY, "sad": SAD}[s.mood]
+    s.turn()
     s.say(*[told(s, text.replace("in her sleep or his", "in {o.his} sleep"), "o", "x") for text in options])
     s.close(*AFTER[s.mood])
     s.echo(0.5)

@@ -28,6 +28,7 @@ WANTED = (
 )
 
 KNEW = (
+    "{o.name} the {o.kind}, who lived {p.at}, had one. {day} {h} {h.went} to {p.the}, with {x.the} for the exchange.",
     "{o.name} the {o.kind}, who lived {p.at}, had one. So {day} {h} took {x.the} and went to {p.the}.",
     "There was only one to be had, and it belonged to {o.a} named {o.name}, {p.at}. {day} {h} set out for {p.the} with {x.the}.",
     "{o.a} named {o.name} had one and lived {p.at}. {h} put {h.his} pride in a drawer and set out for {p.the} {day}, with {x.the}.",
@@ -63,6 +64,7 @@ SWAPPED = (
 HAPPY = (
     "With {goods} {h} went back to {o.name}, as fast as {h.he} could. {o.name} laughed out loud and gave {h.him} {y.the}. And {mine}.",
     "{h} turned round on the spot and brought {o.name} {goods}. \"That is exactly it,\" said {o.name}, and gave {h.him} {y.the} with both {o.hands}. And so {mine}.",
+    "{h} knocked at {o.name}'s door with {goods} and did not say a word. {o.name} went red with joy, vanished, and came back with {y.the}. \"It has been waiting for you,\" {o.he} said, \"only I did not know it.\" And {mine}.",
 )
 
 HAPPY_END = (
@@ -75,6 +77,7 @@ FUNNY = (
     "{h} ran back to {o.name} with {goods}. But {o.name} was no longer at home: {o.he} had gone and swapped {y.the} for {x.the}, with {t.name}'s cousin, because it had pleased {o.him} after all. It took four days, a cow and a written list before {h} had {y.the}.",
     "Then {h} swapped {goods} for a cow, the cow for a wagon, the wagon for a song, and the song, since he was fond of music, {o.name} took in exchange for {y.the}. \"You could have sung it to me straight away,\" said {o.name}. {h} sat down in the road.",
     "When {h} came back with {goods}, {o.name} already had some. \"But {y.the} you may have,\" {o.he} said. \"Nobody had said please until now.\" {h} had not said please either. {h.he} said it then.",
+    "{o.name} took {goods}, gave {h.him} {y.the}, and asked what had become of {x.the}, for now that it was gone {o.he} rather liked it. {h} said where it was. Half way there they met {t.name}, who was coming to ask for {y.the}. All three sat down by the road and began again from the beginning.",
 )
 
 FUNNY_END = (
@@ -87,6 +90,7 @@ FUNNY_END = (
 SAD = (
     "{h} brought {o.name} {goods} and got {y.the}. {h.he} carried it home. And {mine}. But the place where {x.the} had been was empty, and {h} had not known how often {h.he} looked that way.",
     "With {goods} {h} came back to {p.the}. {o.name} gave {h.him} {y.the} and wished {h.him} joy of it. It was too late by then: what {h} had wanted it for was over when {h.he} got home. {h.he} would have liked to have {x.the} back. But a swap is a swap.",
+    "{o.name} took {goods} and gave {h.him} {y.the}, and the bargain was made. That night {h} heard, from {t.name}'s window, somebody being glad of {x.the}. {h.he} held on to {y.the} and listened. It had been a fair exchange. It is only that fair is not the same as warm.",
 )
 
 SAD_END = (
@@ -126,6 +130,7 @@ def tell(s):
     fill = lambda options: [text.replace("{goods}", goods).replace("{mine}", result_mine).replace("{theirs}", result_theirs) for text in options]
     body, end = {"happy": (HAPPY, HAPPY_END), "funny": (FUNNY, FUNNY_END), "sad": (SAD, SAD_END)}[s.mood]
     s.state.give("o", "h", "y")
+    s.turn()
     s.say(*fill(body))
     s.say(*fill(end))
     s.echo(0.5)

@@ -29,6 +29,12 @@ TROUBLES = (
     ("Something groaned {p.at} after dark, and the dogs for miles around went under the beds.", "what it was that groaned", "something groaned {p.at} after dark", "groaning"),
     ("Since the new moon somebody had been weeping {p.at} at night. The milk had turned from listening to it.", "who was weeping", "somebody wept {p.at} at night", "weeping"),
     ("Every morning {p.at} all the stones lay in other places than the day before, in a long, sad row.", "who moved the stones", "somebody moved all the stones {p.at} at night", "moving the stones"),
+    ("All the washing that was left out {p.at} overnight hung in the wrong order in the morning, the socks of one house beside the shirts of another.", "who did it", "somebody mixed up the washing {p.at} at night", "mixing up the washing"),
+    ("There was smoke {p.at} every night, one thin thread of it, and nobody lived there.", "who had lit a fire there", "there was smoke {p.at} at night, though nobody lived there", "making the smoke"),
+    ("Somebody was singing {p.at} at night, so badly that the owls had moved away.", "who was singing", "somebody sang very badly {p.at} at night", "singing"),
+    ("All the washing that was left out {p.at} overnight hung in the wrong order in the morning, the socks of one house beside the shirts of another.", "who did it", "somebody mixed up the washing {p.at} at night", "mixing up the washing"),
+    ("There was smoke {p.at} every night, one thin thread of it, and nobody lived there.", "who had lit a fire there", "there was smoke {p.at} at night, though nobody lived there", "making the smoke"),
+    ("Somebody was singing {p.at} at night, so badly that even the frogs had moved away.", "who was singing", "somebody sang very badly {p.at} at night", "singing"),
     ("People who went to {p.the} after dark came back white and said that somebody there had called them by the wrong name.", "who called out there", "somebody {p.at} called people by the wrong name after dark", "calling out"),
 )
 
@@ -48,6 +54,7 @@ WANTED = (
 )
 
 WENT = (
+    "So {day}, as soon as it was dark, {h} took {x.the} and {h.went} to {p.the}, more and more slowly.",
     "So {day}, when it was dark, {h} took {x.the} and went to {p.the}. {h.he} did not hurry.",
     "So when it had grown dark {h} went to {p.the}, with {x.the} under one {h.arm}, for courage.",
     "That same night {h} crept to {p.the}. {h.he} had taken {x.the} along, because one should not go empty-handed, not even to a monster.",
@@ -72,6 +79,7 @@ HAPPY = (
     "\"Is that all?\" said {h}, and gave {o.him} {x.the}. And {result}. The next night {p.the} was quiet, and {h} went there again anyway, to visit.",
     "{h} held out {x.the}. \"Would this help?\" {h.he} asked. {o.name} could only nod. {h} gave it to {o.him}, and {result}. From then on people went to {p.the} after dark on purpose, for the company.",
     "{h} gave {o.him} {x.the} and stayed until morning. So it was that {result}. When the village heard of it everybody was a little ashamed, and brought soup, and socks, and a second spoon.",
+    "{h} did not know what to say, and so {h.he} gave {o.him} {x.the}. And {result}. \"Will you come again?\" asked {o.name}. \"Tomorrow,\" said {h}. On the third evening {h.he} brought the neighbours along, and on the fourth it was the neighbours who brought {h.him}.",
 )
 
 FUNNY = (
@@ -79,12 +87,14 @@ FUNNY = (
     "<drains>\"And I was afraid of you!\" said {h}. \"And I of you,\" said {o.name}, \"you breathe like a bull.\" {h} gave {o.him} {x.the}. And {result}. {h} went home and told everybody that it had been the drains, which was what the drains had feared all along.",
     "\"And I was afraid of you!\" said {h}. \"And I of you,\" said {o.name}, \"you breathe like a bull.\" {h} gave {o.him} {x.the}. And {result}. After that they went round the village together, to show people what there was to be afraid of.",
     "{h} gave {o.him} {x.the}, and {result}. Only, now that {p.the} was still, the whole village lay awake because of the silence. In the end they had to ask {o.name} to go back to it, on weekdays, softly.",
+    "\"Nobody told me that it could be heard outside,\" said {o.name}, and blushed. {h} gave {o.him} {x.the}, and {result}. By way of thanks {o.name} offered to frighten somebody for {h.him}, anybody {h.he} liked. {h} thought of an aunt, and then thought better of it.",
 )
 
 SAD = (
     "{h} gave {o.him} {x.the} at once, and {result}. In the morning {h.he} came back with bread. But the men with sticks had been there before {h.him}, and there was nobody {p.at}, only {x.the}, laid neatly on a stone.",
     "{h} gave {o.him} {x.the}. \"Thank you,\" said {o.name}, \"now I can go.\" And when day came {o.he} was gone, and {p.the} was quiet. {h} had found out what {h.he} wanted to know. {h.he} often wished that {h.he} could hear it again.",
     "\"You could have come sooner,\" said {o.name}, not as a reproach. {h} gave {o.him} {x.the}, and {result}. But it had been a long, cold time, and {o.name} did not get well again. It is quiet {p.at} now.",
+    "{h} gave {o.him} {x.the} and promised to come back. But there was a fever at home, and then there was the harvest, and it was a long time before {h.he} stood {p.at} again. {x.the} was there, dusted, in a corner. Of {o.name} there was no trace.",
 )
 
 AFTER = {

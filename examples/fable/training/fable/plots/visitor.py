@@ -70,18 +70,21 @@ HAPPY = (
     "<twelfth>In the morning {o.name} was gone, and the bed was made. On the table stood {x.the}. Beside it lay a note: \"For the twelfth door.\" {h} ran out on the road and called until {o.name} turned round. \"Come back,\" cried {h}, \"there is soup left!\" And {o.name} came back, and stayed.",
     "When {h} woke, {o.name} had swept the floor, mended the latch and set {x.the} on the windowsill. \"I should like to pay,\" {o.name} said, and gave {h.him} {x.the}. \"You have,\" said {h}, \"but stay until the weather changes.\" It is three years now, and they both say that the weather has not really changed.",
     "{o.name} left {x.the} behind as thanks, and went. But on the first bad night of the next winter there was a knock, soft as a mistake. {h} already had the soup on the table, for two. And so it has been each winter since.",
+    "In the night {h} heard somebody crying, very softly, so as not to be a nuisance, and got up and made more soup. By morning {o.name} had told {h.him} everything. \"I cannot pay you,\" {o.name} said, \"but take this,\" and gave {h.him} {x.the}. {h} put it where both of them could see it. \"You will have to stay,\" {h.he} said, \"to show me how it likes to be treated.\"",
 )
 
 FUNNY = (
     "In the morning {o.name} asked what was for breakfast, and after breakfast what was for lunch. On the fourth day {h} said carefully that {o.he} must be missed at home. \"This is number twelve?\" asked {o.name}. It was number ten. At number twelve an old aunt had been waiting with a goose since Monday. {o.name} left {x.the} by way of apology, and they all ate the goose together.",
     "\"Stay as long as you like,\" said {h}, out of politeness. That was a mistake. {o.name} stayed until May. {o.he} used up the jam and sang in the bath. Then {o.he} went, and left {h.him} {x.the} in thanks, and the house was quiet. {h} sat in it for an hour. Then {h.he} went out to see how far {o.he} had got.",
     "In the night {h} was woken by a noise. {o.name} was trying to carry the stove out of the door. \"I walk in my sleep,\" {o.he} said. \"With my stove?\" \"I walk a long way, and I feel the cold.\" They had cocoa. {o.name} gave {h.him} {x.the} for the fright, and {h} tied {o.his} {o.hand} to the bedpost, loosely, as one does with a friend.",
+    "It turned out that {o.name} had come about the chimney. {o.he} had been ordered for the spring, had lost the way, and would now like to begin. It was midnight. By one o'clock there was soot on everything, the soup included. {o.name} left {x.the} behind in the confusion, and {h} has not dared to write about it, because {o.he} might come and fetch it.",
 )
 
 SAD = (
     "In the morning the door stood open, and {o.name} was gone. {x.the} lay on the pillow. {h} kept it dusted. {h.he} makes soup for two when the weather is bad, with a carrot, and puts a light in the window. But there has not been a knock again.",
     "{o.name} was ill, and the warmth had come too late. For nine days {h} made soup and told {o.him} about the summer. On the tenth {o.name} put {x.the} into {h.his} {h.hands}. \"I never had a house to leave to anybody,\" {o.he} said, \"so it must be this.\" Then it was quiet.",
     "\"You could stay,\" said {h} in the morning. {h.he} had practised it all night in the chair. But {o.name} had somewhere to be, or somewhere not to be. {o.he} pressed {x.the} into {h.his} {h.hands} and went off down the road, and at the bend did not turn round.",
+    "{o.name} stayed for a week, and it was the best week that {h} had ever had. On the eighth day there were riders in the lane, asking for somebody. {o.name} put down the spoon, gave {h.him} {x.the} across the table and went out to them. The soup was still warm when the dust had settled.",
 )
 
 AFTER = {
@@ -112,6 +115,7 @@ def tell(s):
     s.maybe(0.65, *EVENING)
     s.break_()
     s.state.give("o", "h", "x")
+    s.turn()
     s.say(*{"happy": HAPPY, "funny": FUNNY, "sad": SAD}[s.mood])
     s.close(*AFTER[s.mood])
     s.echo(0.6)

@@ -78,18 +78,21 @@ HAPPY = (
     "Then {day} somebody came {p.to_at}, thin and brown and out of breath. \"Am I very late?\" asked {o.name}. {h} looked at {x.the} and then at {o.him}. \"The soup is still warm,\" said {h}. It was, too: {h.he} had warmed it four hundred times.",
     "And {day} there was a speck on the road, and the speck had {o.name}'s way of walking. {h} wanted to run and could not, and so {o.name} ran. \"I lost my way,\" {o.he} said, \"until I saw you {p.at}, with {x.the}.\"",
     "{day} {h} turned round, and there stood {o.name}, as if {o.he} had only gone to fetch the milk. \"You have kept {x.the},\" said {o.name}. \"You said that I should look after it,\" said {h}. After that they both talked at once until it was light.",
+    "There came an evening when {h} was ill and could not go. And {day} somebody sat at the foot of the bed. \"You were not there,\" said {o.name}, \"and so I had to find the house by myself.\" {h} said that it must be the fever. \"Then the fever has brought you oranges,\" said {o.name}, and began to peel one.",
 )
 
 FUNNY = (
     "Then {day} somebody sat down next to {h} {p.at}. \"For whom are you waiting?\" asked the stranger. \"For {o.name},\" said {h}. \"That is odd,\" said {o.name}. \"I have been waiting for you, at the other end. You said you would come after me.\" They had both waited beautifully, and they agreed that next time only one of them should.",
     "{day} a head looked out of the topmost window. \"Is it time?\" called {o.name}. {o.he} had come back two years before, in the night, had not wanted to wake anybody, and had lain down for a little. {h} put {x.the} down very carefully and went in to shout.",
     "{day} {o.name} came walking up at last. \"I would have been here sooner,\" {o.he} said, \"but whenever I came near, there was somebody {p.at} with {x.the}, and I took it for a robber.\" {h} has had to hear this story at every supper since.",
+    "{day} somebody with a great deal of hair tapped {h} on the shoulder. \"It is me,\" said {o.name}. \"I did not know you,\" said {h}. \"Nor I you,\" said {o.name}. \"I have asked you the way to your house four times this week.\"",
 )
 
 SAD = (
     "{day} there came a letter instead. It was from a stranger and had a black edge, and in it lay a button from {o.name}'s coat. {h} read it twice. Then {h.he} took {x.the} and went to {p.the}, as on any other evening, since there might be others on the way.",
     "{o.name} did not come. {h} grew old {p.at}, with {x.the} beside {h.him}, and in the end there was a child who carried it for {h.him}, because it had become too heavy. \"Who is it for?\" asked the child. \"For somebody who is late,\" said {h}.",
     "{day} {o.name} did come by, in a fine coat, with strangers. {o.he} looked at {h} as one looks at somebody whose name is on the tip of one's tongue. Then the carriage went on. {h} stood {p.at} a little longer with {x.the}, and then {h.he} carried it home for the last time.",
+    "{day} {h} thought that {h.he} saw {o.name} at the end of the road, and ran, and it was only an old jacket on a fence. {h.he} stood beside it for a while, since neither of them had anywhere to be. Then {h.he} straightened its collar and went back to {h.his} place {p.at}, to {x.the}.",
 )
 
 AFTER = {
@@ -119,6 +122,7 @@ def tell(s):
     s.maybe(0.7, *STILL)
     s.break_()
     to_at = "down the road"
+    s.turn()
     s.say(*[text.replace("{p.to_at}", to_at) for text in {"happy": HAPPY, "funny": FUNNY, "sad": SAD}[s.mood]])
     s.night(0.2)
     s.close(*AFTER[s.mood])

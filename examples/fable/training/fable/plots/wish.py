@@ -112,6 +112,7 @@ def tell(s):
           "{p.the} was further than it had looked. But then they were there.", "They came to {p.the} just as the lamps were being lit." if s.fits("lamps") else "They came to {p.the} at last.")
     s.sight(0.45)
     s.break_()
+    s.turn()
     s.say(*getattr(wish, s.mood))
     s.maybe(0.35, *(HOME_SAD if s.sad else HOME_GLAD))
     s.echo(0.6)
