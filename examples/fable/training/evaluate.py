@@ -140,7 +140,8 @@ def everything(folder, out, checker, quick=False):
     many = requests(64 if quick else 512)
     texts = [chat.prompt([(request,)]) for request, _ in many]
     results["many_greedy"] = judged(checker, many, answers(tokenizer, model, texts))
-    results["many_drawn"] = judged(checker, many, answers(tokenizer, model, texts, seed=9))
+    for temperature in (TEMPERATURE,) if quick else (TEMPERATURE, 1.0):
+        results[f"many_drawn_{temperature}"] = judged(checker, many, answers(tokenizer, model, texts, seed=9, temperature=temperature))
     results["questions"] = questions(tokenizer, model, 64 if quick else 512)
     results["talk"] = talk(tokenizer, model)
     (Path(out) / "samples.json").write_text(json.dumps(samples, indent=1) + "\n")

@@ -34,8 +34,8 @@ ROWS = 128
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="out", type=Path)
-    parser.add_argument("--conversations", default=800_000, type=int)
-    parser.add_argument("--steps", default=6200, type=int)
+    parser.add_argument("--conversations", default=900_000, type=int)
+    parser.add_argument("--steps", default=5600, type=int)
     parser.add_argument("--rate", default=1.2e-2, type=float)
     parser.add_argument("--quick", action="store_true", help="little of everything")
     options = parser.parse_args()
@@ -134,7 +134,7 @@ def held_out_stories(path, count=200):
 
 
 def _checker_figures(quick):
-    checker = report.learned(3000 if quick else 24_000)
+    checker = report.learned(3000 if quick else 10_000)
     return checker, report.report(checker, 200 if quick else 1000)
 
 

@@ -25,8 +25,6 @@ def faults(story, wanted, moods=None):
         found.append(f"it is not told of the {wanted['place']}")
     if "name" in wanted and wanted["name"] not in story.names:
         found.append(f"nobody is called {wanted['name']}")
-    if "other_name" in wanted and wanted["other_name"] not in story.names:
-        found.append(f"nobody is called {wanted['other_name']}")
     if "trait" in wanted and not re.search(rf"\b{wanted['trait']}\b", first):
         found.append(f"nobody is {wanted['trait']}")
     if "mood" in wanted and moods is not None and not moods.accepts(story, wanted["mood"]):

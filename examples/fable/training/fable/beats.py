@@ -12,13 +12,6 @@ OPENINGS = (
     "In a valley [that is on few maps|where the post came on Wednesdays|shaped like a spoon|where everybody knew everybody] there was {h.such} named {h.name}, who lived {h.home}.",
     "Of all who lived in the valley, {h.name} the {h.kind} was the [one most talked about|one whom people mentioned first]. {h.he} was {h.such} and lived {h.home}.",
     "This is the story of {h.such} named {h.name}, who lived {h.home}.",
-    "Have you heard of {h.name} the {h.kind}? {h.he} was {h.such} and lived {h.home}.",
-    "Some years ago, {h.home}, there lived {h.such} named {h.name}.",
-    "Before there was a road, {h.such} named {h.name} lived {h.home}.",
-    "Here is what happened to {h.name}, {h.such} who lived {h.home}.",
-    "You will not have heard of {h.name}, {h.such} who lived {h.home}.",
-    "{h.such} named {h.name} once lived {h.home}.",
-    "It happened to {h.name}, {h.such} who lived {h.home}.",
 )
 
 HABIT_LEADS = ("{habit}.",) * 9 + ("As for habits, {habit}.", "It was well known that {habit}.", "People said that {habit}, and it was true.")

@@ -77,12 +77,13 @@ def _actor(rng, kind, name, unlike, trait=""):
     return actor
 
 
-def _names(rng, actors, named):
+def _names(rng, actors, asked):
     used = set()
-    for actor, key in zip(actors, ("name", "other_name", "")):
+    for index, actor in enumerate(actors):
         name = actor.name
         while not name or name in used or any(name[0] == other[0] for other in used):
-            name = names.pick(rng, actor.gender, "person" in actor.kind.tags, key in named)
+            name = names.pick(rng, actor.gender, "person" in actor.kind.tags, asked and index == 0)
+            asked = asked and rng.random() < 0.9
         actor.name = name
         used.add(name)
 
@@ -118,7 +119,7 @@ def _told(rng, plot, cast, asked):
     if cast.third:
         roles["t"] = _actor(rng, cast.third, None, hero)
         actors.append(roles["t"])
-    _names(rng, actors, asked.get("named", ()))
+    _names(rng, actors, asked.get("named", False))
     hero.place_home(rng, cast.taken() - TRACKED[cast.kind.noun])
     scene = Scene(rng, roles, WEATHERS[cast.weather], cast.mood, asked.get("length", "normal"))
     scene.picked = cast.picked

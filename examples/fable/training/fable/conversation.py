@@ -14,7 +14,7 @@ from .weather import WEATHERS
 REVEALED = (
     # what a request shows, and how often
     (("kind",), 10), (("thing",), 6), (("place",), 5), (("kind", "thing"), 14), (("kind", "trait"), 5), (("kind", "place"), 5), (("kind", "other"), 6), (("kind", "other", "thing"), 3), (("kind", "thing", "place"), 3),
-    (("thing", "place"), 2), (("kind", "trait", "thing"), 3), (("kind", "trait", "place"), 2), (("kind", "name"), 4), (("kind", "name", "thing"), 3), (("kind", "trait", "name"), 2), (("kind", "name", "other", "other_name"), 2), (("kind", "other", "other_name"), 2),
+    (("thing", "place"), 2), (("kind", "trait", "thing"), 3), (("kind", "trait", "place"), 2), (("kind", "name"), 4), (("kind", "name", "thing"), 3), (("kind", "trait", "name"), 2),
     (("mood",), 8), (("kind", "mood"), 14), (("kind", "thing", "mood"), 10), (("kind", "trait", "mood"), 8), (("thing", "mood"), 6), (("place", "mood"), 4), (("kind", "mood", "place"), 4), (("kind", "other", "mood"), 4),
     (("kind", "name", "mood"), 3), (("mood", "length"), 2), (("kind", "thing", "mood", "length"), 2), (("kind", "weather", "mood"), 1), (("kind", "theme", "mood"), 1),
     (("length",), 3), (("kind", "length"), 4), (("kind", "thing", "length"), 3), (("kind", "trait", "length"), 1), (("theme",), 4), (("kind", "theme"), 2), (("weather",), 2), (("kind", "weather"), 2),
@@ -23,7 +23,7 @@ REVEALED = (
 _SETS, _WEIGHTS = [keys for keys, _ in REVEALED], [weight for _, weight in REVEALED]
 
 FIELDS = {"kind": lambda scene: scene.h.kind.noun, "other": lambda scene: scene.o.kind.noun, "thing": lambda scene: scene.x.thing.noun, "place": lambda scene: scene.p.place.noun,
-          "trait": lambda scene: scene.h.trait, "mood": lambda scene: scene.mood, "weather": lambda scene: scene.weather.noun, "name": lambda scene: scene.h.name, "other_name": lambda scene: scene.o.name}
+          "trait": lambda scene: scene.h.trait, "mood": lambda scene: scene.mood, "weather": lambda scene: scene.weather.noun, "name": lambda scene: scene.h.name}
 
 
 def with_article(noun):
@@ -52,7 +52,8 @@ def draw(rng, keys, **fixed):
         asked.setdefault("theme", rng.choice(list(requests.THEMES)))
     if "length" in keys:
         asked.setdefault("length", rng.choice(("short", "short", "long")))
-    asked["named"] = {key for key in ("name", "other_name") if key in keys}
+    if "name" in keys:
+        asked["named"] = True
     return asked
 
 
@@ -120,7 +121,7 @@ def _declined(rng):
 def _about(rng, scene, count):
     """Questions about a story, no kind of question twice."""
     pool = questions.pairs(scene, rng)
-    weights = {"want": 5, "ending": 3, "why": 2, "plot": 2.5, "unknown": 2, "summary": 1.5, "helper": 2, "obstacle": 2, "solved": 2, "name": 4, "other_name": 3, "other": 1.5, "kind": 1.5}
+    weights = {"want": 5, "ending": 3, "why": 2, "plot": 2.5, "unknown": 2, "summary": 1.5, "helper": 2, "obstacle": 2, "solved": 2, "name": 2.5, "other_name": 2.5, "other": 1.5, "kind": 1.5}
     turns, used = [], set()
     while pool and len(turns) < count:
         total = [weights.get(key, 1) for key, _, _ in pool]

@@ -66,8 +66,6 @@ def shown(scene, rng, keys):
             words["kind"] = rng.choice(("the " + kind, scene.h.kind.plural, "my " + kind))
     if "other" in keys:
         words["other"] = article(scene.o.kind.noun)
-        if "other_name" in keys:
-            words["other"] += rng.choice((" named ", " called ")) + scene.o.name
     if "thing" in keys:
         noun = scene.x.thing.noun
         look = scene.x.look + " " if rng.random() < 0.15 else ""
@@ -107,7 +105,7 @@ def request(scene, rng, keys):
     bare = rng.random()
     if bare < 0.07 and {"kind", "thing", "place", "other"} & set(keys) and not {"mood", "weather", "length", "theme"} & set(keys):
         text = _keywords(rng, words)
-        return _rough(rng, text, keys)
+        return _rough(rng, text)
     adjectives = []
     tails = []
     after = ""
@@ -144,7 +142,7 @@ def request(scene, rng, keys):
     end = "?" if head.split()[0] in ("Can", "Could", "Would", "Do", "How", "May", "Got") else rng.choice((".", ".", ".", "", "", "!", ", please.", " please"))
     if "lease" in head:
         end = end.replace(", please", "").replace(" please", "")
-    return _rough(rng, text + (end if not after else ("?" if end == "?" else ".")) + after, keys)
+    return _rough(rng, text + (end if not after else ("?" if end == "?" else ".")) + after)
 
 
 def _keywords(rng, words):
@@ -155,12 +153,12 @@ def _keywords(rng, words):
     return rng.choice(("{}", "{}", "Story: {}", "{} story", "Use these words: {}", "Use the words {} in a story", "Once there was {}", "The {}", "{}, please")).format(joined)
 
 
-def _rough(rng, text, keys):
-    """People do not always write carefully; a name keeps its capital, since the story has to spell it."""
+def _rough(rng, text):
+    """People do not always write carefully."""
     draw = rng.random()
-    if draw < 0.14 and ("name" not in keys or text.startswith(HEADS)):
+    if draw < 0.14:
         return text[0].lower() + text[1:]
-    if draw < 0.19 and "name" not in keys and "other_name" not in keys:
+    if draw < 0.19:
         return text.lower().rstrip(".")
     return text[0].upper() + text[1:]
 

@@ -90,9 +90,6 @@ class Scene:
         if role == "day":
             self.weather_shown = True
             return f"one {self.rng.choice(self.weather.adjectives)} {self.rng.choice(DAYS)}"
-        if role == "evening":
-            self.weather_shown = True
-            return f"one {self.rng.choice(self.weather.evenings)} evening"
         if role.endswith("'s"):
             return self.reference(role[:-2]) + "'s"
         if not attribute:
@@ -156,8 +153,8 @@ class Scene:
 
     def tone(self):
         """What the teller lets one know beforehand; where a mood has been asked for, it is nearly always shown."""
-        likely = {"short": 0.4, "normal": 0.5, "long": 0.75}[self.length]
-        self.maybe_always(0.8 if self.mood_asked else likely, *BEFOREHAND[self.mood])
+        likely = {"short": 0.5, "normal": 0.65, "long": 0.85}[self.length]
+        self.maybe_always(0.9 if self.mood_asked else likely, *BEFOREHAND[self.mood])
 
     def maybe_always(self, probability, *options):
         """Tells one of the options, or nothing, whatever the length."""

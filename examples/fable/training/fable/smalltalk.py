@@ -27,9 +27,7 @@ GREETINGS = (
      ("Shall I tell you a story?", "Would you like another story?", "Ask me about it, or ask for another story.")),
     (("Is that true?", "Did that really happen?", "Is this a true story?", "Did you make that up?", "Are your stories true?"),
      ("No, I made it up.", "It is made up. But somebody like that may well be living somewhere.", "It never happened. I only tell stories.")),
-    (("Where do your stories come from?", "Do you make them up?", "How do you make your stories?", "Who writes your stories?"),
-     ("I make them up, one word after the other.", "From small pieces, which I put together anew each time.")),
-    (("Who told you that story?", "Where did you hear that?", "How do you know that?", "Where did you get that from?"),
+    (("Who told you that story?", "Where did you hear that?", "How do you know that?", "Where do your stories come from?"),
      ("Nobody. I put it together from small pieces, as I do with all of them.", "I make them up, one word after the other.")),
 )
 

@@ -9,24 +9,18 @@ BEFOREHAND = {
         "It all came right in the end, and I say so now, so that nobody need worry.", "{h} had no idea how lucky {h.he} was going to be.", "If you like a good ending, you have come to the right house.",
         "That was the year when luck came to the valley, on foot.", "It is told in the valley when somebody needs cheering up.", "It begins with a sigh and ends with supper, as the best things do.",
         "Whoever tells it smiles at the end, and so does whoever listens.",
-        "There is a supper at the end of it.", "Nobody in it is wicked, and nobody is left out in the rain.", "It is the story that {h} tells best.", "Good things seldom knock. This one did, in a way.",
-        "The end of it is worth the beginning.", "{h} still counts from that year, as others do from the flood.",
     ),
     "funny": (
         "{h} does not like this story. Everybody else does.", "What happened is still told in the valley, mostly by people who cannot keep a straight face.", "It is not a story about cleverness.",
         "If {h.he} had stayed in bed that week, none of this would have happened, which would have been a pity.", "Those who were there still have to sit down when they tell it.",
         "It is all true, except for the parts that {h} tells {h.himself}.", "The neighbours begin to laugh before it has begun.", "Nobody was hurt in what follows, apart from a turnip.",
         "It is told at weddings, when the soup is late.", "One should not drink anything while it is being told.",
-        "To be fair, it could have happened to anybody. But it happened to {h}.", "{h} says that it was all quite different, and goes red.", "There are people who had to lie down after hearing it.", "It begins sensibly enough.",
-        "{h.his} aunts do not like it to be mentioned.", "It has been told so often that it has grown a tail.",
     ),
     "sad": (
         "It is a quiet story, and it does not end as one would wish.", "One should not tell it on a bright day.", "It was long ago, and there is nobody left who could be hurt by it.",
         "People in the valley tell it softly, and only when the children are asleep.", "You may want a handkerchief before the end.", "{h} was happy then, and did not know it.",
         "It is the kind of story that one tells while looking out of the window.", "Not every story can be mended. This one could not.", "There is no laughter in it, or only a little, near the beginning.",
         "Those who know how it ends are always quiet at this place.",
-        "One cannot tell it quickly, and one should not.", "Nobody was to blame, and that is the worst of it.", "It was a good year until then.", "Some things happen only once, and then there is a gap.",
-        "I would tell it otherwise, if I could.", "There is no moral to it, only an end.",
     ),
 }
 

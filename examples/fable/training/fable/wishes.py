@@ -25,7 +25,7 @@ class Wish:
 WISHES = [
     Wish("to see the sea", "{h.his} grandmother had told {h.him} that it never stopped moving, and {h.he} could not imagine it", "beach",
          ("sea", "wave", "salt"),
-         ("And there was the sea. It came in, and it went out, and it came in again, and {h} [sat down and forgot to be tired|took off {h.his} cares like wet shoes]. \"So it is true,\" said {h}. {o} said that it was true every day.",
+         ("And there was the sea. It came in, and it went out, and it came in again, and {h} [sat down and forgot to be tired|took off {h.his} worries like wet shoes]. \"So it is true,\" said {h}. {o} said that it was true every day.",
           "The sea was larger than {h} had been told, and it was blue only in places. {h.he} put one {h.hand} into it. {o} did the same, so that {h.he} should not be the only one."),
          ("And there was the sea. {h} looked at it for a long time. \"When does it begin?\" {h.he} asked. \"This is it,\" said {o}. \"Oh,\" said {h}. \"I thought it would be longer.\" Then a wave came and sat in {h.his} lap.",
           "The sea lay there, all of it. {h} greeted it and told it that {h.he} had come a long way. The sea said shh. {h} was so offended that {h.he} stayed for three days."),

@@ -8,8 +8,8 @@ ROLES = ("h", "o", "x", "p")
 
 
 def suits(cast):
-    """Whether the plot can be told with this cast; decides on the place and on what happens. It takes a thing that can break."""
-    if cast.thing.group in ("food", "grow") or cast.thing.noun in ("rope", "sack", "coin", "feather", "marble", "ring", "needle") or not cast.find_place():
+    """Whether the plot can be told with this cast; decides on the place and on what happens."""
+    if not cast.find_place():
         return False
     damages = [damage for damage in DAMAGES.get(cast.thing.noun, DAMAGES.get(cast.thing.group, DAMAGES["any"])) + DAMAGES["any"] if cast.allows(*damage)]
     if not damages:
@@ -29,6 +29,8 @@ DAMAGES = {
     "warm": [("{x.the} caught on a nail, and {h} walked on, and when {h.he} looked round there was a thread the length of the road", "{x.the} caught on a nail and came undone")],
     "vessel": [("{x.the} came down on the stones and said what such things say when they do that", "{x.the} fell on the stones")],
     "words": [("a calf ate the middle of {x.the} while {h} was asleep beside it", "a calf ate the middle of {x.the}")],
+    "food": [("{h} only wanted to try whether {x.the} was still good, and then whether it was good all the way through", "{h.he} ate {x.the}")],
+    "bright": [("{x.the} slipped through {h.his} {h.hands} and between two boards, and one could hear it fall for a long time", "{x.the} fell between two boards")],
     "play": [("{x.the} went up, as such things do, and came down in a thorn hedge", "{x.the} came down in a thorn hedge")],
 }
 

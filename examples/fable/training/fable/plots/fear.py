@@ -126,7 +126,7 @@ AFTER = {
               "{h} is not afraid of {fear} any more, or only on Mondays.", "{o.name} has told it to everybody, and in every version {h} is a little taller.",
               "The fear came back once, to fetch its things. {h} did not let it in.", "Since then {h} goes there every Sunday, to show that {h.he} can. {h.he} takes {o.name} along, but only to carry {x.the}."),
     "sad": ("{h} had lost {h.his} fear. It was only that {h.he} had lost something else as well.", "People called {h.him} brave after that. {h} always looked at the floor.",
-            "{h} is no longer afraid of {fear}. It takes up less room than one thinks, the place where a fear has been.", "There are nights when {h}, who is not afraid any more, goes as far as {p.the}, and stands there, and goes home."),
+            "{h} is no longer afraid of {fear}. It takes up less room than one thinks, the place where a fear has been.", "There are nights when {h.he} goes as far as {p.the}, and stands there, and goes home."),
 }
 
 

@@ -149,8 +149,7 @@ def tell(s):
         s.say(*FUNNY_GLAD)
         ending, holder, moral = "{h} had {x.the} at home again, after a good deal of confusion", "{h.name} had {x.the} again", "Look at home before you look abroad."
     else:
-        whole = s.x.thing.group in ("food", "grow", "bright", "carry", "open")
-        s.say(*[text for text in fill(SAD) if not (whole and "broken in the ditch" in text)])
+        s.say(*fill(SAD))
         s.say(*SAD_END)
         ending, holder, moral = "{h} let {o.name} keep {x.the} and went home without it", "{o.name} had {x.the}", "Sometimes one finds a thing in order to give it away."
     s.echo(0.55)

@@ -54,8 +54,8 @@ WANTED = (
 )
 
 WENT = (
-    "So {evening}, as soon as it was dark, {h} took {x.the} and {h.went} to {p.the}, more and more slowly.",
-    "So {evening}, when it was dark, {h} took {x.the} and went to {p.the}. {h.he} did not hurry.",
+    "So {day}, as soon as it was dark, {h} took {x.the} and {h.went} to {p.the}, more and more slowly.",
+    "So {day}, when it was dark, {h} took {x.the} and went to {p.the}. {h.he} did not hurry.",
     "So when it had grown dark {h} went to {p.the}, with {x.the} under one {h.arm}, for courage.",
     "That same night {h} crept to {p.the}. {h.he} had taken {x.the} along, because one should not go empty-handed, not even to a monster.",
     "{h} waited until dark, said goodbye to the stove, just in case, and went to {p.the} with {x.the}.",
