@@ -39,5 +39,6 @@ pub mod metal;
 pub mod model;
 pub mod recorder;
 pub mod sampler;
+pub mod template;
 pub mod text;
 pub mod weights;

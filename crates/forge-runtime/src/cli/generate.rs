@@ -89,9 +89,9 @@ fn prompt(
         std::io::stdin()
             .read_to_string(&mut read)
             .map_err(|error| Failure::misuse(format!("standard input: {error}")))?;
-        text.encode(&read)?
+        text.encode(&read, true)?
     } else {
-        text.encode(prompt)?
+        text.encode(prompt, true)?
     };
     if ids.is_empty() {
         return Err(Failure::misuse("the prompt is empty, and the tokenizer adds nothing to it"));
@@ -113,7 +113,7 @@ fn continue_text<M: Model, D: Device>(
     command: &Generate,
     ids: &[u32],
     mut sampler: Sampler,
-    writer: &mut Writer<'_>,
+    writer: &mut Writer,
 ) -> Result<Generated, Ended> {
     let greedy = command.sampling.sampling().is_greedy();
     let want = if greedy { Want::Next } else { Want::Logits };
@@ -154,14 +154,14 @@ fn continue_text<M: Model, D: Device>(
 }
 
 /// Shows ids as they come: as text, or as numbers where there is no tokenizer.
-struct Writer<'a> {
-    text: Option<super::super::text::TextStream<'a>>,
+struct Writer {
+    text: Option<super::super::text::TextStream>,
     stops: Stops,
     all: String,
     silent: bool,
 }
 
-impl Writer<'_> {
+impl Writer {
     /// Shows an id; says whether a stop string has been met.
     fn push(&mut self, id: u32) -> Result<bool, Ended> {
         let Some(text) = &mut self.text else {
