@@ -111,9 +111,9 @@ impl Template {
         let mut environment = environment()?;
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             if let Some(source) = source {
-                environment
-                    .add_template_owned(name, without_marks(source))
-                    .map_err(|error| Failure::wrong(format!("the chat template cannot be read: {error:#}")))?;
+                environment.add_template_owned(name, without_marks(source)).map_err(|error| {
+                    Failure::wrong(format!("the chat template cannot be read: {error:#}"))
+                })?;
             }
         }
         Ok(Template { environment, has_tool_use: tool_use.is_some(), specials })

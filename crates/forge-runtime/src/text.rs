@@ -121,9 +121,9 @@ impl Stops {
         (std::mem::replace(&mut self.held, held), false)
     }
 
-    /// What was held back when no more text comes.
-    pub fn finish(self) -> String {
-        self.held
+    /// What was held back, when no more text comes.
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.held)
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
                 }
             }
             if !met {
-                text.push_str(&filter.finish());
+                text.push_str(&filter.take());
             }
             assert_eq!((text.as_str(), met), (shown, stopped), "{stops:?} {pieces:?}");
         }

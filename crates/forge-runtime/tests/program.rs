@@ -217,7 +217,10 @@ fn what_goes_wrong_is_said_and_counted() {
         ("logits --ids 3 --contxt 4", 2, "--context"),
         ("record --ids 3,4 --chunks 2,1 -o unwritten", 2, "takes 3 of 2 ids"),
         ("record --ids 3,4 --chunks 2,x -o unwritten", 2, "expected numbers of rows"),
-        ("chat", 2, "unrecognized subcommand"),
+        ("talk", 2, "unrecognized subcommand"),
+        ("chat", 2, "no chat template"),
+        ("chat -p Hello --load F", 2, "cannot be used with"),
+        ("perplexity nowhere", 2, "nowhere: "),
     ] {
         if cfg!(target_vendor = "apple") && part.contains("Metal") {
             continue;

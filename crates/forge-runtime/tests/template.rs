@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 
 fn models() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models");
-    let mut models: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut models: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     models.sort();
     models
 }
 
 fn render(source: &str, messages: &Value, tools: &[Value], variables: &Value) -> Result<String, String> {
     let specials = json!({ "bos_token": "<s>", "eos_token": "</s>" });
-    let template = Template::new(source, None, specials.as_object().unwrap().clone()).map_err(|f| f.to_string())?;
+    let template =
+        Template::new(source, None, specials.as_object().unwrap().clone()).map_err(|f| f.to_string())?;
     let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
     let variables = variables.as_object().cloned().unwrap_or_default();
     let conversation = Conversation { messages: &messages, tools, variables: &variables, answer: true };
@@ -32,7 +34,8 @@ fn conversations_of_the_oracle_become_its_text_and_its_ids() {
         for chat in golden["chats"].as_array().unwrap() {
             let messages: Vec<Message> = serde_json::from_value(chat["messages"].clone()).unwrap();
             let answer = chat["add_generation_prompt"].as_bool().unwrap();
-            let conversation = Conversation { messages: &messages, tools: &[], variables: &Map::new(), answer };
+            let conversation =
+                Conversation { messages: &messages, tools: &[], variables: &Map::new(), answer };
             let rendered = template.render(&conversation).unwrap();
             assert_eq!(rendered, chat["rendered"].as_str().unwrap(), "{}", model.display());
             let ids: Vec<u32> = serde_json::from_value(chat["ids"].clone()).unwrap();
@@ -46,7 +49,9 @@ fn conversations_of_the_oracle_become_its_text_and_its_ids() {
 #[test]
 fn templates_say_what_pythons_say() {
     let messages = json!([{ "role": "user", "content": " Hi, caf\u{e9} <b> \"x\"\n" }]);
-    let tools = [json!({ "type": "function", "function": { "name": "f", "parameters": { "z": 1, "a": [1.5, null, true, {}] } } })];
+    let tools = [
+        json!({ "type": "function", "function": { "name": "f", "parameters": { "z": 1, "a": [1.5, null, true, {}] } } }),
+    ];
     for (source, expected) in [
         // Methods of strings and dictionaries.
         ("{{ messages[0].content.strip().split(',')[0] }}", "Hi"),
@@ -66,7 +71,10 @@ fn templates_say_what_pythons_say() {
         // What is not there.
         ("{{ bos_token }}{{ nothing }}{{ tools is none }}{{ documents is none }}", "<s>FalseTrue"),
         ("{{ 'on' if enable_thinking is defined and enable_thinking else 'off' }}", "on"),
-        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
+        (
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "1",
+        ),
         ("{% for i in range(5) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
         ("{{ messages[::-1] | length }}{{ 'x' * 3 if false else '' }}{{ messages | length }}", "11"),
         ("{{ strftime_now('%Y')[:2] }}", "20"),
@@ -81,7 +89,10 @@ fn templates_say_what_pythons_say() {
 fn what_a_template_refuses_is_said() {
     let messages = json!([{ "role": "system", "content": "x" }]);
     for (source, expected) in [
-        ("{{ raise_exception('no system messages') }}", "the model's chat template refuses this: no system messages"),
+        (
+            "{{ raise_exception('no system messages') }}",
+            "the model's chat template refuses this: no system messages",
+        ),
         ("{{ nothing.at.all }}", "the chat template cannot be rendered"),
         ("{% if %}", "the chat template cannot be read"),
     ] {
@@ -97,12 +108,22 @@ fn a_template_is_found_wherever_checkpoints_keep_it() {
     let named = json!([{ "name": "default", "template": "D" }, { "name": "tool_use", "template": "T" }]);
     let cases: [(&[(&str, String)], &[Value], Option<&str>); 6] = [
         (&[], &[], None),
-        (&[("tokenizer_config.json", json!({ "bos_token": { "content": "B" }, "chat_template": "{{ bos_token }}" }).to_string())], &[], Some("B")),
+        (
+            &[(
+                "tokenizer_config.json",
+                json!({ "bos_token": { "content": "B" }, "chat_template": "{{ bos_token }}" }).to_string(),
+            )],
+            &[],
+            Some("B"),
+        ),
         (&[("tokenizer_config.json", json!({ "chat_template": named }).to_string())], &[], Some("D")),
         (&[("tokenizer_config.json", json!({ "chat_template": named }).to_string())], &tool, Some("T")),
         (&[("chat_template.json", json!({ "chat_template": "J" }).to_string())], &[], Some("J")),
         (
-            &[("chat_template.jinja", "F".to_owned()), ("tokenizer_config.json", json!({ "chat_template": "C" }).to_string())],
+            &[
+                ("chat_template.jinja", "F".to_owned()),
+                ("tokenizer_config.json", json!({ "chat_template": "C" }).to_string()),
+            ],
             &[],
             Some("F"),
         ),
@@ -113,7 +134,8 @@ fn a_template_is_found_wherever_checkpoints_keep_it() {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
         let conversation = Conversation { messages: &hello, tools, variables: &Map::new(), answer: true };
-        let rendered = Template::read(folder.path()).unwrap().map(|template| template.render(&conversation).unwrap());
+        let rendered =
+            Template::read(folder.path()).unwrap().map(|template| template.render(&conversation).unwrap());
         assert_eq!(rendered.as_deref(), expected, "{files:?}");
     }
 }

@@ -121,7 +121,7 @@ proptest! {
             }
         }
         if !met {
-            shown.push_str(&filter.finish());
+            shown.push_str(&filter.take());
         }
         prop_assert_eq!(met, first.is_some());
         // A longer stop string may begin earlier and end later than a shorter one that ends the text.

@@ -3,10 +3,9 @@
 use super::super::engine::{Engine, Row};
 use super::super::failure::Failure;
 use super::super::model::Model;
+use super::super::open::Program;
 use super::super::recorder::Recorder;
-use super::Program;
 use super::arguments::{Common, Record};
-use super::load;
 use super::output::Outcome;
 use serde_json::json;
 
@@ -14,7 +13,7 @@ use serde_json::json;
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record) -> Outcome {
     let sequences = sequences(command)?;
     let longest = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
-    let loaded = load::load::<M>(program, common, Some(longest))?;
+    let loaded = common.setup().load::<M>(program, Some(longest))?;
     let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
     let mut engine = Engine::new(loaded.model, recorder, loaded.context, common.slots);
     let at_once = (M::INFO.chunk / common.slots).max(1) as usize;
