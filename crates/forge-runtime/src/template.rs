@@ -13,6 +13,7 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// One turn of a conversation, as OpenAI's clients write it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,6 +61,14 @@ pub struct Conversation<'a> {
     pub variables: &'a Map<String, Json>,
     /// Whether the text is to end where an answer begins.
     pub answer: bool,
+}
+
+impl<'a> Conversation<'a> {
+    /// Messages that the model is to answer; no tools, and no variables.
+    pub fn new(messages: &'a [Message]) -> Conversation<'a> {
+        static NONE: LazyLock<Map<String, Json>> = LazyLock::new(Map::new);
+        Conversation { messages, tools: &[], variables: &NONE, answer: true }
+    }
 }
 
 /// A chat template.
