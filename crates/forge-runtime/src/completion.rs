@@ -41,7 +41,7 @@ impl Default for Settings {
         Settings {
             sampling: Sampling::greedy(),
             seed: 0,
-            count: 256,
+            count: usize::MAX,
             stop: Vec::new(),
             ignore_end: false,
             logprobs: None,

@@ -110,9 +110,7 @@ impl<M: Model, D: Device> Session<M, D> {
 
     /// The model's next turn in a conversation.
     pub fn answer(&mut self, messages: &[Message], settings: Settings) -> Result<String, Failure> {
-        let variables = serde_json::Map::new();
-        let conversation = Conversation { messages, tools: &[], variables: &variables, answer: true };
-        let prompt = self.prompt(&conversation)?;
+        let prompt = self.prompt(&Conversation::new(messages))?;
         Ok(self.complete(&prompt, settings, None, &mut |_| ControlFlow::Continue(()))?.text)
     }
 

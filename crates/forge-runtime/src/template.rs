@@ -13,6 +13,7 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// One turn of a conversation, as OpenAI's clients write it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,6 +61,14 @@ pub struct Conversation<'a> {
     pub variables: &'a Map<String, Json>,
     /// Whether the text is to end where an answer begins.
     pub answer: bool,
+}
+
+impl<'a> Conversation<'a> {
+    /// Messages that the model is to answer; no tools, and no variables.
+    pub fn new(messages: &'a [Message]) -> Conversation<'a> {
+        static NONE: LazyLock<Map<String, Json>> = LazyLock::new(Map::new);
+        Conversation { messages, tools: &[], variables: &NONE, answer: true }
+    }
 }
 
 /// A chat template.
@@ -213,11 +222,10 @@ fn dump(value: &Value, indent: Option<usize>, depth: usize, text: &mut String) -
     let (open, close, keyed) = match value.kind() {
         ValueKind::Map => ('{', '}', true),
         ValueKind::Seq | ValueKind::Iterable => ('[', ']', false),
-        ValueKind::None => return Ok(text.push_str("null")),
-        ValueKind::Bool => return Ok(text.push_str(if value.is_true() { "true" } else { "false" })),
-        ValueKind::Number => return Ok(text.push_str(&value.to_string())),
-        ValueKind::String => return Ok(text.push_str(&quoted(value.as_str().unwrap_or_default()))),
-        kind => return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} has no JSON"))),
+        _ => {
+            text.push_str(&scalar(value)?);
+            return Ok(());
+        }
     };
     text.push(open);
     let mut is_empty = true;
@@ -238,6 +246,16 @@ fn dump(value: &Value, indent: Option<usize>, depth: usize, text: &mut String) -
     }
     text.push(close);
     Ok(())
+}
+
+fn scalar(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::None => Ok("null".to_owned()),
+        ValueKind::Bool => Ok(value.is_true().to_string()),
+        ValueKind::Number => Ok(value.to_string()),
+        ValueKind::String => Ok(quoted(value.as_str().unwrap_or_default())),
+        kind => Err(Error::new(ErrorKind::BadSerialization, format!("{kind} has no JSON"))),
+    }
 }
 
 fn quoted(text: &str) -> String {

@@ -117,6 +117,132 @@ fn generate_ends_where_it_must() {
     assert_eq!(longer["ids"].as_array().unwrap().len(), 40);
 }
 
+/// A directory whose model holds conversations: every message is `w3` and its text, an answer begins after `w4`.
+fn talkative() -> TempDir {
+    let folder = directory(0.0);
+    let template =
+        "{% for m in messages %}w3 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w4{% endif %}";
+    let config = serde_json::json!({ "chat_template": template });
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    folder
+}
+
+fn words(ids: &[u32]) -> String {
+    ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ")
+}
+
+/// What the program says to lines of standard input.
+fn say(folder: &TempDir, line: &str, lines: &str) -> Output {
+    let mut command = program(folder, line);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn chat_answers_once_or_line_by_line() {
+    let folder = talkative();
+    let reference = Reference::new();
+    let first = reference.greedy(&[3, 7, 8, 4], 4);
+    assert!(first.iter().all(|&id| id > 2), "the test wants ids that are words: {first:?}");
+    let output = run(&folder, "chat -p w7 -n 4 --temperature 0");
+    assert_eq!(text(&output.stdout), format!("{}\n", words(&reference.greedy(&[3, 7, 4], 4))));
+    // With a conversation before it.
+    let mut ids = vec![3, 7, 8, 3];
+    ids.extend(&first);
+    ids.extend([3, 9, 4]);
+    let second = reference.greedy(&ids, 4);
+    let lines = "w7 w8\n\nw9\n/stats\n/save talk.json\n/nonsense\n/load nowhere.json\n/quit\nw9\n";
+    let mut command = program(&folder, "chat -n 4 --temperature 0");
+    command.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&first), words(&second)));
+    let said = text(&output.stderr);
+    for part in ["generated 4 tokens", "of 64 positions", "/nonsense is not known", "nowhere.json: "] {
+        assert!(said.contains(part), "should say {part}: {said}");
+    }
+    // The conversation that was saved goes on; an answer can be had again, and everything forgotten.
+    let saved = folder.path().join("talk.json");
+    let line = format!("chat -n 4 --temperature 0 --load {}", saved.display());
+    let output = say(&folder, &line, "/retry\n/reset\nw7 w8\n");
+    assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&second), words(&first)));
+    // A message that does not fit is refused, and the conversation is as it was.
+    let long = format!("{}\nw7 w8\n", "w5 ".repeat(80));
+    let output = say(&folder, "chat -n 4 --temperature 0", &long);
+    assert!(
+        text(&output.stderr).contains("82 positions do not fit a context of 64"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(text(&output.stdout), format!("{}\n", words(&first)));
+    // What is to be kept in mind comes first.
+    let output = run(&folder, "chat -p w8 --system w7 -n 4 --temperature 0");
+    assert_eq!(text(&output.stdout), format!("{}\n", words(&reference.greedy(&[3, 7, 3, 8, 4], 4))));
+}
+
+#[test]
+fn perplexity_is_what_the_reference_makes_of_a_text() {
+    let folder = directory(0.0);
+    let reference = Reference::new();
+    // Of ids that follow a beginning: what each costs.
+    let costs = |ids: &[u32]| -> Vec<f64> {
+        let logits = reference.logits(ids);
+        let cost = |row: &Vec<f64>, id: u32| row.iter().map(|l| l.exp()).sum::<f64>().ln() - row[id as usize];
+        ids.iter().skip(1).zip(&logits).map(|(&id, row)| cost(row, id)).collect()
+    };
+    let (first, second): (Vec<u32>, Vec<u32>) = ((3..40).collect(), vec![41, 7, 7]);
+    let file = folder.path().join("texts.txt");
+    std::fs::write(&file, format!("{}\n\n---\n\n{}\n", words(&first), words(&second))).unwrap();
+    let line = format!("perplexity {} --separator --- --end --json", file.display());
+    let whole = |ids: &[u32]| [&[1], ids, &[2]].concat();
+    let expected = [costs(&whole(&first)), costs(&whole(&second))].concat();
+    let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+    let found = json(&folder, &line);
+    assert_eq!((found["texts"].as_u64(), found["tokens"].as_u64()), (Some(2), Some(42)));
+    assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
+    assert_eq!(found["perplexity"].as_f64().unwrap(), found["loss"].as_f64().unwrap().exp());
+    // In windows of 16, which overlap by half: every id once, with at least 8 ids before it but at the beginning.
+    let ids = [&[1][..], &first].concat();
+    let mut expected = costs(&ids[..16]);
+    for start in (8..ids.len() - 8).step_by(8) {
+        let window = &ids[start..ids.len().min(start + 16)];
+        expected.extend(&costs(window)[7..]);
+    }
+    assert_eq!(expected.len(), 37);
+    let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+    std::fs::write(&file, words(&first)).unwrap();
+    let found = json(&folder, &format!("perplexity {} --context 16 --json", file.display()));
+    assert_eq!((found["tokens"].as_u64(), found["context"].as_u64()), (Some(37), Some(16)));
+    assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
+    // From standard input, for people.
+    let output = say(&folder, "perplexity - --context 16", &words(&first));
+    assert!(text(&output.stdout).starts_with("perplexity "), "{}", text(&output.stdout));
+}
+
+#[test]
+fn sampling_is_the_checkpoints_unless_told_otherwise() {
+    let folder = directory(0.0);
+    let config = |text: &str| std::fs::write(folder.path().join("generation_config.json"), text).unwrap();
+    let ids = |line: &str| {
+        json(&folder, &format!("generate --ids 3,4 -n 12 --seed 5 --ignore-eos --json {line}"))["ids"].clone()
+    };
+    let greedy = ids("--temperature 0");
+    config(r#"{ "do_sample": false, "temperature": 1.5 }"#);
+    assert_eq!(ids(""), greedy);
+    config(r#"{ "do_sample": true, "temperature": 3.0, "top_k": 40, "repetition_penalty": 1.2 }"#);
+    let drawn = ids("");
+    assert_ne!(drawn, greedy);
+    assert_eq!(ids("--temperature 3 --top-k 40 --repetition-penalty 1.2"), drawn);
+    assert_eq!(ids("--top-k 1 --repetition-penalty 1"), greedy);
+    config(r#"{ "top_p": 7 }"#);
+    let output = run(&folder, "generate --ids 3");
+    assert!(text(&output.stderr).contains("generation_config.json: top-p is"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn verify_says_whether_the_device_computes_the_model() {
     for (error, code) in [(0.0, 0), (0.25, 1)] {
@@ -257,7 +383,7 @@ fn what_goes_wrong_is_said_and_counted() {
 }
 
 /// Runs `serve`, gives what is behind its port to `ask`, and has it end by a signal.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "serve"))]
 #[test]
 fn serve_answers_until_it_is_told_to_stop() {
     use std::io::{BufRead, BufReader};
@@ -297,6 +423,7 @@ fn serve_answers_until_it_is_told_to_stop() {
     }
 }
 
+#[cfg(feature = "serve")]
 #[test]
 fn serve_does_not_open_the_door_by_accident() {
     let folder = directory(0.0);

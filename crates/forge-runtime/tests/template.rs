@@ -106,31 +106,22 @@ fn a_template_is_found_wherever_checkpoints_keep_it() {
     let hello = [Message::user("hello")];
     let tool = [json!({})];
     let named = json!([{ "name": "default", "template": "D" }, { "name": "tool_use", "template": "T" }]);
-    let cases: [(&[(&str, String)], &[Value], Option<&str>); 6] = [
-        (&[], &[], None),
-        (
-            &[(
-                "tokenizer_config.json",
-                json!({ "bos_token": { "content": "B" }, "chat_template": "{{ bos_token }}" }).to_string(),
-            )],
-            &[],
-            Some("B"),
-        ),
-        (&[("tokenizer_config.json", json!({ "chat_template": named }).to_string())], &[], Some("D")),
-        (&[("tokenizer_config.json", json!({ "chat_template": named }).to_string())], &tool, Some("T")),
-        (&[("chat_template.json", json!({ "chat_template": "J" }).to_string())], &[], Some("J")),
-        (
-            &[
-                ("chat_template.jinja", "F".to_owned()),
-                ("tokenizer_config.json", json!({ "chat_template": "C" }).to_string()),
-            ],
-            &[],
-            Some("F"),
-        ),
-    ];
-    for (files, tools, expected) in cases {
+    let config =
+        |template: &Value| json!({ "bos_token": { "content": "B" }, "chat_template": template }).to_string();
+    let named = ("tokenizer_config.json", config(&named));
+    let plain = ("tokenizer_config.json", config(&json!("{{ bos_token }}")));
+    let older = ("chat_template.json", json!({ "chat_template": "J" }).to_string());
+    let file = ("chat_template.jinja", "F".to_owned());
+    for (files, tools, expected) in [
+        (vec![], &[][..], None),
+        (vec![&plain], &[], Some("B")),
+        (vec![&named], &[], Some("D")),
+        (vec![&named], &tool, Some("T")),
+        (vec![&older], &[], Some("J")),
+        (vec![&file, &plain], &[], Some("F")),
+    ] {
         let folder = tempfile::tempdir().unwrap();
-        for (name, text) in files {
+        for (name, text) in &files {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
         let conversation = Conversation { messages: &hello, tools, variables: &Map::new(), answer: true };
