@@ -688,17 +688,17 @@ fn who_comes_when_all_places_are_taken_is_told_when_to_come_again() {
 
 #[test]
 fn who_goes_away_leaves_a_slot_behind() {
-    let served = serve(&Setting { slots: 1, pace: 10, ..PLAIN });
+    let served = serve(&Setting { slots: 1, pace: 30, ..PLAIN });
     for stream in [true, false] {
         let before = served.metric("texts_cancelled_total");
         let mut question = greedy(&ids(1, 3), 55);
         question["stream"] = stream.into();
         let mut asked = served.ask(PLAINLY, &question);
-        let waiting = served.ask(PLAINLY, &greedy(&ids(2, 3), 50));
         if stream {
             asked.event().unwrap();
         }
         served.becomes("texts_active", 1.0);
+        let waiting = served.ask(PLAINLY, &greedy(&ids(2, 3), 50));
         served.becomes("texts_waiting", 1.0);
         let (start, written) = (Instant::now(), served.metric("tokens_total"));
         drop(waiting);
@@ -717,7 +717,7 @@ fn who_goes_away_leaves_a_slot_behind() {
 /// A prompt is read beside the rows of those who are written to, in the passes that these have anyway.
 #[test]
 fn a_long_prompt_keeps_nobody_waiting() {
-    let served = serve(&Setting { slots: 2, pace: 5, ..PLAIN });
+    let served = serve(&Setting { slots: 2, pace: 15, ..PLAIN });
     let mut question = greedy(&ids(1, 3), 45);
     question["stream"] = true.into();
     let before = served.metric("passes_total");
