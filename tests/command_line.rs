@@ -95,6 +95,11 @@ fn damaged_weights_are_refused() {
 fn wrong_command_lines_are_told_from_wrong_models() {
     let llama = model("llama");
     refused(&llama, &["--quant", "q9_9"], 2, &["q9_9", "q4_0"]);
+    refused(&llama, &["--quant-override", "lm_head=q9_9"], 2, &["lm_head=q9_9", "q4_0"]);
+    refused(&llama, &["--quant-override", "q8_0"], 2, &["PATTERN=FORMAT"]);
+    refused(&llama, &["--quant-override", "{lm_head=q8_0"], 2, &["brace"]);
+    refused(&llama, &["--quant-override", "lm_hed=q8_0"], 1, &["lm_hed", "there are lm_head, "]);
+    refused(&llama, &["--quant-override", "model.norm=q8_0"], 1, &["model.norm", "vectors"]);
     refused(&llama, &["--kv", "q4_0"], 2, &["--kv"]);
     refused(&llama, &["--quants", "f32"], 2, &["--quant"]);
     refused(&llama, &["--slots", "0"], 2, &["slots"]);

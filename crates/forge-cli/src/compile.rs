@@ -128,10 +128,10 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
     let faults = |faults| Failure::Faults { faults, root: root.clone() };
     let frontend =
         forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
-    let opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
+    let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     say_model(&opened);
-    let plan =
-        forge_planner::plan(&opened.graph, &options).map_err(|faults| Failure::Faults { faults, root })?;
+    opened.graph = forge_planner::untie(opened.graph, &options).map_err(faults)?;
+    let plan = forge_planner::plan(&opened.graph, &options).map_err(faults)?;
     Ok(Planned { checkpoint, opened, options, plan, name })
 }
 
@@ -242,11 +242,14 @@ fn say_model(opened: &Opened) {
 fn say_plan(plan: &Plan) {
     let counts = plan.counts(Load::decode(1));
     let layers: usize = counts.dispatches_per_layer.iter().sum();
-    let per_layer = counts.dispatches_per_layer.first().copied().unwrap_or(0);
+    let in_layers = match &counts.dispatches_per_layer[..] {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} a layer"),
+        _ => format!("{layers} in layers"),
+    };
     terminal::stage(
         "Planning",
         &format!(
-            "{} dispatches a token: {per_layer} a layer and {} · {} barriers · {} kernels · scratch {}",
+            "{} dispatches a token: {in_layers} and {} · {} barriers · {} kernels · scratch {}",
             counts.dispatches,
             counts.dispatches - layers,
             counts.barriers,

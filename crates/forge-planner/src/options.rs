@@ -1,8 +1,9 @@
 //! What the user asked of the compiler, as far as plans are concerned.
 
 use crate::chips::Chip;
+use crate::formats::Override;
 use crate::rules::Fusion;
-use forge_ir::{Format, Graph};
+use forge_ir::Format;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -37,6 +38,8 @@ impl std::fmt::Display for Quant {
 pub struct Options {
     /// Of matrices.
     pub quant: Quant,
+    /// Of some matrices, by their names; a later one wins.
+    pub overrides: Vec<Override>,
     /// Of cached keys and values; `None`: f32 where every matrix is f32, else f16.
     pub cache: Option<Format>,
     /// Most positions a conversation may have; `None`: what the model was made for.
@@ -55,28 +58,13 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             quant: Quant::Keep,
+            overrides: Vec::new(),
             cache: None,
             max_context: None,
             slots: 1,
             chunk: 256,
             disabled: BTreeSet::new(),
             chip: None,
-        }
-    }
-}
-
-impl Options {
-    /// The format that a matrix made of these weights gets.
-    pub fn matrix_format(&self, graph: &Graph, parts: &[forge_ir::WeightId]) -> Format {
-        match self.quant {
-            Quant::To(format) => format,
-            // Parts of different formats can only be joined in one that holds all of them: formats order by
-            // declaration, widest first, and f16 and bf16 hold each other only in f32.
-            Quant::Keep => {
-                let mut formats = parts.iter().map(|id| graph.weights[id.0].format);
-                let first = formats.next().unwrap_or(Format::F32);
-                if formats.all(|format| format == first) { first } else { Format::F32 }
-            }
         }
     }
 }
