@@ -21,6 +21,7 @@
 
 mod affine;
 mod codec;
+mod errors;
 mod gather;
 mod layout;
 mod packed_file;
@@ -28,7 +29,8 @@ mod stored;
 mod write;
 
 pub use codec::{Unfit, decode_row, encode_row, plane_bytes};
+pub use errors::{Stat, Summary};
 pub use layout::{ALIGNMENT, PAGE};
 pub use packed_file::PackedFile;
 pub use stored::Stored;
-pub use write::{Progress, Stat, Summary, write};
+pub use write::{Progress, write};

@@ -4,10 +4,10 @@
 //! its codes in the file and are a quarter of them or less.
 
 use crate::codec::{Unfit, decode_row, encode_row, plane_bytes};
+use crate::errors::{Stat, Summary, Sums};
 use crate::gather;
 use crate::layout::FileLayout;
-use forge_ir::{Diagnostic, Format, Graph, Layout, Numbers, Packed};
-use serde::Serialize;
+use forge_ir::{Diagnostic, Graph, Layout, Numbers, Packed};
 use std::io::Write;
 use std::ops::Range;
 
@@ -23,38 +23,6 @@ pub struct Progress<'a> {
     pub written: u64,
     /// Bytes of the whole file.
     pub total: u64,
-}
-
-/// What was written.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// Length of the file.
-    pub bytes: u64,
-    /// CRC-32 (IEEE) of the whole file.
-    pub crc32: u32,
-    /// Every packed weight in the order of the file.
-    pub weights: Vec<Stat>,
-}
-
-/// What became of one weight.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Stat {
-    /// Its name in the file.
-    pub name: String,
-    /// Its number format.
-    pub format: Format,
-    /// Bytes over all planes.
-    pub bytes: u64,
-    /// Root mean square of the difference from the given numbers, over the root mean square of these. The numbers of a
-    /// matrix that a gain is folded into are those of the product.
-    pub error: f64,
-}
-
-impl Summary {
-    /// The weight that storing changed most.
-    pub fn worst(&self) -> Option<&Stat> {
-        self.weights.iter().max_by(|a, b| a.error.total_cmp(&b.error))
-    }
 }
 
 /// Writes the file of a plan.
@@ -106,34 +74,11 @@ pub fn write(
             format: packed.format,
             bytes: place.planes.iter().map(|(_, bytes)| bytes).sum(),
             error: sums.relative(),
+            sums,
         });
     }
     out.sink.flush().map_err(|error| unwritable(&error))?;
     Ok(Summary { bytes: out.written, crc32: out.hasher.finalize(), weights })
-}
-
-/// Squares of numbers and of what storing them changed.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    numbers: f64,
-    errors: f64,
-}
-
-impl Sums {
-    fn of(row: &[f32], stored: &[f32]) -> Sums {
-        row.iter().zip(stored).fold(Sums::default(), |sums, (x, y)| {
-            let (x, error) = (f64::from(*x), f64::from(*x) - f64::from(*y));
-            Sums { numbers: sums.numbers + x * x, errors: sums.errors + error * error }
-        })
-    }
-
-    fn plus(self, other: Sums) -> Sums {
-        Sums { numbers: self.numbers + other.numbers, errors: self.errors + other.errors }
-    }
-
-    fn relative(self) -> f64 {
-        if self.numbers > 0.0 { (self.errors / self.numbers).sqrt() } else { 0.0 }
-    }
 }
 
 /// A matrix on its way.
