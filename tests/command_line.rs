@@ -95,6 +95,8 @@ fn damaged_weights_are_refused() {
 fn wrong_command_lines_are_told_from_wrong_models() {
     let llama = model("llama");
     refused(&llama, &["--quant", "q9_9"], 2, &["q9_9", "q4_0"]);
+    refused(&llama, &["--quant", "auto:many"], 2, &["auto:many", "auto:5"]);
+    refused(&llama, &["--quant", "auto:1"], 1, &["too few", "the least"]);
     refused(&llama, &["--quant-override", "lm_head=q9_9"], 2, &["lm_head=q9_9", "q4_0"]);
     refused(&llama, &["--quant-override", "q8_0"], 2, &["PATTERN=FORMAT"]);
     refused(&llama, &["--quant-override", "{lm_head=q8_0"], 2, &["brace"]);

@@ -1,9 +1,10 @@
 //! The driver: a checkpoint becomes a crate.
 //!
-//! [`compile`] is the whole pipeline in the order in which it happens: open, read, plan, pack, render, certify, draw, write.
+//! [`compile`] is the whole pipeline in the order in which it happens: open, read, measure (where formats are chosen), plan, pack, render, certify, draw, write.
 //! Each stage takes what the one before it made. Nothing is written to the target until everything has succeeded.
 
 use crate::arguments::CompileArguments;
+use crate::auto;
 use crate::checkpoint::Directory;
 use crate::failure::Failure;
 use crate::options::{command_line, options};
@@ -126,7 +127,7 @@ pub(crate) fn compile(
 
 /// The stages that write nothing: open, read, plan.
 pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
-    let options = options(arguments)?;
+    let (mut options, bits) = options(arguments)?;
     let checkpoint = Directory::find(&arguments.model)?;
     let name = arguments.name.clone().unwrap_or_else(|| checkpoint.name(&arguments.model));
     let root = checkpoint.root().to_owned();
@@ -135,6 +136,9 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
         forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     say_model(&opened);
+    if let Some(bits) = bits {
+        options = auto::choose(&mut opened, &checkpoint, options, bits)?;
+    }
     opened.graph = forge_planner::untie(opened.graph, &options).map_err(faults)?;
     let plan = forge_planner::plan(&opened.graph, &options).map_err(faults)?;
     Ok(Planned { checkpoint, opened, options, plan, name })

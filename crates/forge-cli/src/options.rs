@@ -1,14 +1,23 @@
 //! What was asked for on the command line, as the planner takes it; and as a command that asks for it again.
 
 use crate::arguments::CompileArguments;
+use crate::auto;
 use crate::failure::Failure;
 use forge_ir::Format;
 use forge_planner::{Chip, Fusion, Options, Override, Quant};
 use std::collections::BTreeSet;
 
-/// The planner's options, or what is wrong with the arguments.
-pub(crate) fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
-    let quant = quant(&arguments.quant, &format!("--quant {}", arguments.quant))?;
+/// The planner's options, and the bits a weight that formats are to be chosen for; or what is wrong with the arguments.
+pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f64>), Failure> {
+    let words = format!("--quant {}", arguments.quant);
+    let (quant, bits) = match arguments.quant.strip_prefix(auto::PREFIX) {
+        Some(bits) => {
+            let number = bits.parse().ok().filter(|bits: &f64| bits.is_finite() && *bits > 0.0);
+            let wrong = || Failure::misuse(format!("{words}: it is a number of bits, as in auto:5"));
+            (Quant::Keep, Some(number.ok_or_else(wrong)?))
+        }
+        None => (quant(&arguments.quant, &words)?, None),
+    };
     let overrides = arguments.quant_override.iter().map(|text| quant_override(text));
     let overrides = overrides.collect::<Result<_, _>>()?;
     let cache = match &arguments.kv {
@@ -23,7 +32,9 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<Options, Failure> 
     let disabled = disabled_fusions(&arguments.disable_fusion)?;
     let chip = arguments.chip.as_deref().map(chip).transpose()?;
     let max_context = arguments.max_context;
-    Ok(Options { quant, overrides, cache, max_context, slots, disabled, chip, ..Options::default() })
+    let options =
+        Options { quant, overrides, cache, max_context, slots, disabled, chip, ..Options::default() };
+    Ok((options, bits))
 }
 
 /// The format of that name, asked for by these words.

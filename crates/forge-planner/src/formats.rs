@@ -39,6 +39,17 @@ impl Override {
         Ok(Override { pattern: pattern.to_owned(), to })
     }
 
+    /// Of the one tensor of that name.
+    pub fn exactly(tensor: &str, to: Quant) -> Override {
+        let literal = |c: char| if "*?[]{}!\\".contains(c) { vec!['\\', c] } else { vec![c] };
+        Override { pattern: tensor.chars().flat_map(literal).collect(), to }
+    }
+
+    /// What is asked for.
+    pub fn to(&self) -> Quant {
+        self.to
+    }
+
     /// Whether the pattern means the tensor of that name.
     fn matches(&self, tensor: &str) -> bool {
         let is = |name| fast_glob::glob_match(&self.pattern, name);
@@ -304,6 +315,9 @@ mod tests {
         assert!(told(false, "in_c").contains("there are in_a, in_b, "), "{}", told(false, "in_c"));
         assert!(told(false, "gain_*").contains("vectors"));
         assert!(Override::new("{a", Quant::Keep).is_err());
+        let strange = "!a*[b]{c}.weight";
+        assert!(Override::exactly(strange, Quant::Keep).matches(strange));
+        assert!(!Override::exactly("a*", Quant::Keep).matches("ab"));
     }
 
     #[test]

@@ -4,12 +4,11 @@ use crate::chips::Chip;
 use crate::formats::Override;
 use crate::rules::Fusion;
 use forge_ir::Format;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 
 /// The number format of matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quant {
     /// What the checkpoint has.
     Keep,
@@ -21,6 +20,12 @@ impl Quant {
     /// `keep` or a format's name.
     pub fn from_name(name: &str) -> Option<Quant> {
         if name == "keep" { Some(Quant::Keep) } else { Format::from_name(name).map(Quant::To) }
+    }
+}
+
+impl Serialize for Quant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
