@@ -18,6 +18,13 @@ pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 /// Formats that are one thing with different sizes of groups: one model has to do for all of those.
 pub const AFFINE: [&str; 4] = ["affine8", "affine8_32", "affine4", "affine4_128"];
 
+/// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is stored beside its
+/// table. In the first all numbers are the checkpoint's own.
+pub const MIXED: [(&str, &str, &[&str]); 2] = [
+    ("llama3_rope", "bf16", &["lm_head=f32", "*.1.self_attn.v_proj=f32", "*.0.mlp.up_proj=f32"]),
+    ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
+];
+
 /// The models from which each fusion is left out in turn: between them they have everything that can be fused. From all
 /// others all are left out at once.
 pub const ONE_LEFT_OUT: [&str; 2] = ["llama", "qwen3"];
@@ -91,6 +98,8 @@ pub struct Built {
     pub model: String,
     /// What `--quant` was.
     pub format: String,
+    /// What `--quant-override` was.
+    pub overrides: &'static [&'static str],
     /// What `--disable-fusion` was.
     pub disabled: BTreeSet<Fusion>,
     /// The crate.
@@ -99,8 +108,8 @@ pub struct Built {
     pub program: PathBuf,
 }
 
-/// Every model in every format, with and without fusions, and a model of odd sizes: compiled and built once for each
-/// test binary.
+/// Every model in every format, with and without fusions, a model of odd sizes, and models of mixed formats: compiled and
+/// built once for each test binary.
 pub fn all_built() -> &'static [Built] {
     static BUILT: OnceLock<Vec<Built>> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -123,13 +132,8 @@ pub fn all_built() -> &'static [Built] {
 fn all_to_build() -> Vec<Built> {
     let mut all = Vec::new();
     let mut add = |model: &str, format: &str, disabled: &[Fusion]| {
-        all.push(Built {
-            model: model.to_owned(),
-            format: format.to_owned(),
-            disabled: disabled.iter().copied().collect(),
-            directory: PathBuf::new(),
-            program: PathBuf::new(),
-        });
+        let disabled = disabled.iter().copied().collect();
+        all.push(Built { disabled, ..Built::of(model, format) });
     };
     for model in models() {
         FORMATS.iter().for_each(|format| add(&model, format, &[]));
@@ -141,6 +145,7 @@ fn all_to_build() -> Vec<Built> {
     AFFINE.iter().for_each(|format| add("qwen2", format, &[]));
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
+    all.extend(MIXED.map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }));
     all
 }
 
@@ -166,6 +171,9 @@ fn compile(built: &Built) {
     let checkpoint =
         if built.model == ODD { ODD_CHECKPOINT.get_or_init(odd).clone() } else { model(&built.model) };
     let mut arguments = vec!["--quant", &built.format];
+    for it in built.overrides {
+        arguments.extend(["--quant-override", it]);
+    }
     for fusion in &built.disabled {
         arguments.extend(["--disable-fusion", fusion.name()]);
     }
@@ -247,6 +255,18 @@ pub fn build_together(
 }
 
 impl Built {
+    /// A crate that is still to be compiled, nothing but the format chosen.
+    fn of(model: &str, format: &str) -> Built {
+        Built {
+            model: model.to_owned(),
+            format: format.to_owned(),
+            overrides: &[],
+            disabled: BTreeSet::new(),
+            directory: PathBuf::new(),
+            program: PathBuf::new(),
+        }
+    }
+
     /// What the crate is called.
     pub fn name(&self) -> String {
         let left_out = match self.disabled.iter().map(|fusion| fusion.name()).collect::<Vec<_>>()[..] {
@@ -254,7 +274,8 @@ impl Built {
             [one] => format!("-without-{one}"),
             _ => "-unfused".to_owned(),
         };
-        format!("{}-{}{left_out}", self.model, self.format).replace('_', "-")
+        let mixed = if self.overrides.is_empty() { "" } else { "-mixed" };
+        format!("{}-{}{mixed}{left_out}", self.model, self.format).replace('_', "-")
     }
 
     /// Runs the program; it must succeed. Gives what it printed.
