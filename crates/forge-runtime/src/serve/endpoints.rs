@@ -11,6 +11,7 @@ use super::fields::Fields;
 use super::refusal::{Refusal, json_response, typed};
 use super::service::Service;
 use super::shape::{CompletionShape, Kind};
+use super::tools::{Tools, read_arguments};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Path, State};
@@ -40,6 +41,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/tokenize", post(tokenize))
@@ -107,6 +109,13 @@ async fn model(State(service): Shared, Path(name): Path<String>) -> Outcome {
     }
 }
 
+/// A causal model's states say what comes next, not what a text is about.
+async fn embeddings() -> Refusal {
+    let message = "this model was made to continue texts, and what it would give for an embedding finds nothing well: \
+                   a model that was made for embeddings does";
+    Refusal::new(StatusCode::NOT_FOUND, message).code("no_embeddings")
+}
+
 async fn chat(State(service): Shared, body: Body) -> Outcome {
     begin(service, body, begin_chat).await
 }
@@ -154,12 +163,20 @@ fn begin_chat(service: &Service, fields: &mut Fields) -> Begun {
     let variables = variables(fields)?;
     for (name, allowed, why) in [
         ("modalities", json!(["text"]), "is [\"text\"]: this model writes text"),
-        ("parallel_tool_calls", json!(true), "has nothing to be about without `tools`"),
         ("verbosity", json!("medium"), "is not something that this model knows"),
     ] {
         fields.only(name, &allowed, why)?;
     }
+    let tools = Tools::new(
+        fields.take("tools")?.unwrap_or_default(),
+        fields.take("tool_choice")?,
+        fields.take("parallel_tool_calls")?.unwrap_or(true),
+        service.template.as_ref(),
+    )?;
     let mut asked = Asked::take(fields, service, usize::MAX)?;
+    if let Some(tools) = &tools {
+        asked.offer(tools, service)?;
+    }
     let top = fields.count("top_logprobs", 0, 20)?;
     let wants = fields.take::<bool>("logprobs")?.unwrap_or(false);
     if top.is_some() && !wants {
@@ -167,7 +184,8 @@ fn begin_chat(service: &Service, fields: &mut Fields) -> Begun {
     }
     asked.settings.logprobs = wants.then_some(top.unwrap_or(0));
     std::mem::take(fields).finish()?;
-    let prompt = service.conversation(&messages, &[], &variables)?;
+    let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
+    let prompt = service.conversation(&messages, described, &variables)?;
     let answer = begin_texts(service, &asked, vec![prompt], Kind::Chat)?;
     Ok((asked, answer))
 }
@@ -189,6 +207,7 @@ fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refusal> {
             };
             message.content = Value::String(texts.join("\n"));
         }
+        read_arguments(message);
     }
     Ok(messages)
 }
@@ -238,9 +257,8 @@ fn begin_texts(
     kind: Kind,
 ) -> Result<Answer, Refusal> {
     let (model, text) = (service.info.name, service.text.clone());
-    let logprobs = asked.settings.logprobs.is_some();
     let choices = prompts.len() * asked.texts;
-    let shape = CompletionShape::new(kind, model, text, choices, logprobs, asked.include_usage);
+    let shape = CompletionShape::new(kind, model, text, choices, asked);
     service.begin(asked, prompts, Box::new(shape))
 }
 

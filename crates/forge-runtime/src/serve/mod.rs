@@ -8,6 +8,7 @@
 mod access;
 mod answer;
 mod asked;
+mod calls;
 mod endpoints;
 mod fields;
 mod grammar;
@@ -19,6 +20,7 @@ mod scheduler;
 mod service;
 mod shape;
 mod slots;
+mod tools;
 
 use super::device::Device;
 use super::engine::Engine;
