@@ -10,7 +10,7 @@
 //! devices and [`recorder`] is one that only takes notes; [`model`] is the seam to the generated code; [`engine`]
 //! feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text, which
 //! [`completion`] does for one text that is being written; [`template`] makes text of conversations; [`open`] makes an
-//! engine out of files, and [`session`] holds one conversation on it; [`cli`] is the program.
+//! engine out of files, [`session`] holds one conversation on it, and `serve` many; [`cli`] is the program.
 
 pub mod cli;
 pub mod completion;
@@ -26,6 +26,8 @@ pub mod model;
 pub mod open;
 pub mod recorder;
 pub mod sampler;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod session;
 pub mod template;
 pub mod text;

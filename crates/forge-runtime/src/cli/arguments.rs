@@ -29,9 +29,9 @@ pub(super) struct Common {
     /// Positions to make room for [default: what the command needs; info: the model's, up to 8192]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Everywhere")]
     pub(super) context: Option<u32>,
-    /// Conversations to make room for
-    #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Everywhere")]
-    pub(super) slots: u32,
+    /// Conversations to make room for [default: 1; serve: 4]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Everywhere")]
+    pub(super) slots: Option<u32>,
     /// The directory of weights.safetensors, tokenizer.json and golden.json
     #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
     pub(super) model_dir: Option<PathBuf>,
@@ -45,7 +45,7 @@ impl Common {
             device: self.device,
             threads: self.threads.map(usize::from),
             context: self.context,
-            slots: self.slots,
+            slots: self.slots.unwrap_or(1),
         }
     }
 }
@@ -57,6 +57,9 @@ pub(super) enum Command {
     Generate(Generate),
     /// Hold a conversation
     Chat(Chat),
+    /// Answer requests over HTTP, as OpenAI's server does
+    #[cfg(feature = "serve")]
+    Serve(super::serve::Serve),
     /// Measure how well the model foretells a text
     Perplexity(Perplexity),
     /// Print the logits after some ids
@@ -296,6 +299,8 @@ mod tests {
             ("bench -p 16,32 -n 4 -r 2 --json", true),
             ("--device cpu verify --json", true),
             ("info --json --model-dir elsewhere", true),
+            ("serve", cfg!(feature = "serve")),
+            ("serve --port 70000", false),
             ("record --ids 1,2,3 --chunks 3 --chunks 2,1 -o F", true),
             (
                 "generate --ids 1 --typical-p 0.9 --repetition-penalty 1.1 --presence-penalty -1 --logit-bias 3=-2.5",

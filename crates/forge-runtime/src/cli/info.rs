@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 /// Prints it. Makes no device, so a context that this machine has no memory for can be asked about.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) -> Outcome {
     let info = M::INFO;
-    let loaded = common.setup().load::<M>(program, None)?;
-    let (memory, context, slots) = (loaded.memory, loaded.context, common.slots);
+    let setup = common.setup();
+    let loaded = setup.load::<M>(program, None)?;
+    let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
     let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
     let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
     if command.json {

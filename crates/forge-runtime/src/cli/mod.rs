@@ -14,6 +14,8 @@ mod output;
 mod perplexity;
 mod progress;
 mod record;
+#[cfg(feature = "serve")]
+mod serve;
 mod verify;
 
 use super::failure::Failure;
@@ -57,6 +59,8 @@ pub fn run<M: Model>(
     let outcome = match &arguments.command {
         Command::Generate(command) => generate::run::<M>(program, common, command),
         Command::Chat(command) => chat::run::<M>(program, common, command),
+        #[cfg(feature = "serve")]
+        Command::Serve(command) => serve::run::<M>(program, common, command),
         Command::Perplexity(command) => perplexity::run::<M>(program, common, command),
         Command::Logits(command) => logits::run::<M>(program, common, command),
         Command::Bench(command) => bench::run::<M>(program, common, command),
