@@ -9,7 +9,7 @@ use super::super::model::Info;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, token_bytes_from_tokenizer_json};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -43,7 +43,7 @@ impl Grammars {
             Failure::misuse(format!("this model's tokenizer leaves no way to follow a grammar: {error}"))
         })?;
         let grammar = match grammar.clone() {
-            Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(schema),
+            Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(with_few_blanks(schema)),
             Grammar::Regex(expression) => TopLevelGrammar::from_regex(&expression),
             Grammar::Lark(text) => TopLevelGrammar::from_lark(text),
         };
@@ -70,6 +70,22 @@ impl Grammars {
         let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
         factory.quiet();
         Ok(factory)
+    }
+}
+
+/// A schema whose JSON has a blank, or a line and its indentation, between tokens. Where as many may stand as one likes,
+/// a small model may like nothing else until its text is cut.
+fn with_few_blanks(schema: Value) -> Value {
+    const OPTIONS: &str = "x-guidance";
+    match schema {
+        Value::Object(mut fields) => {
+            let options = fields.entry(OPTIONS).or_insert_with(|| json!({}));
+            if let Value::Object(options) = options {
+                options.entry("whitespace_pattern").or_insert_with(|| json!(r" |\n {0,40}|\n\t{0,10}"));
+            }
+            Value::Object(fields)
+        }
+        other => other,
     }
 }
 

@@ -119,8 +119,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             let is_over = self.take_jobs();
             self.drop_unwanted();
             self.give_slots();
-            self.metrics.waiting.set(self.waiting.len());
-            self.metrics.active.set(self.slots.iter().filter(|slot| slot.work.is_some()).count());
+            self.show_levels();
             if self.slots.iter().any(|slot| slot.work.is_some()) {
                 self.step();
             } else if is_over {
@@ -129,10 +128,16 @@ impl<M: Model, D: Device> Scheduler<M, D> {
         }
     }
 
+    fn show_levels(&self) {
+        self.metrics.waiting.set(self.waiting.len());
+        self.metrics.active.set(self.slots.iter().filter(|slot| slot.work.is_some()).count());
+    }
+
     /// Takes jobs that have come; waits for one if there is nothing else to do. Whether no more will come.
     fn take_jobs(&mut self) -> bool {
         let is_idle = self.waiting.is_empty() && self.slots.iter().all(|slot| slot.work.is_none());
         if is_idle {
+            self.show_levels();
             match self.jobs.blocking_recv() {
                 Some(job) => self.waiting.push_back(job),
                 None => return true,
