@@ -9,13 +9,14 @@ use super::answer::Answer;
 use super::asked::Asked;
 use super::fields::Fields;
 use super::refusal::{Refusal, json_response, typed};
+use super::responses;
 use super::service::Service;
 use super::shape::{CompletionShape, Kind};
 use super::tools::{Tools, read_arguments};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Path, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -39,8 +40,10 @@ type Begun = Result<(Asked, Answer), Refusal>;
 /// Every path.
 pub(super) fn router(service: Arc<Service>) -> Router {
     Router::new()
+        .route("/", get(page))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/responses", post(respond))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
@@ -62,6 +65,15 @@ async fn nowhere(uri: Uri) -> Refusal {
 async fn wrong_method(method: Method, uri: Uri) -> Refusal {
     let message = format!("{} does not take {method}", uri.path());
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
+}
+
+/// A page to chat on. It loads nothing from elsewhere, and may not.
+async fn page() -> Response {
+    const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; \
+                          connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", include_str!("page.html"));
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    response
 }
 
 async fn health() -> Response {
@@ -93,6 +105,7 @@ fn described(service: &Service, name: &str) -> Value {
         "max_model_len": service.context,
         "vocabulary": service.info.vocabulary,
         "architecture": service.info.architecture,
+        "converses": service.template.is_some(),
     })
 }
 
@@ -118,6 +131,10 @@ async fn embeddings() -> Refusal {
 
 async fn chat(State(service): Shared, body: Body) -> Outcome {
     begin(service, body, begin_chat).await
+}
+
+async fn respond(State(service): Shared, body: Body) -> Outcome {
+    begin(service, body, responses::begin).await
 }
 
 async fn complete(State(service): Shared, body: Body) -> Outcome {
@@ -208,6 +225,10 @@ fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refusal> {
             message.content = Value::String(texts.join("\n"));
         }
         read_arguments(message);
+        // What OpenAI calls the developer, templates call the system.
+        if message.role == "developer" {
+            message.role = "system".to_owned();
+        }
     }
     Ok(messages)
 }

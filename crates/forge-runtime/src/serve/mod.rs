@@ -16,6 +16,7 @@ mod listener;
 mod metrics;
 mod queue;
 mod refusal;
+mod responses;
 mod scheduler;
 mod service;
 mod shape;

@@ -42,18 +42,17 @@ struct Choice {
 
 /// A function that the model calls.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) id: String,
-    pub(super) name: String,
+struct Call {
+    id: String,
+    name: String,
     /// JSON, as the model wrote it.
-    pub(super) arguments: String,
+    arguments: String,
 }
 
 impl Call {
-    /// A call of `name`, whose arguments are to come. Its id is what the strictest of templates wants: nine letters and
-    /// digits.
-    pub(super) fn new(name: String) -> Call {
-        Call { id: random_id("")[1..10].to_owned(), name, arguments: String::new() }
+    /// A call of `name`, whose arguments are to come.
+    fn new(name: String) -> Call {
+        Call { id: call_id(), name, arguments: String::new() }
     }
 
     fn json(&self) -> Value {
@@ -317,6 +316,13 @@ fn finite(logprob: f32) -> f32 {
 /// An id that nobody else has.
 pub(super) fn random_id(prefix: &str) -> String {
     format!("{prefix}-{:016x}", RandomState::new().hash_one(0))
+}
+
+/// An id of a call, as the strictest of templates wants it: nine letters and digits.
+pub(super) fn call_id() -> String {
+    let mut id = format!("{:016x}", RandomState::new().hash_one(0));
+    id.truncate(9);
+    id
 }
 
 /// Seconds since 1970.
