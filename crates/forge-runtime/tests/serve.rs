@@ -685,12 +685,8 @@ fn responses_are_the_same_answers_in_another_shape() {
     // Calls, and what came of them.
     let served = serve(&Setting { letters: true, template: Some(TAGGED), ..PLAIN });
     let schema = json!({ "type": "object", "properties": { "d": { "enum": ["mon", "tue"] } }, "required": ["d"], "additionalProperties": false });
-    let question = json!({
-        "input": [
-            { "role": "user", "content": "abc" },
-            { "type": "function_call", "call_id": "abcdefghi", "name": "sky", "arguments": "{}" },
-            { "type": "function_call_output", "call_id": "abcdefghi", "output": "a" },
-        ],
+    let mut question = json!({
+        "input": "abc",
         "tools": [{ "type": "function", "name": "sky", "parameters": schema, "strict": true }],
         "tool_choice": "required", "parallel_tool_calls": false, "logit_bias": { "21": -100 },
     });
@@ -698,6 +694,16 @@ fn responses_are_the_same_answers_in_another_shape() {
     assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("sky")));
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     assert!(["mon", "tue"].contains(&arguments["d"].as_str().unwrap()));
+    // The call and its result, sent back: no room is left for more than a few letters.
+    question["input"] = json!([
+        { "role": "user", "content": "abc" },
+        { "type": "function_call", "call_id": "abcdefghi", "name": "sky", "arguments": "{}" },
+        { "type": "function_call_output", "call_id": "abcdefghi", "output": "a" },
+    ]);
+    question["tool_choice"] = "none".into();
+    question["max_output_tokens"] = 3.into();
+    let answer = served.answer("/v1/responses", &question);
+    assert!(answer["usage"]["input_tokens"].as_u64().unwrap() >= 40, "{answer}");
     served.end();
 }
 

@@ -3,6 +3,7 @@
 use super::super::failure::Failure;
 use super::Stop;
 use super::endpoints::router;
+use super::patient::Patient;
 use super::service::Service;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -68,7 +69,8 @@ pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
             };
             // Events are small, and each is wanted at once.
             let _ = stream.set_nodelay(true);
-            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), router.clone()));
+            let connection =
+                graceful.watch(http.serve_connection(TokioIo::new(Patient::new(stream)), router.clone()));
             tokio::spawn(async move {
                 // A connection that breaks is the client's business.
                 let _ = connection.await;

@@ -14,6 +14,7 @@ mod fields;
 mod grammar;
 mod listener;
 mod metrics;
+mod patient;
 mod queue;
 mod refusal;
 mod responses;
