@@ -106,7 +106,7 @@ async def wrong(_):
     body, statuses = random.choice([
         (b"{", (400,)), (b"\xff\xfe", (400,)), (b"[]", (400,)), ({"prompt": 5}, (400,)), ({}, (400,)),
         ({"prompt": "x " * 100_000}, (400,)), ({"prompt": "x", "n": 10_000}, (400,)), ({"prompt": "x", "nonsense": 1}, (400,)),
-        (b" " * (17 << 20), (413,)), ({"prompt": "x", "guided_regex": "("}, (400,)),
+        (b" " * (3 << 20), (413,)), ({"prompt": "x", "guided_regex": "("}, (400,)),
     ])
     try:
         status, _ = await ask(body)
