@@ -15,8 +15,9 @@ use std::sync::OnceLock;
 /// byte, which `command_line` tests; so it is not built a second time.
 pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 
-/// Formats that are one thing with different sizes of groups: one model has to do for all of those.
-pub const AFFINE: [&str; 4] = ["affine8", "affine8_32", "affine4", "affine4_128"];
+/// Formats that are one thing with different numbers of bits and sizes of groups: one model has to do for all of those.
+pub const AFFINE: [&str; 6] =
+    ["affine8_32", "affine6", "affine5_32", "affine4_128", "affine3_bf16", "affine2"];
 
 /// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is stored beside its
 /// table. In the first all numbers are the checkpoint's own.

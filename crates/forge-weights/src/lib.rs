@@ -22,6 +22,7 @@
 
 mod affine;
 mod codec;
+mod codes;
 mod errors;
 mod gather;
 mod layout;
