@@ -1,8 +1,10 @@
 //! Helpers of the whole-pipeline tests: models, the compiler as a user runs it, and the crates it writes.
 //!
-//! A model is a folder of `tests/models` with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
+//! A model is a folder of `tests/models`, or of `tests/quantised` if it is quantised already, with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
 //! Face transformers computed in f32. Whatever lies there is tested: adding a folder adds its tests. Crates are written
 //! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
+
+mod mlx;
 
 use forge_planner::Fusion;
 use serde_json::Value;
@@ -25,6 +27,12 @@ pub const MIXED: [(&str, &str, &[&str]); 2] = [
     ("llama3_rope", "bf16", &["lm_head=f32", "*.1.self_attn.v_proj=f32", "*.0.mlp.up_proj=f32"]),
     ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
 ];
+
+/// Models that are quantised already: kept as they are, with a cache that keeps everything too.
+pub const QUANTISED: [&str; 3] = ["llama_mlx4", "qwen3_mlx8", MLX];
+
+/// The one of these that is quantised in every number of bits.
+pub const MLX: &str = "mlx";
 
 /// The models from which each fusion is left out in turn: between them they have everything that can be fused. From all
 /// others all are left out at once.
@@ -49,7 +57,14 @@ pub fn models() -> Vec<String> {
 
 /// A model's folder.
 pub fn model(name: &str) -> PathBuf {
-    root().join("tests/models").join(name)
+    let plain = root().join("tests/models").join(name);
+    if plain.is_dir() { plain } else { root().join("tests/quantised").join(name) }
+}
+
+/// A checkpoint that is quantised in every number of bits, and the plain numbers that it means.
+pub fn mixed_mlx() -> &'static [PathBuf; 2] {
+    static MIXED: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    MIXED.get_or_init(|| mlx::mixed(&scratch()))
 }
 
 /// Where tests write.
@@ -146,6 +161,7 @@ fn all_to_build() -> Vec<Built> {
     AFFINE.iter().for_each(|format| add("qwen2", format, &[]));
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
+    all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
     all.extend(MIXED.map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }));
     all
 }
@@ -170,14 +186,20 @@ fn odd() -> PathBuf {
 /// Compiles a checkpoint. Files that have not changed keep their times, so that cargo builds only what has.
 fn compile(built: &Built) {
     static ODD_CHECKPOINT: OnceLock<PathBuf> = OnceLock::new();
-    let checkpoint =
-        if built.model == ODD { ODD_CHECKPOINT.get_or_init(odd).clone() } else { model(&built.model) };
+    let checkpoint = match built.model.as_str() {
+        ODD => ODD_CHECKPOINT.get_or_init(odd).clone(),
+        MLX => mixed_mlx()[0].clone(),
+        name => model(name),
+    };
     let fresh = tempfile::tempdir().expect("a temporary directory");
     let name = built.name();
     let out = fresh.path().join(&name);
     let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
     let mut command = Command::new(forge());
     command.args(["compile", &from, "-o", &to, "--quant", &built.format, "--name", &name]);
+    if built.format == "keep" {
+        command.args(["--kv", "f32"]);
+    }
     for it in built.overrides {
         command.args(["--quant-override", it]);
     }

@@ -27,6 +27,7 @@ mod errors;
 mod gather;
 mod layout;
 mod matrix;
+mod mlx;
 mod packed_file;
 mod stored;
 mod write;
