@@ -135,7 +135,7 @@ pub fn all_built() -> &'static [Built] {
             crate_.directory = workspace.join(crate_.name());
             compile(crate_);
         }
-        let mut programs = build_together(&workspace, built.iter().map(Built::name));
+        let mut programs = build_together(&workspace, built.iter().map(Built::name), Work::Little);
         for crate_ in &mut built {
             let name = crate_.name();
             crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
@@ -183,7 +183,7 @@ fn odd() -> PathBuf {
     directory
 }
 
-/// Compiles a checkpoint. Files that have not changed keep their times, so that cargo builds only what has.
+/// Compiles the checkpoint of a crate to be built.
 fn compile(built: &Built) {
     static ODD_CHECKPOINT: OnceLock<PathBuf> = OnceLock::new();
     let checkpoint = match built.model.as_str() {
@@ -191,23 +191,28 @@ fn compile(built: &Built) {
         MLX => mixed_mlx()[0].clone(),
         name => model(name),
     };
-    let fresh = tempfile::tempdir().expect("a temporary directory");
-    let name = built.name();
-    let out = fresh.path().join(&name);
-    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
-    let mut command = Command::new(forge());
-    command.args(["compile", &from, "-o", &to, "--quant", &built.format, "--name", &name]);
+    let mut arguments = vec!["--quant", &built.format];
     if built.format == "keep" {
-        command.args(["--kv", "f32"]);
+        arguments.extend(["--kv", "f32"]);
     }
     for it in built.overrides {
-        command.args(["--quant-override", it]);
+        arguments.extend(["--quant-override", it]);
     }
     for fusion in &built.disabled {
-        command.args(["--disable-fusion", fusion.name()]);
+        arguments.extend(["--disable-fusion", fusion.name()]);
     }
-    run(&mut command);
-    update(&out, &built.directory);
+    compile_member(&checkpoint, &arguments, &built.directory);
+}
+
+/// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
+/// keep their times, so that cargo builds only what has.
+pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
+    let name = directory.file_name().expect("a directory has a name").to_string_lossy();
+    let fresh = tempfile::tempdir().expect("a temporary directory");
+    let out = fresh.path().join(&*name);
+    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
+    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--name", &name]).args(arguments));
+    update(&out, directory);
 }
 
 /// Makes `to` hold what `from` holds, touching only files that differ.
@@ -233,11 +238,26 @@ fn update(from: &Path, to: &Path) {
     }
 }
 
+/// How much the programs of a workspace have to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Next to nothing: not worth the optimiser's minutes.
+    Little,
+    /// So much that they are built as users build them.
+    Much,
+}
+
 /// Builds crates as members of one workspace; gives their programs by name.
-fn build_together(workspace: &Path, members: impl Iterator<Item = String>) -> BTreeMap<String, PathBuf> {
+pub fn build_together(
+    workspace: &Path,
+    members: impl Iterator<Item = String>,
+    work: Work,
+) -> BTreeMap<String, PathBuf> {
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
-    // Programs that compute next to nothing are not worth the optimiser's minutes.
-    let profile = "[profile.release]\nopt-level = 0\n";
+    let (profile, target) = match work {
+        Work::Little => ("[profile.release]\nopt-level = 0\n", "target"),
+        Work::Much => ("[profile.release]\ndebug = false\n", "release"),
+    };
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
     // The same versions as this project's own build, so that dependencies come from one list.
@@ -245,9 +265,16 @@ fn build_together(workspace: &Path, members: impl Iterator<Item = String>) -> BT
     if !lock.exists() {
         let _ = std::fs::copy(root().join("Cargo.lock"), lock);
     }
-    let arguments = ["build", "--release", "--workspace", "--message-format=json-render-diagnostics"];
+    // The server is the same in every crate, and is tested where it is written.
+    let arguments = [
+        "build",
+        "--release",
+        "--workspace",
+        "--no-default-features",
+        "--message-format=json-render-diagnostics",
+    ];
     let mut command = Command::new(env!("CARGO"));
-    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", scratch().join("target"));
+    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", scratch().join(target));
     executables(&run(&mut command))
 }
 

@@ -50,6 +50,7 @@ fn page(name: &str, graph: &Graph, plan: &Plan) -> String {
     let options = CrateOptions {
         name: name.to_owned(),
         parameters: 1234,
+        converses: false,
         command: format!("forge compile {name} --quant q4_0 && echo \"<done>\""),
         version: "0",
     };

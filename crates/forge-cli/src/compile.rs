@@ -24,6 +24,9 @@ use std::time::Instant;
 /// The weight file's name.
 const WEIGHTS: &str = "weights.safetensors";
 
+/// Files that hold a chat template and nothing else.
+const CHAT_TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
+
 /// The page that shows what was made.
 pub(crate) const REPORT: &str = "report.html";
 
@@ -80,6 +83,7 @@ pub(crate) fn compile(
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
+        converses: converses(checkpoint),
         command: command_line(arguments),
         version: env!("CARGO_PKG_VERSION"),
     };
@@ -103,7 +107,9 @@ pub(crate) fn compile(
             grouped(lines(false))
         ),
     );
-    for file in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+    for file in
+        ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].iter().chain(&CHAT_TEMPLATES)
+    {
         copy(checkpoint, file, &staging)?;
     }
 
@@ -242,6 +248,16 @@ fn copy(checkpoint: &Directory, file: &str, staging: &Staging) -> Result<(), Fai
     }
 }
 
+/// Whether the checkpoint has a chat template: in a file of its own, or in its tokenizer's configuration.
+fn converses(checkpoint: &Directory) -> bool {
+    let configured = || {
+        let text = std::fs::read(checkpoint.root().join("tokenizer_config.json")).ok()?;
+        let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        config.get("chat_template").map(|template| !template.is_null())
+    };
+    CHAT_TEMPLATES.iter().any(|file| checkpoint.root().join(file).is_file()) || configured().unwrap_or(false)
+}
+
 /// Numbers in the model's weights.
 pub(crate) fn parameters(graph: &Graph) -> u64 {
     graph.weights.iter().map(|weight| weight.shape.iter().map(|size| *size as u64).product::<u64>()).sum()
@@ -309,7 +325,8 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
         grouped((1.0 / time.seconds()).round() as u64),
         time.limit().name()
     ));
-    terminal::stage("Next", &format!("cd {} && cargo run --release -- generate -p \"Hello\"", out.display()));
+    let command = if converses(&planned.checkpoint) { "chat" } else { "generate -p \"Hello\"" };
+    terminal::stage("Next", &format!("cd {} && cargo run --release -- {command}", out.display()));
 }
 
 /// What was made, for scripts.
