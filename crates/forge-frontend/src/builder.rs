@@ -5,6 +5,7 @@
 
 use crate::header::Tensor;
 use crate::nearest::nearest;
+use crate::quantised::{self, Quantization};
 use crate::tensors::Tensors;
 use forge_ir::{
     Activation, Apply, Body, BodyId, Diagnostic, Format, Node, Op, Param, ParamId, ParamKind, Rotation,
@@ -16,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Builder<'a> {
     /// What the checkpoint has; none where whatever is asked for is there, in bf16.
     tensors: Option<&'a Tensors>,
+    /// What the configuration says of tensors of codes.
+    pub(crate) quantization: Option<Quantization>,
     /// Every tensor bound so far.
     pub(crate) weights: Vec<Weight>,
     /// Every state declared so far.
@@ -59,6 +62,7 @@ impl<'a> Builder<'a> {
     pub(crate) fn new(tensors: Option<&'a Tensors>) -> Builder<'a> {
         Builder {
             tensors,
+            quantization: None,
             weights: Vec::new(),
             states: Vec::new(),
             bodies: Vec::new(),
@@ -107,6 +111,7 @@ impl<'a> Builder<'a> {
                 self.missing.push(id);
                 None
             }
+            Some(Some(tensor)) if tensor.dtype == "U32" => self.bind_codes(id, tensor, shape),
             Some(Some(tensor)) => {
                 if tensor.shape != shape {
                     let message =
@@ -122,7 +127,10 @@ impl<'a> Builder<'a> {
                 };
                 if format.is_none() {
                     let message = format!("{name} is stored as {}", tensor.dtype);
-                    self.faults.push(Diagnostic::new("F0304", message).note("forge reads F32, F16 and BF16"));
+                    self.faults.push(
+                        Diagnostic::new("F0304", message)
+                            .note("forge reads F32, F16 and BF16, and codes as MLX has them"),
+                    );
                 }
                 format
             }
@@ -130,6 +138,14 @@ impl<'a> Builder<'a> {
         let format = format.unwrap_or(Format::F32);
         self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format, plus_one });
         id
+    }
+
+    /// Binds the tensors beside one of codes along with it.
+    fn bind_codes(&mut self, id: WeightId, tensor: &Tensor, shape: &[usize]) -> Option<Format> {
+        let beside = quantised::companions(&tensor.name);
+        self.bound.extend(beside.map(|name| (name, id)));
+        let format = quantised::format(self.tensors?, self.quantization.as_ref(), tensor, shape);
+        format.map_err(|fault| self.faults.push(fault)).ok()
     }
 
     /// The names of tensors that were left out on purpose; or every fault found.

@@ -1,8 +1,9 @@
-//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding. Those that mean
-//! their tensor's numbers and 1 are given so: nobody after this has to know.
+//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding; or codes, with scales
+//! in tensors beside them. Those that mean their tensor's numbers and 1 are given so: nobody after this has to know.
 
-use crate::codec::decode_row;
-use forge_ir::{Diagnostic, Graph, Numbers, WeightId};
+use crate::codec::{decode_row, plane_bytes};
+use crate::mlx;
+use forge_ir::{Diagnostic, Format, Graph, Numbers, Weight, WeightId};
 use std::io;
 use std::ops::Range;
 
@@ -20,6 +21,20 @@ where
     pub fn new(graph: &'a Graph, read: Read) -> Self {
         Stored { graph, read }
     }
+
+    /// Rows of a weight that is stored as codes.
+    fn codes(&self, weight: &Weight, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
+        let Format::Affine(affine) = weight.format else {
+            let message = format!("the tensor {} is not one of codes", weight.tensor);
+            return Err(Diagnostic::new("F0108", message));
+        };
+        mlx::rows(&self.read, &weight.tensor, (affine, weight.columns()), rows, out)
+            .map_err(|error| unreadable(weight, &error))
+    }
+}
+
+fn unreadable(weight: &Weight, error: &io::Error) -> Diagnostic {
+    Diagnostic::new("F0108", format!("the tensor {} cannot be read: {error}", weight.tensor))
 }
 
 impl<Read> Numbers for Stored<'_, Read>
@@ -28,21 +43,34 @@ where
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let weight = expect_fit(self.graph, weight, &rows, out.len())?;
+        if weight.format.is_quantised() {
+            let [codes, scales] = plane_bytes(weight.format, weight.columns());
+            let mut bytes = vec![0; rows.len() * (codes + scales)];
+            self.codes(weight, rows, &mut bytes)?;
+            for (row, out) in bytes.chunks_exact(codes + scales).zip(out.chunks_exact_mut(weight.columns())) {
+                decode_row(weight.format, row.split_at(codes).into(), out);
+            }
+            return Ok(());
+        }
         let size = weight.format.planes()[0].element.bytes();
         let mut bytes = vec![0; out.len() * size];
         let offset = (rows.start * weight.columns() * size) as u64;
-        (self.read)(&weight.tensor, offset, &mut bytes).map_err(|error| {
-            Diagnostic::new("F0108", format!("the tensor {} cannot be read: {error}", weight.tensor))
-        })?;
+        (self.read)(&weight.tensor, offset, &mut bytes).map_err(|error| unreadable(weight, &error))?;
         decode_row(weight.format, [&bytes, &[]], out);
         if weight.plus_one {
             out.iter_mut().for_each(|x| *x += 1.0);
         }
         Ok(())
     }
+
+    fn stored(&self, weight: WeightId, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
+        let columns = self.graph.weights.get(weight.0).map_or(0, Weight::columns);
+        let weight = expect_fit(self.graph, weight, &rows, rows.len() * columns)?;
+        self.codes(weight, rows, out)
+    }
 }
 
-/// The weight, if it is there, stores plain numbers if it is to be decoded, and has these rows.
+/// The weight, if it is there and has these rows.
 pub(crate) fn expect_fit<'a>(
     graph: &'a Graph,
     weight: WeightId,
@@ -52,10 +80,7 @@ pub(crate) fn expect_fit<'a>(
     let found = graph.weights.get(weight.0);
     found
         .filter(|weight| {
-            !weight.format.is_quantised()
-                && rows.start <= rows.end
-                && rows.end <= weight.rows()
-                && length == rows.len() * weight.columns()
+            rows.start <= rows.end && rows.end <= weight.rows() && length == rows.len() * weight.columns()
         })
         .ok_or_else(|| {
             let name = found.map_or("no weight", |weight| &weight.tensor);

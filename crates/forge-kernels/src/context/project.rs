@@ -3,7 +3,7 @@
 use forge_ir::BLOCK;
 use serde::Serialize;
 
-use super::{Base, DEFAULT_MEMORY, Weight};
+use super::{Base, DEFAULT_MEMORY, Weight, decoders};
 use crate::spec::{Epilogue, Knobs, Operand, Project, Rows, Squares};
 
 #[derive(Serialize)]
@@ -131,7 +131,8 @@ impl<'a> ProjectContext<'a> {
 
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = vec![self.weight.decoder, self.load];
+        let mut units = decoders(self.spec.format);
+        units.push(self.load);
         units.extend(self.activation);
         units.extend(self.best.then_some("ordered"));
         units.extend(self.spec.softcap.map(|_| "softcap"));

@@ -101,8 +101,10 @@ impl Select<'_> {
         };
         // Norms bound what they give, and attention gives means of such; what gates and sums give knows no bound.
         let bounded = !matches!(project.ending, Ending::Add | Ending::AddSquares(_));
+        // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
+        let rounds = bounded && self.plan.cache != Format::F32;
         let operand = match (rows, format) {
-            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if bounded => {
+            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if rounds => {
                 spec::Operand::F16
             }
             _ => spec::Operand::F32,
