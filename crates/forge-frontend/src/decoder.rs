@@ -147,7 +147,7 @@ impl Decoder {
     fn epilogue(&self, builder: &mut Builder<'_>) -> Apply {
         if self.tied {
             // Some files carry the table a second time; that the two are equal is checked where bytes can be read.
-            builder.ignore(|name| name == HEAD);
+            builder.bindings.ignore(|name| name == HEAD);
         }
         let mut head = builder.layer("head", self.hidden);
         let gain = ("gain", "model.norm");
@@ -170,11 +170,11 @@ const HEAD: &str = "lm_head.weight";
 
 impl Blueprint for Decoder {
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
-        builder.ignore(|name| name.ends_with(".rotary_emb.inv_freq"));
+        builder.bindings.ignore(|name| name.ends_with(".rotary_emb.inv_freq"));
         let prologue = self.prologue(builder);
         let mut layers = Vec::new();
         for index in 0..self.layers {
-            if builder.is_hopeless() {
+            if builder.bindings.is_hopeless() {
                 break;
             }
             layers.push(self.layer(builder, index));

@@ -1,6 +1,6 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
-use crate::{Body, Graph, Node, Op, ParamKind};
+use crate::{Body, Cut, Graph, Node, Op, ParamKind};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {
@@ -43,7 +43,13 @@ impl Graph {
                     let bound = weight
                         .map(|weight| {
                             let plus = if weight.plus_one { "1 + " } else { "" };
-                            format!("{} {plus}{}", weight.format, weight.tensor)
+                            let part = weight.part();
+                            let cut = match weight.cut {
+                                None => String::new(),
+                                Some(Cut::Rows { .. }) => format!(" rows {part:?}"),
+                                Some(Cut::Columns { .. }) => format!(" columns {part:?}"),
+                            };
+                            format!("{} {plus}{}{cut}", weight.format, weight.tensor)
                         })
                         .unwrap_or_default();
                     writeln!(f, "  weight {:<16} {:<14} {bound}", param.name, format!("{shape:?}"))?;

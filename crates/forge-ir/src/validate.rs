@@ -5,7 +5,7 @@
 //! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
 //! epilogue ends in one logit for each entry of the vocabulary.
 
-use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind};
+use crate::{Apply, Body, Cut, Diagnostic, Draft, Op, ParamId, ParamKind};
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
@@ -159,6 +159,19 @@ impl Check<'_> {
             .chain(std::iter::once(&draft.epilogue))
             .collect();
         for (index, weight) in draft.weights.iter().enumerate() {
+            let of = match weight.cut {
+                None => weight.part().end,
+                Some(Cut::Rows { of, .. } | Cut::Columns { of, .. }) => of,
+            };
+            let turned = matches!(weight.cut, Some(Cut::Columns { .. }));
+            if weight.part().end > of || turned && weight.shape.len() != 2 {
+                self.fault(format!(
+                    "{} has no part {:?} of shape {:?}",
+                    weight.tensor,
+                    weight.part(),
+                    weight.shape
+                ));
+            }
             if !applications.iter().any(|apply| apply.weights.iter().any(|id| id.0 == index)) {
                 self.fault(format!("nothing uses the weight {}", weight.tensor));
             }
@@ -302,6 +315,7 @@ mod tests {
             shape: shape.to_vec(),
             format: Format::F32,
             plus_one: false,
+            cut: None,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };
@@ -375,6 +389,10 @@ mod tests {
         layer.nodes.push(node(Op::Activate(Activation::GeluTanh), &[4]));
         layer.nodes.push(node(Op::Softcap(30.0), &[5]));
         draft.weights[1] = Weight { shape: vec![2], plus_one: true, ..draft.weights[1].clone() };
+        draft.weights[2].cut = Some(Cut::Rows { first: 2, of: 6 });
+        draft.weights[3].cut = Some(Cut::Columns { first: 0, of: 5 });
+        assert_eq!(draft.weights[2].tensor_shape(), [6, 4]);
+        assert_eq!(draft.weights[3].tensor_shape(), [4, 5]);
         draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
         let graph = draft.validate().expect("it is sound");
         assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4]);
@@ -382,6 +400,8 @@ mod tests {
         for line in [
             "%1 node       = embed(%0, table) * 2.5 [4]",
             "weight gain             [2]            f32 1 + gain",
+            "weight key              [2, 4]         f32 key rows 2..4",
+            "weight head             [5, 4]         f32 head columns 0..5",
             "%1 node       = rms_norm(%0 in 2 parts, gain, epsilon 1e-5) [4]",
             "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
             "%5 node       = gelu_tanh(%4) [4]",
@@ -394,7 +414,7 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 21] = [
+        let cases: [(&str, Change); 23] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -429,6 +449,10 @@ mod tests {
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
             ("and head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
             ("state 0 is bound 0 times", |draft| draft.layers.clear()),
+            ("gain has no part 2..6", |draft| draft.weights[1].cut = Some(Cut::Rows { first: 2, of: 5 })),
+            ("gain has no part 0..4 of shape [4]", |draft| {
+                draft.weights[1].cut = Some(Cut::Columns { first: 0, of: 4 });
+            }),
             ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
         ];
         for (named, change) in cases {

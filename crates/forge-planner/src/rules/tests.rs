@@ -156,6 +156,7 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
                 shape: shape.clone(),
                 format,
                 plus_one: false,
+                cut: None,
             })
             .collect(),
         states: Vec::new(),

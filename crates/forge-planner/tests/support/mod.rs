@@ -88,6 +88,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
             shape: shape.clone(),
             format: Format::Bf16,
             plus_one: false,
+            cut: None,
         };
         weights.extend(named.iter().enumerate().map(weight));
         (first..weights.len()).map(WeightId).collect()
