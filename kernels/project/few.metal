@@ -5,9 +5,7 @@
 {% set scaled_by = "scales[n].x + scales[n].y" if offset else "scales[n]" %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
-{% if softcap %}softcap({% endif %}
-{{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
-{%- if softcap %}, {{ softcap }}){% endif %}
+{{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
 // y = W x for 2 to 16 rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //

@@ -174,6 +174,11 @@ impl Layer<'_, '_> {
         self.node(name, Op::Softcap(cap), &[x])
     }
 
+    /// Every number times the same.
+    pub(crate) fn scale(&mut self, name: &str, x: ValueId, factor: f32) -> ValueId {
+        self.node(name, Op::Scale(factor), &[x])
+    }
+
     /// A function of every number.
     pub(crate) fn activate(&mut self, name: &str, x: ValueId, activation: Activation) -> ValueId {
         self.node(name, Op::Activate(activation), &[x])

@@ -11,7 +11,7 @@
 //!   a checkpoint made of a configuration alone.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `windows`, `mlp` and `rope`; the description builds the graph with `builder`, over tensors
+//!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
 //!   that `binding` finds.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
@@ -30,6 +30,7 @@ mod json;
 mod mlp;
 mod nearest;
 mod rope;
+mod scaling;
 mod shapes;
 mod specials;
 mod tensors;
@@ -83,7 +84,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     let mut builder = Builder::new(Some(&tensors));
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
-        if let Some(fault) = copies::check(checkpoint, &tensors, *copy) {
+        if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
             builder.bindings.fault(fault);
         }
     }

@@ -216,6 +216,8 @@ pub enum Op {
     Activate(Activation),
     /// x -> cap * tanh(x / cap)
     Softcap(f32),
+    /// x -> factor * x
+    Scale(f32),
     /// (a, b) -> a * b, element by element.
     Multiply,
     /// (a, b) -> a + b, element by element.

@@ -40,6 +40,6 @@ pub use graph::{
 };
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed};
-pub use rotation::{Pairing, Rotation};
+pub use rotation::{Long, Pairing, Rotation};
 pub use tolerance::{Tolerance, tolerance};
 pub use validate::Graph;

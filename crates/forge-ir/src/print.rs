@@ -95,8 +95,13 @@ fn expression(body: &Body, node: &Node) -> String {
             };
             let pairs = rotation.frequencies.len();
             let (first, last) = (rotation.frequencies.first(), rotation.frequencies.last());
+            let long = rotation.long.as_ref().map_or_else(String::new, |long| {
+                let (first, last) = (long.frequencies.first(), long.frequencies.last());
+                let (first, last) = (first.unwrap_or(&0.0), last.unwrap_or(&0.0));
+                format!(", beyond {} positions {first:e}..{last:e}", long.beyond)
+            });
             format!(
-                "rotate({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {})",
+                "rotate({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {}{long})",
                 first.unwrap_or(&0.0),
                 last.unwrap_or(&0.0),
                 rotation.magnitude
@@ -109,6 +114,7 @@ fn expression(body: &Body, node: &Node) -> String {
         }
         Op::Activate(activation) => format!("{}({x})", activation.name()),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
+        Op::Scale(factor) => format!("{x} * {factor}"),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }

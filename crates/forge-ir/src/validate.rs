@@ -250,6 +250,8 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Err(format!("{heads} heads of {width} are not {x}"))
             } else if rotation.frequencies.len() * 2 > *width {
                 Err(format!("{} pairs do not fit a head of {width}", rotation.frequencies.len()))
+            } else if rotation.within(usize::MAX).len() != rotation.frequencies.len() {
+                Err("a long context turns other pairs".to_owned())
             } else {
                 Ok(x)
             }
@@ -275,7 +277,10 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
-        Op::Activate(_) | Op::Softcap(_) => Ok(x),
+        Op::Scale(factor) if *factor == 0.0 || !factor.is_finite() => {
+            Err(format!("numbers times {factor} say nothing"))
+        }
+        Op::Activate(_) | Op::Softcap(_) | Op::Scale(_) => Ok(x),
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
         Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
     }
@@ -388,6 +393,7 @@ mod tests {
         layer.nodes[2].op = attention(Some(1), Some(50.0));
         layer.nodes.push(node(Op::Activate(Activation::GeluTanh), &[4]));
         layer.nodes.push(node(Op::Softcap(30.0), &[5]));
+        layer.nodes.push(node(Op::Scale(0.5), &[6]));
         draft.weights[1] = Weight { shape: vec![2], plus_one: true, ..draft.weights[1].clone() };
         draft.weights[2].cut = Some(Cut::Rows { first: 2, of: 6 });
         draft.weights[3].cut = Some(Cut::Columns { first: 0, of: 5 });
@@ -395,7 +401,7 @@ mod tests {
         assert_eq!(draft.weights[3].tensor_shape(), [4, 5]);
         draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
         let graph = draft.validate().expect("it is sound");
-        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4]);
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4, 4]);
         let text = graph.to_string();
         for line in [
             "%1 node       = embed(%0, table) * 2.5 [4]",
@@ -406,6 +412,7 @@ mod tests {
             "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
             "%5 node       = gelu_tanh(%4) [4]",
             "%6 node       = softcap(%5, 30) [4]",
+            "%7 node       = %6 * 0.5 [4]",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
@@ -414,7 +421,7 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 23] = [
+        let cases: [(&str, Change); 25] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -441,6 +448,8 @@ mod tests {
             ("capped to 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
             ("capped to NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
             ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
+            ("numbers times 0 say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
+            ("numbers times NaN say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("cache is not a state", |draft| {
                 draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);

@@ -7,7 +7,7 @@ use forge_ir::{Format, Rotation};
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{packet_columns, queries_fit};
 use crate::error::KernelError;
-use crate::spec::{Function, HeadNorm, Spec};
+use crate::spec::{Each, Function, HeadNorm, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -85,7 +85,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::RotateAppend(rotate) => {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache)?;
-            limits.head_norm(rotate.norm)?;
+            limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
         Spec::AttendSplit(attend) => {
@@ -93,7 +93,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.cache(attend.cache)?;
             limits.scores(attend.scale, attend.window, attend.softcap)?;
             let Some(prologue) = &attend.prologue else { return Ok(()) };
-            limits.head_norm(prologue.norm)?;
+            limits.head_norm(prologue.norm, &prologue.rotation)?;
             limits.rotation(&prologue.rotation, attend.width)?;
             let group = attend.query_heads / attend.key_heads;
             limits.holds(
@@ -112,8 +112,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
-                Function::Softcap(cap) => limits.cap(cap),
-                Function::Activate(_) | Function::Multiply | Function::Add => Ok(()),
+                Function::Each(each) => limits.each(each),
+                Function::Multiply | Function::Add => Ok(()),
             }
         }
         Spec::Argmax(argmax) => {
@@ -213,11 +213,27 @@ impl Limits<'_> {
             format!("at most half the head's width, which is {width}")
         })?;
         self.finite("the magnitude of a rotation", rotation.magnitude)?;
-        rotation.frequencies.iter().try_for_each(|&frequency| self.finite("a frequency", frequency))
+        if let Some(long) = &rotation.long {
+            self.holds("the longest context that is not long", long.beyond, fits_word(long.beyond), || {
+                "below 2^32, as positions are".to_owned()
+            })?;
+            let count = long.frequencies.len();
+            self.holds("the number of frequencies of a long context", count, count == pairs, || {
+                format!("the number of rotated pairs, which is {pairs}")
+            })?;
+        }
+        let all = rotation.frequencies.iter().chain(rotation.long.iter().flat_map(|long| &long.frequencies));
+        all.copied().try_for_each(|frequency| self.finite("a frequency", frequency))
     }
 
-    fn head_norm(&self, norm: Option<HeadNorm>) -> Result<(), KernelError> {
-        norm.map_or(Ok(()), |norm| self.finite("epsilon", norm.epsilon))
+    fn head_norm(&self, norm: Option<HeadNorm>, rotation: &Rotation) -> Result<(), KernelError> {
+        let Some(norm) = norm else { return Ok(()) };
+        self.finite("epsilon", norm.epsilon)?;
+        let keeps = !norm.turned || rotation.magnitude == 1.0;
+        self.holds("the number of rotated pairs", rotation.frequencies.len(), keeps, || {
+            "0 where heads are normed after a rotation that magnifies them; norm them in a kernel of its own"
+                .to_owned()
+        })
     }
 
     fn scores(&self, scale: f32, window: Option<usize>, softcap: Option<f32>) -> Result<(), KernelError> {
@@ -228,6 +244,14 @@ impl Limits<'_> {
             })?;
         }
         softcap.map_or(Ok(()), |cap| self.cap(cap))
+    }
+
+    fn each(&self, each: Each) -> Result<(), KernelError> {
+        match each {
+            Each::Activate(_) => Ok(()),
+            Each::Softcap(cap) => self.cap(cap),
+            Each::Scale(factor) => self.finite("the factor", factor),
+        }
     }
 
     fn cap(&self, cap: f32) -> Result<(), KernelError> {

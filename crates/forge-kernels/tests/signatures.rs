@@ -63,7 +63,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Rotate(rotate) => {
             let pairs = rotate.heads * rotate.width / 2;
-            (buffers("x positions *y"), "rows", grid(pairs.div_ceil(128).to_string(), "rows", "1"))
+            let scalars = if rotate.rotation.long.is_some() { "rows context" } else { "rows" };
+            (buffers("x positions *y"), scalars, grid(pairs.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Append(append) => {
             let step = if append.width % 4 == 0 { 4 } else { 2 };
@@ -103,7 +104,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
-                Function::Activate(_) | Function::Softcap(_) => "a *y",
+                Function::Each(_) => "a *y",
                 Function::Multiply | Function::Add => "a b *y",
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))

@@ -5,7 +5,8 @@ use crate::linear::linear;
 use crate::rows::{Row, Values};
 use forge_ir::{Activation, Apply, Body, Diagnostic, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId};
 
-/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on.
+/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on; all slots have room
+/// for the longest of them, and no more.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn Numbers,
@@ -20,7 +21,8 @@ pub(crate) fn run(
         let message = format!("the token {} is outside the vocabulary of {vocabulary}", row.id);
         return Err(Diagnostic::new("F0402", message));
     }
-    let run = Run { graph, numbers };
+    let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
+    let run = Run { graph, numbers, context };
     let mut stream = run.apply(&graph.prologue, rows, Values::default())?;
     for layer in &graph.layers {
         stream = run.apply(layer, rows, stream)?;
@@ -39,6 +41,8 @@ pub(crate) fn run(
 struct Run<'a> {
     graph: &'a Graph,
     numbers: &'a dyn Numbers,
+    /// Positions of every slot.
+    context: usize,
 }
 
 impl Run<'_> {
@@ -86,7 +90,7 @@ impl Run<'_> {
                 let outputs = self.graph.weights[weight.0].rows();
                 linear(self.numbers, weight, outputs, bias.as_deref(), x)?
             }
-            Op::Rotate { width, rotation, .. } => rotate(x, rows, *width, rotation),
+            Op::Rotate { width, rotation, .. } => rotate(x, rows, self.context, *width, rotation),
             Op::Attention { query_heads, scale, cache, window, softcap } => {
                 let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
                     return Err(unbound(body, *cache));
@@ -103,6 +107,7 @@ impl Run<'_> {
             }
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
             Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
+            Op::Scale(factor) => x.map(|x| factor * x),
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
         })

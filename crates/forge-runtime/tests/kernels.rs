@@ -6,7 +6,7 @@
 #[macro_use]
 mod support;
 
-use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares};
+use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
 use support::{
     Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
     silu, words_of,
@@ -95,8 +95,13 @@ fn project_is_a_matrix_product() {
                 (Epilogue::Add, rows % 2 == 0),
                 (Epilogue::Gate(Activation::Silu), rows % 2 == 1),
             ] {
-                let (norm, softcap) = (None, (outputs == 50).then_some(0.75));
-                let shape = cpu::Project { outputs, inputs, norm, bias: with_bias, softcap, epilogue };
+                let each = match outputs {
+                    50 => Some(Each::Softcap(0.75)),
+                    22 => Some(Each::Scale(-0.22)),
+                    26 => Some(Each::Activate(Activation::Silu)),
+                    _ => None,
+                };
+                let shape = cpu::Project { outputs, inputs, norm: None, bias: with_bias, each, epilogue };
                 let gated = matches!(epilogue, Epilogue::Gate(_));
                 let width = if gated { outputs / 2 } else { outputs };
                 let before = random.numbers(rows * width);
@@ -109,8 +114,15 @@ fn project_is_a_matrix_product() {
                         sum += term;
                         size += term.abs() + cancelled(format, x[row * inputs + column]);
                     }
-                    match softcap {
-                        Some(cap) => (f64::from(cap) * (sum / f64::from(cap)).tanh(), size + f64::from(cap)),
+                    match each.map(|each| (each, sum)) {
+                        Some((Each::Softcap(cap), sum)) => {
+                            (f64::from(cap) * (sum / f64::from(cap)).tanh(), size + f64::from(cap))
+                        }
+                        Some((Each::Scale(factor), sum)) => {
+                            (f64::from(factor) * sum, f64::from(factor).abs() * size)
+                        }
+                        // The slope of an activation is at most 1.2.
+                        Some((Each::Activate(_), sum)) => (silu(sum), 1.2 * size),
                         None => (sum, size),
                     }
                 };
@@ -238,7 +250,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 _ => results,
             };
             let norm = Some(cpu::DeferredNorm { partials, epsilon });
-            let shape = cpu::Project { outputs, inputs, norm, bias: true, softcap: None, epilogue };
+            let shape = cpu::Project { outputs, inputs, norm, bias: true, each: None, epilogue };
             let mut buffers = planes(format, "weight");
             buffers.extend(["bias", "x", "squares", "y"]);
             let mut arguments = plane_arguments(&weight);

@@ -82,7 +82,7 @@ macro_rules! project {
                         inputs: $inputs,
                         norm: None,
                         bias: false,
-                        softcap: None,
+                        each: None,
                         epilogue: $epilogue,
                     },
                 )
@@ -117,7 +117,12 @@ pub static ROTATE_APPEND: Kernel = Kernel {
                 width: 10,
                 cache: Format::F16,
                 norm: None,
-                rotation: Rotation { frequencies: &FREQUENCIES, pairing: Pairing::Half, magnitude: 1.0 },
+                rotation: Rotation {
+                    frequencies: &FREQUENCIES,
+                    pairing: Pairing::Half,
+                    magnitude: 1.0,
+                    long: None,
+                },
             },
         )
     },

@@ -6,7 +6,7 @@ mod cases;
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
     Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
     Squares,
 };
@@ -17,19 +17,9 @@ use forge_sim::{Program, Replay, Samples, Weights};
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false);
     let bias = outputs == 50;
-    let (norm, softcap, operand) = (None, None, Operand::F32);
-    let spec = Spec::Project(Project {
-        rows,
-        format,
-        outputs,
-        inputs,
-        norm,
-        bias,
-        softcap,
-        epilogue,
-        operand,
-        knobs,
-    });
+    let (norm, each, operand) = (None, None, Operand::F32);
+    let spec =
+        Spec::Project(Project { rows, format, outputs, inputs, norm, bias, each, epilogue, operand, knobs });
     Case { spec, launches: rows_for(rows) }
 }
 
@@ -55,14 +45,14 @@ struct Extras {
 fn rotation(width: usize, pairing: Pairing) -> Rotation {
     let pairs = (width / 2 - 1).max(1);
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies, pairing, magnitude: 1.0 }
+    Rotation { frequencies, pairing, magnitude: 1.0, long: None }
 }
 
 /// Every kernel of attention at one size.
 fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, extras: Extras) -> Vec<Case> {
     let Extras { norm, window, softcap, sinks } = extras;
     let scale = 1.0 / (width as f32).sqrt();
-    let norm = norm.then_some(HeadNorm { epsilon: 1e-6 });
+    let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
     let rotation = rotation(width, pairing);
     let prologue = Prologue { norm, rotation: rotation.clone(), pairing };
@@ -113,7 +103,7 @@ fn others() -> Vec<Case> {
         once(norm(136, 2, true, true)),
         once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing), pairing })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16 })),
-        once(Spec::Elementwise(Elementwise { function: Function::Softcap(0.5), width: 300 })),
+        once(Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
     ]

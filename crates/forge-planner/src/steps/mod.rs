@@ -3,7 +3,7 @@
 mod attend;
 mod project;
 
-use crate::fused::{Function, Fused, Gain, Kind, Operation, Value};
+use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
 use crate::regime::{FEW, Schedule};
 use crate::section::{Draft, Place, Source};
@@ -153,22 +153,17 @@ impl Select<'_> {
             .map(|value| draft.buffers.get(value).copied().unwrap_or(self.stream))
             .collect();
         let names: Vec<String> = operands.iter().map(|operand| self.scratch_name(*operand)).collect();
-        let (name, general, formula, function) = match function {
-            Function::Activate(activation) => {
-                let function = spec::Function::Activate(activation);
-                let formula = format!("{}({})", activation.name(), names[0]);
-                ("activate", "y = activation(a)", formula, function)
+        let (name, general, formula) = match function {
+            Function::Each(each) => {
+                let (name, general) = match each {
+                    Each::Activate(_) => ("activate", "y = activation(a)"),
+                    Each::Softcap(_) => ("cap", "y = cap(a, c), which is c · tanh(a / c)"),
+                    Each::Scale(_) => ("scale", "y = c · a"),
+                };
+                (name, general, of_each(each, &names[0]))
             }
-            Function::Softcap(cap) => {
-                let formula = format!("{cap} · tanh({} / {cap})", names[0]);
-                ("cap", "y = cap · tanh(a / cap)", formula, spec::Function::Softcap(cap))
-            }
-            Function::Multiply => {
-                ("multiply", "y = a · b", format!("{} · {}", names[0], names[1]), spec::Function::Multiply)
-            }
-            Function::Add => {
-                ("add", "y = a + b", format!("{} + {}", names[0], names[1]), spec::Function::Add)
-            }
+            Function::Multiply => ("multiply", "y = a · b", format!("{} · {}", names[0], names[1])),
+            Function::Add => ("add", "y = a + b", format!("{} + {}", names[0], names[1])),
         };
         let spec = Spec::Elementwise(spec::Elementwise { function, width });
         let function = self.function(name, general, &[(draft.regimes(), spec)]);
@@ -317,5 +312,14 @@ impl Select<'_> {
 
     fn scratch_name(&self, index: usize) -> String {
         self.plan.scratch[index].name.clone()
+    }
+}
+
+/// A function of a number, in words.
+fn of_each(each: Each, x: &str) -> String {
+    match each {
+        Each::Activate(activation) => format!("{}({x})", activation.name()),
+        Each::Softcap(cap) => format!("cap({x}, {cap})"),
+        Each::Scale(factor) => format!("{factor} · {x}"),
     }
 }

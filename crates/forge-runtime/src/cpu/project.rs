@@ -5,7 +5,7 @@
 //! multiplied with a block of rows that stays in the cache while panel after panel goes by.
 
 use super::call::Call;
-use super::finish::{DeferredNorm, Epilogue, Finish, OfShare};
+use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::scratch::Scratch;
@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 
 /// What the compiler decided.
 ///
-/// v is W x, then deferred norm, then bias, then softcap, then the epilogue.
+/// v is W x, then deferred norm, then bias, then a function of each result, then the epilogue.
 #[derive(Clone, Copy, Debug)]
 pub struct Project {
     /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
@@ -27,8 +27,8 @@ pub struct Project {
     pub norm: Option<DeferredNorm>,
     /// Whether a bias is added.
     pub bias: bool,
-    /// c, where v becomes c · tanh(v / c).
-    pub softcap: Option<f32>,
+    /// What v becomes before the epilogue.
+    pub each: Option<Each>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
 }

@@ -1,0 +1,32 @@
+//! Hunyuan (dense, version 1): the standard decoder with a norm of every head of queries and keys after it has been rotated.
+//! The base of the rotation may be stretched; biases, where there are any, on all of attention.
+
+use super::{Architecture, Blueprint};
+use crate::attention::HeadNorm;
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::scaling::Kinds;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "HunYuanDenseV1ForCausalLM", family: "hunyuan_v1_dense", read };
+
+const DEFAULTS: Defaults =
+    Defaults { epsilon: ("rms_norm_eps", 1e-5), scaling: Kinds::Alpha, ..Defaults::USUAL };
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.attention.head_norm = Some(HeadNorm {
+        modules: ["query_layernorm", "key_layernorm"],
+        rotated: true,
+        ..HeadNorm::of_heads(model.norm)
+    });
+    config.only("mlp_bias", false, "forge knows Hunyuan without biases of the feed-forward network");
+    config.only("use_qk_norm", true, "forge knows Hunyuan with norms of heads alone");
+    config.only("use_cla", false, "forge knows Hunyuan with keys and values of every layer's own");
+    // Ends a document where many are trained on at once.
+    config.get("eod_token_id");
+    Box::new(model)
+}
