@@ -2,10 +2,12 @@
 //!
 //! An [`Architecture`] reads a configuration into a [`Blueprint`]; the blueprint builds the graph over the tensors.
 
+mod cohere2;
 mod ernie4_5;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod gpt2;
 mod granite;
 mod hunyuan_v1_dense;
 mod llama;
@@ -22,11 +24,13 @@ use forge_ir::Apply;
 
 /// Every architecture; the order is that of messages.
 pub(crate) const ALL: &[Architecture] = &[
+    cohere2::ARCHITECTURE,
     ernie4_5::ARCHITECTURE,
     gemma2::ARCHITECTURE,
     gemma3::ARCHITECTURE,
     gemma3::WRAPPED,
     glm4::ARCHITECTURE,
+    gpt2::ARCHITECTURE,
     granite::ARCHITECTURE,
     hunyuan_v1_dense::ARCHITECTURE,
     llama::ARCHITECTURE,

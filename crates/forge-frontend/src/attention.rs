@@ -2,7 +2,7 @@
 
 use crate::builder::{Layer, Norm};
 use crate::config::Section;
-use crate::decoder::Defaults;
+use crate::decoder::{Defaults, count};
 use crate::rope::Rope;
 use forge_ir::{Cut, Rotation, ValueId};
 
@@ -57,7 +57,7 @@ impl HeadNorm {
 impl Attention {
     /// Reads the keys that most architectures spell alike; without biases, norms, caps and a rotation.
     pub(crate) fn read(config: &Section<'_>, hidden: usize, defaults: &Defaults) -> Attention {
-        let query_heads = config.count("num_attention_heads");
+        let query_heads = count(config, "num_attention_heads", defaults.sizes.map(|[_, heads]| heads));
         // Null is what the other keys make it, absent what the architecture does.
         let default = |key: &str, absent: Option<usize>, other: usize| match absent {
             Some(absent) if !config.is_null(key) => absent,
@@ -146,7 +146,7 @@ impl Attention {
             let own = norm.modules[usize::from(role == "key")];
             let gain = (&*format!("{role}_gain"), &*format!("{module}.{own}"));
             let parts = if norm.of_all { [1, heads * self.width] } else { [heads, self.width] };
-            layer.rms_norm(&format!("normed_{role}"), x, gain, parts, norm.norm)
+            layer.norm(&format!("normed_{role}"), x, gain, parts, norm.norm)
         })
     }
 

@@ -68,6 +68,11 @@ impl<'a> Bindings<'a> {
         self.missing.len() > HOPELESS || self.weights.len() > MOST
     }
 
+    /// Whether the checkpoint has a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.is_some_and(|tensors| tensors.get(name).is_some())
+    }
+
     fn tensors(&self) -> impl Iterator<Item = &'a Tensor> + use<'a> {
         self.tensors.into_iter().flat_map(Tensors::iter)
     }

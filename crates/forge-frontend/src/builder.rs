@@ -30,10 +30,24 @@ pub(crate) struct Layer<'b, 'a> {
 /// What all norms of a model have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct Norm {
-    /// Added to the mean of squares.
+    /// Added to the mean of squares, or to the variance.
     pub(crate) epsilon: f32,
     /// Whether gains are kept less 1.
     pub(crate) plus_one: bool,
+    /// What is normed.
+    pub(crate) kind: NormKind,
+}
+
+/// What a norm does before it divides.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum NormKind {
+    /// Nothing: it divides by the root of the mean square.
+    Rms,
+    /// It takes the mean off.
+    Layer {
+        /// Whether the tensor `<module>.bias` is added at the end.
+        bias: bool,
+    },
 }
 
 impl<'a> Builder<'a> {
@@ -87,8 +101,8 @@ impl Layer<'_, '_> {
         self.node(name, Op::Embed { table, scale }, &[Self::INPUT])
     }
 
-    /// A root-mean-square norm of every part of x; its gain is the tensor `<module>.weight`.
-    pub(crate) fn rms_norm(
+    /// A norm of every part of x; its gain is the tensor `<module>.weight`. What takes the mean off is of x as a whole.
+    pub(crate) fn norm(
         &mut self,
         name: &str,
         x: ValueId,
@@ -98,7 +112,21 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let gain = self.bound(role, Wanted { tensor, shape: &[width], cut: None, plus_one: norm.plus_one });
-        self.node(name, Op::RmsNorm { gain, parts, epsilon: norm.epsilon }, &[x])
+        let epsilon = norm.epsilon;
+        let op = match norm.kind {
+            NormKind::Rms => Op::RmsNorm { gain, parts, epsilon },
+            NormKind::Layer { bias } => {
+                let role = role.replace("gain", "bias");
+                let bias = bias.then(|| self.weight(&role, &format!("{module}.bias"), &[width]));
+                Op::LayerNorm { gain, bias, epsilon }
+            }
+        };
+        self.node(name, op, &[x])
+    }
+
+    /// A table's row at each row's position, added to x.
+    pub(crate) fn place(&mut self, name: &str, x: ValueId, table: ParamId) -> ValueId {
+        self.node(name, Op::Place { table }, &[x])
     }
 
     /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The

@@ -5,7 +5,7 @@
 
 use crate::architectures::{Blueprint, Parts};
 use crate::attention::{Attention, rope};
-use crate::builder::{Builder, Layer, Norm};
+use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
 use crate::mlp::Mlp;
 use crate::scaling::Kinds;
@@ -36,6 +36,8 @@ pub(crate) struct Decoder {
     pub(crate) norm: Norm,
     /// Which norms a layer has.
     pub(crate) norms: Norms,
+    /// Whether both branches read the same normed stream: that of the norm before attention.
+    pub(crate) parallel: bool,
     /// What logits are capped to.
     pub(crate) softcap: Option<f32>,
     /// Whether the head is the embedding's table.
@@ -66,6 +68,8 @@ pub(crate) struct Norms {
 pub(crate) struct Defaults {
     /// `max_position_embeddings`
     pub(crate) context: usize,
+    /// `vocab_size` and `num_attention_heads`; none where they have to be told.
+    pub(crate) sizes: Option<[usize; 2]>,
     /// The key of the norms' epsilon, and what it is without.
     pub(crate) epsilon: (&'static str, f64),
     /// `rope_theta`
@@ -90,6 +94,7 @@ impl Defaults {
     /// What most architectures assume.
     pub(crate) const USUAL: Defaults = Defaults {
         context: 2048,
+        sizes: None,
         epsilon: ("rms_norm_eps", 1e-6),
         theta: 1e4,
         tied: false,
@@ -116,7 +121,7 @@ impl Decoder {
         let hidden = config.count("hidden_size");
         let context = config.count_or("max_position_embeddings", defaults.context);
         Decoder {
-            vocabulary: config.count("vocab_size"),
+            vocabulary: count(config, "vocab_size", defaults.sizes.map(|[vocabulary, _]| vocabulary)),
             hidden,
             context,
             layers: config.count("num_hidden_layers"),
@@ -128,6 +133,7 @@ impl Decoder {
             norm: Norm {
                 epsilon: config.number_or(defaults.epsilon.0, defaults.epsilon.1) as f32,
                 plus_one: false,
+                kind: NormKind::Rms,
             },
             norms: Norms {
                 attention: Some("input_layernorm"),
@@ -135,6 +141,7 @@ impl Decoder {
                 mlp: Some("post_attention_layernorm"),
                 down: None,
             },
+            parallel: false,
             softcap: None,
             tied: config.flag_or("tie_word_embeddings", defaults.tied),
             attention: Attention::read(config, hidden, defaults),
@@ -170,7 +177,7 @@ impl Decoder {
         let norm = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: Option<&str>| {
             let Some(module) = module else { return x };
             let gain = (&*format!("{what}_gain"), &*format!("{at}.{module}"));
-            layer.rms_norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
+            layer.norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
         };
 
         let x = norm(&mut layer, "attention", stream, self.norms.attention);
@@ -184,7 +191,7 @@ impl Decoder {
         let branch = scaled(&mut layer, "scaled_output", branch);
         let stream = layer.add("stream", stream, branch);
 
-        let x = norm(&mut layer, "mlp", stream, self.norms.mlp);
+        let x = if self.parallel { x } else { norm(&mut layer, "mlp", stream, self.norms.mlp) };
         let branch = self.mlp.build(&mut layer, x, &format!("{at}.mlp"));
         let branch = norm(&mut layer, "down", branch, self.norms.down);
         let branch = scaled(&mut layer, "scaled_down", branch);
@@ -199,7 +206,7 @@ impl Decoder {
         }
         let mut head = builder.layer("head", self.hidden);
         let gain = ("gain", &*format!("{}model.norm", self.scope));
-        let x = head.rms_norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
+        let x = head.norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
         let tensor = if self.tied { self.table() } else { self.head() };
         let weight = head.weight("head", &tensor, &[self.vocabulary, self.hidden]);
         let (is_scaled, is_capped) = (self.logit_scale != 1.0, self.softcap.is_some());
@@ -223,6 +230,11 @@ impl Decoder {
     fn head(&self) -> String {
         format!("{}lm_head.weight", self.scope)
     }
+}
+
+/// A positive whole number that has to be there unless there is a default.
+pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> usize {
+    default.map_or_else(|| config.count(key), |default| config.count_or(key, default))
 }
 
 impl Blueprint for Decoder {

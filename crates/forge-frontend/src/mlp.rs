@@ -22,15 +22,7 @@ impl Mlp {
     /// Reads the keys that most architectures spell alike; without biases. The activation has a key and a default of the
     /// architecture's.
     pub(crate) fn read(config: &Section<'_>, hidden: usize, (key, default): (&str, Activation)) -> Mlp {
-        let activation = match config.word(key) {
-            None => default,
-            Some("silu" | "swish") => Activation::Silu,
-            Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
-            Some(_) => {
-                config.refuse(key, "forge knows silu and gelu_pytorch_tanh", &[]);
-                default
-            }
-        };
+        let activation = activation(config, key, default);
         Mlp { hidden, inner: config.count("intermediate_size"), activation, bias: false, joined: None }
     }
 
@@ -46,5 +38,18 @@ impl Mlp {
         let gate = layer.activate("activated", gate, self.activation);
         let inner = layer.multiply("inner", gate, up);
         layer.linear("down", inner, &format!("{module}.down_proj"), [self.hidden, self.inner], self.bias)
+    }
+}
+
+/// The activation that a key names.
+pub(crate) fn activation(config: &Section<'_>, key: &str, default: Activation) -> Activation {
+    match config.word(key) {
+        None => default,
+        Some("silu" | "swish") => Activation::Silu,
+        Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
+        Some(_) => {
+            config.refuse(key, "forge knows silu and gelu_pytorch_tanh", &[]);
+            default
+        }
     }
 }

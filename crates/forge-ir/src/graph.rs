@@ -172,6 +172,11 @@ pub enum Op {
         /// 1 for most.
         scale: f32,
     },
+    /// x -> x + the table's row at the position of x's own
+    Place {
+        /// `[positions, width]`
+        table: ParamId,
+    },
     /// x -> gain * p / sqrt(mean(p²) + epsilon), for each of the equal parts p of x
     RmsNorm {
         /// `[width / parts]`
@@ -179,6 +184,15 @@ pub enum Op {
         /// 1, or heads that are normed each by itself.
         parts: usize,
         /// Added to the mean of the squares.
+        epsilon: f32,
+    },
+    /// x -> gain * d / sqrt(mean(d²) + epsilon) + bias, where d is x less its mean
+    LayerNorm {
+        /// `[width]`
+        gain: ParamId,
+        /// `[width]`
+        bias: Option<ParamId>,
+        /// Added to the variance.
         epsilon: f32,
     },
     /// x -> W x + bias

@@ -84,6 +84,11 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::RmsNorm { gain, parts, epsilon } => {
             format!("rms_norm({x} in {parts} parts, {}, epsilon {epsilon:e})", name(*gain))
         }
+        Op::Place { table } => format!("{x} + {}[positions]", name(*table)),
+        Op::LayerNorm { gain, bias, epsilon } => {
+            let plus = bias.map_or_else(String::new, |bias| format!(" + {}", name(bias)));
+            format!("layer_norm({x}, {}, epsilon {epsilon:e}){plus}", name(*gain))
+        }
         Op::Linear { weight, bias: None } => format!("linear({x}, {})", name(*weight)),
         Op::Linear { weight, bias: Some(bias) } => {
             format!("linear({x}, {}) + {}", name(*weight), name(*bias))

@@ -72,6 +72,15 @@ impl Check<'_> {
                     None => Err("uses a value that is not defined before it".to_owned()),
                     Some(inputs) => width_of(body, &node.op, &inputs),
                 };
+                if let Op::Place { table } = node.op
+                    && let Ok([positions, _]) = shape(body, table)
+                    && *positions < self.draft.model.context
+                {
+                    let context = self.draft.model.context;
+                    self.fault(format!(
+                        "{at}: its table holds {positions} positions, and the context {context}"
+                    ));
+                }
                 match width {
                     Ok(width) => widths.push(width),
                     Err(why) => {
@@ -234,6 +243,19 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             [width] if width * parts == x => Ok(x),
             other => Err(format!("the gain is {other:?}, and what it scales {} wide", x / parts)),
         },
+        Op::Place { table } => match shape(body, *table)? {
+            [_, width] if *width == x => Ok(x),
+            other => Err(format!("the table is {other:?}, and what it is added to {x} wide")),
+        },
+        Op::LayerNorm { gain, bias, .. } => {
+            for vector in [Some(*gain), *bias].into_iter().flatten() {
+                match shape(body, vector)? {
+                    [width] if *width == x => {}
+                    other => return Err(format!("a gain or bias is {other:?}, and what it is for {x} wide")),
+                }
+            }
+            Ok(x)
+        }
         Op::Linear { weight, bias } => {
             let out = match shape(body, *weight)? {
                 [out, columns] if *columns == x => *out,
@@ -421,7 +443,7 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 25] = [
+        let cases: [(&str, Change); 28] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -450,6 +472,16 @@ mod tests {
             ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
             ("numbers times 0 say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
             ("numbers times NaN say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
+            ("the table is [2, 4], and what it is added to 2 wide", |draft| {
+                draft.bodies[1].nodes.insert(2, node(Op::Place { table: ParamId(1) }, &[2]));
+            }),
+            ("a gain or bias is [2, 4]", |draft| {
+                let op = Op::LayerNorm { gain: ParamId(0), bias: Some(ParamId(1)), epsilon: 1e-5 };
+                draft.bodies[1].nodes[0].op = op;
+            }),
+            ("its table holds 2 positions, and the context 8", |draft| {
+                draft.bodies[1].nodes.insert(0, node(Op::Place { table: ParamId(1) }, &[0]));
+            }),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("cache is not a state", |draft| {
                 draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);

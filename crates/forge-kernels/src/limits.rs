@@ -65,12 +65,20 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the vocabulary", embed.vocabulary)?;
             limits.positive("the width", embed.width)?;
             limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)?;
+            let fits = !embed.adds || embed.squares.is_none();
+            limits.holds("the width", embed.width, fits, || {
+                "without sums of squares where rows are added to others; leave the norm a step".to_owned()
+            })?;
             let partials = embed.squares.map_or(1, |squares| squares.partials);
             limits.positive("the number of partial sums of squares", partials)
         }
         Spec::RmsNorm(norm) => {
             limits.positive("the width", norm.width)?;
             limits.positive("the number of parts", norm.parts)?;
+            limits.finite("epsilon", norm.epsilon)
+        }
+        Spec::LayerNorm(norm) => {
+            limits.positive("the width", norm.width)?;
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::Project(project) => limits.project(project),

@@ -18,6 +18,8 @@ pub enum Spec {
     Embed(Embed),
     /// Root-mean-square norm of each row.
     RmsNorm(RmsNorm),
+    /// Layer norm of each row.
+    LayerNorm(LayerNorm),
     /// y = W x for one row or a few or many, with a bias before and an epilogue after.
     Project(Project),
     /// Every head of each row turned by the row's position.
@@ -51,6 +53,8 @@ pub struct Embed {
     pub width: usize,
     /// Multiplies what is looked up; 1 where a model leaves it as it is.
     pub scale: f32,
+    /// Whether it is added to what `stream` holds, in place.
+    pub adds: bool,
     /// What a deferred norm of the rows needs, if one follows. Its first partial sum is the row's whole, the others 0.
     pub squares: Option<Squares>,
 }
@@ -79,6 +83,21 @@ pub struct RmsNorm {
     pub epsilon: f32,
     /// Whether the result is multiplied by a gain (f32, `[width]`).
     pub gain: bool,
+    /// Whether row i of y is the norm of row `wanted[i]` of x.
+    pub gather: bool,
+}
+
+/// See [`Spec::LayerNorm`]. Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.
+///
+/// The mean is taken off, what is left divided by the root of its variance, multiplied by the gain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerNorm {
+    /// Of a row.
+    pub width: usize,
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// Whether a bias (f32, `[width]`) is added.
+    pub bias: bool,
     /// Whether row i of y is the norm of row `wanted[i]` of x.
     pub gather: bool,
 }

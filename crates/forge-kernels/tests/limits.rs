@@ -46,12 +46,20 @@ fn refusals() {
                 vocabulary: 1 << 30,
                 width: 4096,
                 scale: 1.0,
+                adds: false,
                 squares: None,
             }),
         ),
         refusal(
             "a",
-            Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0, scale: 1.0, squares: None }),
+            Spec::Embed(Embed {
+                format: Format::F16,
+                vocabulary: 8,
+                width: 0,
+                scale: 1.0,
+                adds: false,
+                squares: None,
+            }),
         ),
         refusal(
             "a",

@@ -26,6 +26,11 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let names = [planes("table", embed.format), buffers(rest)].concat();
             (names, "rows", grid(rows(), "1", "1"))
         }
+        Spec::LayerNorm(norm) => {
+            let bias = if norm.bias { " bias" } else { "" };
+            let wanted = if norm.gather { " wanted" } else { "" };
+            (buffers(&format!("x gain{bias}{wanted} *y")), "rows", grid(rows(), "1", "1"))
+        }
         Spec::RmsNorm(norm) => {
             let gain = if norm.gain { " gain" } else { "" };
             let wanted = if norm.gather { " wanted" } else { "" };

@@ -5,7 +5,8 @@ mod common;
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
+    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows,
+    Squares,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -20,11 +21,21 @@ fn snapshot(name: &str, spec: Spec) {
 fn embed() {
     snapshot(
         "embed",
-        Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56, scale: 1.0, squares: None }),
+        Spec::Embed(Embed {
+            format: Format::Q8_0,
+            vocabulary: 512,
+            width: 56,
+            scale: 1.0,
+            adds: false,
+            squares: None,
+        }),
     );
     let (squares, format) = (Some(Squares { partials: 128, gain: true }), Format::from_name("affine4"));
     let format = format.unwrap_or(Format::Q4_0);
-    snapshot("embed_one", Spec::Embed(Embed { format, vocabulary: 512, width: 1024, scale: 1.0, squares }));
+    snapshot(
+        "embed_one",
+        Spec::Embed(Embed { format, vocabulary: 512, width: 1024, scale: 1.0, adds: false, squares }),
+    );
 }
 
 #[test]
@@ -32,6 +43,10 @@ fn norms() {
     snapshot(
         "norm",
         Spec::RmsNorm(RmsNorm { width: 1024, parts: 1, epsilon: 1e-6, gain: true, gather: false }),
+    );
+    snapshot(
+        "layer_norm",
+        Spec::LayerNorm(LayerNorm { width: 768, epsilon: 1e-5, bias: true, gather: false }),
     );
     snapshot(
         "norm_heads",

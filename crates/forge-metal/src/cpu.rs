@@ -15,6 +15,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("vocabulary", size(embed.vocabulary)),
                 ("width", size(embed.width)),
                 ("scale", float(embed.scale)),
+                ("adds", embed.adds.to_string()),
                 ("squares", option(embed.squares, squares)),
             ];
             ("embed", "Embed", fields)
@@ -27,6 +28,16 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("parts", size(norm.parts)),
                 ("epsilon", float(norm.epsilon)),
                 ("gain", norm.gain.to_string()),
+                ("gather", norm.gather.to_string()),
+            ],
+        ),
+        Spec::LayerNorm(norm) => (
+            "layer_norm",
+            "LayerNorm",
+            vec![
+                ("width", size(norm.width)),
+                ("epsilon", float(norm.epsilon)),
+                ("bias", norm.bias.to_string()),
                 ("gather", norm.gather.to_string()),
             ],
         ),

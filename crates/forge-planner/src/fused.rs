@@ -52,6 +52,20 @@ pub(crate) enum Kind {
         /// What it leaves for the deferred norm that reads the row.
         leaves: Option<Gain>,
     },
+    /// The table's row at each row's position, added in place.
+    Place {
+        /// The table.
+        table: ParamId,
+    },
+    /// Layer norm.
+    LayerNorm {
+        /// Multiplies the result.
+        gain: ParamId,
+        /// Added to it.
+        bias: Option<ParamId>,
+        /// Added to the variance.
+        epsilon: f32,
+    },
     /// Root-mean-square norm of each of some equal parts.
     Norm {
         /// None where it is folded into the weights that read the result.
@@ -205,6 +219,10 @@ impl Fused {
                 Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
                 Op::RmsNorm { gain, parts, epsilon } => {
                     Kind::Norm { gain: Some(*gain), parts: *parts, epsilon: *epsilon }
+                }
+                Op::Place { table } => Kind::Place { table: *table },
+                Op::LayerNorm { gain, bias, epsilon } => {
+                    Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
                 }
                 Op::Linear { weight, bias } => Kind::Project(Project::plain(*weight, *bias)),
                 Op::Rotate { heads, rotation, .. } => {

@@ -96,6 +96,53 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
+fn layer_norm_takes_the_mean_off() {
+    kernel_under_test!(SHAPE, cpu::LayerNorm, cpu::layer_norm);
+    let mut random = Random(14);
+    for (rows, width, bias, gather) in [
+        (1, 1, true, false),
+        (2, 7, false, false),
+        (3, 64, true, true),
+        (5, 100, false, true),
+        (1, 4096, true, false),
+    ] {
+        let epsilon = 1e-5_f32;
+        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 3.0).collect();
+        let [gains, biases] = [0; 2].map(|_| random.numbers(width));
+        let wanted_rows: Vec<usize> = if gather { vec![rows - 1, 0] } else { (0..rows).collect() };
+        let mut wanted = Vec::new();
+        for row in &wanted_rows {
+            let row = wide(&x[row * width..(row + 1) * width]);
+            let mean = row.iter().sum::<f64>() / width as f64;
+            let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
+            for (i, y) in normed(&rest, Some(&gains), epsilon).into_iter().enumerate() {
+                let y = y + if bias { f64::from(biases[i]) } else { 0.0 };
+                // What the mean takes off is as large as 4.
+                wanted.push((y, 10.0 + 1.0 / f64::from(epsilon).sqrt() * f64::from(u8::from(width == 1))));
+            }
+        }
+        let mut buffers = vec!["x", "gain"];
+        let mut arguments = vec![Argument::Numbers(x), Argument::Numbers(gains)];
+        if bias {
+            buffers.push("bias");
+            arguments.push(Argument::Numbers(biases));
+        }
+        if gather {
+            buffers.push("wanted");
+            arguments.push(Argument::Words(wanted_rows.iter().map(|&row| row as u32).collect()));
+        }
+        buffers.push("y");
+        arguments.push(Argument::Output(NAN.repeat(wanted.len())));
+        let kernel = kernel("layer_norm", buffers, run);
+        *SHAPE.write().unwrap() = Some(cpu::LayerNorm { width, epsilon, bias, gather });
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
+            compare(&format!("{level:?} {rows} {width}"), &numbers_of(&y[0]), &wanted);
+        });
+    }
+}
+
+#[test]
 fn elementwise_is_its_function() {
     kernel_under_test!(SHAPE, cpu::Elementwise, cpu::elementwise);
     let mut random = Random(8);

@@ -187,12 +187,22 @@ fn embed_widens_rows_exactly() {
             arguments.push(Argument::Words(ids.clone()));
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
             let kernel = kernel("embed", buffers, run);
-            *SHAPE.write().unwrap() =
-                Some((format, cpu::Embed { vocabulary, width, scale: 1.0, squares: None }));
-            each_level(|level, threads| {
-                let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
-                compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);
-            });
+            let before = random.numbers(ids.len() * width);
+            for adds in [false, true] {
+                let shape = cpu::Embed { vocabulary, width, scale: 1.0, adds, squares: None };
+                *SHAPE.write().unwrap() = Some((format, shape));
+                let mut wanted = wanted.clone();
+                if adds {
+                    *arguments.last_mut().unwrap() = Argument::Output(bytes_of(&before));
+                    for (wanted, before) in wanted.iter_mut().zip(&before) {
+                        *wanted = (f64::from(wanted.0 as f32 + before), 0.0);
+                    }
+                }
+                each_level(|level, threads| {
+                    let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
+                    compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);
+                });
+            }
         }
     }
 }
@@ -338,7 +348,7 @@ fn embedding_leaves_squares() {
             let kernel = kernel("embed", buffers, run);
             let squares = Some(Squares { partials, gain });
             *SHAPE.write().unwrap() =
-                Some((format, cpu::Embed { vocabulary: 5, width, scale: 0.5, squares }));
+                Some((format, cpu::Embed { vocabulary: 5, width, scale: 0.5, adds: false, squares }));
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {width}");
                 let left = run_kernel(kernel, &arguments, &[1], level, threads);

@@ -25,7 +25,10 @@ pub static EMBED: Kernel = Kernel {
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
     cpu: |call| {
-        cpu::embed::<cpu::Q8_0>(call, &cpu::Embed { vocabulary: 50, width: 40, scale: 1.0, squares: None })
+        cpu::embed::<cpu::Q8_0>(
+            call,
+            &cpu::Embed { vocabulary: 50, width: 40, scale: 1.0, adds: false, squares: None },
+        )
     },
 };
 

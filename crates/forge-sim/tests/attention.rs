@@ -3,8 +3,8 @@
 
 use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, AttendJoin, AttendSplit, AttendTiled, Each, Elementwise, Function, HeadNorm, Prologue, RmsNorm,
-    Rotate, RotateAppend,
+    Append, AttendJoin, AttendSplit, AttendTiled, Each, Elementwise, Function, HeadNorm, LayerNorm, Prologue,
+    RmsNorm, Rotate, RotateAppend,
 };
 use forge_kernels::{Instance, Spec, assemble, prologue_fits, render};
 use forge_sim::{Program, Sim};
@@ -144,6 +144,42 @@ fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
         turned[other] = (head[other] * cosine + head[one] * sine) * magnitude;
     }
     turned
+}
+
+#[test]
+fn layer_norms() {
+    let mut random = Random(6);
+    let rows = 3;
+    let norms = [(100, true, false), (1030, false, true), (33, true, true), (4, false, false)]
+        .map(|(width, bias, gather)| LayerNorm { width, epsilon: 1e-5, bias, gather });
+    let kernels = Kernels::of(norms.iter().map(|norm| Spec::LayerNorm(norm.clone())));
+    for (index, norm) in norms.iter().enumerate() {
+        let width = norm.width;
+        // Far from 0, so that a variance from the squares of x alone would be none.
+        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 300.0).collect();
+        let [gain, bias] = [0; 2].map(|_| random.numbers(width));
+        let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
+        let given = [
+            ("x", Given::Numbers(&x)),
+            ("gain", Given::Numbers(&gain)),
+            ("bias", Given::Numbers(&bias)),
+            ("wanted", Given::Words(&order)),
+            ("y", Given::Unwritten(rows * width * 4)),
+        ];
+        let y = kernels.run(index, &[("rows", rows)], &given);
+        let mut wanted = Vec::new();
+        for &row in &order {
+            let row = wide(&x[row as usize * width..][..width]);
+            let mean = row.iter().sum::<f64>() / width as f64;
+            let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
+            let plus = |i: usize| if norm.bias { f64::from(bias[i]) } else { 0.0 };
+            wanted.extend(
+                normed(&rest, Some(&gain), norm.epsilon).iter().enumerate().map(|(i, y)| y + plus(i)),
+            );
+        }
+        // What the mean of numbers around 300 loses.
+        compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 1e-4);
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate,
+    RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -88,6 +88,7 @@ fn others() -> Vec<Case> {
     let once = |spec| Case { spec, launches: vec![Launch::rows(3, 2)] };
     let norm =
         |width, parts, gain, gather| Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
+    let layer_norm = |width, bias, gather| Spec::LayerNorm(LayerNorm { width, epsilon: 1e-5, bias, gather });
     let pairing = Pairing::Half;
     vec![
         once(Spec::Embed(Embed {
@@ -95,8 +96,19 @@ fn others() -> Vec<Case> {
             vocabulary: 40,
             width: 50,
             scale: 1.0,
+            adds: false,
             squares: None,
         })),
+        once(Spec::Embed(Embed {
+            format: Format::F16,
+            vocabulary: 40,
+            width: 50,
+            scale: 1.0,
+            adds: true,
+            squares: None,
+        })),
+        once(layer_norm(100, true, false)),
+        once(layer_norm(1030, false, true)),
         once(norm(100, 1, true, false)),
         once(norm(1030, 1, true, true)),
         once(norm(20, 3, false, false)),
@@ -159,7 +171,7 @@ fn planted_projections() -> Vec<Case> {
     let embed = |width, squares| {
         let format = stored("affine4");
         Case {
-            spec: Spec::Embed(Embed { format, vocabulary: 40, width, scale: 2.5, squares }),
+            spec: Spec::Embed(Embed { format, vocabulary: 40, width, scale: 2.5, adds: false, squares }),
             launches: vec![Launch::rows(1, 0)],
         }
     };
@@ -188,7 +200,14 @@ fn kernels_are_silent() {
     for format in Format::ALL {
         cases.push(shared(format, GATE));
         cases.push(Case {
-            spec: Spec::Embed(Embed { format, vocabulary: 40, width: 64, scale: 1.0, squares: None }),
+            spec: Spec::Embed(Embed {
+                format,
+                vocabulary: 40,
+                width: 64,
+                scale: 1.0,
+                adds: false,
+                squares: None,
+            }),
             launches: vec![Launch::rows(5, 4)],
         });
     }

@@ -310,6 +310,7 @@ fn embedding() {
                 vocabulary: 9,
                 width,
                 scale: if index % 3 == 0 { 1.5 } else { 1.0 },
+                adds: partials.is_none() && index % 2 == 0,
                 squares: squares(index % 2 == 0),
             })
             .collect();
@@ -319,12 +320,14 @@ fn embedding() {
             let gain = random.numbers(width);
             let ids = if it.squares.is_some() { vec![7] } else { vec![3, 0, 8, 9] };
             let rows = ids.len();
+            let before = if it.adds { random.numbers(rows * width) } else { vec![0.0; rows * width] };
             let left = bench.run(index, rows, |name| match name {
                 "table_values" | "table_codes" => Given::Bytes(table.planes[0].clone()),
                 "table_scales" => Given::Bytes(table.planes[1].clone()),
                 "ids" => Given::Words(ids.clone()),
                 "gain" => Given::Numbers(gain.clone()),
                 "squares" => Given::Unwritten(it.squares.map_or(0, |squares| squares.partials)),
+                "stream" if it.adds => Given::Numbers(before.clone()),
                 _ => Given::Unwritten(rows * width),
             });
             // An id outside the table reads row 0.
@@ -332,7 +335,8 @@ fn embedding() {
                 .iter()
                 .map(|&id| if id < 9 { id as usize } else { 0 })
                 .flat_map(|id| table.values[id * width..(id + 1) * width].to_vec())
-                .map(|value| value * it.scale)
+                .zip(&before)
+                .map(|(value, before)| if it.adds { before + value * it.scale } else { value * it.scale })
                 .collect();
             assert_eq!(numbers_of(&left[0]), wanted, "{it:?}");
             let Some(squares) = it.squares else { continue };

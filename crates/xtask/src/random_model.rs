@@ -86,6 +86,10 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
         for node in &body.nodes {
             let used = match &node.op {
                 Op::Embed { table, .. } => vec![(*table, (0.0, 1.0))],
+                Op::Place { table } => vec![(*table, (0.0, 0.1))],
+                Op::LayerNorm { gain, bias, .. } => {
+                    [(*gain, (1.0, 0.1))].into_iter().chain(bias.map(|bias| (bias, (0.0, 0.1)))).collect()
+                }
                 Op::RmsNorm { gain, .. } => vec![(*gain, (1.0, 0.1))],
                 Op::Linear { weight, bias } => {
                     let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());

@@ -19,6 +19,8 @@ pub(super) const WRAPPED: Architecture =
 
 const DEFAULTS: Defaults = Defaults {
     context: 131_072,
+    // Of which published files tell only what is another.
+    sizes: Some([262_208, 8]),
     tied: true,
     key_heads: Some(4),
     width: Some(256),

@@ -5,8 +5,8 @@
 use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate,
+    RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -227,11 +227,25 @@ pub(crate) fn others() -> Vec<Spec> {
         for width in [64, 56, 30] {
             let squares = |gain| Squares { partials: 100, gain };
             for squares in [None, Some(squares(false)), Some(squares(true))] {
-                specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, scale: 22.627417, squares }));
+                specs.push(Spec::Embed(Embed {
+                    format,
+                    vocabulary: 512,
+                    width,
+                    scale: 22.627417,
+                    adds: false,
+                    squares,
+                }));
             }
         }
     }
+    for width in [64, 50] {
+        let (format, squares) = (Format::Q8_0, None);
+        specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, scale: 1.0, adds: true, squares }));
+    }
     for width in [64, 56, 30, 4096] {
+        for (bias, gather) in [(true, false), (false, true)] {
+            specs.push(Spec::LayerNorm(LayerNorm { width, epsilon: 1e-5, bias, gather }));
+        }
         for (parts, gather, gain) in
             [(1, false, true), (1, true, true), (1, false, false), (6, false, true), (6, true, true)]
         {

@@ -215,6 +215,8 @@ fn what(kind: &Kind) -> String {
         Kind::Embed { table, leaves: Some(next), .. } => {
             format!("embed {} squares {}", table.0, gain(next))
         }
+        Kind::Place { table } => format!("place {}", table.0),
+        Kind::LayerNorm { gain, .. } => format!("layer_norm {}", gain.0),
         Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
         Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
         Kind::Project(project) => {

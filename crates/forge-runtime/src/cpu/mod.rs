@@ -19,6 +19,7 @@ mod elementwise;
 mod embed;
 mod finish;
 mod formats;
+mod layer_norm;
 pub mod level;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -48,6 +49,7 @@ pub use self::{
     embed::{Embed, embed},
     finish::{Activation, DeferredNorm, Each, Epilogue, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
+    layer_norm::{LayerNorm, layer_norm},
     project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
     rotate::{Rotate, rotate},
