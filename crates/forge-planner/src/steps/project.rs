@@ -1,6 +1,7 @@
 //! Projections as steps.
 
-use crate::fused::{Ending, Fused, Gain, Operation, Project};
+use super::of_each;
+use crate::fused::{Each, Ending, Fused, Gain, Operation, Project};
 use crate::plan::Operand;
 use crate::regime::Regime;
 use crate::section::Draft;
@@ -116,7 +117,7 @@ impl Select<'_> {
             inputs,
             norm: project.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
             bias,
-            softcap: project.softcap,
+            each: project.each,
             epilogue,
             operand,
             knobs: self.knobs(rows, (format, outputs, inputs), project.ending),
@@ -170,6 +171,10 @@ impl<'a> Words<'a> {
         let divided = if self.project.norm.is_some() { " / rms" } else { "" };
         let plus = if self.bias { format!(" + {bias}") } else { String::new() };
         let sum = format!("{weight} · {x}{divided}{plus}");
-        self.project.softcap.map_or(sum.clone(), |cap| format!("cap({sum}, {cap})"))
+        match self.project.each {
+            None => sum,
+            Some(Each::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
+            Some(each) => of_each(each, &sum),
+        }
     }
 }
