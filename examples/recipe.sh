@@ -25,7 +25,7 @@ measure() {
     found=$($program perplexity "$text" --separator "* * *" --end --json)
     perplexity=$(echo "$found" | sed 's/.*"perplexity":\([0-9.]*\).*/\1/')
     bytes=$(wc -c < "$out/$name/weights.safetensors")
-    printf '%-8s %10s bytes   perplexity %.5s   %s\n' "$name" "$bytes" "$perplexity" "$*"
+    printf '%-8s %10s bytes   perplexity %.7s   %s\n' "$name" "$bytes" "$perplexity" "$*"
 }
 
 # Four bits for everything: the least, and the worst.
