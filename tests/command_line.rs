@@ -95,6 +95,13 @@ fn damaged_weights_are_refused() {
 fn wrong_command_lines_are_told_from_wrong_models() {
     let llama = model("llama");
     refused(&llama, &["--quant", "q9_9"], 2, &["q9_9", "q4_0"]);
+    refused(&llama, &["--quant", "auto:many"], 2, &["auto:many", "auto:5"]);
+    refused(&llama, &["--quant", "auto:1"], 1, &["too few", "the least"]);
+    refused(&llama, &["--quant-override", "lm_head=q9_9"], 2, &["lm_head=q9_9", "q4_0"]);
+    refused(&llama, &["--quant-override", "q8_0"], 2, &["PATTERN=FORMAT"]);
+    refused(&llama, &["--quant-override", "{lm_head=q8_0"], 2, &["brace"]);
+    refused(&llama, &["--quant-override", "lm_hed=q8_0"], 1, &["lm_hed", "there are lm_head, "]);
+    refused(&llama, &["--quant-override", "model.norm=q8_0"], 1, &["model.norm", "vectors"]);
     refused(&llama, &["--kv", "q4_0"], 2, &["--kv"]);
     refused(&llama, &["--quants", "f32"], 2, &["--quant"]);
     refused(&llama, &["--slots", "0"], 2, &["slots"]);
@@ -136,6 +143,15 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
     let output = forge_with(&["compile", &llama, "-o", &out, "--json", "--quant", "q8_0"]);
     let summary: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON");
     assert_eq!(summary["decode"]["dispatches_per_layer"], json!([5, 5]));
+    let weights = summary["weights"].as_array().expect("a list");
+    let named = |name: &str| weights.iter().find(|weight| weight["name"] == name).expect("it is stored");
+    assert_eq!(named("layers.1.down")["format"], "q8_0");
+    let worst = weights.iter().filter_map(|weight| weight["error"].as_f64()).fold(0.0, f64::max);
+    assert!(said(&output).contains(&format!("{:.2}% (q8_0)", 100.0 * worst)), "{}", said(&output));
+    let layers = summary["errors"]["layers"].as_array().expect("a list");
+    let names: Vec<&Value> = layers.iter().map(|layer| &layer[0]).collect();
+    assert_eq!(names, ["embed", "layer 0", "layer 1", "head"]);
+    assert!(layers.iter().all(|layer| layer[1].as_f64().is_some_and(|error| error > 0.0 && error <= worst)));
     let file =
         std::fs::metadata(folder.path().join("out/weights.safetensors")).expect("it was written").len();
     let weights = summary["memory"]["weights_bytes"].as_u64().expect("a number");

@@ -23,6 +23,13 @@ pub const FEW_FORMATS: [&str; 2] = ["f32", "q4_0"];
 /// Formats that are one thing with different sizes of groups: one model has to do for all of those.
 pub const AFFINE: [&str; 4] = ["affine8", "affine8_32", "affine4", "affine4_128"];
 
+/// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is stored beside its
+/// table. In the first all numbers are the checkpoint's own.
+pub const MIXED: [(&str, &str, &[&str]); 2] = [
+    ("llama3_rope", "bf16", &["lm_head=f32", "*.1.self_attn.v_proj=f32", "*.0.mlp.up_proj=f32"]),
+    ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
+];
+
 /// The models that are compiled to every format, and from which each fusion is left out in turn: between them they have
 /// everything that layers share. From all others all fusions are left out at once.
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
@@ -96,6 +103,8 @@ pub struct Built {
     pub model: String,
     /// What `--quant` was.
     pub format: String,
+    /// What `--quant-override` was.
+    pub overrides: &'static [&'static str],
     /// What `--disable-fusion` was.
     pub disabled: BTreeSet<Fusion>,
     /// The crate.
@@ -104,8 +113,8 @@ pub struct Built {
     pub program: PathBuf,
 }
 
-/// Every model, with and without fusions, some in every format, and a model of odd sizes: compiled and built once for each
-/// test binary.
+/// Every model, with and without fusions, some in every format, a model of odd sizes, and models of mixed formats:
+/// compiled and built once for each test binary.
 pub fn all_built() -> &'static [Built] {
     static BUILT: OnceLock<Vec<Built>> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -115,7 +124,7 @@ pub fn all_built() -> &'static [Built] {
             crate_.directory = workspace.join(crate_.name());
             compile(crate_);
         }
-        let mut programs = build_together(&workspace, built.iter().map(Built::name));
+        let mut programs = build_together(&workspace, built.iter().map(Built::name), Work::Little);
         for crate_ in &mut built {
             let name = crate_.name();
             crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
@@ -128,13 +137,8 @@ pub fn all_built() -> &'static [Built] {
 fn all_to_build() -> Vec<Built> {
     let mut all = Vec::new();
     let mut add = |model: &str, format: &str, disabled: &[Fusion]| {
-        all.push(Built {
-            model: model.to_owned(),
-            format: format.to_owned(),
-            disabled: disabled.iter().copied().collect(),
-            directory: PathBuf::new(),
-            program: PathBuf::new(),
-        });
+        let disabled = disabled.iter().copied().collect();
+        all.push(Built { disabled, ..Built::of(model, format) });
     };
     for model in models() {
         let is_whole = WHOLE.contains(&model.as_str());
@@ -148,6 +152,7 @@ fn all_to_build() -> Vec<Built> {
     AFFINE.iter().for_each(|format| add("qwen2", format, &[]));
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
+    all.extend(MIXED.map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }));
     all
 }
 
@@ -168,22 +173,29 @@ fn odd() -> PathBuf {
     directory
 }
 
-/// Compiles a checkpoint. Files that have not changed keep their times, so that cargo builds only what has.
 fn compile(built: &Built) {
     static ODD_CHECKPOINT: OnceLock<PathBuf> = OnceLock::new();
     let checkpoint =
         if built.model == ODD { ODD_CHECKPOINT.get_or_init(odd).clone() } else { model(&built.model) };
-    let fresh = tempfile::tempdir().expect("a temporary directory");
-    let name = built.name();
-    let out = fresh.path().join(&name);
-    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
-    let mut command = Command::new(forge());
-    command.args(["compile", &from, "-o", &to, "--quant", &built.format, "--name", &name]);
-    for fusion in &built.disabled {
-        command.args(["--disable-fusion", fusion.name()]);
+    let mut arguments = vec!["--quant", &built.format];
+    for it in built.overrides {
+        arguments.extend(["--quant-override", it]);
     }
-    run(&mut command);
-    update(&out, &built.directory);
+    for fusion in &built.disabled {
+        arguments.extend(["--disable-fusion", fusion.name()]);
+    }
+    compile_member(&checkpoint, &arguments, &built.directory);
+}
+
+/// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
+/// keep their times, so that cargo builds only what has.
+pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
+    let name = directory.file_name().expect("a directory has a name").to_string_lossy();
+    let fresh = tempfile::tempdir().expect("a temporary directory");
+    let out = fresh.path().join(&*name);
+    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
+    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--name", &name]).args(arguments));
+    update(&out, directory);
 }
 
 /// Makes `to` hold what `from` holds, touching only files that differ.
@@ -209,11 +221,26 @@ fn update(from: &Path, to: &Path) {
     }
 }
 
+/// How much the programs of a workspace have to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Next to nothing: not worth the optimiser's minutes.
+    Little,
+    /// So much that they are built as users build them.
+    Much,
+}
+
 /// Builds crates as members of one workspace; gives their programs by name.
-fn build_together(workspace: &Path, members: impl Iterator<Item = String>) -> BTreeMap<String, PathBuf> {
+pub fn build_together(
+    workspace: &Path,
+    members: impl Iterator<Item = String>,
+    work: Work,
+) -> BTreeMap<String, PathBuf> {
     let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
-    // Programs that compute next to nothing are not worth the optimiser's minutes.
-    let profile = "[profile.release]\nopt-level = 0\n";
+    let (profile, target) = match work {
+        Work::Little => ("[profile.release]\nopt-level = 0\n", "target"),
+        Work::Much => ("[profile.release]\ndebug = false\n", "release"),
+    };
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
     // The same versions as this project's own build, so that dependencies come from one list.
@@ -221,13 +248,32 @@ fn build_together(workspace: &Path, members: impl Iterator<Item = String>) -> BT
     if !lock.exists() {
         let _ = std::fs::copy(root().join("Cargo.lock"), lock);
     }
-    let arguments = ["build", "--release", "--workspace", "--message-format=json-render-diagnostics"];
+    // The server is the same in every crate, and is tested where it is written.
+    let arguments = [
+        "build",
+        "--release",
+        "--workspace",
+        "--no-default-features",
+        "--message-format=json-render-diagnostics",
+    ];
     let mut command = Command::new(env!("CARGO"));
-    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", scratch().join("target"));
+    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", scratch().join(target));
     executables(&run(&mut command))
 }
 
 impl Built {
+    /// A crate that is still to be compiled, nothing but the format chosen.
+    fn of(model: &str, format: &str) -> Built {
+        Built {
+            model: model.to_owned(),
+            format: format.to_owned(),
+            overrides: &[],
+            disabled: BTreeSet::new(),
+            directory: PathBuf::new(),
+            program: PathBuf::new(),
+        }
+    }
+
     /// What the crate is called.
     pub fn name(&self) -> String {
         let left_out = match self.disabled.iter().map(|fusion| fusion.name()).collect::<Vec<_>>()[..] {
@@ -235,7 +281,8 @@ impl Built {
             [one] => format!("-without-{one}"),
             _ => "-unfused".to_owned(),
         };
-        format!("{}-{}{left_out}", self.model, self.format).replace('_', "-")
+        let mixed = if self.overrides.is_empty() { "" } else { "-mixed" };
+        format!("{}-{}{mixed}{left_out}", self.model, self.format).replace('_', "-")
     }
 
     /// Runs the program; it must succeed. Gives what it printed.

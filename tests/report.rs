@@ -50,11 +50,13 @@ fn page(name: &str, graph: &Graph, plan: &Plan) -> String {
     let options = CrateOptions {
         name: name.to_owned(),
         parameters: 1234,
+        converses: false,
         command: format!("forge compile {name} --quant q4_0 && echo \"<done>\""),
         version: "0",
     };
     let errors = plan.weights.iter().map(|weight| (weight.name.clone(), 0.0123)).collect();
-    let facts = ReportFacts { errors, golden: Some((4, 99)) };
+    let layers = vec![("embed".to_owned(), 0.01), ("layer 1".to_owned(), 0.02), ("layer 0".to_owned(), 0.0)];
+    let facts = ReportFacts { errors, layers, golden: Some((4, 99)) };
     report(graph, plan, &options, Chip::common(), &facts).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -134,6 +136,7 @@ fn check(name: &str, page: &str, document: &Document<'_>) {
     pictures.into_iter().for_each(|svg| check_picture(name, svg));
     let says =
         |text: &str| document.descendants().any(|node| node.text().is_some_and(|it| it.contains(text)));
+    assert!(says("Most was lost in layer 1 2.00%, embed 1.00%. Of single weights, in"), "{name}");
     assert!(says("predicted") && says("None was measured") && says("Nothing yet"), "{name}");
     let chosen: Vec<Node<'_, '_>> =
         document.descendants().filter(|node| node.attribute("checked").is_some()).collect();

@@ -33,7 +33,7 @@ fn generated_text_of_llama() {
     let path = model("llama").display().to_string();
     let output = forge_with(&["compile", &path, "-o", &out, "--quant", "q8_0", "--no-golden"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for file in ["Cargo.toml", "README.md", "src/main.rs", "src/model.rs", "src/kernels.rs"] {
+    for file in ["Cargo.toml", "README.md", "src/lib.rs", "src/main.rs", "src/model.rs", "src/kernels.rs"] {
         let text = std::fs::read_to_string(format!("{out}/{file}")).expect("a crate has this file");
         insta::assert_snapshot!(
             format!("llama-q8_0-{}", file.replace(['/', '.'], "-")),

@@ -153,20 +153,25 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
     let checkpoint = forge_frontend::Memory(files.map(file).collect());
     let opened =
         forge_frontend::read_model(&checkpoint, &forge_frontend::Options::default()).expect("it compiles");
-    let quant = forge_planner::Quant::from_name(&built.format).expect("it is a format");
-    let disabled = built.disabled.clone();
-    let options = forge_planner::Options { quant, disabled, ..Default::default() };
-    let plan = forge_planner::plan(&opened.graph, &options).expect("it compiles");
+    let quant = |name| forge_planner::Quant::from_name(name).expect("it is a format");
+    let overrides = built.overrides.iter().map(|text| {
+        let (pattern, name) = text.split_once('=').expect("it is PATTERN=FORMAT");
+        forge_planner::Override::new(pattern, quant(name)).expect("it is a pattern")
+    });
+    let (overrides, disabled) = (overrides.collect(), built.disabled.clone());
+    let options =
+        forge_planner::Options { quant: quant(&built.format), overrides, disabled, ..Default::default() };
+    let graph = forge_planner::untie(opened.graph, &options).expect("patterns match");
+    let plan = forge_planner::plan(&graph, &options).expect("it compiles");
     let bytes = std::fs::read(built.directory.join("weights.safetensors")).expect("a crate has weights");
     let read = |offset: u64, out: &mut [u8]| {
         let part = bytes.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
         out.copy_from_slice(part.ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
     };
-    let packed = forge_weights::PackedFile::open(&opened.graph, &plan.weights, read)
-        .expect("it was written for this plan");
-    forge_reference::evaluate(&opened.graph, &packed, ids, forge_reference::Want::All)
-        .expect("it can be evaluated")
+    let packed =
+        forge_weights::PackedFile::open(&graph, &plan.weights, read).expect("it was written for this plan");
+    forge_reference::evaluate(&graph, &packed, ids, forge_reference::Want::All).expect("it can be evaluated")
 }
 
 #[test]

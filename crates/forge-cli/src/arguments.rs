@@ -79,9 +79,15 @@ pub(crate) struct CompileArguments {
     /// A checkpoint's directory, or the name of a hub repository that is in the local hub cache.
     pub(crate) model: String,
     /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0, affine8 or affine4 (groups of 64; affine8_32,
-    /// affine8_128, affine4_32 and affine4_128 for others).
+    /// affine8_128, affine4_32 and affine4_128 for others). auto:5 chooses for each matrix, 5 bits a weight on average with
+    /// scales included: it measures what each format changes, and spends bits where that is most.
     #[arg(long, default_value = "keep", value_name = "FORMAT")]
     pub(crate) quant: String,
+    /// Another format for the matrices whose names in the checkpoint match, `*.mlp.down_proj=q8_0`: keep or any of --quant's.
+    /// `*` stands for any characters, `?` for one, {a,b} for either. May be repeated; of several that match, the last one
+    /// wins. A tied head that lm_head=FORMAT sets apart from its table is stored a second time.
+    #[arg(long, value_name = "PATTERN=FORMAT")]
+    pub(crate) quant_override: Vec<String>,
     /// Number format of cached keys and values: f32, f16 [default: f32 if every matrix is f32, else f16].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) kv: Option<String>,

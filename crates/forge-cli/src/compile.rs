@@ -1,9 +1,10 @@
 //! The driver: a checkpoint becomes a crate.
 //!
-//! [`compile`] is the whole pipeline in the order in which it happens: open, read, plan, pack, render, certify, draw, write.
+//! [`compile`] is the whole pipeline in the order in which it happens: open, read, measure (where formats are chosen), plan, pack, render, certify, draw, write.
 //! Each stage takes what the one before it made. Nothing is written to the target until everything has succeeded.
 
 use crate::arguments::CompileArguments;
+use crate::auto;
 use crate::checkpoint::Directory;
 use crate::failure::Failure;
 use crate::options::{command_line, options};
@@ -13,7 +14,7 @@ use forge_frontend::{Checkpoint, Opened};
 use forge_ir::Graph;
 use forge_metal::{CrateOptions, ReportFacts};
 use forge_planner::{Chip, Load, Options, Plan, predict};
-use forge_weights::{PackedFile, Stored};
+use forge_weights::{PackedFile, Stored, Summary};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,6 +23,9 @@ use std::time::Instant;
 
 /// The weight file's name.
 const WEIGHTS: &str = "weights.safetensors";
+
+/// Files that hold a chat template and nothing else.
+const CHAT_TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
 
 /// The page that shows what was made.
 pub(crate) const REPORT: &str = "report.html";
@@ -49,16 +53,20 @@ pub(crate) fn command(
     force: bool,
     as_json: bool,
 ) -> Result<(), Failure> {
-    let planned = compile(arguments, out, force)?;
+    let (planned, written) = compile(arguments, out, force)?;
     if as_json {
-        let summary = summary(&planned, out);
+        let summary = summary(&planned, &written, out);
         println!("{summary:#}");
     }
     Ok(())
 }
 
-/// Compiles a checkpoint into a crate at `out`.
-pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> Result<Planned, Failure> {
+/// Compiles a checkpoint into a crate at `out`. Gives what was planned, and what was written of weights.
+pub(crate) fn compile(
+    arguments: &CompileArguments,
+    out: &Path,
+    force: bool,
+) -> Result<(Planned, Summary), Failure> {
     let started = Instant::now();
     let staging = Staging::begin(out, force)?;
 
@@ -69,12 +77,13 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
     say_plan(plan);
 
     // Pack: the weight file, streamed.
-    let errors = pack(&planned, staging.path())?;
+    let written = pack(&planned, staging.path())?;
 
     // Render: everything that is text.
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
+        converses: converses(checkpoint),
         command: command_line(arguments),
         version: env!("CARGO_PKG_VERSION"),
     };
@@ -98,7 +107,9 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
             grouped(lines(false))
         ),
     );
-    for file in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+    for file in
+        ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].iter().chain(&CHAT_TEMPLATES)
+    {
         copy(checkpoint, file, &staging)?;
     }
 
@@ -106,7 +117,8 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
     let golden = if arguments.no_golden { None } else { Some(certify(&planned, &staging)?) };
 
     // Draw: the page that shows what was made.
-    let facts = ReportFacts { errors, golden };
+    let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
+    let facts = ReportFacts { errors, layers: written.layers(), golden };
     let page = forge_metal::report(graph, plan, &crate_options, planned.chip(), &facts)
         .map_err(|error| Failure::other(error.to_string()))?;
     staging.write(REPORT, page.as_bytes())?;
@@ -116,27 +128,30 @@ pub(crate) fn compile(arguments: &CompileArguments, out: &Path, force: bool) -> 
     staging.write(MARKER, format!("{marker:#}\n").as_bytes())?;
     staging.finish()?;
     say_ready(&planned, out, started);
-    Ok(planned)
+    Ok((planned, written))
 }
 
 /// The stages that write nothing: open, read, plan.
 pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
-    let options = options(arguments)?;
+    let (mut options, bits) = options(arguments)?;
     let checkpoint = Directory::find(&arguments.model)?;
     let name = arguments.name.clone().unwrap_or_else(|| checkpoint.name(&arguments.model));
     let root = checkpoint.root().to_owned();
     let faults = |faults| Failure::Faults { faults, root: root.clone() };
     let frontend =
         forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
-    let opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
+    let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     say_model(&opened);
-    let plan =
-        forge_planner::plan(&opened.graph, &options).map_err(|faults| Failure::Faults { faults, root })?;
+    if let Some(bits) = bits {
+        options = auto::choose(&mut opened, &checkpoint, options, bits)?;
+    }
+    opened.graph = forge_planner::untie(opened.graph, &options).map_err(faults)?;
+    let plan = forge_planner::plan(&opened.graph, &options).map_err(faults)?;
     Ok(Planned { checkpoint, opened, options, plan, name })
 }
 
-/// Writes weights.safetensors into the staging directory; gives what that changed of each weight.
-fn pack(planned: &Planned, directory: &Path) -> Result<Vec<(String, f64)>, Failure> {
+/// Writes weights.safetensors into the staging directory.
+fn pack(planned: &Planned, directory: &Path) -> Result<Summary, Failure> {
     let Planned { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
     let bytes = |weight: &forge_ir::Weight| {
@@ -157,15 +172,28 @@ fn pack(planned: &Planned, directory: &Path) -> Result<Vec<(String, f64)>, Failu
         .map_err(|fault| Failure::Faults { faults: vec![fault], root: checkpoint.root().to_owned() })?;
     let seconds = started.elapsed().as_secs_f64();
     terminal::stage("Packing", &format!("{} → {}   {seconds:.1} s", size(before), size(summary.bytes)));
-    let worst = summary.weights.iter().max_by(|a, b| a.error.total_cmp(&b.error));
-    if let Some(worst) = worst.filter(|worst| worst.error > 0.0) {
+    say_errors(&summary);
+    Ok(summary)
+}
+
+/// What storing changed, where it changed most, and which weights most.
+fn say_errors(written: &Summary) {
+    let percent = |error: f64| format!("{:.2}%", 100.0 * error);
+    let worst: Vec<String> = written
+        .worst()
+        .iter()
+        .take(3)
+        .map(|stat| format!("{} {} ({})", stat.name, percent(stat.error), stat.format))
+        .collect();
+    let layer = written.layers().into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    if let (Some((layer, error)), false) = (layer, worst.is_empty()) {
         terminal::more(&format!(
-            "largest error: {:.2}% of the size of {}'s numbers",
-            100.0 * worst.error,
-            worst.name
+            "errors: {} of the size of all matrices, most in {layer}: {}",
+            percent(written.error()),
+            percent(error)
         ));
+        terminal::more(&format!("the worst: {}", worst.join(", ")));
     }
-    Ok(summary.weights.into_iter().map(|weight| (weight.name, weight.error)).collect())
 }
 
 /// Writes golden.json: what the reference makes of the weights that were written. Gives how many texts and tokens.
@@ -216,6 +244,16 @@ fn copy(checkpoint: &Directory, file: &str, staging: &Staging) -> Result<(), Fai
     }
 }
 
+/// Whether the checkpoint has a chat template: in a file of its own, or in its tokenizer's configuration.
+fn converses(checkpoint: &Directory) -> bool {
+    let configured = || {
+        let text = std::fs::read(checkpoint.root().join("tokenizer_config.json")).ok()?;
+        let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        config.get("chat_template").map(|template| !template.is_null())
+    };
+    CHAT_TEMPLATES.iter().any(|file| checkpoint.root().join(file).is_file()) || configured().unwrap_or(false)
+}
+
 /// Numbers in the model's weights.
 pub(crate) fn parameters(graph: &Graph) -> u64 {
     graph.weights.iter().map(|weight| weight.shape.iter().map(|size| *size as u64).product::<u64>()).sum()
@@ -242,11 +280,14 @@ fn say_model(opened: &Opened) {
 fn say_plan(plan: &Plan) {
     let counts = plan.counts(Load::decode(1));
     let layers: usize = counts.dispatches_per_layer.iter().sum();
-    let per_layer = counts.dispatches_per_layer.first().copied().unwrap_or(0);
+    let in_layers = match &counts.dispatches_per_layer[..] {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("{first} a layer"),
+        _ => format!("{layers} in layers"),
+    };
     terminal::stage(
         "Planning",
         &format!(
-            "{} dispatches a token: {per_layer} a layer and {} · {} barriers · {} kernels · scratch {}",
+            "{} dispatches a token: {in_layers} and {} · {} barriers · {} kernels · scratch {}",
             counts.dispatches,
             counts.dispatches - layers,
             counts.barriers,
@@ -280,11 +321,12 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
         grouped((1.0 / time.seconds()).round() as u64),
         time.limit().name()
     ));
-    terminal::stage("Next", &format!("cd {} && cargo run --release -- generate -p \"Hello\"", out.display()));
+    let command = if converses(&planned.checkpoint) { "chat" } else { "generate -p \"Hello\"" };
+    terminal::stage("Next", &format!("cd {} && cargo run --release -- {command}", out.display()));
 }
 
 /// What was made, for scripts.
-fn summary(planned: &Planned, out: &Path) -> serde_json::Value {
+fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Value {
     let plan = &planned.plan;
     let counts = plan.counts(Load::decode(1));
     json!({
@@ -302,6 +344,8 @@ fn summary(planned: &Planned, out: &Path) -> serde_json::Value {
             "slots": plan.slots,
         },
         "decode": counts,
+        "weights": written.weights,
+        "errors": {"all": written.error(), "layers": written.layers()},
         "kernels": plan.kernels.iter().map(|kernel| &kernel.name).collect::<Vec<_>>(),
     })
 }

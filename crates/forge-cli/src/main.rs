@@ -4,6 +4,7 @@
 //! pipeline in one function and the place to start reading.
 
 mod arguments;
+mod auto;
 mod build;
 mod checkpoint;
 mod compile;

@@ -1,17 +1,25 @@
 //! What was asked for on the command line, as the planner takes it; and as a command that asks for it again.
 
 use crate::arguments::CompileArguments;
+use crate::auto;
 use crate::failure::Failure;
 use forge_ir::Format;
-use forge_planner::{Chip, Fusion, Options, Quant};
+use forge_planner::{Chip, Fusion, Options, Override, Quant};
 use std::collections::BTreeSet;
 
-/// The planner's options, or what is wrong with the arguments.
-pub(crate) fn options(arguments: &CompileArguments) -> Result<Options, Failure> {
-    let formats = || Format::ALL.map(Format::name).join(", ");
-    let quant = Quant::from_name(&arguments.quant).ok_or_else(|| {
-        Failure::misuse(format!("--quant {}: no such format; there are keep, {}", arguments.quant, formats()))
-    })?;
+/// The planner's options, and the bits a weight that formats are to be chosen for; or what is wrong with the arguments.
+pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f64>), Failure> {
+    let words = format!("--quant {}", arguments.quant);
+    let (quant, bits) = match arguments.quant.strip_prefix(auto::PREFIX) {
+        Some(bits) => {
+            let number = bits.parse().ok().filter(|bits: &f64| bits.is_finite() && *bits > 0.0);
+            let wrong = || Failure::misuse(format!("{words}: it is a number of bits, as in auto:5"));
+            (Quant::Keep, Some(number.ok_or_else(wrong)?))
+        }
+        None => (quant(&arguments.quant, &words)?, None),
+    };
+    let overrides = arguments.quant_override.iter().map(|text| quant_override(text));
+    let overrides = overrides.collect::<Result<_, _>>()?;
     let cache = match &arguments.kv {
         None => None,
         Some(name) => Some(
@@ -24,7 +32,27 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<Options, Failure> 
     let disabled = disabled_fusions(&arguments.disable_fusion)?;
     let chip = arguments.chip.as_deref().map(chip).transpose()?;
     let max_context = arguments.max_context;
-    Ok(Options { quant, cache, max_context, slots, disabled, chip, ..Options::default() })
+    let options =
+        Options { quant, overrides, cache, max_context, slots, disabled, chip, ..Options::default() };
+    Ok((options, bits))
+}
+
+/// The format of that name, asked for by these words.
+fn quant(name: &str, words: &str) -> Result<Quant, Failure> {
+    Quant::from_name(name).ok_or_else(|| {
+        let formats = Format::ALL.map(Format::name).join(", ");
+        Failure::misuse(format!("{words}: no such format; there are keep, {formats}"))
+    })
+}
+
+/// `PATTERN=FORMAT`
+fn quant_override(text: &str) -> Result<Override, Failure> {
+    let words = format!("--quant-override {text}");
+    let (pattern, name) = text
+        .rsplit_once('=')
+        .ok_or_else(|| Failure::misuse(format!("{words}: it is PATTERN=FORMAT, as in lm_head=q8_0")))?;
+    let quant = quant(name, &words)?;
+    Override::new(pattern, quant).map_err(|why| Failure::misuse(format!("{words}: {why}")))
 }
 
 /// The chip of that name.
@@ -58,6 +86,11 @@ fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
 /// The command that makes the crate again.
 pub(crate) fn command_line(arguments: &CompileArguments) -> String {
     let mut text = format!("forge compile {} --quant {}", arguments.model, arguments.quant);
+    for it in &arguments.quant_override {
+        // What a shell would take for itself is quoted.
+        let plain = it.chars().all(|c| c.is_ascii_alphanumeric() || "._=-".contains(c));
+        text += &if plain { format!(" --quant-override {it}") } else { format!(" --quant-override '{it}'") };
+    }
     let options = [
         arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),

@@ -5,14 +5,13 @@
 //! zeros. A format has one plane (plain numbers) or two (codes and their scales); each plane is a tensor of its own in
 //! the weight file, 64-byte aligned.
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 /// Columns per block: what kernels decode at once. Every format's group is a whole number of blocks.
 pub const BLOCK: usize = 32;
 
 /// How the numbers of a weight are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Format {
     /// IEEE single precision.
     F32,
@@ -21,18 +20,16 @@ pub enum Format {
     /// The upper half of a single.
     Bf16,
     /// 32 signed bytes and one f16 scale a block: value = code * scale.
-    #[serde(rename = "q8_0")]
     Q8_0,
     /// 32 nibbles and one f16 scale a block: value = (code - 8) * scale.
     /// Byte j of a block's 16 holds element j in its low nibble and element j + 16 in its high one.
-    #[serde(rename = "q4_0")]
     Q4_0,
     /// Unsigned codes, and a scale and an offset for every group: value = code * scale + offset.
     Affine(Affine),
 }
 
 /// A format of unsigned codes whose groups have a scale and an offset. Four-bit codes lie as those of `q4_0` do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Affine {
     /// Of a code.
     pub bits: Bits,
@@ -41,7 +38,7 @@ pub struct Affine {
 }
 
 /// Bits of a code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bits {
     /// A byte.
     Eight,
@@ -50,7 +47,7 @@ pub enum Bits {
 }
 
 /// Columns of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
     /// 32
     Of32,
@@ -228,6 +225,12 @@ impl Affine {
             index += 1;
         }
         unreachable!()
+    }
+}
+
+impl Serialize for Format {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 

@@ -16,6 +16,9 @@ pub(crate) struct Context {
     version: &'static str,
     command: String,
     binary: String,
+    /// The crate's name as Rust code spells it.
+    library: String,
+    converses: bool,
     model: ModelText,
     constants: Vec<Constant>,
     cache: CacheText,
@@ -141,7 +144,9 @@ impl Context {
         Context {
             version: options.version,
             command: options.command.clone(),
+            library: names::crate_name(&options.name).replace('-', "_"),
             binary: names::crate_name(&options.name),
+            converses: options.converses,
             model: model_text(plan, options),
             constants: constants(plan),
             cache: CacheText {

@@ -13,16 +13,37 @@ pub(crate) fn crate_name(name: &str) -> String {
     match text.chars().next() {
         None => "model".to_owned(),
         Some(first) if first.is_ascii_digit() => format!("model-{text}"),
-        // Cargo refuses keywords and the names of crates that come with Rust.
-        Some(_)
-            if is_keyword(&text)
-                || ["test", "core", "std", "alloc", "proc-macro"].contains(&text.as_str()) =>
-        {
-            format!("{text}-model")
-        }
+        // Cargo refuses keywords and the names of crates that come with Rust, and a crate cannot use one of its own name.
+        Some(_) if is_keyword(&text) || TAKEN.contains(&text.as_str()) => format!("{text}-model"),
         Some(_) => text,
     }
 }
+
+/// Crates that come with Rust, and those that a generated crate depends on.
+const TAKEN: [&str; 22] = [
+    "alloc",
+    "axum",
+    "chrono",
+    "clap",
+    "core",
+    "half",
+    "llguidance",
+    "memmap2",
+    "minijinja",
+    "objc2",
+    "proc-macro",
+    "rustyline",
+    "safetensors",
+    "serde",
+    "serde_json",
+    "std",
+    "subtle",
+    "test",
+    "tokenizers",
+    "tokio",
+    "toktrie",
+    "tower",
+];
 
 /// `LlamaForCausalLM` as a type: `Llama`.
 pub(crate) fn type_name(architecture: &str) -> String {

@@ -15,6 +15,8 @@ pub struct CrateOptions {
     pub name: String,
     /// Numbers in the model's weights.
     pub parameters: u64,
+    /// Whether the checkpoint has a chat template.
+    pub converses: bool,
     /// The command that makes this crate again.
     pub command: String,
     /// Of this compiler.
@@ -35,9 +37,10 @@ impl RenderError {
     }
 }
 
-const TEMPLATES: [(&str, &str); 5] = [
+const TEMPLATES: [(&str, &str); 6] = [
     ("Cargo.toml", include_str!("../../../templates/crate/Cargo.toml.jinja")),
     ("README.md", include_str!("../../../templates/crate/README.md.jinja")),
+    ("src/lib.rs", include_str!("../../../templates/crate/src/lib.rs.jinja")),
     ("src/main.rs", include_str!("../../../templates/crate/src/main.rs.jinja")),
     ("src/model.rs", include_str!("../../../templates/crate/src/model.rs.jinja")),
     ("src/kernels.rs", include_str!("../../../templates/crate/src/kernels.rs.jinja")),

@@ -45,9 +45,7 @@ impl Select<'_> {
         let body = self.graph.body(apply);
         let parts: Vec<WeightId> = params.iter().filter_map(|param| apply.weight(body, *param)).collect();
         let (format, shape) = match field.kind {
-            FieldKind::Matrix { rows, columns, .. } => {
-                (self.options.matrix_format(self.graph, &parts), vec![rows, columns])
-            }
+            FieldKind::Matrix { rows, columns, .. } => (self.formats.of(&parts), vec![rows, columns]),
             FieldKind::Vector { width } => (Format::F32, vec![width]),
         };
         let gain = folded.and_then(|gain| apply.weight(body, gain));

@@ -4,7 +4,7 @@
 //! as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
 //! kind of operation has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
-use forge_ir::{Activation, Body, BodyId, Layout, Op, ParamId, Rotation};
+use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation};
 pub(crate) use forge_kernels::spec::{Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
@@ -25,6 +25,8 @@ pub(crate) struct Fused {
     pub(crate) operations: Vec<Operation>,
     /// Width of every value.
     pub(crate) widths: Vec<usize>,
+    /// What every parameter's matrix is stored as; f32 for what is no matrix.
+    pub(crate) formats: Vec<Format>,
 }
 
 /// One operation: it defines `output` from `inputs`.
@@ -211,8 +213,8 @@ impl Project {
 
 impl Fused {
     /// The body as it is: an operation for each node, two for attention.
-    pub(crate) fn of(id: BodyId, body: &Body, widths: Vec<usize>) -> Fused {
-        let mut list = Fused { body: id, operations: Vec::new(), widths };
+    pub(crate) fn of(id: BodyId, body: &Body, widths: Vec<usize>, formats: Vec<Format>) -> Fused {
+        let mut list = Fused { body: id, operations: Vec::new(), widths, formats };
         for (index, node) in body.nodes.iter().enumerate() {
             let mut inputs: Vec<Value> = node.inputs.iter().map(|value| Value(value.0)).collect();
             let kind = match &node.op {
@@ -305,6 +307,11 @@ impl Fused {
             }
             _ => None,
         }
+    }
+
+    /// What a parameter's matrix is stored as.
+    pub(crate) fn format(&self, param: ParamId) -> Format {
+        self.formats.get(param.0).copied().unwrap_or(Format::F32)
     }
 
     /// Every projection.

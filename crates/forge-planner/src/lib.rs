@@ -7,17 +7,18 @@
 //! Metal is spelled; it asks `forge-kernels` for rendered instances and reads their parsed signatures.
 //!
 //! The stages, each a module:
-//! 1. `fused`: a body's nodes become a list of operations, each with a kernel of its own.
-//! 2. `rules`: each file rewrites a pattern of those into fewer. A rule states its algebra as an equation, and
+//! 1. `formats`: what each matrix is stored as; layers that come to differ in it get bodies of their own.
+//! 2. `fused`: a body's nodes become a list of operations, each with a kernel of its own.
+//! 3. `rules`: each file rewrites a pattern of those into fewer. A rule states its algebra as an equation, and
 //!    leaves the list alone where its precondition fails. From here on there are two programs: a pass of one row has a
 //!    list of its own, since it can be fused further.
-//! 3. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
+//! 4. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
 //!    weights, scratch, state and batch columns that they are launched on.
-//! 4. `arena`: scratch buffers get offsets from their lifetimes, in one allocation.
-//! 5. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
-//! 6. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
+//! 5. `arena`: scratch buffers get offsets from their lifetimes, in one allocation.
+//! 6. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
+//! 7. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
-//! `chips` lists Apple's chips, and `predict` says how long a pass would take on one.
+//! `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips, and `predict` says how long a pass would take on one.
 //!
 //! # What a plan promises
 //!
@@ -26,8 +27,10 @@
 
 mod arena;
 mod binding;
+mod budget;
 mod chips;
 mod cost;
+mod formats;
 mod fused;
 mod hazards;
 mod options;
@@ -41,8 +44,10 @@ mod section;
 mod select;
 mod steps;
 
+pub use budget::{Offer, spend};
 pub use chips::Chip;
 pub use cost::{Cost, Load, pass_cost, step_cost};
+pub use formats::{Override, untie};
 pub use options::{Options, Quant};
 pub use plan::{
     Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, Life, Operand, Plan,
@@ -55,11 +60,14 @@ pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
 pub use rules::Fusion;
 
 use forge_ir::{Diagnostic, Graph};
+use formats::Formats;
 
-/// Plans the graph.
+/// Plans the graph, which [`untie`] has been applied to if its head is to have a format of its own.
 pub fn plan(graph: &Graph, options: &Options) -> Result<Plan, Vec<Diagnostic>> {
-    let lists = rules::apply(graph, options);
-    let mut plan = select::select(graph, options, &lists)?;
+    let formats = Formats::new(graph, options)?.expect_untied()?;
+    let graph = &formats.bodies_of_their_own(graph)?;
+    let lists = rules::apply(graph, &formats, options);
+    let mut plan = select::select(graph, &formats, options, &lists)?;
     arena::assign(&mut plan);
     hazards::place_barriers(&mut plan);
     Ok(plan)

@@ -1,14 +1,14 @@
 //! What the user asked of the compiler, as far as plans are concerned.
 
 use crate::chips::Chip;
+use crate::formats::Override;
 use crate::rules::Fusion;
-use forge_ir::{Format, Graph};
-use serde::Serialize;
+use forge_ir::Format;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 
 /// The number format of matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quant {
     /// What the checkpoint has.
     Keep,
@@ -20,6 +20,12 @@ impl Quant {
     /// `keep` or a format's name.
     pub fn from_name(name: &str) -> Option<Quant> {
         if name == "keep" { Some(Quant::Keep) } else { Format::from_name(name).map(Quant::To) }
+    }
+}
+
+impl Serialize for Quant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -37,6 +43,8 @@ impl std::fmt::Display for Quant {
 pub struct Options {
     /// Of matrices.
     pub quant: Quant,
+    /// Of some matrices, by their names; a later one wins.
+    pub overrides: Vec<Override>,
     /// Of cached keys and values; `None`: f32 where every matrix is f32, else f16.
     pub cache: Option<Format>,
     /// Most positions a conversation may have; `None`: what the model was made for.
@@ -55,28 +63,13 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             quant: Quant::Keep,
+            overrides: Vec::new(),
             cache: None,
             max_context: None,
             slots: 1,
             chunk: 256,
             disabled: BTreeSet::new(),
             chip: None,
-        }
-    }
-}
-
-impl Options {
-    /// The format that a matrix made of these weights gets.
-    pub fn matrix_format(&self, graph: &Graph, parts: &[forge_ir::WeightId]) -> Format {
-        match self.quant {
-            Quant::To(format) => format,
-            // Parts of different formats can only be joined in one that holds all of them: formats order by
-            // declaration, widest first, and f16 and bf16 hold each other only in f32.
-            Quant::Keep => {
-                let mut formats = parts.iter().map(|id| graph.weights[id.0].format);
-                let first = formats.next().unwrap_or(Format::F32);
-                if formats.all(|format| format == first) { first } else { Format::F32 }
-            }
         }
     }
 }

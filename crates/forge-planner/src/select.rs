@@ -1,6 +1,7 @@
 //! Fused operations become steps: kernels are chosen and rendered, weights packed, scratch buffers named.
 
 use crate::chips::Chip;
+use crate::formats::Formats;
 use crate::fused::{Ending, Project, Value};
 use crate::options::Options;
 use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
@@ -13,11 +14,16 @@ use forge_kernels::spec::{self, Knobs};
 use std::collections::BTreeMap;
 
 /// A plan whose scratch has no offsets and whose steps do not wait yet.
-pub(crate) fn select(graph: &Graph, options: &Options, lists: &Lists) -> Result<Plan, Vec<Diagnostic>> {
+pub(crate) fn select(
+    graph: &Graph,
+    formats: &Formats,
+    options: &Options,
+    lists: &Lists,
+) -> Result<Plan, Vec<Diagnostic>> {
     let plan = Plan {
         model: graph.model.clone(),
         weights: Vec::new(),
-        cache: cache_format(graph, options)?,
+        cache: cache_format(formats, options)?,
         context: context(graph, options)?,
         slots: options.slots.max(1),
         chunk: options.chunk.max(FEW + 1),
@@ -31,6 +37,7 @@ pub(crate) fn select(graph: &Graph, options: &Options, lists: &Lists) -> Result<
     };
     let mut select = Select {
         graph,
+        formats,
         options,
         lists,
         plan,
@@ -41,13 +48,10 @@ pub(crate) fn select(graph: &Graph, options: &Options, lists: &Lists) -> Result<
     };
     select.stream = select.scratch("stream", graph.model.hidden, select.plan.chunk);
     select.partials = select.most_partials();
-    // Layers share a section if they share a body and their matrices are stored in the same formats.
-    let mut section_of: BTreeMap<(BodyId, Vec<Format>), usize> = BTreeMap::new();
+    let mut section_of: BTreeMap<BodyId, usize> = BTreeMap::new();
     let applications: Vec<(Place, &Apply)> = places(graph).collect();
     for (index, (place, apply)) in applications.iter().enumerate() {
-        let formats = select.formats(apply);
-        let section =
-            *section_of.entry((apply.body, formats)).or_insert_with(|| select.section(*place, apply));
+        let section = *section_of.entry(apply.body).or_insert_with(|| select.section(*place, apply));
         select.bind(section, (*place, apply), applications.get(index + 1).copied());
     }
     select.plan.scratch[select.stream].lifetimes.clear();
@@ -65,17 +69,9 @@ fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
     graph.applications().enumerate().map(move |(index, apply)| (place(index), apply))
 }
 
-fn cache_format(graph: &Graph, options: &Options) -> Result<Format, Vec<Diagnostic>> {
-    let exact = match options.quant {
-        crate::Quant::To(format) => format == Format::F32,
-        crate::Quant::Keep => graph
-            .weights
-            .iter()
-            .filter(|weight| weight.shape.len() == 2)
-            .all(|weight| weight.format == Format::F32),
-    };
+fn cache_format(formats: &Formats, options: &Options) -> Result<Format, Vec<Diagnostic>> {
     match options.cache {
-        None if exact => Ok(Format::F32),
+        None if formats.are_exact() => Ok(Format::F32),
         None => Ok(Format::F16),
         Some(format @ (Format::F32 | Format::F16)) => Ok(format),
         Some(format) => Err(vec![
@@ -114,6 +110,7 @@ const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_SHARES;
 
 pub(crate) struct Select<'a> {
     pub(crate) graph: &'a Graph,
+    pub(crate) formats: &'a Formats,
     pub(crate) options: &'a Options,
     pub(crate) lists: &'a Lists,
     pub(crate) plan: Plan,
@@ -235,7 +232,7 @@ impl<'a> Select<'a> {
             project.parts.iter().filter_map(|part| apply.weight(body, part.0)).collect();
         let rows = weights.iter().map(|id| self.graph.weights[id.0].rows()).sum();
         let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
-        (self.options.matrix_format(self.graph, &weights), rows, columns)
+        (self.formats.of(&weights), rows, columns)
     }
 
     pub(crate) fn knobs(
@@ -247,13 +244,6 @@ impl<'a> Select<'a> {
         let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
         let chip = self.options.chip.unwrap_or_else(Chip::common);
         Knobs::for_chip(chip.family, chip.cores as usize, rows, format, outputs, inputs, leaves)
-    }
-
-    /// The formats of an application's matrices.
-    fn formats(&self, apply: &Apply) -> Vec<Format> {
-        let body = self.graph.body(apply);
-        let projections = self.lists.batch[apply.body.0].projections();
-        projections.map(|project| self.matrix_shape(body, apply, project).0).collect()
     }
 
     /// The scratch buffer of that name, made if there is none of that width.

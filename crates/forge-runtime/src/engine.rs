@@ -2,6 +2,10 @@
 //!
 //! A row is an id with its slot and position. The engine writes rows to the device in passes of at most `chunk`
 //! rows, keeps how many positions each slot has, and refuses what does not fit before anything is computed.
+//!
+//! A model has one program for a single row and one for more, and they round differently. An engine of one slot uses
+//! both. One of several slots uses the second alone, so that what a text becomes does not depend on which others are
+//! there: a row that would be alone is given a companion, whose result nobody reads.
 
 use super::device::{Buffer, Device, Span};
 use super::failure::Failure;
@@ -135,19 +139,24 @@ impl<M: Model, D: Device> Engine<M, D> {
     /// Gives the logits of all wanted rows if `logits` is set, or else the next id after each.
     pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
         self.check_rows(rows, wanted)?;
+        let companion = if rows.len() == 1 { self.companion(rows[0]) } else { None };
+        let written = || rows.iter().chain(&companion);
         let layout = *self.model.layout();
-        self.write(layout.ids, rows.iter().map(|row| row.id));
-        self.write(layout.slots, rows.iter().map(|row| row.slot));
-        self.write(layout.positions, rows.iter().map(|row| row.position));
-        let count = rows.len() as u32;
-        let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
+        self.write(layout.ids, written().map(|row| row.id));
+        self.write(layout.slots, written().map(|row| row.slot));
+        self.write(layout.positions, written().map(|row| row.position));
+        let count = written().count() as u32;
+        let longest = written().map(|row| row.position + 1).max().unwrap_or(0);
         let mut fed = Fed::default();
         let mut heads = wanted.chunks(M::INFO.head_rows as usize);
         let mut head = heads.next().unwrap_or(&[]);
         let mut first = true;
         loop {
+            // A wanted row that would be alone keeps itself company.
+            let twice = head.len() == 1 && self.lengths.len() > 1;
+            let wanted = if twice { 2 } else { head.len() as u32 };
             if !head.is_empty() {
-                self.write(layout.wanted, head.iter().copied());
+                self.write(layout.wanted, head.iter().copied().cycle().take(wanted as usize));
             }
             let model = &self.model;
             self.device
@@ -156,7 +165,7 @@ impl<M: Model, D: Device> Engine<M, D> {
                         model.forward(pass, count, longest);
                     }
                     if !head.is_empty() {
-                        model.head(pass, count, head.len() as u32);
+                        model.head(pass, count, wanted);
                     }
                 })
                 .map_err(Failure::Wrong)?;
@@ -181,6 +190,15 @@ impl<M: Model, D: Device> Engine<M, D> {
             }
         }
         Ok(fed)
+    }
+
+    /// A row for `row` not to be alone, where there is another slot: at the end of the shortest of them, or in place of
+    /// its last position if it is full.
+    fn companion(&mut self, row: Row) -> Option<Row> {
+        let others = (0..).zip(&mut self.lengths).filter(|&(slot, _)| slot != row.slot);
+        let (slot, length) = others.min_by_key(|(_, length)| **length)?;
+        *length = (*length).min(self.context - 1);
+        Some(Row { id: row.id, slot, position: *length })
     }
 
     /// Whether a pass of these rows can be computed.

@@ -1,33 +1,19 @@
 //! What every generated crate carries: devices that run a model's passes, and the program around them.
 //!
 //! `forge` pastes this folder into each generated crate as `src/runtime/`, this file as its `mod.rs`; so modules
-//! name each other by `super::` alone, and nothing here knows `forge`. A generated crate adds three files:
+//! name each other by `super::` alone, and nothing here knows `forge`. A generated crate adds four files:
 //! `model.rs` implements [`model::Model`], `kernels.rs` holds one [`device::Kernel`] for each kernel of
-//! `kernels.metal`, and `main.rs` is
-//!
-//! ```ignore
-//! mod kernels;
-//! mod model;
-//! #[allow(dead_code, reason = "the runtime is the same for every model; no model needs all of it")]
-//! mod runtime;
-//!
-//! fn main() -> std::process::ExitCode {
-//!     runtime::cli::main::<model::Llama>(&runtime::cli::Program {
-//!         directory: env!("CARGO_MANIFEST_DIR"),
-//!         metal: include_str!("kernels.metal"),
-//!         kernels: kernels::ALL,
-//!     })
-//! }
-//! ```
-//!
-//! and a `Cargo.toml` whose dependencies, none of which builds any C, are those of this crate's own manifest.
+//! `kernels.metal`, `lib.rs` names the [`open::Program`] that they make, and `main.rs` runs its [`cli`]; and a
+//! `Cargo.toml` whose dependencies, none of which builds any C, are those of this crate's own manifest.
 //!
 //! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
 //! devices and [`recorder`] is one that only takes notes; [`model`] is the seam to the generated code; [`engine`]
-//! feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text;
-//! [`cli`] is the program.
+//! feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text, which
+//! [`completion`] does for one text that is being written; [`template`] makes text of conversations; [`open`] makes an
+//! engine out of files, [`session`] holds one conversation on it, and `serve` many; [`cli`] is the program.
 
 pub mod cli;
+pub mod completion;
 pub mod cpu;
 pub mod device;
 pub mod engine;
@@ -37,7 +23,12 @@ pub mod memory;
 #[cfg(target_vendor = "apple")]
 pub mod metal;
 pub mod model;
+pub mod open;
 pub mod recorder;
 pub mod sampler;
+#[cfg(feature = "serve")]
+pub mod serve;
+pub mod session;
+pub mod template;
 pub mod text;
 pub mod weights;

@@ -3,11 +3,13 @@
 
 use super::failure::Failure;
 use std::path::Path;
+use std::sync::Arc;
 use tokenizers::Tokenizer;
 
-/// The model's tokenizer.
+/// The model's tokenizer, shared by its clones.
+#[derive(Clone)]
 pub struct Text {
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
 }
 
 impl Text {
@@ -15,14 +17,15 @@ impl Text {
     pub fn read(path: &Path) -> Result<Text, Failure> {
         let tokenizer = Tokenizer::from_file(path)
             .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))?;
-        Ok(Text { tokenizer })
+        Ok(Text { tokenizer: Arc::new(tokenizer) })
     }
 
-    /// The ids of `text`, with the special ids that the tokenizer adds.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
+    /// The ids of `text`: with the special ids that the tokenizer adds to a text, or without them, as what a chat
+    /// template has rendered is encoded. Special tokens that stand in the text are recognised either way.
+    pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Failure> {
         let encoding = self
             .tokenizer
-            .encode_fast(text, true)
+            .encode_fast(text, specials)
             .map_err(|error| Failure::wrong(format!("the text cannot be tokenized: {error}")))?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -35,8 +38,8 @@ impl Text {
     }
 
     /// Text that grows id by id.
-    pub fn stream(&self) -> TextStream<'_> {
-        TextStream { text: self, ids: Vec::new(), start: 0, given: String::new() }
+    pub fn stream(&self) -> TextStream {
+        TextStream { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
     }
 }
 
@@ -45,8 +48,8 @@ impl Text {
 /// What an id adds to a text depends on the ids before it (a leading space, bytes of one character), so it is
 /// decoded behind the ids that gave text last. Those are kept whole: some tokenizers decode a run of bytes only
 /// if it does not begin within a character.
-pub struct TextStream<'a> {
-    text: &'a Text,
+pub struct TextStream {
+    text: Text,
     /// The ids that gave text last, and those that have given none yet.
     ids: Vec<u32>,
     /// Where the latter begin.
@@ -55,7 +58,7 @@ pub struct TextStream<'a> {
     given: String,
 }
 
-impl TextStream<'_> {
+impl TextStream {
     /// What `id` adds; nothing while a character is incomplete.
     pub fn push(&mut self, id: u32) -> Result<String, Failure> {
         self.ids.push(id);
@@ -118,9 +121,9 @@ impl Stops {
         (std::mem::replace(&mut self.held, held), false)
     }
 
-    /// What was held back when no more text comes.
-    pub fn finish(self) -> String {
-        self.held
+    /// What was held back, when no more text comes.
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.held)
     }
 }
 
@@ -161,7 +164,7 @@ mod tests {
                 }
             }
             if !met {
-                text.push_str(&filter.finish());
+                text.push_str(&filter.take());
             }
             assert_eq!((text.as_str(), met), (shown, stopped), "{stops:?} {pieces:?}");
         }

@@ -164,6 +164,37 @@ fn project_is_a_matrix_product() {
     }
 }
 
+/// What several conversations at once rest on: what a row becomes does not depend on how many come with it.
+#[test]
+fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
+    kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+    let mut random = Random(5);
+    for (outputs, inputs) in [(26, 70), (50, 4128), (6, 96)] {
+        for format in FORMATS {
+            let weight = matrix(&mut random, format, outputs, inputs, 1.0);
+            let x = random.numbers(140 * inputs);
+            let epilogue = Epilogue::Store;
+            let shape = cpu::Project { outputs, inputs, norm: None, bias: false, each: None, epilogue };
+            *SHAPE.write().unwrap() = Some((format, shape));
+            let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
+            let products = |rows: std::ops::Range<usize>, level, threads| {
+                let mut arguments = plane_arguments(&weight);
+                arguments.push(Argument::Numbers(x[rows.start * inputs..rows.end * inputs].to_vec()));
+                arguments.push(Argument::Output(vec![0; rows.len() * outputs * 4]));
+                run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads).remove(0)
+            };
+            each_level(|level, threads| {
+                let all = products(0..140, level, threads);
+                for rows in [0..2, 1..4, 3..7, 2..7, 120..138, 127..129, 5..139] {
+                    let some = products(rows.clone(), level, threads);
+                    let same = some == all[rows.start * outputs * 4..rows.end * outputs * 4];
+                    assert!(same, "{level:?} {format:?} {outputs}x{inputs}: rows {rows:?} of 140");
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn embed_widens_rows_exactly() {
     kernel_under_test!(SHAPE, (Format, cpu::Embed), embed);

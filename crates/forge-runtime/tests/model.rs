@@ -95,6 +95,60 @@ fn slots_do_not_see_each_other() {
     close(&logits[0], reference.logits(&[&IDS[9..11], &[40]].concat()).last().unwrap());
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: 64, failure_persistence: None, ..Default::default() })]
+    /// Texts of any lengths, read in any portions and any order, in passes with whatever is due of the others: each
+    /// gets the logits, to the bit, that it gets by itself.
+    #[test]
+    fn what_a_slot_gets_does_not_depend_on_the_others(
+        lengths in proptest::collection::vec(1_usize..21, 1..5),
+        choices in proptest::collection::vec(0_usize..1000, 200),
+        level in 0_usize..8,
+    ) {
+        let levels = Level::available();
+        let level = levels[level % levels.len()];
+        let slots = lengths.len().max(2) as u32;
+        let mut alone = engine(level, 1, 21, slots);
+        let wanted: Vec<Vec<Vec<f32>>> = (0..).zip(&lengths)
+            .map(|(slot, &length)| alone.feed(slot, &IDS[..length], Want::AllLogits).unwrap().logits)
+            .collect();
+        let mut together = engine(level, 2, 21, slots);
+        let mut choices = choices.into_iter().cycle();
+        let mut done = vec![0; lengths.len()];
+        while done != lengths {
+            let mut rows = Vec::new();
+            for slot in 0..lengths.len() {
+                let room = (8 - rows.len()).min(lengths[slot] - done[slot]);
+                for _ in 0..choices.next().unwrap() % (room + 1) {
+                    rows.push(Row { id: IDS[done[slot]], slot: slot as u32, position: done[slot] as u32 });
+                    done[slot] += 1;
+                }
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            let which: Vec<u32> = (0..rows.len() as u32).filter(|_| choices.next().unwrap() % 2 == 0).collect();
+            let got = together.submit(&rows, &which, true).unwrap().logits;
+            for (got, row) in got.iter().zip(which.iter().map(|&row| rows[row as usize])) {
+                proptest::prop_assert_eq!(got, &wanted[row.slot as usize][row.position as usize]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_alone_costs_no_other_slot_more_than_its_last_position() {
+    let mut engine = engine(Level::available()[0], 1, 6, 3);
+    engine.feed(1, &IDS[..6], Want::Nothing).unwrap();
+    engine.feed(2, &IDS[..6], Want::Nothing).unwrap();
+    engine.feed(0, &[1], Want::Next).unwrap();
+    assert_eq!((engine.length(0), engine.length(1), engine.length(2)), (1, 5, 6));
+    engine.feed(2, &[], Want::Next).unwrap_err();
+    engine.truncate(2, 2);
+    engine.feed(1, &[1], Want::Next).unwrap();
+    assert_eq!((engine.length(0), engine.length(1), engine.length(2)), (1, 6, 2));
+}
+
 #[test]
 fn greedy_ids_are_the_references() {
     let wanted = Reference::new().greedy(&IDS[..4], 12);

@@ -117,6 +117,132 @@ fn generate_ends_where_it_must() {
     assert_eq!(longer["ids"].as_array().unwrap().len(), 40);
 }
 
+/// A directory whose model holds conversations: every message is `w3` and its text, an answer begins after `w4`.
+fn talkative() -> TempDir {
+    let folder = directory(0.0);
+    let template =
+        "{% for m in messages %}w3 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w4{% endif %}";
+    let config = serde_json::json!({ "chat_template": template });
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    folder
+}
+
+fn words(ids: &[u32]) -> String {
+    ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ")
+}
+
+/// What the program says to lines of standard input.
+fn say(folder: &TempDir, line: &str, lines: &str) -> Output {
+    let mut command = program(folder, line);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn chat_answers_once_or_line_by_line() {
+    let folder = talkative();
+    let reference = Reference::new();
+    let first = reference.greedy(&[3, 7, 8, 4], 4);
+    assert!(first.iter().all(|&id| id > 2), "the test wants ids that are words: {first:?}");
+    let output = run(&folder, "chat -p w7 -n 4 --temperature 0");
+    assert_eq!(text(&output.stdout), format!("{}\n", words(&reference.greedy(&[3, 7, 4], 4))));
+    // With a conversation before it.
+    let mut ids = vec![3, 7, 8, 3];
+    ids.extend(&first);
+    ids.extend([3, 9, 4]);
+    let second = reference.greedy(&ids, 4);
+    let lines = "w7 w8\n\nw9\n/stats\n/save talk.json\n/nonsense\n/load nowhere.json\n/quit\nw9\n";
+    let mut command = program(&folder, "chat -n 4 --temperature 0");
+    command.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&first), words(&second)));
+    let said = text(&output.stderr);
+    for part in ["generated 4 tokens", "of 64 positions", "/nonsense is not known", "nowhere.json: "] {
+        assert!(said.contains(part), "should say {part}: {said}");
+    }
+    // The conversation that was saved goes on; an answer can be had again, and everything forgotten.
+    let saved = folder.path().join("talk.json");
+    let line = format!("chat -n 4 --temperature 0 --load {}", saved.display());
+    let output = say(&folder, &line, "/retry\n/reset\nw7 w8\n");
+    assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&second), words(&first)));
+    // A message that does not fit is refused, and the conversation is as it was.
+    let long = format!("{}\nw7 w8\n", "w5 ".repeat(80));
+    let output = say(&folder, "chat -n 4 --temperature 0", &long);
+    assert!(
+        text(&output.stderr).contains("82 positions do not fit a context of 64"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(text(&output.stdout), format!("{}\n", words(&first)));
+    // What is to be kept in mind comes first.
+    let output = run(&folder, "chat -p w8 --system w7 -n 4 --temperature 0");
+    assert_eq!(text(&output.stdout), format!("{}\n", words(&reference.greedy(&[3, 7, 3, 8, 4], 4))));
+}
+
+#[test]
+fn perplexity_is_what_the_reference_makes_of_a_text() {
+    let folder = directory(0.0);
+    let reference = Reference::new();
+    // Of ids that follow a beginning: what each costs.
+    let costs = |ids: &[u32]| -> Vec<f64> {
+        let logits = reference.logits(ids);
+        let cost = |row: &Vec<f64>, id: u32| row.iter().map(|l| l.exp()).sum::<f64>().ln() - row[id as usize];
+        ids.iter().skip(1).zip(&logits).map(|(&id, row)| cost(row, id)).collect()
+    };
+    let (first, second): (Vec<u32>, Vec<u32>) = ((3..40).collect(), vec![41, 7, 7]);
+    let file = folder.path().join("texts.txt");
+    std::fs::write(&file, format!("{}\n\n---\n\n{}\n", words(&first), words(&second))).unwrap();
+    let line = format!("perplexity {} --separator --- --end --json", file.display());
+    let whole = |ids: &[u32]| [&[1], ids, &[2]].concat();
+    let expected = [costs(&whole(&first)), costs(&whole(&second))].concat();
+    let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+    let found = json(&folder, &line);
+    assert_eq!((found["texts"].as_u64(), found["tokens"].as_u64()), (Some(2), Some(42)));
+    assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
+    assert_eq!(found["perplexity"].as_f64().unwrap(), found["loss"].as_f64().unwrap().exp());
+    // In windows of 16, which overlap by half: every id once, with at least 8 ids before it but at the beginning.
+    let ids = [&[1][..], &first].concat();
+    let mut expected = costs(&ids[..16]);
+    for start in (8..ids.len() - 8).step_by(8) {
+        let window = &ids[start..ids.len().min(start + 16)];
+        expected.extend(&costs(window)[7..]);
+    }
+    assert_eq!(expected.len(), 37);
+    let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+    std::fs::write(&file, words(&first)).unwrap();
+    let found = json(&folder, &format!("perplexity {} --context 16 --json", file.display()));
+    assert_eq!((found["tokens"].as_u64(), found["context"].as_u64()), (Some(37), Some(16)));
+    assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
+    // From standard input, for people.
+    let output = say(&folder, "perplexity - --context 16", &words(&first));
+    assert!(text(&output.stdout).starts_with("perplexity "), "{}", text(&output.stdout));
+}
+
+#[test]
+fn sampling_is_the_checkpoints_unless_told_otherwise() {
+    let folder = directory(0.0);
+    let config = |text: &str| std::fs::write(folder.path().join("generation_config.json"), text).unwrap();
+    let ids = |line: &str| {
+        json(&folder, &format!("generate --ids 3,4 -n 12 --seed 5 --ignore-eos --json {line}"))["ids"].clone()
+    };
+    let greedy = ids("--temperature 0");
+    config(r#"{ "do_sample": false, "temperature": 1.5 }"#);
+    assert_eq!(ids(""), greedy);
+    config(r#"{ "do_sample": true, "temperature": 3.0, "top_k": 40, "repetition_penalty": 1.2 }"#);
+    let drawn = ids("");
+    assert_ne!(drawn, greedy);
+    assert_eq!(ids("--temperature 3 --top-k 40 --repetition-penalty 1.2"), drawn);
+    assert_eq!(ids("--top-k 1 --repetition-penalty 1"), greedy);
+    config(r#"{ "top_p": 7 }"#);
+    let output = run(&folder, "generate --ids 3");
+    assert!(text(&output.stderr).contains("generation_config.json: top-p is"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn verify_says_whether_the_device_computes_the_model() {
     for (error, code) in [(0.0, 0), (0.25, 1)] {
@@ -217,7 +343,10 @@ fn what_goes_wrong_is_said_and_counted() {
         ("logits --ids 3 --contxt 4", 2, "--context"),
         ("record --ids 3,4 --chunks 2,1 -o unwritten", 2, "takes 3 of 2 ids"),
         ("record --ids 3,4 --chunks 2,x -o unwritten", 2, "expected numbers of rows"),
-        ("chat", 2, "unrecognized subcommand"),
+        ("talk", 2, "unrecognized subcommand"),
+        ("chat", 2, "no chat template"),
+        ("chat -p Hello --load F", 2, "cannot be used with"),
+        ("perplexity nowhere", 2, "nowhere: "),
     ] {
         if cfg!(target_vendor = "apple") && part.contains("Metal") {
             continue;
@@ -251,6 +380,65 @@ fn what_goes_wrong_is_said_and_counted() {
             }
         }
     }
+}
+
+/// Runs `serve`, gives what is behind its port to `ask`, and has it end by a signal.
+#[cfg(all(unix, feature = "serve"))]
+#[test]
+fn serve_answers_until_it_is_told_to_stop() {
+    use std::io::{BufRead, BufReader};
+    use support::http::send;
+    let folder = directory(0.0);
+    for (signal, key) in [("INT", ""), ("TERM", "secret")] {
+        let mut command = program(&folder, "serve --port 0 --slots 2");
+        if !key.is_empty() {
+            command.env("MODEL_API_KEY", key);
+        }
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        let address = line
+            .strip_prefix("tiny at http://")
+            .and_then(|rest| rest.split_once("/v1 · 2 slots of 64 tokens"));
+        let address = address.unwrap_or_else(|| panic!("{line}")).0.parse().unwrap();
+        let port = format!("serve --port {}", std::net::SocketAddr::port(&address));
+        let question = r#"{"prompt": [1, 5, 6, 7], "max_tokens": 12, "temperature": 0}"#;
+        let status = |headers: &[(&str, &str)]| {
+            send(address, "POST", "/v1/completions", headers, question).response().status
+        };
+        assert_eq!(status(&[]), if key.is_empty() { 200 } else { 401 });
+        assert_eq!(status(&[("Authorization", "Bearer secret")]), 200);
+        let busy = run(&folder, &port);
+        assert_eq!(busy.status.code(), Some(2));
+        assert!(
+            text(&busy.stderr).contains("is taken by another program: --port "),
+            "{}",
+            text(&busy.stderr)
+        );
+        let killed =
+            Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{signal}");
+    }
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn serve_does_not_open_the_door_by_accident() {
+    let folder = directory(0.0);
+    for (line, part) in [
+        ("serve --host 0.0.0.0 --port 0", "others can reach the model: --api-key KEY (or MODEL_API_KEY)"),
+        ("serve --host no.such.host.invalid", "cannot listen at no.such.host.invalid port 8080"),
+        ("serve --port 0 --slots 9", "9 slots; a pass of this model has at most 8 rows"),
+        ("serve --port 0 --context 65", "compiled for contexts up to 64"),
+    ] {
+        let output = run(&folder, line);
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
+    }
+    let output = program(&folder, "serve --port 0").env("MODEL_API_KEY", "").output().unwrap();
+    assert!(text(&output.stderr).contains("a key is not empty"), "{}", text(&output.stderr));
 }
 
 /// Whoever reads the output may stop, and whoever waits may press Ctrl-C: neither is a failure.

@@ -11,7 +11,7 @@ mod model;
 use forge_runtime as runtime;
 
 fn main() -> std::process::ExitCode {
-    runtime::cli::main::<model::Tiny>(&runtime::cli::Program {
+    runtime::cli::main::<model::Tiny>(&runtime::open::Program {
         directory: env!("CARGO_MANIFEST_DIR"),
         metal: "",
         kernels: kernels::ALL,

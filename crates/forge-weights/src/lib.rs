@@ -3,6 +3,7 @@
 //! * [`Stored`] decodes weights as the checkpoint stores them.
 //! * [`write`] carries out a plan: it asks for the rows of the plan's weights, packs and encodes them, and streams
 //!   one safetensors file whose every byte's place is known beforehand.
+//! * [`measure`] says what a format would change of a weight, so that formats can be chosen before a plan is made.
 //! * [`PackedFile`] reads such a file and undoes the packing, so that the reference can be evaluated on the very bytes
 //!   that a device will read.
 //!
@@ -21,14 +22,18 @@
 
 mod affine;
 mod codec;
+mod errors;
 mod gather;
 mod layout;
+mod matrix;
 mod packed_file;
 mod stored;
 mod write;
 
 pub use codec::{Unfit, decode_row, encode_row, plane_bytes};
+pub use errors::{Stat, Summary};
 pub use layout::{ALIGNMENT, PAGE};
+pub use matrix::measure;
 pub use packed_file::PackedFile;
 pub use stored::Stored;
-pub use write::{Progress, Stat, Summary, write};
+pub use write::{Progress, write};

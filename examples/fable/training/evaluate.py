@@ -17,6 +17,7 @@ from export import TEMPERATURE, TOP_P
 from fable.conversation import story_turn
 from fable.questions import pairs
 from prompts import PROMPTS
+from verdict import judged
 
 SEPARATOR = "\n\n* * *\n\n"
 LONGEST = 560
@@ -60,23 +61,6 @@ def answers(tokenizer, model, prompts, seed=None, batch=512, longest=LONGEST, te
         out = model.generate(encoded["input_ids"], attention_mask=encoded["attention_mask"], max_new_tokens=longest, pad_token_id=tokenizer.eos_token_id, **how)
         found += [tokenizer.decode(row, skip_special_tokens=True).strip() for row in out[:, encoded["input_ids"].shape[1]:]]
     return found
-
-
-def split(text, wanted=None):
-    """A story without its title and its moral, which are no part of its course."""
-    parts = text.split("\n\n")
-    if len(parts) > 1 and not re.search(r'[.!?]"?$', parts[0]):
-        parts = parts[1:]
-    if len(parts) > 2 and re.match(r"(?:The moral:|And the moral|Moral:|What is there)", parts[-1]):
-        parts = parts[:-1]
-    return "\n\n".join(parts)
-
-
-def judged(checker, requests, stories):
-    """How many stories have no fault, and the faults of the others."""
-    faults = [checker.faults(split(story), wanted) for (_, wanted), story in zip(requests, stories)]
-    return {"stories": len(stories), "without_fault": sum(not found for found in faults),
-            "faults": [{"request": request, "faults": [f"{rule}: {fault}" for rule, fault in found]} for (request, _), found in zip(requests, faults) if found][:40]}
 
 
 def requests(count):

@@ -45,3 +45,14 @@ pub(super) fn picture(errors: &[(String, f64)]) -> Option<String> {
     }
     Some(canvas.finish("Errors of stored weights by role and layer"))
 }
+
+/// Where most was lost, in words.
+pub(super) fn worst(layers: &[(String, f64)], weights: &[(String, f64)]) -> String {
+    let told = |errors: &[(String, f64)]| {
+        let mut errors: Vec<&(String, f64)> = errors.iter().filter(|(_, error)| *error > 0.0).collect();
+        errors.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let text = |(name, error): &&(String, f64)| format!("{name} {:.2}%", error * 100.0);
+        errors.iter().take(3).map(text).collect::<Vec<_>>().join(", ")
+    };
+    format!("Most was lost in {}. Of single weights, in {}.", told(layers), told(weights))
+}

@@ -34,6 +34,8 @@ const DRAWN: [&str; 6] = ["m1", "m2-ultra", "m3-max", "m4", "m4-max", "m5-max"];
 pub struct ReportFacts {
     /// Of each stored weight by its name: the root mean square of what storing changed, over that of its numbers.
     pub errors: Vec<(String, f64)>,
+    /// The same of every layer's matrices together, and of those outside the layers.
+    pub layers: Vec<(String, f64)>,
     /// Texts whose reference logits the crate carries, and their tokens.
     pub golden: Option<(usize, usize)>,
 }
@@ -57,6 +59,7 @@ struct Context {
     arena: String,
     arenas: Vec<ArenaText>,
     errors: Option<String>,
+    worst: String,
     golden: Option<String>,
     measured: String,
 }
@@ -152,6 +155,7 @@ fn context(
         ),
         arenas: Schedule::ALL.map(|schedule| arena_text(plan, schedule)).into(),
         errors: errors::picture(&facts.errors),
+        worst: errors::worst(&facts.layers, &facts.errors),
         golden: facts.golden.map(|(texts, tokens)| {
             format!(
                 "{} of {} have logits of the reference in golden.json, computed from the very weights of this crate",

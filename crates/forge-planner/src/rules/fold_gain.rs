@@ -6,11 +6,9 @@
 //! before projections fold, or none does: a layer has one program, whether the head can follow or not.
 
 use crate::fused::{Fused, Kind, Value};
-use crate::options::Options;
 use forge_ir::{Format, Graph, ParamId, WeightId};
-use std::collections::BTreeSet;
 
-pub(super) fn rewrite(lists: &mut [Fused], graph: &Graph, options: &Options) -> bool {
+pub(super) fn rewrite(lists: &mut [Fused], graph: &Graph) -> bool {
     let norms: Vec<(usize, usize)> = lists
         .iter()
         .enumerate()
@@ -20,7 +18,7 @@ pub(super) fn rewrite(lists: &mut [Fused], graph: &Graph, options: &Options) -> 
                 .map(move |place| (body, place))
         })
         .collect();
-    if norms.is_empty() || !norms.iter().all(|(body, place)| folds(&lists[*body], *place, graph, options)) {
+    if norms.is_empty() || !norms.iter().all(|(body, place)| folds(&lists[*body], *place, graph)) {
         return false;
     }
     for (body, place) in norms {
@@ -34,31 +32,29 @@ fn is_whole_norm(list: &Fused, place: usize) -> bool {
     matches!(list.operations[place].kind, Kind::Norm { gain: Some(_), parts: 1, .. })
 }
 
-fn folds(list: &Fused, place: usize, graph: &Graph, options: &Options) -> bool {
+fn folds(list: &Fused, place: usize, graph: &Graph) -> bool {
     let normed = list.operations[place].output;
     list.uses(normed) == list.readers(normed).count()
         && list.readers(normed).all(|reader| match &reader.kind {
             Kind::Project(project) => {
                 let params: Vec<ParamId> = project.parts.iter().map(|part| part.0).collect();
-                reader.inputs == [normed] && weights_fold(list, &params, graph, options)
+                reader.inputs == [normed] && weights_fold(list, &params, graph)
             }
             _ => false,
         })
 }
 
 /// Whether the weights bound to these parameters serve nothing else, and are stored in a format that takes a factor.
-fn weights_fold(list: &Fused, params: &[ParamId], graph: &Graph, options: &Options) -> bool {
+fn weights_fold(list: &Fused, params: &[ParamId], graph: &Graph) -> bool {
     let body = &graph.bodies[list.body.0];
     let bound: Vec<WeightId> = graph.applications().flat_map(|apply| apply.weights.iter().copied()).collect();
     let mut applications = graph.applications().filter(|apply| apply.body == list.body);
-    applications.all(|apply| {
-        let weights: BTreeSet<WeightId> =
-            params.iter().filter_map(|param| apply.weight(body, *param)).collect();
-        let parts: Vec<WeightId> = weights.iter().copied().collect();
-        let format = options.matrix_format(graph, &parts);
-        (format == Format::F32 || format.is_quantised())
-            && weights.iter().all(|weight| bound.iter().filter(|other| *other == weight).count() == 1)
-    })
+    let takes_a_factor = |format: Format| format == Format::F32 || format.is_quantised();
+    params.iter().all(|param| takes_a_factor(list.format(*param)))
+        && applications.all(|apply| {
+            let mut weights = params.iter().filter_map(|param| apply.weight(body, *param));
+            weights.all(|weight| bound.iter().filter(|other| **other == weight).count() == 1)
+        })
 }
 
 fn fold(list: &mut Fused, place: usize) {

@@ -2,7 +2,7 @@
 //!
 //! One grid computes both products of a pair in one simdgroup, and the activation is its epilogue: two vectors of
 //! the feed-forward width are never written. Precondition: both are plain projections of the same value, used
-//! nowhere else, and both or neither have a bias.
+//! nowhere else, both or neither have a bias, and both are stored in one format.
 
 use crate::fused::{Each, Ending, Function, Fused, Kind, Project, Value};
 use forge_ir::Layout;
@@ -50,7 +50,8 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let (gate_place, gate) = list.plain_projection(list.operations[activate].inputs[0])?;
     let (up_place, up) = list.plain_projection(other)?;
     let input = list.operations[gate_place].inputs[0];
-    if list.operations[up_place].inputs[0] != input || gate.1.is_some() != up.1.is_some() {
+    let alike = gate.1.is_some() == up.1.is_some() && list.format(gate.0) == list.format(up.0);
+    if list.operations[up_place].inputs[0] != input || !alike {
         return None;
     }
     let mut project = Project::plain(gate.0, None);
@@ -64,7 +65,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 mod tests {
     use super::*;
     use crate::rules::tests::{list, projection, text};
-    use forge_ir::{Activation, ParamId};
+    use forge_ir::{Activation, Format, ParamId};
 
     fn feed_forward(up_input: usize, up_bias: bool) -> Fused {
         let mut up = Project::plain(ParamId(1), None);
@@ -94,8 +95,10 @@ mod tests {
     }
 
     #[test]
-    fn different_inputs_or_one_bias_are_left_alone() {
-        for mut list in [feed_forward(1, false), feed_forward(0, true)] {
+    fn different_inputs_or_formats_or_one_bias_are_left_alone() {
+        let mut of_two_formats = feed_forward(0, false);
+        of_two_formats.formats = vec![Format::Q4_0, Format::Q8_0];
+        for mut list in [feed_forward(1, false), feed_forward(0, true), of_two_formats] {
             let before = text(&list);
             assert!(!rewrite(&mut list));
             assert_eq!(text(&list), before);

@@ -1,8 +1,8 @@
 //! `[Q x; K x; V x] = [Q; K; V] x`: queries, keys and values in one grid.
 //!
 //! The input is read once, and one dispatch fills the chip where three small ones would not. Precondition: they are
-//! what one attention is made of, plain projections of one value, used nowhere else, all or none have a bias, and
-//! `rotate_append` can take the three side by side: no other kernel reads columns of a wider row.
+//! what one attention is made of, plain projections of one value, used nowhere else and stored in one format, all or none
+//! have a bias, and `rotate_append` can take the three side by side: no other kernel reads columns of a wider row.
 
 use super::heads::heads;
 use crate::fused::{Fused, Kind, Operation, Project, Value};
@@ -51,6 +51,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let alike = parts.iter().all(|part| {
         list.operations[part.place].inputs[0] == input
             && part.weight.1.is_some() == parts[0].weight.1.is_some()
+            && list.format(part.weight.0) == list.format(parts[0].weight.0)
     });
     alike.then_some(Fit { input, parts })
 }
@@ -59,6 +60,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
 mod tests {
     use super::*;
     use crate::rules::tests::{Attention, attention, text};
+    use forge_ir::Format;
 
     #[test]
     fn three_projections_of_one_value_become_slices_of_one() {
@@ -77,6 +79,15 @@ mod tests {
         );
         assert_eq!(list.widths[8], 16);
         assert!(!rewrite(&mut list));
+    }
+
+    #[test]
+    fn matrices_of_different_formats_are_left_alone() {
+        let mut list = attention(&Attention::default());
+        list.formats = vec![Format::Q4_0, Format::Q4_0, Format::Q8_0];
+        assert!(!rewrite(&mut list));
+        list.formats[2] = Format::Q4_0;
+        assert!(rewrite(&mut list));
     }
 
     #[test]

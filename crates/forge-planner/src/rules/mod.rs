@@ -17,6 +17,7 @@ mod rotate_append;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::formats::Formats;
 use crate::fused::Fused;
 use crate::options::Options;
 use forge_ir::{BodyId, Graph};
@@ -96,12 +97,17 @@ pub(crate) struct Lists {
 }
 
 /// Every body's list, with every rule applied that is not switched off.
-pub(crate) fn apply(graph: &Graph, options: &Options) -> Lists {
+pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> Lists {
     let on = |fusion: Fusion| {
         let enabled = |fusion| !options.disabled.contains(&fusion);
         enabled(fusion) && fusion.needs().is_none_or(enabled)
     };
-    let of = |(index, body)| Fused::of(BodyId(index), body, graph.widths(body));
+    let of = |(index, body)| {
+        // All applications of a body bind matrices of the same formats.
+        let first = graph.applications().find(|apply| apply.body == BodyId(index));
+        let formats = first.map_or_else(Vec::new, |apply| formats.of_params(body, apply));
+        Fused::of(BodyId(index), body, graph.widths(body), formats)
+    };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
     let simple: [(Fusion, Rewrite); 5] = [
         (Fusion::GatePair, gate_pair::rewrite),
@@ -116,7 +122,7 @@ pub(crate) fn apply(graph: &Graph, options: &Options) -> Lists {
         }
     }
     if on(Fusion::FoldGain) {
-        fold_gain::rewrite(&mut lists, graph, options);
+        fold_gain::rewrite(&mut lists, graph);
     }
     let batch = lists.clone();
     if on(Fusion::AttentionPrologue) {

@@ -1,6 +1,7 @@
 //! One helper: a list of operations as text before and after a rule.
 
-use super::Fusion;
+use super::{Fusion, Lists};
+use crate::formats::Formats;
 use crate::fused::{Attend, Each, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
 use crate::{Options, Quant};
 use forge_ir::{
@@ -38,6 +39,7 @@ pub(crate) fn list(operations: Vec<(&str, Kind, &[usize], usize)>, widths: &[usi
         body: BodyId(0),
         operations: operations.into_iter().map(operation).collect(),
         widths: widths.to_vec(),
+        formats: Vec::new(),
     }
 }
 
@@ -178,10 +180,14 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
     draft.validate().expect("it is sound")
 }
 
+fn lists(graph: &Graph, options: &Options) -> Lists {
+    super::apply(graph, &Formats::new(graph, options).expect("nothing is overridden"), options)
+}
+
 /// The lists of a pass of one row of every body of a graph, as text.
 pub(crate) fn decode(graph: &Graph, quant: Quant, disabled: &[Fusion]) -> String {
     let options = Options { quant, disabled: disabled.iter().copied().collect(), ..Options::default() };
-    super::apply(graph, &options).decode.iter().map(text).collect()
+    lists(graph, &options).decode.iter().map(text).collect()
 }
 
 #[test]
@@ -189,8 +195,11 @@ fn what_is_switched_off_stays_as_it_was() {
     let graph = graph(false, Format::F32);
     let all: BTreeSet<Fusion> = Fusion::ALL.into();
     let options = Options { disabled: all, ..Options::default() };
-    let lists = super::apply(&graph, &options);
-    let plain = |list: &Fused| *list == Fused::of(list.body, &graph.bodies[list.body.0], list.widths.clone());
+    let lists = lists(&graph, &options);
+    let plain = |list: &Fused| {
+        let body = &graph.bodies[list.body.0];
+        *list == Fused::of(list.body, body, list.widths.clone(), list.formats.clone())
+    };
     assert!(lists.decode.iter().chain(&lists.batch).all(plain));
 }
 

@@ -351,7 +351,7 @@ impl Select<'_> {
         name: &str,
     ) -> (usize, Format, usize) {
         let weights = draft.weights(params);
-        let format = self.options.matrix_format(self.graph, &weights);
+        let format = self.formats.of(&weights);
         let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
         let rows = weights.iter().map(|id| self.graph.weights[id.0].rows()).sum();
         let name = draft.role(params, name);

@@ -1,8 +1,11 @@
 //! What can be typed.
 
+use super::super::failure::Failure;
+use super::super::open::{DeviceKind, Setup};
 use super::super::sampler::Sampling;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -18,31 +21,33 @@ pub(super) struct Arguments {
 #[derive(Debug, Args)]
 pub(super) struct Common {
     /// Where to compute
-    #[arg(long, global = true, value_enum, default_value_t = DeviceName::Auto, help_heading = "Everywhere")]
-    pub(super) device: DeviceName,
+    #[arg(long, global = true, value_enum, default_value_t = DeviceKind::Auto, help_heading = "Everywhere")]
+    pub(super) device: DeviceKind,
     /// Threads of the CPU device [default: as many as the machine runs at once]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Everywhere")]
     pub(super) threads: Option<u16>,
     /// Positions to make room for [default: what the command needs; info: the model's, up to 8192]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Everywhere")]
     pub(super) context: Option<u32>,
-    /// Conversations to make room for
-    #[arg(long, global = true, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Everywhere")]
-    pub(super) slots: u32,
+    /// Conversations to make room for [default: 1; serve: 4]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Everywhere")]
+    pub(super) slots: Option<u32>,
     /// The directory of weights.safetensors, tokenizer.json and golden.json
     #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
     pub(super) model_dir: Option<PathBuf>,
 }
 
-/// Where to compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum DeviceName {
-    /// Metal where there is one, else the CPU
-    Auto,
-    /// The GPU of a Mac
-    Metal,
-    /// The CPU
-    Cpu,
+impl Common {
+    /// How the program is to be run.
+    pub(super) fn setup(&self) -> Setup {
+        Setup {
+            directory: self.model_dir.clone(),
+            device: self.device,
+            threads: self.threads.map(usize::from),
+            context: self.context,
+            slots: self.slots.unwrap_or(1),
+        }
+    }
 }
 
 /// What is to be done.
@@ -50,6 +55,13 @@ pub(super) enum DeviceName {
 pub(super) enum Command {
     /// Continue a text
     Generate(Generate),
+    /// Hold a conversation
+    Chat(Chat),
+    /// Answer requests over HTTP, as OpenAI's server does
+    #[cfg(feature = "serve")]
+    Serve(super::serve::Serve),
+    /// Measure how well the model foretells a text
+    Perplexity(Perplexity),
     /// Print the logits after some ids
     Logits(Logits),
     /// Measure speed
@@ -94,30 +106,107 @@ pub(super) struct Generate {
     pub(super) json: bool,
 }
 
-/// How ids are chosen.
 #[derive(Debug, Args)]
+pub(super) struct Chat {
+    /// Say this, print the answer, and end; `-` reads it from standard input
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(super) prompt: Option<String>,
+    /// What the model is to keep in mind, if its template has a place for that
+    #[arg(short, long, value_name = "TEXT")]
+    pub(super) system: Option<String>,
+    /// Go on with a conversation that /save wrote
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(super) load: Option<PathBuf>,
+    /// How many ids an answer has at most [default: as many as the context has room for]
+    #[arg(short = 'n', long = "count", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) count: Option<u32>,
+    /// A variable of the chat template, such as enable_thinking=false (may be given several times)
+    #[arg(long = "variable", value_name = "NAME=VALUE")]
+    pub(super) variables: Vec<String>,
+    #[command(flatten)]
+    pub(super) sampling: SamplingArguments,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Perplexity {
+    /// The text; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    pub(super) file: PathBuf,
+    /// The file holds several texts, between which a line has this and nothing else; each is measured by itself
+    #[arg(long, value_name = "LINE", allow_hyphen_values = true)]
+    pub(super) separator: Option<String>,
+    /// Each text ends with the id that ends texts, which is to be foretold too
+    #[arg(long)]
+    pub(super) end: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// How ids are chosen. What is not given is as generation_config.json has it, or else plain.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling [default: the model's generation_config.json]")]
 pub(super) struct SamplingArguments {
     /// 0 always takes the most probable id; higher is wilder
-    #[arg(long, value_name = "T", default_value_t = 0.7)]
-    pub(super) temperature: f32,
+    #[arg(long, value_name = "T")]
+    pub(super) temperature: Option<f32>,
     /// Choose among the K most probable ids; 0 among all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    pub(super) top_k: usize,
+    #[arg(long, value_name = "K")]
+    pub(super) top_k: Option<usize>,
+    /// Choose among ids about as surprising as is to be expected that have this share of probability
+    #[arg(long, value_name = "P")]
+    pub(super) typical_p: Option<f32>,
     /// Choose among the fewest ids that have this share of probability
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    pub(super) top_p: f32,
+    #[arg(long, value_name = "P")]
+    pub(super) top_p: Option<f32>,
     /// Choose among ids at least P times as probable as the most probable
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    pub(super) min_p: f32,
+    #[arg(long, value_name = "P")]
+    pub(super) min_p: Option<f32>,
+    /// Divide the logits of ids that the prompt or the answer has
+    #[arg(long, value_name = "X")]
+    pub(super) repetition_penalty: Option<f32>,
+    /// Take from the logits of ids that the answer has
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(super) presence_penalty: Option<f32>,
+    /// Take from the logits of ids that the answer has, for each time
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(super) frequency_penalty: Option<f32>,
+    /// Add to the logit of an id (may be given several times)
+    #[arg(long, value_name = "ID=X", value_parser = bias)]
+    pub(super) logit_bias: Vec<(u32, f32)>,
     /// Same seed, same text [default: a new one, printed]
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
 }
 
+/// An id and what is added to its logit.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse().ok()?)));
+    parts.ok_or_else(|| "an id and a number are wanted, such as 12=-3.5".to_owned())
+}
+
 impl SamplingArguments {
-    /// As the sampler takes them.
-    pub(super) fn sampling(&self) -> Sampling {
-        Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+    /// As the sampler takes them, where `models` is what the model's makers would have.
+    pub(super) fn sampling(&self, models: Sampling) -> Result<Sampling, Failure> {
+        let sampling = Sampling {
+            temperature: self.temperature.unwrap_or(models.temperature),
+            top_k: self.top_k.unwrap_or(models.top_k),
+            typical_p: self.typical_p.unwrap_or(models.typical_p),
+            top_p: self.top_p.unwrap_or(models.top_p),
+            min_p: self.min_p.unwrap_or(models.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(models.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(models.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(models.frequency_penalty),
+            bias: self.logit_bias.clone(),
+        };
+        sampling.check().map_err(Failure::Misuse)?;
+        Ok(sampling)
+    }
+
+    /// The seed that was given, or one that nobody has used: the time, in nanoseconds.
+    pub(super) fn seed(&self) -> u64 {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        self.seed.unwrap_or_else(now)
     }
 }
 
@@ -210,8 +299,20 @@ mod tests {
             ("bench -p 16,32 -n 4 -r 2 --json", true),
             ("--device cpu verify --json", true),
             ("info --json --model-dir elsewhere", true),
+            ("serve", cfg!(feature = "serve")),
+            ("serve --port 70000", false),
             ("record --ids 1,2,3 --chunks 3 --chunks 2,1 -o F", true),
-            ("chat", false),
+            (
+                "generate --ids 1 --typical-p 0.9 --repetition-penalty 1.1 --presence-penalty -1 --logit-bias 3=-2.5",
+                true,
+            ),
+            ("generate --ids 1 --logit-bias 3", false),
+            ("chat", true),
+            ("chat -p Hello --system Short -n 20 --temperature 0 --variable enable_thinking=false", true),
+            ("chat -p Hello --load F", false),
+            ("perplexity F --separator --- --end --json", true),
+            ("perplexity", false),
+            ("talk", false),
             ("", false),
         ] {
             let words = std::iter::once("model").chain(line.split_whitespace());

@@ -2,17 +2,17 @@
 
 use super::super::memory::human;
 use super::super::model::{Cost, Model};
-use super::Program;
+use super::super::open::Program;
 use super::arguments::{Common, Info};
-use super::load;
 use super::output::{Outcome, print, print_json};
 use serde_json::{Value, json};
 
 /// Prints it. Makes no device, so a context that this machine has no memory for can be asked about.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) -> Outcome {
     let info = M::INFO;
-    let loaded = load::load::<M>(program, common, None)?;
-    let (memory, context, slots) = (loaded.memory, loaded.context, common.slots);
+    let setup = common.setup();
+    let loaded = setup.load::<M>(program, None)?;
+    let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
     let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
     let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
     if command.json {

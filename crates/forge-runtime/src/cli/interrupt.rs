@@ -9,24 +9,39 @@ pub(super) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Begins to notice Ctrl-C.
 #[cfg(unix)]
-pub(super) fn watch() {
+mod signals {
     use std::ffi::c_int;
-    const SIGINT: c_int = 2;
-    const DEFAULT: usize = 0;
+
+    pub(super) const SIGINT: c_int = 2;
+    pub(super) const DEFAULT: usize = 0;
+
     unsafe extern "C" {
-        fn signal(number: c_int, handler: usize) -> usize;
+        pub(super) fn signal(number: c_int, handler: usize) -> usize;
     }
-    extern "C" fn noticed(number: c_int) {
-        INTERRUPTED.store(true, Ordering::Relaxed);
+
+    pub(super) extern "C" fn noticed(number: c_int) {
+        super::INTERRUPTED.store(true, super::Ordering::Relaxed);
         // SAFETY: `signal` may be called from a handler; it takes this one's place away.
         unsafe { signal(number, DEFAULT) };
     }
-    // SAFETY: the handler stores one atomic and calls `signal`, both of which handlers may do.
-    unsafe { signal(SIGINT, noticed as extern "C" fn(c_int) as usize) };
 }
 
-/// Ctrl-C ends the program as it always does.
-#[cfg(not(unix))]
-pub(super) fn watch() {}
+/// Begins to notice Ctrl-C, as if it had not been pressed before.
+pub(super) fn watch() {
+    INTERRUPTED.store(false, Ordering::Relaxed);
+    #[cfg(unix)]
+    // SAFETY: the handler stores one atomic and calls `signal`, both of which handlers may do.
+    unsafe {
+        signals::signal(signals::SIGINT, signals::noticed as extern "C" fn(std::ffi::c_int) as usize)
+    };
+}
+
+/// Lets Ctrl-C end the program again, as it always does.
+pub(super) fn leave() {
+    #[cfg(unix)]
+    // SAFETY: no handler is left that could be called.
+    unsafe {
+        signals::signal(signals::SIGINT, signals::DEFAULT)
+    };
+}

@@ -2,15 +2,14 @@
 
 use super::super::engine::Want;
 use super::super::model::Model;
-use super::Program;
+use super::super::open::Program;
 use super::arguments::{Common, Logits};
-use super::load;
 use super::output::{Outcome, print_json};
 use serde_json::json;
 
 /// Prints the logits as JSON.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Logits) -> Outcome {
-    let mut engine = load::engine::<M>(program, common, Some(command.ids.len()))?;
+    let mut engine = common.setup().engine::<M>(program, Some(command.ids.len()))?;
     let want = if command.all { Want::AllLogits } else { Want::Logits };
     let rows = engine.feed(0, &command.ids, want)?.logits;
     let logits = if command.all { json!(rows) } else { json!(rows.first()) };

@@ -1,36 +1,29 @@
 //! The program: what was typed, taken apart and carried out.
 //!
-//! One file a command. `load` makes an engine out of the files beside the program and the machine's memory and
-//! devices; `output` is the one way to standard output.
+//! One file a command. `output` is the one way to standard output, `progress` tells on standard error how far something
+//! long has come.
 
 mod arguments;
 mod bench;
+mod chat;
 mod generate;
 mod info;
 mod interrupt;
-mod load;
 mod logits;
 mod output;
+mod perplexity;
+mod progress;
 mod record;
+#[cfg(feature = "serve")]
+mod serve;
 mod verify;
 
-use super::device::Kernel;
 use super::failure::Failure;
 use super::model::Model;
+use super::open::Program;
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
-
-/// What the generated `main.rs` knows.
-#[derive(Clone, Copy)]
-pub struct Program {
-    /// Where `weights.safetensors`, `tokenizer.json` and `golden.json` are, unless `--model-dir` says otherwise.
-    pub directory: &'static str,
-    /// The text of `kernels.metal`.
-    pub metal: &'static str,
-    /// Every kernel in it.
-    pub kernels: &'static [&'static Kernel],
-}
 
 /// Runs the program on the process's arguments. Exit codes: 0 right, 1 wrong, 2 misuse.
 pub fn main<M: Model>(program: &Program) -> ExitCode {
@@ -65,6 +58,10 @@ pub fn run<M: Model>(
     let common = &arguments.common;
     let outcome = match &arguments.command {
         Command::Generate(command) => generate::run::<M>(program, common, command),
+        Command::Chat(command) => chat::run::<M>(program, common, command),
+        #[cfg(feature = "serve")]
+        Command::Serve(command) => serve::run::<M>(program, common, command),
+        Command::Perplexity(command) => perplexity::run::<M>(program, common, command),
         Command::Logits(command) => logits::run::<M>(program, common, command),
         Command::Bench(command) => bench::run::<M>(program, common, command),
         Command::Verify(command) => verify::run::<M>(program, common, command),

@@ -3,10 +3,9 @@
 use super::super::engine::{Engine, Row};
 use super::super::failure::Failure;
 use super::super::model::Model;
+use super::super::open::Program;
 use super::super::recorder::Recorder;
-use super::Program;
 use super::arguments::{Common, Record};
-use super::load;
 use super::output::Outcome;
 use serde_json::json;
 
@@ -14,12 +13,13 @@ use serde_json::json;
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record) -> Outcome {
     let sequences = sequences(command)?;
     let longest = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
-    let loaded = load::load::<M>(program, common, Some(longest))?;
+    let setup = common.setup();
+    let loaded = setup.load::<M>(program, Some(longest))?;
     let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
-    let mut engine = Engine::new(loaded.model, recorder, loaded.context, common.slots);
-    let at_once = (M::INFO.chunk / common.slots).max(1) as usize;
+    let mut engine = Engine::new(loaded.model, recorder, loaded.context, setup.slots);
+    let at_once = (M::INFO.chunk / setup.slots).max(1) as usize;
     for (sequence, chunks) in sequences.iter().enumerate() {
-        (0..common.slots).for_each(|slot| engine.truncate(slot, 0));
+        (0..setup.slots).for_each(|slot| engine.truncate(slot, 0));
         let mut done = 0;
         for (index, &count) in chunks.iter().enumerate() {
             let last = index + 1 == chunks.len();
@@ -27,7 +27,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
                 let to = (from + at_once).min(done + count);
                 let first = engine.device().passes();
                 let want_last = last && to == done + count;
-                submit(&mut engine, common.slots, from, &command.ids[from..to], (command.all, want_last))?;
+                submit(&mut engine, setup.slots, from, &command.ids[from..to], (command.all, want_last))?;
                 let recorder = engine.device();
                 for pass in first..recorder.passes() {
                     recorder.label(pass, &format!("sequence {sequence} rows {from}..{to}"));

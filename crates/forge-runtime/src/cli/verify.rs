@@ -2,17 +2,16 @@
 
 use super::super::golden::Golden;
 use super::super::model::Model;
-use super::Program;
+use super::super::open::Program;
 use super::arguments::{Common, Verify};
-use super::load;
 use super::output::{Outcome, print, print_json};
 use serde_json::json;
 
 /// Feeds every golden sequence and compares; right only if all are within the bound.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Verify) -> Outcome {
-    let golden = Golden::read(&load::path(program, common, "golden.json"))?;
+    let golden = Golden::read(&common.setup().path(program, "golden.json"))?;
     let bound = golden.tolerance.bound;
-    let mut engine = load::engine::<M>(program, common, Some(golden.longest()))?;
+    let mut engine = common.setup().engine::<M>(program, Some(golden.longest()))?;
     let device = engine.device().describe();
     let (mut ok, mut worst) = (true, 0.0_f64);
     let mut rows = Vec::new();

@@ -1,8 +1,12 @@
 //! y = W x for one row or many, with a bias before and an epilogue after.
 //!
 //! Scalars: rows. Buffers: the weight's planes, [bias,] x, [squares,] y[, gain, gained, squares_out][, candidates]. One
-//! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of weights: decoded once into a cache-sized buffer, then
-//! multiplied with a block of rows that stays in the cache while panel after panel goes by.
+//! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of
+//! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
+//! panel after panel goes by.
+//!
+//! Where there are rows, two or more, each is computed alike to the bit, however many they are: products are summed over
+//! slices of `DEPTH` blocks, in the same order with panels and without. One row alone may be summed in another order.
 
 use super::call::Call;
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare};
@@ -11,7 +15,7 @@ use super::level::Task;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
-use super::tile::{decode, stored_products, tile_products};
+use super::tile::{decode, stored_products, tile_products, widened_products};
 use std::marker::PhantomData;
 
 /// What the compiler decided.
@@ -149,7 +153,7 @@ impl<M: Matrix> Work<'_, M> {
                 unsafe {
                     while output + W <= range.end {
                         let first: [usize; W] = std::array::from_fn(|i| (output + i) * blocks);
-                        let products = stored_products::<S, M, W, X>(matrix, first, x, blocks);
+                        let products = whole_products::<S, M, W, X>(matrix, first, x, blocks);
                         for (i, products) in products.iter().enumerate() {
                             for (row, product) in products.iter().enumerate() {
                                 values[row][output - range.start + i] = *product;
@@ -158,7 +162,7 @@ impl<M: Matrix> Work<'_, M> {
                         output += W;
                     }
                     while output < range.end {
-                        let products = stored_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
+                        let products = whole_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
                         for (row, product) in products[0].iter().enumerate() {
                             values[row][output - range.start] = *product;
                         }
@@ -217,6 +221,33 @@ impl<M: Matrix> Work<'_, M> {
                 }
             }
         }
+    }
+}
+
+/// The products of `W` whole rows of a matrix with `X` rows of x.
+#[inline(always)]
+unsafe fn whole_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
+    matrix: M,
+    first: [usize; W],
+    x: [*const f32; X],
+    blocks: usize,
+) -> [[f32; X]; W] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if X == 1 {
+            return stored_products::<S, M, W, X>(matrix, first, x, blocks);
+        }
+        let mut sums = [[0.0; X]; W];
+        for from in (0..blocks).step_by(DEPTH) {
+            let slice = (from, (blocks - from).min(DEPTH));
+            let products = widened_products::<S, M, W, X>(matrix, first, x, blocks, slice);
+            for (sums, products) in sums.iter_mut().zip(products) {
+                for (sum, product) in sums.iter_mut().zip(products) {
+                    *sum += product;
+                }
+            }
+        }
+        sums
     }
 }
 

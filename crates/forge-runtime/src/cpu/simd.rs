@@ -38,7 +38,7 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn round_and_power(v: Self::V) -> (Self::V, Self::V);
     /// The sum of all lanes.
     unsafe fn sum(v: Self::V) -> f32;
-    /// The sum of all lanes of each.
+    /// The sum of all lanes of each, to the bit what `sum` gives.
     #[inline(always)]
     unsafe fn sums(v: [Self::V; 4]) -> [f32; 4] {
         // SAFETY: the caller's promise.

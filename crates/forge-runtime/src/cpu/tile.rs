@@ -67,6 +67,56 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
     }
 }
 
+/// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights, over `depth` blocks from
+/// `from`; `first` and `blocks` as above. To the bit what [`tile_products`] makes of the same blocks, decoded.
+#[inline(always)]
+pub(super) unsafe fn widened_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
+    matrix: M,
+    first: [usize; W],
+    x: [*const f32; X],
+    blocks: usize,
+    (from, depth): (usize, usize),
+) -> [[f32; X]; W] {
+    // SAFETY: the caller promises that rows and x are as long as said.
+    unsafe {
+        let mut sums = [[S::splat(0.0); X]; W];
+        let groups = from / M::GROUP..(from + depth) / M::GROUP;
+        for start in groups.clone().step_by(AT_ONCE) {
+            let count = (groups.end - start).min(AT_ONCE);
+            let mut scales = [[0.0; 2 * AT_ONCE]; W];
+            for w in 0..W {
+                matrix.scales::<S>(first[w] / M::GROUP + start, count, &mut scales[w]);
+            }
+            for i in 0..count {
+                for block in (start + i) * M::GROUP..(start + i + 1) * M::GROUP {
+                    for w in 0..W {
+                        matrix.prefetch::<S>(first[w] + W * blocks + block);
+                    }
+                    for part in 0..BLOCK / S::LANES {
+                        let mut xs = [S::splat(0.0); X];
+                        for r in 0..X {
+                            xs[r] = S::load(x[r].add(block * BLOCK + part * S::LANES));
+                        }
+                        for w in 0..W {
+                            let codes = matrix.vector::<S>(first[w] + block, part);
+                            let of_group = |at: usize| S::splat(scales[w][at]);
+                            let weight = match (M::SCALED, M::OFFSET) {
+                                (false, _) => codes,
+                                (true, false) => S::mul(codes, of_group(i)),
+                                (true, true) => S::fma(codes, of_group(2 * i), of_group(2 * i + 1)),
+                            };
+                            for r in 0..X {
+                                sums[w][r] = S::fma(weight, xs[r], sums[w][r]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        every_total::<S, W, X>(sums)
+    }
+}
+
 /// Decodes `blocks` blocks of a matrix to singles, and asks for those `ahead` of them.
 #[inline(always)]
 pub(super) unsafe fn decode<S: Simd, M: Matrix>(

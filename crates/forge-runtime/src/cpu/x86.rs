@@ -19,6 +19,16 @@ unsafe fn sums_of_eight([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     }
 }
 
+/// The sum of the lanes, in the order in which `sums_of_eight` takes them.
+#[inline(always)]
+unsafe fn sum_of_eight(v: __m256) -> f32 {
+    unsafe {
+        let pairs = _mm256_add_ps(v, _mm256_movehdup_ps(v));
+        let fours = _mm256_add_ps(pairs, _mm256_permute_ps::<0b01_00_11_10>(pairs));
+        _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(fours), _mm256_extractf128_ps::<1>(fours)))
+    }
+}
+
 /// Eight lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2;
@@ -89,11 +99,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn sum(v: __m256) -> f32 {
-        unsafe {
-            let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-        }
+        unsafe { sum_of_eight(v) }
     }
 
     #[inline(always)]
@@ -239,7 +245,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn sum(v: __m512) -> f32 {
-        unsafe { _mm512_reduce_add_ps(v) }
+        unsafe { sum_of_eight(halved(v)) }
     }
 
     #[inline(always)]

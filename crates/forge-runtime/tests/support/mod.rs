@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+pub mod http;
 pub mod reference;
 
 use forge_runtime::cpu::level::Level;

@@ -206,3 +206,34 @@ pub fn write_tokenizer(path: &Path) {
     });
     std::fs::write(path, tokenizer.to_string()).unwrap();
 }
+
+/// `tokenizer.json` whose ids are letters and signs, as many as JSON needs: id 22 is the blank.
+pub fn write_letters(path: &Path) {
+    let mut vocabulary = serde_json::Map::new();
+    let signs = "{}[]\":,.-0123456789\u{120}_abcdefghijklmnopqrstuvwxyz";
+    let words =
+        ["<unk>", "<s>", "</s>"].into_iter().map(str::to_owned).chain(signs.chars().map(String::from));
+    for (id, word) in words.enumerate() {
+        vocabulary.insert(word, json!(id));
+    }
+    assert_eq!(vocabulary.len(), 50);
+    let added: Vec<_> = [(1, "<s>"), (2, "</s>")]
+        .map(|(id, content)| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true,
+            })
+        })
+        .to_vec();
+    let bytes =
+        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocabulary, "merges": [],
+        },
+    });
+    std::fs::write(path, tokenizer.to_string()).unwrap();
+}

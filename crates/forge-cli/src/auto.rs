@@ -1,0 +1,122 @@
+//! `--quant auto:BITS`: a pass over the weights before planning, which measures what each format would change of each
+//! matrix, and spends so many bits a weight where they help most.
+//!
+//! A matrix loses the square of its error, relative to the size of its own numbers, for each of its numbers: absolute sizes
+//! mean little where a norm or another matrix follows.
+//!
+//! Matrices are those that a plan would pack: projections that are merged get one format. What becomes of it are overrides
+//! by the tensors' own names, in front of the user's; matrices that the user has named keep what was asked for, and their
+//! bits count. The choice depends on the checkpoint and the options alone.
+
+use crate::checkpoint::Directory;
+use crate::failure::Failure;
+use crate::terminal;
+use forge_frontend::Opened;
+use forge_ir::{Diagnostic, Format, Graph, Packed};
+use forge_planner::{Offer, Options, Override, Quant, spend};
+use forge_weights::{Stored, measure};
+use std::collections::BTreeMap;
+
+/// Asked for with these words.
+pub(crate) const PREFIX: &str = "auto:";
+
+/// The formats that are chosen among.
+const CHOICES: [&str; 6] = ["q8_0", "affine8_128", "affine4_32", "affine4", "q4_0", "affine4_128"];
+
+/// The options with a format for each matrix, `bits` a weight on average; and the graph they are for.
+pub(crate) fn choose(
+    opened: &mut Opened,
+    checkpoint: &Directory,
+    options: Options,
+    bits: f64,
+) -> Result<Options, Failure> {
+    let faults = |faults| Failure::Faults { faults, root: checkpoint.root().to_owned() };
+    let fault = |fault: Diagnostic| faults(vec![fault]);
+    let choices: Vec<Format> = CHOICES.into_iter().filter_map(Format::from_name).collect();
+    // A plan in a format that nobody asked for by name packs whatever is free to be chosen for as it will be packed.
+    let is_free = |format: &&Format| !options.overrides.iter().any(|it| it.to() == Quant::To(**format));
+    let stand_in = *choices.iter().find(is_free).ok_or_else(|| {
+        Failure::misuse(format!(
+            "--quant {PREFIX}{bits}: every format that it chooses among is an override's"
+        ))
+    })?;
+    let planned = Options { quant: Quant::To(stand_in), ..options.clone() };
+    opened.graph = forge_planner::untie(opened.graph.clone(), &planned).map_err(faults)?;
+    let graph = &opened.graph;
+    let plan = forge_planner::plan(graph, &planned).map_err(faults)?;
+    let matrices: Vec<&Packed> = plan.weights.iter().filter(|packed| packed.shape.len() == 2).collect();
+    let source =
+        Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));
+
+    let bar = terminal::steps_bar("Measuring", matrices.len() as u64);
+    let mut offers = Vec::new();
+    for packed in &matrices {
+        bar.set_message(packed.name.clone());
+        let formats =
+            if packed.format == stand_in { choices.clone() } else { vec![packed.format; choices.len()] };
+        let errors = measure(graph, packed, &source, &formats).map_err(fault)?;
+        let numbers = (packed.shape[0] * packed.shape[1]) as f64;
+        let offer = |(format, error): (&Format, Option<f64>)| Offer {
+            bits: 8 * format.matrix_bytes(packed.shape[0], packed.shape[1]),
+            loss: error.map(|error| error * error * numbers),
+        };
+        offers.push(formats.iter().zip(errors).map(offer).collect::<Vec<_>>());
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+
+    let weights: u64 = matrices.iter().map(|packed| (packed.shape[0] * packed.shape[1]) as u64).sum();
+    let choice = spend(&offers, (bits * weights as f64) as u64).ok_or_else(|| {
+        let least: u64 = offers.iter().filter_map(|offers| offers.iter().map(|offer| offer.bits).min()).sum();
+        let least = least as f64 / weights as f64;
+        fault(
+            Diagnostic::new("F0506", format!("{bits} bits a weight are too few for this model")).note(
+                format!("the least that --quant {PREFIX}BITS can do here is {least:.3}, scales included"),
+            ),
+        )
+    })?;
+    let spent: u64 = offers.iter().zip(&choice).map(|(offers, place)| offers[*place].bits).sum();
+    let formats: Vec<Format> = matrices
+        .iter()
+        .zip(&choice)
+        .map(|(packed, place)| if packed.format == stand_in { choices[*place] } else { packed.format })
+        .collect();
+    say_choice(&matrices, &formats, spent as f64 / weights as f64, bits);
+    let mut overrides = by_name(graph, &matrices, &formats, stand_in);
+    overrides.extend(options.overrides);
+    Ok(Options { quant: Quant::To(stand_in), overrides, ..options })
+}
+
+/// An override for each tensor that is not the user's.
+fn by_name(graph: &Graph, matrices: &[&Packed], formats: &[Format], free: Format) -> Vec<Override> {
+    let own =
+        matrices.iter().zip(formats).filter(|(packed, format)| packed.format == free && **format != free);
+    own.flat_map(|(packed, format)| {
+        packed.parts.iter().map(|part| Override::exactly(&graph.weights[part.0].tensor, Quant::To(*format)))
+    })
+    .collect()
+}
+
+/// What got what, a line for each role.
+fn say_choice(matrices: &[&Packed], formats: &[Format], spent: f64, asked: f64) {
+    terminal::stage("Choosing", &format!("{spent:.3} bits a weight, of {asked} asked for"));
+    let mut roles: Vec<&str> = Vec::new();
+    let mut taken: BTreeMap<(&str, Format), usize> = BTreeMap::new();
+    for (packed, format) in matrices.iter().zip(formats) {
+        let in_layer = packed.name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+        let role = in_layer.map_or(packed.name.as_str(), |(_, role)| role);
+        if !roles.contains(&role) {
+            roles.push(role);
+        }
+        *taken.entry((role, *format)).or_default() += 1;
+    }
+    for role in roles {
+        let of_role = taken.iter().filter(|((other, _), _)| *other == role);
+        let text = |((_, format), count): (&(&str, Format), &usize)| match count {
+            1 => format.to_string(),
+            _ => format!("{format} × {count}"),
+        };
+        let texts: Vec<String> = of_role.map(text).collect();
+        terminal::more(&format!("{role:<10} {}", texts.join(", ")));
+    }
+}

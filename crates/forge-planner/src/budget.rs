@@ -1,0 +1,122 @@
+//! Bits spent where errors are: a format for each matrix, so that together they take no more than a budget.
+//!
+//! What is made small is the sum of what the matrices lose. From every format for all that the budget allows, the step that
+//! buys the most for a bit is taken as long as there is one; the best end is the choice. So it is never worse than one
+//! format for all.
+
+/// What a matrix would take and lose in one of the formats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Offer {
+    /// Bits of the whole matrix, scales and padding included.
+    pub bits: u64,
+    /// What is lost, in a measure that adds up over matrices; none where the format cannot hold the numbers.
+    pub loss: Option<f64>,
+}
+
+/// For each matrix the place of the offer that it takes; every matrix has the same number of offers, and the n-th of each
+/// are of one format. None where the budget is too small for any choice.
+pub fn spend(offers: &[Vec<Offer>], budget: u64) -> Option<Vec<usize>> {
+    let kinds = offers.iter().map(Vec::len).min().unwrap_or(0);
+    let cheapest = |offers: &Vec<Offer>| {
+        let fit = (0..offers.len()).filter(|place| offers[*place].loss.is_some());
+        fit.min_by(|a, b| {
+            let (a, b) = (offers[*a], offers[*b]);
+            a.bits.cmp(&b.bits).then(loss(a).total_cmp(&loss(b)))
+        })
+    };
+    let cheapest: Option<Vec<usize>> = offers.iter().map(cheapest).collect();
+    let uniform = (0..kinds).map(|kind| vec![kind; offers.len()]);
+    let starts = cheapest.into_iter().chain(uniform);
+    let ends = starts.filter(|start| fits(offers, start, budget)).map(|start| spent(offers, start, budget));
+    ends.min_by(|a, b| total(offers, a).total_cmp(&total(offers, b)))
+}
+
+fn loss(offer: Offer) -> f64 {
+    offer.loss.unwrap_or(f64::INFINITY)
+}
+
+fn total(offers: &[Vec<Offer>], choice: &[usize]) -> f64 {
+    offers.iter().zip(choice).map(|(offers, place)| loss(offers[*place])).sum()
+}
+
+fn bits(offers: &[Vec<Offer>], choice: &[usize]) -> u64 {
+    offers.iter().zip(choice).map(|(offers, place)| offers[*place].bits).sum()
+}
+
+fn fits(offers: &[Vec<Offer>], choice: &[usize], budget: u64) -> bool {
+    bits(offers, choice) <= budget && total(offers, choice).is_finite()
+}
+
+/// Takes steps until none is affordable.
+fn spent(offers: &[Vec<Offer>], mut choice: Vec<usize>, budget: u64) -> Vec<usize> {
+    let mut left = budget - bits(offers, &choice);
+    loop {
+        // Of steps that buy as much, the first: the choice depends on nothing but the numbers.
+        let mut best: Option<(f64, usize, usize)> = None;
+        for (matrix, all) in offers.iter().enumerate() {
+            let now = all[choice[matrix]];
+            for (place, offer) in all.iter().enumerate() {
+                let more = offer.bits.saturating_sub(now.bits);
+                let gain = loss(now) - loss(*offer);
+                let worth = gain / more.max(1) as f64;
+                if gain > 0.0 && more <= left && best.is_none_or(|(most, ..)| worth > most) {
+                    best = Some((worth, matrix, place));
+                }
+            }
+        }
+        let Some((_, matrix, place)) = best else { return choice };
+        left = left + offers[matrix][choice[matrix]].bits - offers[matrix][place].bits;
+        choice[matrix] = place;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offer(bits: u64, loss: f64) -> Offer {
+        Offer { bits, loss: Some(loss) }
+    }
+
+    #[test]
+    fn bits_go_where_losses_are() {
+        let plain = vec![offer(40, 0.10), offer(80, 0.01)];
+        let rough = vec![offer(40, 0.30), offer(80, 0.02)];
+        let offers = [plain.clone(), rough, plain];
+        assert_eq!(spend(&offers, 119), None);
+        assert_eq!(spend(&offers, 120), Some(vec![0, 0, 0]));
+        assert_eq!(spend(&offers, 160), Some(vec![0, 1, 0]));
+        assert_eq!(spend(&offers, 199), Some(vec![0, 1, 0]));
+        assert_eq!(spend(&offers, 200), Some(vec![1, 1, 0]));
+        assert_eq!(spend(&offers, 999), Some(vec![1, 1, 1]));
+    }
+
+    #[test]
+    fn what_does_not_fit_a_format_takes_another() {
+        let never = Offer { bits: 10, loss: None };
+        assert_eq!(spend(&[vec![never, offer(80, 0.1)]], 79), None);
+        assert_eq!(spend(&[vec![never, offer(80, 0.1)]], 80), Some(vec![1]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_choice_keeps_to_its_budget_and_beats_every_format_for_all(
+            offers in prop::collection::vec(prop::collection::vec((1_u64..100, 0.0_f64..1.0), 3), 1..6),
+            budget in 0_u64..500,
+        ) {
+            let of = |row: &Vec<(u64, f64)>| row.iter().map(|(bits, loss)| offer(*bits, *loss)).collect();
+            let offers: Vec<Vec<Offer>> = offers.iter().map(of).collect();
+            match spend(&offers, budget) {
+                None => prop_assert!(offers.iter().map(|all| all.iter().map(|it| it.bits).min().unwrap()).sum::<u64>() > budget),
+                Some(choice) => {
+                    prop_assert!(bits(&offers, &choice) <= budget);
+                    for kind in 0..3 {
+                        let uniform = vec![kind; offers.len()];
+                        prop_assert!(bits(&offers, &uniform) > budget || total(&offers, &choice) <= total(&offers, &uniform));
+                    }
+                }
+            }
+        }
+    }
+}

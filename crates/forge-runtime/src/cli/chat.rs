@@ -1,0 +1,211 @@
+//! `chat`: a conversation in the terminal.
+//!
+//! The conversation is a list of messages; for each answer the whole of it is rendered by the model's chat template, and
+//! the session reads only what it does not hold already. Answers go to standard output, everything else to standard
+//! error, so that `echo "Hello" | model chat > answer.txt` gives answers alone. Ctrl-C ends an answer and not the program.
+
+use super::super::completion::{End, Settings};
+use super::super::failure::Failure;
+use super::super::model::Model;
+use super::super::open::Program;
+use super::super::session::{Session, Written, no_conversations};
+use super::super::template::{Conversation, Message};
+use super::arguments::{Chat, Common};
+use super::generate::{account, given, show};
+use super::output::{Ended, Outcome, print};
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use serde_json::{Map, Value};
+use std::io::{IsTerminal, stderr, stdin};
+
+/// Converses until there is nothing more to answer.
+pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Chat) -> Outcome {
+    let setup = common.setup();
+    let sampling = command.sampling.sampling(setup.sampling(program)?)?;
+    let seed = command.sampling.seed();
+    let variables = command.variables.iter().map(|text| variable(text)).collect::<Result<_, Failure>>()?;
+    let messages = match &command.load {
+        Some(path) => load(&path.display().to_string())?,
+        None => Vec::new(),
+    };
+    let (text, template) = (setup.text(program)?, setup.template(program)?);
+    if template.is_none() {
+        return Err(no_conversations().into());
+    }
+    let session = Session::new(setup.engine::<M>(program, None)?, Some(text), template);
+    let settings = Settings {
+        sampling,
+        seed,
+        count: command.count.map_or(usize::MAX, |count| count as usize),
+        ..Settings::default()
+    };
+    let mut talk = Talk { session, settings, variables, messages, last: None };
+    if let Some(system) = &command.system {
+        talk.set_system(system);
+    }
+    match &command.prompt {
+        Some(prompt) => {
+            talk.say(given(prompt)?.trim())?;
+            eprintln!("{}", talk.stats());
+        }
+        None => talk.converse(M::INFO.name)?,
+    }
+    Ok(true)
+}
+
+/// A conversation and what it is held with.
+struct Talk<M> {
+    session: Session<M>,
+    settings: Settings,
+    /// Of the template.
+    variables: Map<String, Value>,
+    messages: Vec<Message>,
+    /// What came of the last answer.
+    last: Option<Written>,
+}
+
+/// What a line that begins with a slash asks for.
+const HELP: &str = "\
+/system TEXT  what the model is to keep in mind; without a text, nothing
+/reset        begin again
+/retry        another answer to the last question
+/save FILE    write the conversation as JSON
+/load FILE    go on with one that was written
+/stats        how fast the last answer was, and how much room is left
+/quit         end; so does Ctrl-D. Ctrl-C ends an answer";
+
+impl<M: Model> Talk<M> {
+    /// Reads lines and answers them.
+    fn converse(&mut self, name: &str) -> Result<(), Ended> {
+        let is_watched = stdin().is_terminal() && stderr().is_terminal();
+        if is_watched {
+            eprintln!("{name} on {}. /help says what else can be typed.", self.session.describe());
+        }
+        let mut editor = DefaultEditor::new().map_err(|error| Failure::wrong(error.to_string()))?;
+        loop {
+            let line = match editor.readline(if is_watched { "> " } else { "" }) {
+                Ok(line) => line,
+                Err(ReadlineError::Eof) => return Ok(()),
+                Err(ReadlineError::Interrupted) => {
+                    eprintln!("Ctrl-D or /quit ends the conversation.");
+                    continue;
+                }
+                Err(error) => return Err(Failure::wrong(format!("standard input: {error}")).into()),
+            };
+            let line = line.trim();
+            if line.is_empty() {
+                continue;
+            }
+            let _ = editor.add_history_entry(line);
+            let outcome = match line.strip_prefix('/') {
+                Some("quit" | "exit") => return Ok(()),
+                Some(asked) => self.obey(asked),
+                None => self.say(line),
+            };
+            match outcome {
+                // What one message did wrong does not end the conversation.
+                Err(Ended::Failed(Failure::Misuse(message))) => eprintln!("error: {message}"),
+                other => other?,
+            }
+        }
+    }
+
+    /// Answers a message.
+    fn say(&mut self, text: &str) -> Result<(), Ended> {
+        self.messages.push(Message::user(text));
+        let answered = self.answer();
+        if answered.is_err() {
+            self.messages.pop();
+        }
+        answered
+    }
+
+    /// Has the model take its turn.
+    fn answer(&mut self) -> Result<(), Ended> {
+        let Talk { session, settings, variables, messages, .. } = self;
+        let conversation = Conversation { messages, tools: &[], variables, answer: true };
+        let prompt = session.prompt(&conversation)?;
+        let written = show(session, &prompt, settings.clone(), true)?;
+        print("\n")?;
+        match written.end {
+            End::Context => eprintln!("The context is full: /reset begins again, --context makes more room."),
+            End::Count => eprintln!("The answer was cut at {} ids (--count).", settings.count),
+            _ => {}
+        }
+        // The next answer is not to be made of the same dice.
+        settings.seed = settings.seed.wrapping_add(1);
+        messages.push(Message::assistant(written.text.clone()));
+        self.last = Some(written);
+        Ok(())
+    }
+
+    /// Does what a line with a slash asks for.
+    fn obey(&mut self, asked: &str) -> Result<(), Ended> {
+        let (word, rest) = asked.split_once(char::is_whitespace).unwrap_or((asked, ""));
+        let rest = rest.trim();
+        match word {
+            "help" => eprintln!("{HELP}"),
+            "stats" => eprintln!("{}", self.stats()),
+            "system" => self.set_system(rest),
+            "reset" => self.messages.retain(|message| message.role == "system"),
+            "retry" => return self.retry(),
+            "save" => save(rest, &self.messages)?,
+            "load" => self.messages = load(rest)?,
+            _ => return Err(Failure::misuse(format!("/{word} is not known; /help lists what is")).into()),
+        }
+        Ok(())
+    }
+
+    /// Answers the last question again.
+    fn retry(&mut self) -> Result<(), Ended> {
+        let is_answered = self.messages.last().is_some_and(|message| message.role == "assistant");
+        if !is_answered {
+            return Err(Failure::misuse("there is no answer yet").into());
+        }
+        let before = self.messages.pop();
+        let answered = self.answer();
+        if answered.is_err() {
+            self.messages.extend(before);
+        }
+        answered
+    }
+
+    /// Puts a message before all others, or takes it away.
+    fn set_system(&mut self, text: &str) {
+        self.messages.retain(|message| message.role != "system");
+        if !text.is_empty() {
+            self.messages.insert(0, Message::system(text));
+        }
+    }
+
+    fn stats(&self) -> String {
+        let context = self.session.context();
+        match &self.last {
+            Some(last) => format!("{} · {} of {context} positions", account(last), self.session.length()),
+            None => format!("nothing has been said; {context} positions"),
+        }
+    }
+}
+
+/// A variable of the template: a name and JSON, or else text.
+fn variable(text: &str) -> Result<(String, Value), Failure> {
+    let (name, value) = text.split_once('=').ok_or_else(|| {
+        Failure::misuse(format!("--variable {text}: a name and a value are wanted, such as a=true"))
+    })?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+    Ok((name.to_owned(), value))
+}
+
+fn save(path: &str, messages: &[Message]) -> Result<(), Failure> {
+    if path.is_empty() {
+        return Err(Failure::misuse("/save wants the name of a file"));
+    }
+    let text = serde_json::to_string_pretty(messages).map_err(|error| Failure::wrong(error.to_string()))?;
+    std::fs::write(path, text + "\n").map_err(|error| Failure::misuse(format!("{path}: {error}")))
+}
+
+fn load(path: &str) -> Result<Vec<Message>, Failure> {
+    let trouble = |what: String| Failure::misuse(format!("{path}: {what}"));
+    let text = std::fs::read(path).map_err(|error| trouble(error.to_string()))?;
+    serde_json::from_slice(&text).map_err(|error| trouble(format!("is not a list of messages: {error}")))
+}

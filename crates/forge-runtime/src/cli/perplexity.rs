@@ -1,0 +1,194 @@
+//! `perplexity`: how well the model foretells a text.
+//!
+//! A text is its ids, with what the tokenizer begins texts with before them; each id is foretold from those before it,
+//! and the mean of what that costs, the negative logarithm of the probability that the model gave it, is the loss.
+//! Perplexity is its exponential. A text that is longer than the context is read in windows that overlap by half: every
+//! id is counted once, and has at least half a context before it wherever there is so much.
+
+use super::super::completion::log_sum;
+use super::super::device::Device;
+use super::super::engine::{Engine, Want};
+use super::super::failure::Failure;
+use super::super::model::Model;
+use super::super::open::Program;
+use super::arguments::{Common, Perplexity};
+use super::interrupt;
+use super::output::{Outcome, print, print_json};
+use super::progress::Progress;
+use serde_json::json;
+use std::time::Instant;
+
+/// Positions of a window where nobody says how many, if the model has as many.
+const ORDINARY_WINDOW: usize = 2048;
+
+/// Sums over ids that were foretold.
+#[derive(Clone, Copy, Default)]
+struct Losses {
+    count: usize,
+    sum: f64,
+    squares: f64,
+}
+
+impl Losses {
+    fn add(&mut self, loss: f64) {
+        self.count += 1;
+        self.sum += loss;
+        self.squares += loss * loss;
+    }
+
+    fn mean(self) -> f64 {
+        self.sum / self.count as f64
+    }
+
+    /// The standard error of the mean.
+    fn error(self) -> f64 {
+        let variance = self.squares / self.count as f64 - self.mean() * self.mean();
+        (variance.max(0.0) / self.count as f64).sqrt()
+    }
+}
+
+/// Measures the texts of a file.
+pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perplexity) -> Outcome {
+    let setup = common.setup();
+    let tokenizer = setup.text(program)?;
+    let file = read(command)?;
+    let texts = match &command.separator {
+        Some(line) => split(&file, line),
+        None => vec![file.trim_end_matches('\n').to_owned()],
+    };
+    let mut sequences = Vec::new();
+    for text in &texts {
+        let mut ids = tokenizer.encode(text, true)?;
+        if let Some(begin) = M::INFO.begin.filter(|begin| ids.first() != Some(begin)) {
+            ids.insert(0, begin);
+        }
+        if command.end {
+            let end = M::INFO.end.first();
+            ids.push(
+                *end.ok_or_else(|| Failure::misuse("this model has no id that ends texts: leave out --end"))?,
+            );
+        }
+        sequences.push(ids);
+    }
+    let total: usize = sequences.iter().map(|ids| ids.len().saturating_sub(1)).sum();
+    if total == 0 {
+        return Err(Failure::misuse("there is nothing to foretell: every text has one id or none").into());
+    }
+    let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+    let window = longest.min(ORDINARY_WINDOW).min(M::INFO.context as usize).max(2);
+    let mut engine = setup.engine::<M>(program, Some(window))?;
+    let (mut losses, mut progress) = (Losses::default(), Progress::new("foretelling"));
+    interrupt::watch();
+    let start = Instant::now();
+    for ids in &sequences {
+        measure(&mut engine, ids, &mut losses, &mut |count| progress.at(count, total))?;
+        if interrupt::interrupted() {
+            return Err(Failure::wrong("interrupted").into());
+        }
+    }
+    progress.clear();
+    let seconds = start.elapsed().as_secs_f64();
+    let (loss, error) = (losses.mean(), losses.error());
+    if command.json {
+        print_json(&json!({
+            "texts": texts.len(),
+            "tokens": losses.count,
+            "loss": loss,
+            "loss_error": error,
+            "perplexity": loss.exp(),
+            "bits_per_byte": losses.sum / std::f64::consts::LN_2 / texts.iter().map(String::len).sum::<usize>() as f64,
+            "context": engine.context(),
+            "seconds": seconds,
+        }))?;
+    } else {
+        print(&format!(
+            "perplexity {:.6} ± {:.6} · loss {loss:.6} a token\n",
+            loss.exp(),
+            loss.exp() * error
+        ))?;
+        eprintln!(
+            "{} texts · {} tokens, {:.1}/s · context {} · {}",
+            texts.len(),
+            losses.count,
+            losses.count as f64 / seconds,
+            engine.context(),
+            engine.device().describe(),
+        );
+    }
+    Ok(true)
+}
+
+fn read(command: &Perplexity) -> Result<String, Failure> {
+    let path = &command.file;
+    if path.as_os_str() == "-" {
+        return super::generate::given("-");
+    }
+    std::fs::read_to_string(path).map_err(|error| Failure::misuse(format!("{}: {error}", path.display())))
+}
+
+/// The texts between lines that have only `separator`, without the empty lines around them.
+fn split(file: &str, separator: &str) -> Vec<String> {
+    let mut texts = vec![String::new()];
+    for line in file.lines() {
+        match texts.last_mut() {
+            Some(text) if line.trim() != separator.trim() => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            _ => texts.push(String::new()),
+        }
+    }
+    let texts = texts.iter().map(|text| text.trim_matches('\n').to_owned());
+    texts.filter(|text| !text.is_empty()).collect()
+}
+
+/// Foretells every id of a text but the first.
+fn measure<M: Model, D: Device>(
+    engine: &mut Engine<M, D>,
+    ids: &[u32],
+    losses: &mut Losses,
+    progress: &mut dyn FnMut(usize),
+) -> Result<(), Failure> {
+    let window = engine.context() as usize;
+    let mut start = 0;
+    // Ids up to here have been foretold, or cannot be.
+    let mut known = 1;
+    while known < ids.len() {
+        let end = ids.len().min(start + window);
+        engine.truncate(0, 0);
+        let mut at = start;
+        // What follows the last id is not asked for.
+        for chunk in ids[start..end - 1].chunks(M::INFO.chunk as usize) {
+            let is_wanted = at + chunk.len() + 1 > known;
+            let want = if is_wanted { Want::AllLogits } else { Want::Nothing };
+            for (row, logits) in engine.feed(0, chunk, want)?.logits.iter().enumerate() {
+                let next = at + row + 1;
+                if next >= known {
+                    losses.add(log_sum(logits) - f64::from(logits[ids[next] as usize]));
+                }
+            }
+            at += chunk.len();
+            progress(losses.count);
+        }
+        known = end;
+        start = end - window.div_ceil(2).min(end);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_lie_between_separators() {
+        for (file, texts) in [
+            ("", &[] as &[&str]),
+            ("a\nb\n", &["a\nb"]),
+            ("a\n\n* * *\n\nb\n\nc\n* * *\n", &["a", "b\n\nc"]),
+            ("* * *\n* * *\n a * * * b", &[" a * * * b"]),
+        ] {
+            assert_eq!(split(file, "* * *"), texts, "{file:?}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! From files to a running engine: weights mapped, model laid out, memory checked, device made.
+//!
+//! A [`Program`] is what the generated crate knows of itself, a [`Setup`] what its user wants. Everything else about a
+//! run is in the files of the model's directory.
+
+use super::cpu::CpuDevice;
+use super::device::{Device, Kernel};
+use super::engine::Engine;
+use super::failure::Failure;
+use super::memory::Memory;
+use super::model::Model;
+use super::sampler::Sampling;
+use super::template::Template;
+use super::text::Text;
+use super::weights::WeightFile;
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// What a generated crate knows of itself.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// Where `weights.safetensors`, `tokenizer.json` and `golden.json` are, unless a [`Setup`] says otherwise.
+    pub directory: &'static str,
+    /// The text of `kernels.metal`.
+    pub metal: &'static str,
+    /// Every kernel in it.
+    pub kernels: &'static [&'static Kernel],
+}
+
+/// Where to compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum DeviceKind {
+    /// Metal where there is one, else the CPU
+    #[default]
+    Auto,
+    /// The GPU of a Mac
+    Metal,
+    /// The CPU
+    Cpu,
+}
+
+/// How a program is to be run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The directory of the model's files; the crate's own if there is none.
+    pub directory: Option<PathBuf>,
+    /// Where to compute.
+    pub device: DeviceKind,
+    /// Threads of the CPU device; as many as the machine runs at once if there is no number.
+    pub threads: Option<usize>,
+    /// Positions of a slot; what is needed if there is no number.
+    pub context: Option<u32>,
+    /// Conversations to make room for.
+    pub slots: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { directory: None, device: DeviceKind::Auto, threads: None, context: None, slots: 1 }
+    }
+}
+
+/// Positions where nobody says how many are needed, if the model has as many.
+const ORDINARY_CONTEXT: u32 = 8192;
+
+/// The temperature of models that name none.
+const ORDINARY_TEMPERATURE: f32 = 0.7;
+
+/// A model with its weights mapped, on no device yet.
+pub struct Loaded<M> {
+    /// The model.
+    pub model: M,
+    /// Its weights.
+    pub weights: WeightFile,
+    /// Positions of a slot.
+    pub context: u32,
+    /// What it takes.
+    pub memory: Memory,
+}
+
+impl Setup {
+    /// Where a file of the model is.
+    pub fn path(&self, program: &Program, name: &str) -> PathBuf {
+        self.directory.clone().unwrap_or_else(|| PathBuf::from(program.directory)).join(name)
+    }
+
+    /// The tokenizer.
+    pub fn text(&self, program: &Program) -> Result<Text, Failure> {
+        Text::read(&self.path(program, "tokenizer.json"))
+    }
+
+    /// The chat template, if the model has one.
+    pub fn template(&self, program: &Program) -> Result<Option<Template>, Failure> {
+        Template::read(&self.path(program, ""))
+    }
+
+    /// How the model's makers would have ids chosen: by `generation_config.json`.
+    pub fn sampling(&self, program: &Program) -> Result<Sampling, Failure> {
+        let path = self.path(program, "generation_config.json");
+        let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
+        let config: Value = match std::fs::read(&path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map_err(|error| trouble(format!("is not JSON: {error}")))?
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Null,
+            Err(error) => return Err(trouble(format!("cannot be read: {error}"))),
+        };
+        if config["do_sample"] == Value::Bool(false) {
+            return Ok(Sampling::greedy());
+        }
+        let plain = Sampling::default();
+        let number = |key: &str, other: f32| config[key].as_f64().map_or(other, |number| number as f32);
+        let sampling = Sampling {
+            temperature: number("temperature", ORDINARY_TEMPERATURE),
+            top_k: config["top_k"].as_u64().map_or(plain.top_k, |count| count as usize),
+            typical_p: number("typical_p", plain.typical_p),
+            top_p: number("top_p", plain.top_p),
+            min_p: number("min_p", plain.min_p),
+            repetition_penalty: number("repetition_penalty", plain.repetition_penalty),
+            ..plain
+        };
+        sampling.check().map_err(trouble)?;
+        Ok(sampling)
+    }
+
+    /// Maps the weights and lays the model out for the context that was asked for, or else for `needed` positions; or
+    /// for an ordinary context if nobody says how many are needed.
+    pub fn load<M: Model>(&self, program: &Program, needed: Option<usize>) -> Result<Loaded<M>, Failure> {
+        let most = M::INFO.context;
+        let context = match (self.context, needed) {
+            (Some(context), _) if context > most => {
+                return Err(Failure::misuse(format!(
+                    "{} was compiled for contexts up to {most}, and --context asks for {context}",
+                    M::INFO.name
+                )));
+            }
+            (Some(context), _) => context,
+            (None, Some(needed)) if needed > most as usize => {
+                return Err(Failure::misuse(format!(
+                    "{needed} positions are needed, and {} was compiled for contexts up to {most}",
+                    M::INFO.name
+                )));
+            }
+            (None, Some(needed)) => needed.max(1) as u32,
+            (None, None) => most.min(ORDINARY_CONTEXT),
+        };
+        let weights = WeightFile::open(&self.path(program, "weights.safetensors"))?;
+        let model = M::new(&weights, context, self.slots)?;
+        let memory = Memory::of(&weights, model.layout());
+        Ok(Loaded { model, weights, context, memory })
+    }
+
+    /// [`Setup::load`], and then puts the model on the device.
+    pub fn engine<M: Model>(&self, program: &Program, needed: Option<usize>) -> Result<Engine<M>, Failure> {
+        let loaded = self.load::<M>(program, needed)?;
+        loaded.memory.check(loaded.context, self.slots)?;
+        let device = self.device(program, &loaded)?;
+        Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
+    }
+
+    #[cfg(target_vendor = "apple")]
+    fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+        use super::metal::MetalDevice;
+        if self.device == DeviceKind::Cpu {
+            return self.cpu(loaded);
+        }
+        let (weights, layout) = (&loaded.weights, loaded.model.layout());
+        Ok(Box::new(MetalDevice::new(program.metal, program.kernels, weights, layout)?))
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
+    fn device<M: Model>(&self, _program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+        match self.device {
+            DeviceKind::Metal => Err(Failure::misuse("there is no Metal on this machine: --device cpu")),
+            DeviceKind::Auto | DeviceKind::Cpu => self.cpu(loaded),
+        }
+    }
+
+    fn cpu<M: Model>(&self, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+        Ok(Box::new(CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?))
+    }
+}

@@ -1,0 +1,148 @@
+//! Who may ask.
+//!
+//! Nobody but this machine, unless the operator says otherwise: a server that others can reach wants a key. A browser on
+//! this machine acts for whatever page it shows, so pages of other origins are refused unless they are named, and so are
+//! names for this machine that others may have given it.
+
+use super::refusal::Refusal;
+use super::service::Service;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Paths that tell nothing but whether the server lives.
+const OPEN: [&str; 2] = ["/health", "/ready"];
+
+/// What a request has to show.
+pub(super) struct Access {
+    /// Any of these, if there are any.
+    keys: Vec<String>,
+    /// Origins whose pages may ask; `*`: all.
+    origins: Vec<String>,
+    /// Whether only this machine can reach the server.
+    is_local: bool,
+}
+
+impl Access {
+    /// For a server that listens at `address`.
+    pub(super) fn new(address: IpAddr, keys: Vec<String>, origins: Vec<String>) -> Access {
+        Access { keys, origins, is_local: address.is_loopback() }
+    }
+
+    /// The origin to be named in the response, if a page of another origin asks and may.
+    fn check(&self, path: &str, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        let host = text(header::HOST).unwrap_or_default();
+        if self.is_local && !is_this_machine(host) {
+            let message = format!("this server answers to localhost, not to {host:?}");
+            return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+        }
+        let origin = match headers.get(header::ORIGIN) {
+            Some(origin) if !is_same(origin, host) => {
+                let named = |allowed: &String| allowed == "*" || origin == allowed.as_str();
+                if !self.origins.iter().any(named) {
+                    let message = format!(
+                        "pages of {origin:?} may not ask here: serve --allow-origin names those that may"
+                    );
+                    return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+                }
+                Some(origin.clone())
+            }
+            _ => None,
+        };
+        if !OPEN.contains(&path) && !self.knows(text(header::AUTHORIZATION).unwrap_or_default()) {
+            let message = "this server wants its key: Authorization: Bearer ...";
+            return Err(Refusal::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"));
+        }
+        Ok(origin)
+    }
+
+    /// Whether a header has one of the keys. How long that takes says nothing about them.
+    fn knows(&self, authorization: &str) -> bool {
+        let shown = authorization.strip_prefix("Bearer ").unwrap_or_default();
+        let known = self.keys.iter().fold(false, |known, key| known | same(shown.as_bytes(), key.as_bytes()));
+        known || self.keys.is_empty()
+    }
+}
+
+/// Whether two texts are the same, in a time that depends on the length of the first alone.
+fn same(shown: &[u8], key: &[u8]) -> bool {
+    let mut difference = usize::from(shown.len() != key.len());
+    for (index, byte) in shown.iter().enumerate() {
+        let of_key = key.get(index % key.len().max(1)).copied().unwrap_or_default();
+        difference |= usize::from(byte ^ of_key);
+    }
+    std::hint::black_box(difference) == 0
+}
+
+/// Whether a host, with or without a port, is a name that only this machine has for itself, or an address.
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+/// Whether a page's origin is the server's own.
+fn is_same(origin: &HeaderValue, host: &str) -> bool {
+    let origin = origin.to_str().unwrap_or_default();
+    ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
+}
+
+/// Asks every request for what it has to show.
+pub(super) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+    let is_preflight = request.method() == Method::OPTIONS && request.headers().contains_key(header::ORIGIN);
+    // A preflight has no key, and asks for nothing but leave.
+    let path = if is_preflight { OPEN[0] } else { request.uri().path() };
+    let origin = match service.access.check(path, request.headers()) {
+        Ok(origin) => origin,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let mut response =
+        if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
+    let headers = response.headers_mut();
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        if is_preflight {
+            let allowed = HeaderValue::from_static("authorization, content-type");
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+        }
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_key_is_the_same() {
+        for (shown, key, is_same) in [
+            ("secret", "secret", true),
+            ("secre", "secret", false),
+            ("", "secret", false),
+            ("secretsecret", "secret", false),
+        ] {
+            assert_eq!(same(shown.as_bytes(), key.as_bytes()), is_same, "{shown}");
+        }
+    }
+
+    #[test]
+    fn names_that_others_may_have_given_this_machine_are_not_its_own() {
+        for (host, is_own) in [
+            ("localhost:8080", true),
+            ("127.0.0.1", true),
+            ("[::1]:8080", true),
+            ("evil.example:8080", false),
+            ("", false),
+        ] {
+            assert_eq!(is_this_machine(host), is_own, "{host}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What every request for text has in common: how it is to be written, how often, and how it is to be sent.
+
+use super::super::completion::Settings;
+use super::super::sampler::Sampling;
+use super::fields::Fields;
+use super::grammar::Grammar;
+use super::refusal::Refusal;
+use super::service::Service;
+use serde_json::{Map, Value, json};
+use std::hash::{BuildHasher, RandomState};
+
+/// What was asked for.
+pub(super) struct Asked {
+    /// How each text is written; the seed of the first.
+    pub(super) settings: Settings,
+    /// How many texts for each prompt.
+    pub(super) texts: usize,
+    /// What the texts have to be.
+    pub(super) grammar: Option<Grammar>,
+    /// Whether the answer is sent piece by piece.
+    pub(super) stream: bool,
+    /// Whether a streamed answer ends with its usage.
+    pub(super) include_usage: bool,
+}
+
+impl Asked {
+    /// Takes the fields that all requests for text have. Without a count a text may have `count` ids.
+    pub(super) fn take(fields: &mut Fields, service: &Service, count: usize) -> Result<Asked, Refusal> {
+        let stream = fields.take("stream")?.unwrap_or(false);
+        let include_usage = stream_options(fields, stream)?;
+        let seed = fields.take::<i64>("seed")?.map(|seed| seed as u64).unwrap_or_else(new_seed);
+        let texts = fields.count("n", 1, service.queue.most() as u64)?.unwrap_or(1);
+        let [old, new] = ["max_tokens", "max_completion_tokens"].map(|name| fields.count(name, 1, u64::MAX));
+        let settings = Settings {
+            sampling: sampling(fields, &service.sampling)?,
+            seed,
+            count: new?.or(old?).unwrap_or(count),
+            stop: stop(fields)?,
+            ignore_end: fields.take("ignore_eos")?.unwrap_or(false),
+            logprobs: None,
+        };
+        Ok(Asked { settings, texts, grammar: grammar(fields)?, stream, include_usage })
+    }
+}
+
+fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, Refusal> {
+    let Some(mut options) = fields.take::<Map<String, Value>>("stream_options")? else { return Ok(false) };
+    let refused = |message: &str| Err(Refusal::of("stream_options", message));
+    if !stream {
+        return refused("`stream_options` is for answers that are streamed");
+    }
+    // Padding against eavesdroppers, which is for who offers it to say.
+    options.shift_remove("include_obfuscation");
+    let include_usage = options.shift_remove("include_usage");
+    match (include_usage.unwrap_or(false.into()), options.keys().next()) {
+        (Value::Bool(include_usage), None) => Ok(include_usage),
+        _ => refused("`stream_options` is {\"include_usage\": true or false}"),
+    }
+}
+
+/// A seed that nobody can foresee.
+fn new_seed() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+fn sampling(fields: &mut Fields, ordinary: &Sampling) -> Result<Sampling, Refusal> {
+    let mut bias = Vec::new();
+    for (id, value) in fields.take::<Map<String, Value>>("logit_bias")?.unwrap_or_default() {
+        match (id.parse::<u32>(), value.as_f64()) {
+            (Ok(id), Some(value)) if (-100.0..=100.0).contains(&value) => bias.push((id, value as f32)),
+            _ => {
+                let message =
+                    format!("`logit_bias` gives token ids numbers from -100 to 100, not {id:?}: {value}");
+                return Err(Refusal::of("logit_bias", message));
+            }
+        }
+    }
+    let sampling = Sampling {
+        temperature: fields.number("temperature", 0.0, 100.0)?.unwrap_or(ordinary.temperature),
+        top_k: match fields.take::<i64>("top_k")? {
+            // -1 is how some clients say that there is none.
+            Some(top_k) => top_k.max(0) as usize,
+            None => ordinary.top_k,
+        },
+        typical_p: fields.number("typical_p", 0.0, 1.0)?.unwrap_or(ordinary.typical_p),
+        top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(ordinary.top_p),
+        min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(ordinary.min_p),
+        repetition_penalty: fields
+            .number("repetition_penalty", 0.0, 100.0)?
+            .unwrap_or(ordinary.repetition_penalty),
+        presence_penalty: fields.number("presence_penalty", -2.0, 2.0)?.unwrap_or(ordinary.presence_penalty),
+        frequency_penalty: fields
+            .number("frequency_penalty", -2.0, 2.0)?
+            .unwrap_or(ordinary.frequency_penalty),
+        bias,
+    };
+    sampling.check().map_err(|message| Refusal::new(axum::http::StatusCode::BAD_REQUEST, message))?;
+    Ok(sampling)
+}
+
+/// One string or several.
+fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
+    let refused = |message: &str| Err(Refusal::of("stop", message));
+    let stop: Vec<String> = match fields.take::<Value>("stop")? {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(texts)) => {
+            let texts: Option<_> = texts.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+            match texts {
+                Some(texts) => texts,
+                None => return refused("`stop` is a string or a list of strings"),
+            }
+        }
+        Some(_) => return refused("`stop` is a string or a list of strings"),
+    };
+    match stop.iter().any(String::is_empty) || stop.len() > 16 {
+        true => refused("`stop` has at most 16 strings, none of them empty"),
+        false => Ok(stop),
+    }
+}
+
+/// What the text has to be, whichever way it is asked for.
+fn grammar(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
+    let mut grammars = Vec::new();
+    if let Some(format) = fields.take::<Value>("response_format")? {
+        grammars.extend(response_format(&format)?);
+    }
+    grammars.extend(fields.take::<Value>("guided_json")?.map(Grammar::Schema));
+    grammars.extend(fields.take::<String>("guided_regex")?.map(Grammar::Regex));
+    grammars.extend(fields.take::<String>("guided_grammar")?.map(Grammar::Lark));
+    let grammar = grammars.pop();
+    match grammars.is_empty() {
+        true => Ok(grammar),
+        false => {
+            Err(Refusal::of("response_format", "one of `response_format` and `guided_...`, not several"))
+        }
+    }
+}
+
+fn response_format(format: &Value) -> Result<Option<Grammar>, Refusal> {
+    let refused = |message: &str| Err(Refusal::of("response_format", message));
+    match format["type"].as_str() {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Grammar::Schema(json!({ "type": "object" })))),
+        Some("json_schema") => {
+            let described = format.get("json_schema").unwrap_or(format);
+            match described.get("schema") {
+                Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
+                    Ok(Some(Grammar::Schema(schema.clone())))
+                }
+                _ => refused("`response_format` of type json_schema has a `json_schema` with a `schema`"),
+            }
+        }
+        _ => refused("the type of `response_format` is text, json_object or json_schema"),
+    }
+}

@@ -1,0 +1,95 @@
+//! A request's body, field by field.
+//!
+//! Each part of the server takes the fields that it understands. What is left over in the end is an error, unless it is
+//! known to make no difference: an answer that ignores half of the question would be a wrong answer. A field that is null
+//! is a field that is not there.
+
+use super::refusal::Refusal;
+use axum::http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Fields that nobody has taken yet.
+#[derive(Default)]
+pub(super) struct Fields(Map<String, Value>);
+
+/// What clients send for their own or the operator's sake: who asks, what to keep, where to cache, how soon.
+const HARMLESS: [&str; 9] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prediction",
+    "model",
+];
+
+impl Fields {
+    /// The fields of a JSON object.
+    pub(super) fn parse(body: &[u8]) -> Result<Fields, Refusal> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(fields)) => {
+                Ok(Fields(fields.into_iter().filter(|(_, value)| !value.is_null()).collect()))
+            }
+            Ok(_) => Err(Refusal::new(StatusCode::BAD_REQUEST, "the body is not a JSON object")),
+            Err(error) => {
+                Err(Refusal::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))
+            }
+        }
+    }
+
+    /// A field, if it is there.
+    pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
+        let Some(value) = self.0.shift_remove(name) else { return Ok(None) };
+        match serde_json::from_value(value) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => Err(Refusal::of(name, format!("`{name}`: {error}"))),
+        }
+    }
+
+    /// A field that has to be there.
+    pub(super) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Refusal> {
+        self.take(name)?.ok_or_else(|| Refusal::of(name, format!("`{name}` is missing")))
+    }
+
+    /// A number within a range.
+    pub(super) fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f32>, Refusal> {
+        match self.take::<f64>(name)? {
+            Some(number) if !(least..=most).contains(&number) => {
+                Err(Refusal::of(name, format!("`{name}` is {least} to {most}, not {number}")))
+            }
+            number => Ok(number.map(|number| number as f32)),
+        }
+    }
+
+    /// A whole number within a range.
+    pub(super) fn count(&mut self, name: &str, least: u64, most: u64) -> Result<Option<usize>, Refusal> {
+        match self.take::<u64>(name)? {
+            Some(count) if !(least..=most).contains(&count) => {
+                Err(Refusal::of(name, format!("`{name}` is {least} to {most}, not {count}")))
+            }
+            count => Ok(count.map(|count| count as usize)),
+        }
+    }
+
+    /// A field that is understood in one way only.
+    pub(super) fn only(&mut self, name: &str, allowed: &Value, why: &str) -> Result<(), Refusal> {
+        match self.0.shift_remove(name) {
+            Some(value) if value != *allowed => Err(Refusal::of(name, format!("`{name}` {why}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing may be left that could make a difference.
+    pub(super) fn finish(self) -> Result<(), Refusal> {
+        match self.0.keys().find(|name| !HARMLESS.contains(&name.as_str())) {
+            Some(name) => Err(Refusal::of(
+                name,
+                format!("`{name}` is not understood here, and an answer without it could be another answer"),
+            )),
+            None => Ok(()),
+        }
+    }
+}

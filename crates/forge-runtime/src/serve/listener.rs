@@ -1,0 +1,122 @@
+//! Connections: how many, how patient the server is with them, and how it ends.
+
+use super::super::failure::Failure;
+use super::Stop;
+use super::endpoints::router;
+use super::service::Service;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// How long a connection may take to say what it wants.
+const HEADER_TIME: Duration = Duration::from_secs(30);
+/// The most bytes of a request's head.
+const HEADER_BYTES: usize = 64 << 10;
+/// Connections beyond those that are being answered or wait.
+const SPARE: usize = 64;
+
+/// Takes an address, or says who may have it.
+pub(super) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Failure> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Failure::misuse(format!(
+            "port {port} of {host} is taken by another program: --port {} would be the next, --port 0 any that is free",
+            port.wrapping_add(1)
+        )),
+        std::io::ErrorKind::PermissionDenied => {
+            Failure::misuse(format!("port {port} of {host} is not for everyone: one above 1023 is"))
+        }
+        _ => Failure::misuse(format!("cannot listen at {host} port {port}: {error}")),
+    };
+    let listener = TcpListener::bind((host, port)).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Answers connections until the first signal, and those that are there until their answers have ended or the second.
+pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> Result<(), Failure> {
+    let wrong = |error: std::io::Error| Failure::wrong(format!("the server: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrong)?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(wrong)?;
+        let mut signals = Signals::new().map_err(wrong)?;
+        let connections = Arc::new(Semaphore::new(service.queue.most() + SPARE));
+        let router = TowerToHyperService::new(router(service.clone()));
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(HEADER_BYTES);
+        let graceful = GracefulShutdown::new();
+        loop {
+            let accepted = async {
+                let place = connections.clone().acquire_owned().await;
+                (listener.accept().await, place)
+            };
+            let (accepted, place) = tokio::select! {
+                accepted = accepted => accepted,
+                () = signals.next() => break,
+                () = stop.0.notified() => break,
+            };
+            let Ok((stream, _)) = accepted else {
+                // Out of files, most likely: connections that end give some back.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            // Events are small, and each is wanted at once.
+            let _ = stream.set_nodelay(true);
+            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), router.clone()));
+            tokio::spawn(async move {
+                // A connection that breaks is the client's business.
+                let _ = connection.await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        service.is_stopping.store(true, Relaxed);
+        eprintln!("stopping when the answers under way have ended; once more to stop at once");
+        tokio::select! {
+            () = graceful.shutdown() => Ok(()),
+            () = signals.next() => std::process::exit(130),
+            () = stop.0.notified() => Ok(()),
+        }
+    })
+}
+
+/// What asks a program to end.
+#[cfg(unix)]
+struct Signals([tokio::signal::unix::Signal; 2]);
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    }
+
+    async fn next(&mut self) {
+        let [interrupt, terminate] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+}
+
+/// What asks a program to end.
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}

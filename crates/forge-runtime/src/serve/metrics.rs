@@ -1,0 +1,121 @@
+//! What a server has done so far, for `/metrics` in the format of Prometheus.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A number that only grows, or a level.
+#[derive(Debug, Default)]
+pub(super) struct Count(AtomicU64);
+
+impl Count {
+    pub(super) fn add(&self, more: usize) {
+        self.0.fetch_add(more as u64, Relaxed);
+    }
+
+    pub(super) fn set(&self, level: usize) {
+        self.0.store(level as u64, Relaxed);
+    }
+
+    /// What it is now.
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Time that adds up, in microseconds.
+#[derive(Debug, Default)]
+pub(super) struct Time(AtomicU64);
+
+impl Time {
+    pub(super) fn add(&self, more: Duration) {
+        self.0.fetch_add(more.as_micros() as u64, Relaxed);
+    }
+
+    /// In seconds.
+    pub(super) fn seconds(&self) -> f64 {
+        self.0.load(Relaxed) as f64 / 1e6
+    }
+}
+
+/// Everything that is counted.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    /// Texts that began.
+    pub(super) started: Count,
+    /// Texts that came to their end.
+    pub(super) finished: Count,
+    /// Texts that nobody wanted any more.
+    pub(super) cancelled: Count,
+    /// Texts that could not be written.
+    pub(super) failed: Count,
+    /// Requests refused because too many were waiting.
+    pub(super) refused: Count,
+    /// Ids of prompts.
+    pub(super) prompt: Count,
+    /// Those of them that a slot still had.
+    pub(super) reused: Count,
+    /// Ids written.
+    pub(super) written: Count,
+    /// Passes of the model.
+    pub(super) passes: Count,
+    /// Rows in them.
+    pub(super) rows: Count,
+    /// Time in them.
+    pub(super) busy: Time,
+    /// Time from the arrival of texts to their first ids.
+    pub(super) first: Time,
+    /// Time from the arrival of texts to their ends.
+    pub(super) whole: Time,
+    /// Texts being written.
+    pub(super) active: Count,
+    /// Texts that wait for a slot.
+    pub(super) waiting: Count,
+}
+
+impl Metrics {
+    /// As Prometheus reads it.
+    pub(super) fn text(&self, slots: u32) -> String {
+        let counters = [
+            ("texts_started", "Texts that began", &self.started),
+            ("texts_finished", "Texts that came to their end", &self.finished),
+            ("texts_cancelled", "Texts whose client went away", &self.cancelled),
+            ("texts_failed", "Texts that could not be written", &self.failed),
+            ("requests_refused", "Requests refused because the queue was full", &self.refused),
+            ("prompt_tokens", "Tokens of prompts", &self.prompt),
+            ("prompt_tokens_reused", "Tokens of prompts that a slot still had", &self.reused),
+            ("tokens", "Tokens written", &self.written),
+            ("passes", "Passes of the model", &self.passes),
+            ("pass_rows", "Rows in passes of the model", &self.rows),
+        ];
+        let times = [
+            ("pass_seconds", "Time in passes of the model", &self.busy),
+            ("first_token_seconds", "Time from arrival to first token, of all texts together", &self.first),
+            ("text_seconds", "Time from arrival to end, of all texts together", &self.whole),
+        ];
+        let slots_now = Count::default();
+        slots_now.set(slots as usize);
+        let levels = [
+            ("slots", "Texts that can be written at once", &slots_now),
+            ("texts_active", "Texts being written", &self.active),
+            ("texts_waiting", "Texts that wait for a slot", &self.waiting),
+        ];
+        let mut text = String::new();
+        let mut line = |name: &str, help: &str, kind: &str, value: String| {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            let name = format!("model_{name}{suffix}");
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        };
+        for (name, help, count) in counters {
+            line(name, help, "counter", count.get().to_string());
+        }
+        for (name, help, time) in times {
+            line(name, help, "counter", time.seconds().to_string());
+        }
+        for (name, help, level) in levels {
+            line(name, help, "gauge", level.get().to_string());
+        }
+        text
+    }
+}

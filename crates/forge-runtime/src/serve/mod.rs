@@ -1,0 +1,153 @@
+//! The server: one model, many clients, as OpenAI's clients expect it.
+//!
+//! Two threads. The one that owns the engine runs the [`scheduler`]: it alone knows the model's type. The other one
+//! serves connections: [`listener`] takes them, [`access`] asks who they are, [`endpoints`] reads what they want into
+//! prompts and completions, [`queue`] hands these to the scheduler, and [`answer`] carries what comes back to the client.
+//! Prompts and answers are in no log.
+
+mod access;
+mod answer;
+mod asked;
+mod endpoints;
+mod fields;
+mod grammar;
+mod listener;
+mod metrics;
+mod queue;
+mod refusal;
+mod scheduler;
+mod service;
+mod shape;
+mod slots;
+
+use super::device::Device;
+use super::engine::Engine;
+use super::failure::Failure;
+use super::model::Model;
+use super::sampler::Sampling;
+use super::template::Template;
+use super::text::Text;
+use access::Access;
+use grammar::Grammars;
+use metrics::Metrics;
+use queue::Queue;
+use scheduler::Scheduler;
+use service::Service;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::Notify;
+
+/// How a model is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The address to listen at.
+    pub host: String,
+    /// The port there; 0: any that is free.
+    pub port: u16,
+    /// Keys, any of which a request has to show; none: requests show none.
+    pub api_keys: Vec<String>,
+    /// Whether others may reach the server although it wants no key.
+    pub insecure: bool,
+    /// Texts that may wait for a slot.
+    pub queue: u32,
+    /// Origins whose pages may ask; `*`: all.
+    pub origins: Vec<String>,
+    /// Other names that the model answers to.
+    pub aliases: Vec<String>,
+}
+
+/// A server that has its address, and no model yet.
+pub struct Server {
+    options: Options,
+    listener: TcpListener,
+    address: SocketAddr,
+    stop: Stop,
+}
+
+/// Ends a server as Ctrl-C does, from within the program.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<Notify>);
+
+impl Stop {
+    /// Lets answers that are under way come to their end; the second time it does not.
+    pub fn stop(&self) {
+        self.0.notify_one();
+    }
+}
+
+impl Server {
+    /// Takes the address, before anything that takes longer.
+    pub fn listen(options: Options) -> Result<Server, Failure> {
+        let (listener, address) = listener::listen(&options.host, options.port)?;
+        if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
+            return Err(Failure::misuse(format!(
+                "at {} others can reach the model: --api-key KEY (or MODEL_API_KEY) keeps them out, --insecure lets them in",
+                address.ip()
+            )));
+        }
+        Ok(Server { options, listener, address, stop: Stop::default() })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What ends it.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Serves the model of `engine`, which has `slots` slots, until it is told to stop. `tokenizer` is where `text` was
+    /// read from; `sampling` is how ids are chosen unless a request says otherwise.
+    pub fn run<M: Model, D: Device>(
+        self,
+        engine: Engine<M, D>,
+        slots: u32,
+        text: Text,
+        tokenizer: PathBuf,
+        template: Option<Template>,
+        sampling: Sampling,
+    ) -> Result<(), Failure> {
+        let Server { options, listener, address, stop } = self;
+        if slots > M::INFO.chunk {
+            return Err(Failure::misuse(format!(
+                "{slots} slots; a pass of this model has at most {} rows",
+                M::INFO.chunk
+            )));
+        }
+        let metrics = Arc::new(Metrics::default());
+        let (queue, jobs) = Queue::new(slots, options.queue, metrics.clone());
+        let service = Arc::new(Service {
+            info: M::INFO,
+            context: engine.context(),
+            slots,
+            text,
+            template,
+            sampling,
+            grammars: Grammars::new(tokenizer, M::INFO),
+            queue,
+            metrics: metrics.clone(),
+            access: Access::new(address.ip(), options.api_keys, options.origins),
+            is_ready: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            aliases: options.aliases,
+            created: shape::now(),
+        });
+        let of_thread = service.clone();
+        let thread = std::thread::Builder::new()
+            .name("connections".to_owned())
+            .spawn(move || listener::run(listener, of_thread, &stop))
+            .map_err(|error| Failure::wrong(format!("the server: {error}")))?;
+        let mut scheduler = Scheduler::new(engine, slots, jobs, metrics);
+        scheduler.warm_up()?;
+        service.is_ready.store(true, Relaxed);
+        // The scheduler ends when nobody is left who could send it anything.
+        drop(service);
+        scheduler.run();
+        thread.join().unwrap_or_else(|_| Err(Failure::wrong("the thread that serves connections has failed")))
+    }
+}

@@ -1,0 +1,63 @@
+//! The way from requests to the scheduler: so many may be written to or wait, and no more.
+
+use super::super::completion::Completion;
+use super::metrics::Metrics;
+use super::refusal::Refusal;
+use super::scheduler::{Job, Update};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// Where jobs are left for the scheduler.
+#[derive(Clone)]
+pub(super) struct Queue {
+    jobs: UnboundedSender<Job>,
+    /// One for each text that is written or may wait.
+    places: Arc<Semaphore>,
+    most: usize,
+    slots: usize,
+    metrics: Arc<Metrics>,
+}
+
+/// What becomes of the texts of one request, each by its number.
+pub(super) type Updates = UnboundedReceiver<(usize, Update)>;
+
+impl Queue {
+    /// A queue for a scheduler of `slots` slots, where `waiting` texts may wait; and the scheduler's end of it.
+    pub(super) fn new(slots: u32, waiting: u32, metrics: Arc<Metrics>) -> (Queue, UnboundedReceiver<Job>) {
+        let (jobs, receiver) = unbounded_channel();
+        let (slots, most) = (slots as usize, (slots + waiting) as usize);
+        (Queue { jobs, places: Arc::new(Semaphore::new(most)), most, slots, metrics }, receiver)
+    }
+
+    /// The most texts that a request may ask for.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Leaves the texts of one request: all of them, or none if there is not room for all.
+    pub(super) fn submit(&self, texts: Vec<(Vec<u32>, Completion)>) -> Result<Updates, Refusal> {
+        let Ok(mut places) = self.places.clone().try_acquire_many_owned(texts.len() as u32) else {
+            self.metrics.refused.add(1);
+            return Err(Refusal::busy(self.patience()));
+        };
+        let (updates, receiver) = unbounded_channel();
+        let arrived = Instant::now();
+        for (index, (prompt, completion)) in texts.into_iter().enumerate() {
+            let Some(_place) = places.split(1) else { break };
+            let job = Job { prompt, completion, updates: updates.clone(), index, arrived, _place };
+            // A scheduler that has ended leaves no updates, and that is noticed where they are waited for.
+            let _ = self.jobs.send(job);
+        }
+        Ok(receiver)
+    }
+
+    /// Seconds until there may be room: what a text takes, as often as slots have to be waited for.
+    fn patience(&self) -> u64 {
+        let finished = self.metrics.finished.get().max(1) as f64;
+        let each = self.metrics.whole.seconds() / finished;
+        let rounds = (self.most - self.slots) as f64 / self.slots as f64;
+        (each * rounds.max(1.0)).ceil().clamp(1.0, 60.0) as u64
+    }
+}

@@ -1,0 +1,332 @@
+//! Many texts at once: one thread owns the engine, and every pass serves all who are due.
+//!
+//! A [`Job`] comes by the queue: a prompt, and the [`Completion`] that it begins. It gets a slot, its prompt is read
+//! there in portions, and from then on it has one row in every pass. What becomes of it goes back by the job's own
+//! channel as [`Update`]s; when nobody listens there any more the slot is free before the next pass. Jobs get slots, and
+//! their prompts are read, in the order in which they came.
+//!
+//! Who is written to already is not to wait for those who come: beside rows of theirs a prompt's portion is short.
+
+use super::super::completion::{Completion, End, Piece};
+use super::super::device::Device;
+use super::super::engine::{Engine, Row, Want};
+use super::super::failure::Failure;
+use super::super::golden::largest;
+use super::super::model::Model;
+use super::metrics::Metrics;
+use super::slots::{Slot, choose};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+/// The most rows of prompts in a pass that writes texts as well.
+const BESIDE: usize = 64;
+
+/// A text to be written.
+pub(super) struct Job {
+    /// What it begins with: 1 id or more, and no more than the context has positions.
+    pub(super) prompt: Vec<u32>,
+    pub(super) completion: Completion,
+    /// Where its updates go, and which of the texts there it is.
+    pub(super) updates: UnboundedSender<(usize, Update)>,
+    pub(super) index: usize,
+    pub(super) arrived: Instant,
+    /// Its place among those who are written to or wait.
+    pub(super) _place: OwnedSemaphorePermit,
+}
+
+/// What a job is told.
+#[derive(Debug)]
+pub(super) enum Update {
+    /// It has a slot, and so many ids of its prompt need not be read again.
+    Began { reused: usize },
+    /// A piece of its text. One with an end is the last update.
+    Piece(Piece),
+    /// It cannot go on. The last update.
+    Failed(Failure),
+}
+
+/// A job in a slot.
+struct Work {
+    job: Job,
+    /// How many ids of its prompt are read.
+    read: usize,
+    /// The id to be read next, when the prompt is.
+    next: Option<u32>,
+}
+
+impl Work {
+    fn is_unwanted(&self) -> bool {
+        self.job.updates.is_closed()
+    }
+
+    /// Tells, whoever listens. Whether anybody does is asked before every pass.
+    fn tell(&self, update: Update) {
+        let _ = self.job.updates.send((self.job.index, update));
+    }
+}
+
+/// Serves jobs until there can be no more.
+pub(super) struct Scheduler<M, D> {
+    engine: Engine<M, D>,
+    jobs: UnboundedReceiver<Job>,
+    waiting: VecDeque<Job>,
+    slots: Vec<Slot<Work>>,
+    /// Slots whose prompts are being read, the first who came first.
+    readers: VecDeque<usize>,
+    clock: u64,
+    metrics: Arc<Metrics>,
+}
+
+impl<M: Model, D: Device> Scheduler<M, D> {
+    /// `engine` has `slots` slots.
+    pub(super) fn new(
+        engine: Engine<M, D>,
+        slots: u32,
+        jobs: UnboundedReceiver<Job>,
+        metrics: Arc<Metrics>,
+    ) -> Scheduler<M, D> {
+        let slots = (0..slots).map(|_| Slot::new()).collect();
+        Scheduler {
+            engine,
+            jobs,
+            waiting: VecDeque::new(),
+            slots,
+            readers: VecDeque::new(),
+            clock: 0,
+            metrics,
+        }
+    }
+
+    /// Has the device do once what it will do all the time, so that the first who asks does not wait for it.
+    pub(super) fn warm_up(&mut self) -> Result<(), Failure> {
+        let context = self.engine.context() as usize;
+        let id = M::INFO.begin.unwrap_or(0).min(M::INFO.vocabulary - 1);
+        for rows in [M::INFO.chunk as usize, M::INFO.head_rows as usize, 2, 1] {
+            self.engine.truncate(0, 0);
+            self.engine.feed(0, &vec![id; rows.min(context)], Want::Next)?;
+        }
+        self.engine.truncate(0, 0);
+        Ok(())
+    }
+
+    /// Works until nobody can send a job any more and all jobs are done.
+    pub(super) fn run(mut self) {
+        loop {
+            let is_over = self.take_jobs();
+            self.drop_unwanted();
+            self.give_slots();
+            self.show_levels();
+            if self.slots.iter().any(|slot| slot.work.is_some()) {
+                self.step();
+            } else if is_over {
+                return;
+            }
+        }
+    }
+
+    fn show_levels(&self) {
+        self.metrics.waiting.set(self.waiting.len());
+        self.metrics.active.set(self.slots.iter().filter(|slot| slot.work.is_some()).count());
+    }
+
+    /// Takes jobs that have come; waits for one if there is nothing else to do. Whether no more will come.
+    fn take_jobs(&mut self) -> bool {
+        let is_idle = self.waiting.is_empty() && self.slots.iter().all(|slot| slot.work.is_none());
+        if is_idle {
+            self.show_levels();
+            match self.jobs.blocking_recv() {
+                Some(job) => self.waiting.push_back(job),
+                None => return true,
+            }
+        }
+        loop {
+            match self.jobs.try_recv() {
+                Ok(job) => self.waiting.push_back(job),
+                Err(TryRecvError::Empty) => return false,
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn drop_unwanted(&mut self) {
+        let before = self.waiting.len();
+        self.waiting.retain(|job| !job.updates.is_closed());
+        self.metrics.cancelled.add(before - self.waiting.len());
+        for index in 0..self.slots.len() {
+            if self.slots[index].work.as_ref().is_some_and(Work::is_unwanted) {
+                self.metrics.cancelled.add(1);
+                self.free(index);
+            }
+        }
+    }
+
+    /// A slot for whoever has waited longest, while there are any.
+    fn give_slots(&mut self) {
+        while let Some(job) = self.waiting.front() {
+            let Some(index) = choose(&self.slots, &job.prompt) else { return };
+            let Some(job) = self.waiting.pop_front() else { return };
+            let slot = &mut self.slots[index];
+            // The engine may have given the last position of an idle slot away.
+            slot.ids.truncate(self.engine.length(index as u32) as usize);
+            let read = slot.common(&job.prompt);
+            slot.ids.truncate(read);
+            self.engine.truncate(index as u32, read as u32);
+            self.metrics.started.add(1);
+            self.metrics.prompt.add(job.prompt.len());
+            self.metrics.reused.add(read);
+            let work = Work { job, read, next: None };
+            work.tell(Update::Began { reused: read });
+            slot.work = Some(work);
+            self.touch(index);
+            self.readers.push_back(index);
+        }
+    }
+
+    fn touch(&mut self, index: usize) {
+        self.clock += 1;
+        self.slots[index].touched = self.clock;
+    }
+
+    fn free(&mut self, index: usize) {
+        self.slots[index].work = None;
+        self.readers.retain(|&reader| reader != index);
+        self.touch(index);
+    }
+
+    /// One pass.
+    fn step(&mut self) {
+        let pass = self.compose();
+        let start = Instant::now();
+        let fed = self.engine.submit(&pass.rows, &pass.wanted, pass.logits);
+        self.metrics.busy.add(start.elapsed());
+        self.metrics.passes.add(1);
+        self.metrics.rows.add(pass.rows.len());
+        let mut fed = match fed {
+            Ok(fed) => fed,
+            Err(failure) => {
+                // What the device has left in the slots is not known.
+                for index in 0..self.slots.len() {
+                    self.slots[index].ids.clear();
+                    self.engine.truncate(index as u32, 0);
+                    self.fail(index, &failure);
+                }
+                return;
+            }
+        };
+        for row in &pass.rows {
+            let slot = &mut self.slots[row.slot as usize];
+            slot.ids.push(row.id);
+            if let Some(work) = &mut slot.work {
+                work.next = None;
+                work.read = slot.ids.len();
+            }
+        }
+        self.readers.retain(|&index| {
+            self.slots[index].work.as_ref().is_some_and(|work| work.read < work.job.prompt.len())
+        });
+        for (number, &row) in pass.wanted.iter().enumerate() {
+            let index = pass.rows[row as usize].slot as usize;
+            let next =
+                if pass.logits { Chosen::By(&mut fed.logits[number]) } else { Chosen::Id(fed.next[number]) };
+            if let Err(failure) = self.go_on(index, next) {
+                self.fail(index, &failure);
+            }
+        }
+    }
+
+    /// The rows of everybody who is being written to, and portions of prompts.
+    fn compose(&self) -> Composed {
+        let mut pass = Composed { rows: Vec::new(), wanted: Vec::new(), logits: false };
+        for (index, slot) in self.slots.iter().enumerate() {
+            let Some((work, id)) = slot.work.as_ref().and_then(|work| Some((work, work.next?))) else {
+                continue;
+            };
+            pass.want(work);
+            pass.rows.push(Row { id, slot: index as u32, position: slot.ids.len() as u32 });
+        }
+        let most = M::INFO.chunk as usize;
+        let mut room = most - pass.rows.len().min(most);
+        if !pass.rows.is_empty() {
+            room = room.min(BESIDE);
+        }
+        for &index in &self.readers {
+            let Some(work) = &self.slots[index].work else { continue };
+            let portion = &work.job.prompt[work.read..];
+            let portion = &portion[..portion.len().min(room)];
+            room -= portion.len();
+            let rows = (work.read as u32..).zip(portion);
+            pass.rows.extend(rows.map(|(position, &id)| Row { id, slot: index as u32, position }));
+            if !portion.is_empty() && work.read + portion.len() == work.job.prompt.len() {
+                pass.wanted.push(pass.rows.len() as u32 - 1);
+                pass.logits |= work.job.completion.want() == Want::Logits;
+            }
+        }
+        pass
+    }
+
+    /// Writes on in a slot, by what the model says after its last id.
+    fn go_on(&mut self, index: usize, next: Chosen<'_>) -> Result<(), Failure> {
+        let slot = &mut self.slots[index];
+        let Some(work) = &mut slot.work else { return Ok(()) };
+        let completion = &mut work.job.completion;
+        let piece = match next {
+            Chosen::Id(id) => completion.next(id)?,
+            Chosen::By(logits) if completion.want() == Want::Next => {
+                completion.next(largest(logits) as u32)?
+            }
+            Chosen::By(logits) => completion.choose(logits)?,
+        };
+        if work.job.prompt.len() == slot.ids.len() {
+            self.metrics.first.add(work.job.arrived.elapsed());
+        }
+        self.metrics.written.add(usize::from(piece.end != Some(End::EndOfText)));
+        let mut end = piece.end;
+        work.next = piece.id;
+        let is_full = slot.ids.len() >= self.engine.context() as usize;
+        work.tell(Update::Piece(piece));
+        if end.is_none() && is_full {
+            let last = work.job.completion.finish(End::Context)?;
+            end = last.end;
+            work.tell(Update::Piece(last));
+        }
+        if end.is_some() {
+            self.metrics.whole.add(work.job.arrived.elapsed());
+            self.metrics.finished.add(1);
+            self.free(index);
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, index: usize, failure: &Failure) {
+        if let Some(work) = &self.slots[index].work {
+            work.tell(Update::Failed(failure.clone()));
+            self.metrics.failed.add(1);
+            self.free(index);
+        }
+    }
+}
+
+/// How the next id is known.
+enum Chosen<'a> {
+    Id(u32),
+    By(&'a mut [f32]),
+}
+
+/// A pass to be submitted.
+struct Composed {
+    rows: Vec<Row>,
+    wanted: Vec<u32>,
+    logits: bool,
+}
+
+impl Composed {
+    /// The row that comes next is one of `work`, and what follows it is wanted.
+    fn want(&mut self, work: &Work) {
+        self.wanted.push(self.rows.len() as u32);
+        self.logits |= work.job.completion.want() == Want::Logits;
+    }
+}

@@ -1,0 +1,143 @@
+//! What the endpoints share: the model's words and limits, and the way to the scheduler.
+
+use super::super::completion::{Completion, Settings};
+use super::super::failure::Failure;
+use super::super::model::Info;
+use super::super::sampler::Sampling;
+use super::super::template::{Conversation, Message, Template};
+use super::super::text::Text;
+use super::access::Access;
+use super::answer::{Answer, Shape, Usage};
+use super::asked::Asked;
+use super::fields::Fields;
+use super::grammar::Grammars;
+use super::metrics::Metrics;
+use super::queue::Queue;
+use super::refusal::Refusal;
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// One model, served.
+pub(super) struct Service {
+    pub(super) info: Info,
+    /// Positions of a slot.
+    pub(super) context: u32,
+    pub(super) slots: u32,
+    pub(super) text: Text,
+    pub(super) template: Option<Template>,
+    /// How ids are chosen unless a request says otherwise.
+    pub(super) sampling: Sampling,
+    pub(super) grammars: Grammars,
+    pub(super) queue: Queue,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) access: Access,
+    /// Whether the device has warmed up.
+    pub(super) is_ready: AtomicBool,
+    /// Whether no more requests are taken.
+    pub(super) is_stopping: AtomicBool,
+    /// Other names that the model answers to.
+    pub(super) aliases: Vec<String>,
+    /// When the server began, in seconds since 1970.
+    pub(super) created: u64,
+}
+
+impl Service {
+    /// Whether `model` is what is served here. A request that names none means what there is.
+    pub(super) fn check_model(&self, fields: &mut Fields) -> Result<(), Refusal> {
+        match fields.take::<String>("model")? {
+            Some(model) if !self.answers_to(&model) => Err(self.unknown_model(&model)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn answers_to(&self, model: &str) -> bool {
+        model == self.info.name || self.aliases.iter().any(|alias| alias == model)
+    }
+
+    pub(super) fn unknown_model(&self, model: &str) -> Refusal {
+        let message = format!(
+            "the model here is {:?}, not {model:?}; `serve --alias {model}` would let it answer to that name",
+            self.info.name
+        );
+        Refusal::new(StatusCode::NOT_FOUND, message).code("model_not_found")
+    }
+
+    /// The ids of a conversation up to where the answer begins.
+    pub(super) fn conversation(
+        &self,
+        messages: &[Message],
+        tools: &[Value],
+        variables: &Map<String, Value>,
+    ) -> Result<Vec<u32>, Refusal> {
+        let Some(template) = &self.template else {
+            let message =
+                "this model has no chat template, so it cannot chat: /v1/completions continues texts";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+        };
+        let conversation = Conversation { messages, tools, variables, answer: true };
+        let text =
+            template.render(&conversation).map_err(|failure| Refusal::of("messages", failure.to_string()))?;
+        Ok(self.text.encode(&text, false)?)
+    }
+
+    /// Has texts written after each prompt: as many as asked for, with seeds that count up.
+    pub(super) fn begin(
+        &self,
+        asked: &Asked,
+        prompts: Vec<Vec<u32>>,
+        shape: Box<dyn Shape>,
+    ) -> Result<Answer, Refusal> {
+        let mut texts = Vec::new();
+        let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
+        for prompt in prompts {
+            self.check_prompt(&prompt)?;
+            for number in 0..asked.texts as u64 {
+                let settings =
+                    Settings { seed: asked.settings.seed.wrapping_add(number), ..asked.settings.clone() };
+                let constraint = match &asked.grammar {
+                    Some(grammar) => {
+                        Some(self.grammars.constraint(grammar).map_err(|failure| match failure {
+                            Failure::Misuse(message) => Refusal::of("response_format", message),
+                            failure @ Failure::Wrong(_) => failure.into(),
+                        })?)
+                    }
+                    None => None,
+                };
+                let end = self.info.end;
+                let completion = Completion::new(Some(&self.text), end, &prompt, settings, constraint);
+                texts.push((prompt.clone(), completion));
+            }
+        }
+        let left = texts.len();
+        if left > self.queue.most() {
+            let message = format!("{left} texts at once; the server takes {}", self.queue.most());
+            return Err(Refusal::of("n", message));
+        }
+        Ok(Answer { shape, updates: self.queue.submit(texts)?, left, texts: asked.texts, usage })
+    }
+
+    /// A prompt is read whole or not at all.
+    pub(super) fn check_prompt(&self, prompt: &[u32]) -> Result<(), Refusal> {
+        if prompt.is_empty() {
+            return Err(Refusal::of("prompt", "the prompt is empty, and there is nothing to go on from"));
+        }
+        if prompt.len() > self.context as usize {
+            let message = format!(
+                "the prompt has {} tokens, and the context here is {}; `serve --context` goes up to {}",
+                prompt.len(),
+                self.context,
+                self.info.context
+            );
+            return Err(Refusal::of("prompt", message).code("context_length_exceeded"));
+        }
+        match prompt.iter().find(|&&id| id >= self.info.vocabulary) {
+            Some(id) => {
+                let message = format!("token {id} is outside the vocabulary of {}", self.info.vocabulary);
+                Err(Refusal::of("prompt", message))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Slots: what each remembers, and which of them a new text gets.
+//!
+//! A slot keeps the ids that the model has read in it, also when its text has ended: a text that begins with the same
+//! ids takes up from there. The text of a whole conversation comes back with every turn, so most of a prompt has usually
+//! been read before.
+
+/// A slot, with the text that is being written in it, if there is one.
+pub(super) struct Slot<W> {
+    /// What the model has read here.
+    pub(super) ids: Vec<u32>,
+    /// Who works here.
+    pub(super) work: Option<W>,
+    /// When a text last began or ended here: larger is later.
+    pub(super) touched: u64,
+}
+
+impl<W> Slot<W> {
+    pub(super) fn new() -> Slot<W> {
+        Slot { ids: Vec::new(), work: None, touched: 0 }
+    }
+
+    /// How many ids of `prompt` need not be read again. At least its last one has to be, to know what follows.
+    pub(super) fn common(&self, prompt: &[u32]) -> usize {
+        let same = self.ids.iter().zip(prompt).take_while(|(own, other)| own == other).count();
+        same.min(prompt.len().saturating_sub(1))
+    }
+}
+
+/// The slot for a text that begins with `prompt`: of the idle ones the one that has most of the prompt, if it has at
+/// least half of it; or else the one that nobody has used for the longest time, so that a conversation is not forgotten
+/// because another one begins with the same few words.
+pub(super) fn choose<W>(slots: &[Slot<W>], prompt: &[u32]) -> Option<usize> {
+    let idle = || slots.iter().enumerate().filter(|(_, slot)| slot.work.is_none());
+    let (best, slot) = idle().rev().max_by_key(|(_, slot)| slot.common(prompt))?;
+    if 2 * slot.common(prompt) >= prompt.len() {
+        return Some(best);
+    }
+    idle().min_by_key(|(_, slot)| slot.touched).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_gets_the_slot_that_knows_it_best_or_is_missed_least() {
+        let slot =
+            |ids: &[u32], touched, busy: bool| Slot { ids: ids.to_vec(), work: busy.then_some(()), touched };
+        type Case<'a> = (&'a [Slot<()>], &'a [u32], Option<usize>);
+        let cases: [Case<'_>; 6] = [
+            (&[slot(&[], 0, false), slot(&[], 0, false)], &[1, 2], Some(0)),
+            (&[slot(&[1, 2, 3], 5, false), slot(&[1, 2, 3, 4, 9], 7, false)], &[1, 2, 3, 4, 5], Some(1)),
+            // Busy slots are nobody else's.
+            (&[slot(&[1, 2, 3], 5, false), slot(&[1, 2, 3, 4, 9], 7, true)], &[1, 2, 3, 4, 5], Some(0)),
+            (&[slot(&[], 0, true)], &[1], None),
+            // A short beginning in common is no reason to forget a long conversation.
+            (&[slot(&[1, 5, 6, 7], 9, false), slot(&[], 0, false)], &[1, 2, 3, 4, 5, 6], Some(1)),
+            (&[slot(&[1, 5], 9, false), slot(&[8], 3, false), slot(&[9], 4, false)], &[1, 2, 3, 4], Some(1)),
+        ];
+        for (slots, prompt, chosen) in cases {
+            assert_eq!(choose(slots, prompt), chosen, "{prompt:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_id_of_a_prompt_is_read_again() {
+        let slot: Slot<()> = Slot { ids: vec![1, 2, 3], work: None, touched: 0 };
+        for (prompt, common) in [(&[1, 2, 3][..], 2), (&[1, 2, 3, 4], 3), (&[1, 9], 1), (&[4], 0), (&[1], 0)]
+        {
+            assert_eq!(slot.common(prompt), common);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One conversation at a time: text in, text out.
+//!
+//! A [`Session`] owns a running model, its tokenizer and its chat template, and remembers which ids its slot holds, so
+//! that a conversation that goes on is not read again from its start. `generate` and `chat` are made of it, and so is
+//! any program that has a compiled model as a library:
+//!
+//! ```ignore
+//! let mut fable = fable::open(&Setup::default())?;
+//! let story = fable.answer(&[Message::user("Tell me a story about a fox")], Settings::default())?;
+//! ```
+
+use super::completion::{Completion, Constraint, End, Piece, Settings};
+use super::device::Device;
+use super::engine::{Engine, Want};
+use super::failure::Failure;
+use super::model::Model;
+use super::open::{Program, Setup};
+use super::template::{Conversation, Message, Template};
+use super::text::Text;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// A running model and the conversation in its slot.
+pub struct Session<M, D = Box<dyn Device>> {
+    engine: Engine<M, D>,
+    text: Option<Text>,
+    template: Option<Template>,
+    /// What the slot holds.
+    held: Vec<u32>,
+}
+
+/// What happens while a text is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// So many ids of the prompt have been read.
+    Read {
+        /// Read so far, those included that the slot held already.
+        done: usize,
+        /// All of them.
+        total: usize,
+    },
+    /// An id was chosen.
+    Piece(&'a Piece),
+}
+
+/// What came of a prompt.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// The ids, the one that ended the text included.
+    pub ids: Vec<u32>,
+    /// Their text, as it was shown.
+    pub text: String,
+    /// Why there are no more.
+    pub end: End,
+    /// How many ids of the prompt had to be read.
+    pub read: usize,
+    /// How long that took, the first id included.
+    pub read_time: Duration,
+    /// How long the other ids took.
+    pub write_time: Duration,
+}
+
+/// The slot that a session uses.
+const SLOT: u32 = 0;
+
+impl<M: Model> Session<M> {
+    /// Opens the model's files and puts it on a device.
+    pub fn open(program: &Program, setup: &Setup) -> Result<Session<M>, Failure> {
+        let (text, template) = (setup.text(program)?, setup.template(program)?);
+        Ok(Session::new(setup.engine(program, None)?, Some(text), template))
+    }
+}
+
+impl<M: Model, D: Device> Session<M, D> {
+    /// A session on an engine whose slots are empty. Without a tokenizer there are ids only.
+    pub fn new(engine: Engine<M, D>, text: Option<Text>, template: Option<Template>) -> Session<M, D> {
+        Session { engine, text, template, held: Vec::new() }
+    }
+
+    /// The engine. Who feeds its slot 0 ends the session's conversation.
+    pub fn engine(&mut self) -> &mut Engine<M, D> {
+        self.held.clear();
+        &mut self.engine
+    }
+
+    /// What the device is, for people.
+    pub fn describe(&mut self) -> String {
+        self.engine.device().describe()
+    }
+
+    /// Positions that there is room for.
+    pub fn context(&self) -> u32 {
+        self.engine.context()
+    }
+
+    /// Positions that the conversation fills.
+    pub fn length(&self) -> u32 {
+        self.engine.length(SLOT)
+    }
+
+    /// The tokenizer, if there is one.
+    pub fn text(&self) -> Option<&Text> {
+        self.text.as_ref()
+    }
+
+    /// The ids of a conversation up to where its answer begins.
+    pub fn prompt(&self, conversation: &Conversation<'_>) -> Result<Vec<u32>, Failure> {
+        prompt(self.text.as_ref(), self.template.as_ref(), conversation)
+    }
+
+    /// The model's next turn in a conversation.
+    pub fn answer(&mut self, messages: &[Message], settings: Settings) -> Result<String, Failure> {
+        let prompt = self.prompt(&Conversation::new(messages))?;
+        Ok(self.complete(&prompt, settings, None, &mut |_| ControlFlow::Continue(()))?.text)
+    }
+
+    /// Writes on after `prompt`, telling `listen` what happens as it happens; it may break off.
+    pub fn complete(
+        &mut self,
+        prompt: &[u32],
+        settings: Settings,
+        constraint: Option<Box<dyn Constraint>>,
+        listen: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Written, Failure> {
+        let end = M::INFO.end;
+        let mut completion = Completion::new(self.text.as_ref(), end, prompt, settings, constraint);
+        let start = Instant::now();
+        let (reused, fresh) = self.rewind(prompt)?;
+        let mut written = Written {
+            ids: Vec::new(),
+            text: String::new(),
+            end: End::Interrupted,
+            read: fresh.len(),
+            read_time: Duration::ZERO,
+            write_time: Duration::ZERO,
+        };
+        let mut done = reused;
+        let mut piece = None;
+        for chunk in fresh.chunks(M::INFO.chunk as usize) {
+            done += chunk.len();
+            let is_last = done == prompt.len();
+            piece = self.feed(&mut completion, chunk, is_last)?;
+            if !is_last && listen(Event::Read { done, total: prompt.len() }).is_break() {
+                return Ok(written);
+            }
+        }
+        written.read_time = start.elapsed();
+        let start = Instant::now();
+        while let Some(mut now) = piece.take() {
+            written.ids.extend(now.id);
+            if now.end.is_none() && self.engine.length(SLOT) >= self.engine.context() {
+                let rest = completion.finish(End::Context)?;
+                now.text.push_str(&rest.text);
+                now.end = rest.end;
+            }
+            written.text.push_str(&now.text);
+            let is_broken = listen(Event::Piece(&now)).is_break();
+            if let Some(end) = now.end {
+                written.end = end;
+                break;
+            }
+            if is_broken {
+                let rest = completion.finish(End::Interrupted)?;
+                written.text.push_str(&rest.text);
+                let _ = listen(Event::Piece(&rest));
+                break;
+            }
+            let fed = now.id.as_slice();
+            piece = self.feed(&mut completion, fed, true)?;
+        }
+        written.write_time = start.elapsed();
+        Ok(written)
+    }
+
+    /// Leaves in the slot what `prompt` begins with; gives how much that is, and the ids that are to be read.
+    fn rewind<'a>(&mut self, prompt: &'a [u32]) -> Result<(usize, &'a [u32]), Failure> {
+        let common = self.held.iter().zip(prompt).take_while(|(held, new)| held == new).count();
+        // The last id is always read: what follows it is what is wanted.
+        let reused = common.min(prompt.len().saturating_sub(1));
+        self.held.truncate(reused);
+        self.engine.truncate(SLOT, reused as u32);
+        let fresh = &prompt[reused..];
+        self.engine.check(SLOT, fresh)?;
+        Ok((reused, fresh))
+    }
+
+    /// Feeds ids, and has the next one chosen if it is wanted.
+    fn feed(
+        &mut self,
+        completion: &mut Completion,
+        ids: &[u32],
+        is_wanted: bool,
+    ) -> Result<Option<Piece>, Failure> {
+        let want = if is_wanted { completion.want() } else { Want::Nothing };
+        let mut fed = self.engine.feed(SLOT, ids, want)?;
+        self.held.extend(ids);
+        match (want, fed.next.last(), fed.logits.last_mut()) {
+            (Want::Nothing, ..) => Ok(None),
+            (Want::Next, Some(&next), _) => completion.next(next).map(Some),
+            (_, _, Some(logits)) => completion.choose(logits).map(Some),
+            _ => Err(Failure::wrong("the device gave no logits")),
+        }
+    }
+}
+
+/// The ids of a conversation, for a model that has what that takes.
+pub fn prompt(
+    text: Option<&Text>,
+    template: Option<&Template>,
+    conversation: &Conversation<'_>,
+) -> Result<Vec<u32>, Failure> {
+    let (Some(text), Some(template)) = (text, template) else { return Err(no_conversations()) };
+    let ids = text.encode(&template.render(conversation)?, false)?;
+    if ids.is_empty() {
+        return Err(Failure::misuse("the chat template makes nothing of this conversation"));
+    }
+    Ok(ids)
+}
+
+/// Why a model that lacks a tokenizer or a chat template is no partner in conversation.
+pub fn no_conversations() -> Failure {
+    Failure::misuse(
+        "this model has no chat template (in chat_template.jinja or tokenizer_config.json), so it holds no conversations; \
+         generate continues texts",
+    )
+}

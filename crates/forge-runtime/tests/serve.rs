@@ -1,0 +1,756 @@
+//! The server, asked over sockets: the tiny model, at its own speed or slow enough to interfere with.
+
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/kernels.rs"]
+mod kernels;
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/model.rs"]
+mod model;
+mod support;
+
+use forge_runtime as runtime;
+use model::Tiny;
+use runtime::cpu::CpuDevice;
+use runtime::device::{Buffer, Device, Pass};
+use runtime::engine::Engine;
+use runtime::failure::Failure;
+use runtime::model::Model;
+use runtime::sampler::Sampling;
+use runtime::serve::{Options, Server, Stop};
+use runtime::template::Template;
+use runtime::text::Text;
+use runtime::weights::WeightFile;
+use serde_json::{Value, json};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use support::http::{Asked, Response, send};
+use support::reference::{Reference, write_letters, write_tokenizer};
+use tempfile::TempDir;
+
+/// A device that takes its time.
+struct Slow(CpuDevice, Duration);
+
+impl Device for Slow {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        self.0.write(buffer, offset, bytes);
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        self.0.read(buffer, offset, bytes);
+    }
+
+    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        std::thread::sleep(self.1);
+        self.0.run(encode)
+    }
+}
+
+struct Served {
+    address: SocketAddr,
+    stop: Stop,
+    thread: Option<JoinHandle<Result<(), Failure>>>,
+    _folder: TempDir,
+}
+
+/// How the tiny model is served in a test.
+#[derive(Clone, Default)]
+struct Setting {
+    slots: u32,
+    queue: u32,
+    /// Milliseconds of a pass.
+    pace: u64,
+    keys: Vec<String>,
+    origins: Vec<String>,
+    /// Whether ids are letters rather than words.
+    letters: bool,
+    without_template: bool,
+}
+
+const PLAIN: Setting = Setting {
+    slots: 4,
+    queue: 64,
+    pace: 0,
+    keys: Vec::new(),
+    origins: Vec::new(),
+    letters: false,
+    without_template: false,
+};
+
+const TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}\
+    {% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}\
+    {% if message.role == 'user' %} w10 {% else %} w11 {% endif %}{{ message.content }}{% endfor %} w12";
+
+fn serve(setting: &Setting) -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    Reference::new().write_weights(&path);
+    let weights = WeightFile::open(&path).unwrap();
+    let tokenizer = folder.path().join("tokenizer.json");
+    if setting.letters {
+        write_letters(&tokenizer)
+    } else {
+        write_tokenizer(&tokenizer)
+    }
+    let text = Text::read(&tokenizer).unwrap();
+    let specials = json!({ "bos_token": "<s>" }).as_object().unwrap().clone();
+    let template = Template::new(TEMPLATE, None, specials).unwrap();
+    let template = (!setting.without_template).then_some(template);
+    let Setting { slots, queue, pace, .. } = *setting;
+    let server = Server::listen(Options {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        api_keys: setting.keys.clone(),
+        insecure: false,
+        queue,
+        origins: setting.origins.clone(),
+        aliases: vec!["small".to_owned()],
+    })
+    .unwrap();
+    let (address, stop) = (server.address(), server.stop());
+    let thread = std::thread::spawn(move || {
+        let tiny = Tiny::new(&weights, 64, slots).unwrap();
+        let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap();
+        let engine = Engine::new(tiny, Slow(device, Duration::from_millis(pace)), 64, slots);
+        let sampling = Sampling { temperature: 0.9, ..Sampling::default() };
+        server.run(engine, slots, text, tokenizer, template, sampling)
+    });
+    let served = Served { address, stop, thread: Some(thread), _folder: folder };
+    while served.get("/ready").status != 200 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    served
+}
+
+impl Served {
+    fn get(&self, path: &str) -> Response {
+        send(self.address, "GET", path, &[], "").response()
+    }
+
+    fn ask(&self, path: &str, body: &Value) -> Asked {
+        send(self.address, "POST", path, &[("Content-Type", "application/json")], &body.to_string())
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Response {
+        self.ask(path, body).response()
+    }
+
+    /// The answer to a request that has to get one.
+    fn answer(&self, path: &str, body: &Value) -> Value {
+        let response = self.post(path, body);
+        assert_eq!(response.status, 200, "{body}: {}", response.body);
+        response.json()
+    }
+
+    /// One of the numbers of `/metrics`.
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let line = text.lines().find(|line| line.starts_with(&format!("model_{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Waits until one of the numbers is what it has to become.
+    fn becomes(&self, name: &str, value: f64) {
+        let start = Instant::now();
+        while self.metric(name) != value {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{name} is {}, not {value}",
+                self.metric(name)
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Stops it, and wants all to be well.
+    fn end(mut self) {
+        self.stop.stop();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+const CHAT: &str = "/v1/chat/completions";
+const PLAINLY: &str = "/v1/completions";
+
+/// Ids of words that make a prompt.
+fn ids(seed: usize, count: usize) -> Vec<usize> {
+    (0..count).map(|i| 3 + (seed * 17 + i * (seed % 5 + 1) * 7 + i * i) % 47).collect()
+}
+
+fn greedy(prompt: &[usize], count: usize) -> Value {
+    json!({ "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true })
+}
+
+fn text(answer: &Value) -> &str {
+    answer["choices"][0]["text"].as_str().unwrap()
+}
+
+#[test]
+fn a_greedy_answer_is_the_models() {
+    for slots in [1, 3] {
+        let served = serve(&Setting { slots, ..PLAIN });
+        let prompt = [1_u32, 5, 6, 7];
+        let words: Vec<String> =
+            Reference::new().greedy(&prompt, 12).iter().map(|id| format!("w{id}")).collect();
+        for prompt in [json!("w5 w6 w7"), json!(prompt), json!(["w5 w6 w7"]), json!([prompt])] {
+            let answer =
+                served.answer(PLAINLY, &json!({ "prompt": prompt, "max_tokens": 12, "temperature": 0 }));
+            assert_eq!(text(&answer), words.join(" "), "{slots} slots");
+            assert_eq!(answer["choices"][0]["finish_reason"], "length");
+            assert_eq!(answer["object"], "text_completion");
+            let usage = &answer["usage"];
+            assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&4.into(), &12.into()));
+        }
+        served.end();
+    }
+}
+
+/// Many clients at once, prompts of all lengths, some streamed, some that begin alike: what each gets is what it gets
+/// when nobody else is there.
+#[test]
+fn an_answer_does_not_depend_on_who_else_asks() {
+    let questions: Vec<Value> = (0..48)
+        .map(|i| {
+            let mut prompt = ids(i % 7, 1 + i * 11 % 40);
+            prompt.extend(ids(i, 3));
+            let mut question = greedy(&prompt, 1 + i * 5 % 20);
+            question["stream"] = (i % 3 == 0).into();
+            if i % 4 == 1 {
+                question["temperature"] = 0.8.into();
+                question["seed"] = i.into();
+            }
+            question
+        })
+        .collect();
+    let ask = |served: &Served, question: &Value| {
+        let response = served.post(PLAINLY, question);
+        assert_eq!(response.status, 200, "{}", response.body);
+        if question["stream"] == true {
+            response.events().iter().map(|event| text(event).to_owned()).collect::<String>()
+        } else {
+            text(&response.json()).to_owned()
+        }
+    };
+    // Alone: a server where nothing can be reused, for each.
+    let alone: Vec<String> = questions
+        .iter()
+        .map(|question| {
+            let served = serve(&Setting { slots: 2, ..PLAIN });
+            let answer = ask(&served, question);
+            served.end();
+            answer
+        })
+        .collect();
+    let served = serve(&Setting { slots: 5, pace: 1, ..PLAIN });
+    for round in 0..2 {
+        let together: Vec<String> = std::thread::scope(|scope| {
+            let askers: Vec<_> =
+                questions.iter().map(|question| scope.spawn(|| ask(&served, question))).collect();
+            askers.into_iter().map(|asker| asker.join().unwrap()).collect()
+        });
+        for (question, (together, alone)) in questions.iter().zip(together.iter().zip(&alone)) {
+            assert_eq!(together, alone, "round {round}: {question}");
+        }
+    }
+    assert!(served.metric("prompt_tokens_reused_total") > 0.0);
+    // Passes served several at once.
+    assert!(served.metric("pass_rows_total") > 2.0 * served.metric("passes_total"));
+    served.end();
+}
+
+#[test]
+fn a_stream_says_piece_by_piece_what_the_whole_says_at_once() {
+    let served = serve(&PLAIN);
+    let messages = json!([{ "role": "system", "content": "w20" }, { "role": "user", "content": "w21 w22" }]);
+    let mut question = json!({ "messages": messages, "max_tokens": 9, "temperature": 0, "ignore_eos": true });
+    let whole = served.answer(CHAT, &question);
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&message["role"], &whole["object"]), (&json!("assistant"), &json!("chat.completion")));
+    assert_eq!(whole["usage"]["prompt_tokens"], 7, "<s> w11 w20 w10 w21 w22 w12");
+    question["stream"] = true.into();
+    question["stream_options"] = json!({ "include_usage": true });
+    let response = served.post(CHAT, &question);
+    assert!(response.head.to_lowercase().contains("content-type: text/event-stream"), "{}", response.head);
+    let events = response.events();
+    assert_eq!(events[0]["choices"][0]["delta"], json!({ "role": "assistant", "content": "" }));
+    let said: String =
+        events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(said, message["content"]);
+    let reasons: Vec<&Value> = events
+        .iter()
+        .map(|event| &event["choices"][0]["finish_reason"])
+        .filter(|reason| !reason.is_null())
+        .collect();
+    assert_eq!(reasons, ["length"]);
+    let (last, others) = events.split_last().unwrap();
+    assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(9)));
+    assert!(
+        others.iter().all(|event| event["usage"].is_null() && event["object"] == "chat.completion.chunk")
+    );
+    // Without that option nothing is said of usage.
+    question["stream_options"] = Value::Null;
+    assert!(served.post(CHAT, &question).events().iter().all(|event| event.get("usage").is_none()));
+    served.end();
+}
+
+#[test]
+fn texts_end_for_the_reason_that_is_given() {
+    let served = serve(&PLAIN);
+    let prompt = ids(3, 5);
+    let answer = served.answer(PLAINLY, &greedy(&prompt, 12));
+    let words: Vec<&str> = text(&answer).split(' ').collect();
+    let stopped = |stop: Value| {
+        let mut question = greedy(&prompt, 12);
+        question["stop"] = stop;
+        served.answer(PLAINLY, &question)
+    };
+    let across = format!("{} {}", words[6], words[7]);
+    for stop in [json!(across), json!(["never", across])] {
+        let answer = stopped(stop);
+        assert!(text(&answer).len() < words[..7].join(" ").len(), "{answer}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+    // The context is full.
+    let full = served.answer(PLAINLY, &greedy(&ids(1, 60), 100));
+    assert_eq!(
+        (&full["choices"][0]["finish_reason"], &full["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(5))
+    );
+    // The model ends the text: some seed finds the id that does.
+    let ended = (0..300).find_map(|seed| {
+        let question = json!({ "prompt": [3, 4], "max_tokens": 50, "temperature": 3, "seed": seed });
+        let answer = served.answer(PLAINLY, &question);
+        (answer["choices"][0]["finish_reason"] == "stop").then_some(answer)
+    });
+    assert!(!text(&ended.expect("one of 300 texts ends")).contains("</s>"));
+    served.end();
+}
+
+#[test]
+fn texts_are_written_as_asked() {
+    let served = serve(&PLAIN);
+    let question = |more: Value| {
+        let mut question =
+            json!({ "prompt": ids(2, 6), "max_tokens": 8, "temperature": 1.5, "ignore_eos": true });
+        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        question
+    };
+    let texts = |more: Value| -> Vec<String> {
+        let answer = served.answer(PLAINLY, &question(more));
+        let choices = answer["choices"].as_array().unwrap();
+        assert!(choices.iter().enumerate().all(|(index, choice)| choice["index"] == index));
+        choices.iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    // The same seed gives the same texts, n of them differ, and the first is what it is by itself.
+    let three = texts(json!({ "seed": 5, "n": 3 }));
+    assert_eq!(three, texts(json!({ "seed": 5, "n": 3 })));
+    assert_eq!(three[..1], texts(json!({ "seed": 5 })));
+    assert!(three[0] != three[1] && three[1] != three[2]);
+    assert_ne!(texts(json!({})), texts(json!({})), "without a seed texts are new ones");
+    // Several prompts, each with its texts in turn.
+    assert_eq!(texts(json!({ "prompt": ["w5 w6", "w7"], "n": 2, "seed": 1 })).len(), 4);
+    // A bias that outweighs everything, and one that forbids.
+    assert_eq!(texts(json!({ "logit_bias": { "33": 100 } })), [["w33"; 8].join(" ")]);
+    let usual = texts(json!({ "temperature": 0 }))[0].clone();
+    let first = usual.split(' ').next().unwrap();
+    let other = texts(json!({ "temperature": 0, "logit_bias": { &first[1..]: -100 } }))[0].clone();
+    assert!(!other.split(' ').any(|word| word == first), "{other}");
+    // The most probable of one is the most probable.
+    for strict in [json!({ "top_k": 1 }), json!({ "top_p": 1e-6 }), json!({ "min_p": 1 })] {
+        assert_eq!(texts(strict)[0], usual);
+    }
+    // Words that were said are not said again.
+    let fresh = texts(
+        json!({ "temperature": 0, "presence_penalty": 2, "frequency_penalty": 2, "repetition_penalty": 5 }),
+    );
+    let words: Vec<&str> = fresh[0].split(' ').collect();
+    let different: std::collections::BTreeSet<&str> = words.iter().copied().collect();
+    assert_eq!(words.len(), different.len(), "{fresh:?}");
+    // The newer name of the count, and no name.
+    let count = |more: Value| served.answer(PLAINLY, &question(more))["usage"]["completion_tokens"].clone();
+    assert_eq!(count(json!({ "max_completion_tokens": 3 })), 3);
+    assert_eq!(count(json!({ "max_tokens": null })), 16);
+    served.end();
+}
+
+#[test]
+fn probabilities_are_told_if_asked_for() {
+    let served = serve(&PLAIN);
+    let messages = json!([{ "role": "user", "content": "w5 w6" }]);
+    let mut question = json!({ "messages": messages, "max_tokens": 4, "temperature": 0, "logprobs": true, "top_logprobs": 3 });
+    let answer = served.answer(CHAT, &question);
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 4);
+    for entry in content {
+        let top = entry["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["token"]), (3, &entry["token"]));
+        let of = |i: usize| top[i]["logprob"].as_f64().unwrap();
+        assert!(of(0) < 0.0 && of(0) >= of(1) && of(1) >= of(2), "{entry}");
+        assert_eq!(entry["logprob"], top[0]["logprob"]);
+    }
+    question["stream"] = true.into();
+    let streamed: Vec<Value> = served
+        .post(CHAT, &question)
+        .events()
+        .iter()
+        .flat_map(|event| event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default())
+        .collect();
+    assert_eq!(&streamed, content);
+    let plain =
+        served.answer(PLAINLY, &json!({ "prompt": "w5", "max_tokens": 3, "temperature": 0, "logprobs": 2 }));
+    let logprobs = &plain["choices"][0]["logprobs"];
+    for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(logprobs[list].as_array().unwrap().len(), 3, "{list}");
+    }
+    assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 2);
+    served.end();
+}
+
+#[test]
+fn a_prompt_is_read_once() {
+    let served = serve(&PLAIN);
+    let reused = |prompt: &[usize]| {
+        let answer = served.answer(PLAINLY, &greedy(prompt, 6));
+        let answered: Vec<usize> = text(&answer).split(' ').map(|word| word[1..].parse().unwrap()).collect();
+        (answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap(), answered)
+    };
+    let mut conversation = ids(4, 9);
+    let (first, answer) = reused(&conversation);
+    assert_eq!(first, 0);
+    conversation.extend(answer);
+    conversation.extend(ids(5, 4));
+    // All but the answer's last id has been read.
+    assert_eq!(reused(&conversation).0, 14);
+    assert_eq!(reused(&conversation).0, 18, "all but the last id, which says what comes next");
+    assert_eq!(reused(&ids(6, 8)).0, 0);
+    // Another conversation has not cost the first its slot.
+    assert_eq!(reused(&conversation).0, 18);
+    assert_eq!(served.metric("prompt_tokens_reused_total"), (14 + 18 + 18) as f64);
+    served.end();
+}
+
+#[test]
+fn text_follows_a_grammar() {
+    let served = serve(&Setting { letters: true, ..PLAIN });
+    let asked = |more: Value| {
+        let mut question = json!({ "prompt": "abc", "max_tokens": 60, "temperature": 1, "seed": 3 });
+        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        question
+    };
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "kind": { "enum": ["cat", "dog"] },
+            "age": { "type": "integer", "minimum": 0, "maximum": 20 },
+        },
+        "required": ["kind", "age"],
+        "additionalProperties": false,
+    });
+    for seed in 0..10 {
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "pet", "strict": true, "schema": schema } });
+        for form in [json!({ "response_format": format }), json!({ "guided_json": schema })] {
+            let mut question = asked(form);
+            question["seed"] = seed.into();
+            // Who likes blanks best, and may have as many as one likes, writes nothing else.
+            question["logit_bias"] = json!({ "22": 100 });
+            let answer = served.answer(PLAINLY, &question);
+            assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+            let pet: Value =
+                serde_json::from_str(text(&answer)).unwrap_or_else(|error| panic!("{error}: {answer}"));
+            assert!(pet["kind"] == "cat" || pet["kind"] == "dog", "{pet}");
+            assert!((0..=20).contains(&pet["age"].as_i64().unwrap()), "{pet}");
+        }
+        let mut question = asked(json!({ "guided_regex": "[a-c]{3}-[0-9]+z" }));
+        question["seed"] = seed.into();
+        let answer = served.answer(PLAINLY, &question);
+        let (letters, rest) = text(&answer).split_once('-').unwrap_or_else(|| panic!("{answer}"));
+        assert!(letters.len() == 3 && letters.chars().all(|letter| "abc".contains(letter)), "{answer}");
+        let is_cut = answer["choices"][0]["finish_reason"] == "length";
+        assert!(is_cut || rest.ends_with('z'), "{answer}");
+        let answer =
+            served.answer(PLAINLY, &asked(json!({ "guided_grammar": "start: \"x\" (\"yes\" | \"no\")" })));
+        assert!(["xyes", "xno"].contains(&text(&answer)), "{answer}");
+        let answer = served.answer(PLAINLY, &asked(json!({ "response_format": { "type": "json_object" } })));
+        assert!(text(&answer).trim_start().starts_with('{'), "{answer}");
+    }
+    for (form, part) in [
+        (json!({ "guided_regex": "(" }), "the grammar is not understood"),
+        (json!({ "guided_grammar": "start: nothing" }), "the grammar is not understood"),
+        (
+            json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": { "type": "nonsense" } } } }),
+            "the grammar is not understood",
+        ),
+        (json!({ "response_format": { "type": "yaml" } }), "text, json_object or json_schema"),
+        (json!({ "guided_regex": "a", "guided_json": {} }), "not several"),
+    ] {
+        let response = served.post(PLAINLY, &asked(form));
+        assert_eq!(response.status, 400, "{}", response.body);
+        let error = response.json()["error"].clone();
+        assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+        assert_eq!(error["param"], "response_format");
+    }
+    served.end();
+}
+
+#[test]
+fn what_is_not_understood_is_refused_by_name() {
+    let served = serve(&PLAIN);
+    let long: Vec<usize> = vec![5; 65];
+    for (path, body, status, param, part) in [
+        (PLAINLY, json!({}), 400, "prompt", "`prompt` is missing"),
+        (PLAINLY, json!({ "prompt": "" , "max_tokens": 1 }), 200, "", ""),
+        (PLAINLY, json!({ "prompt": [] }), 400, "prompt", "is empty"),
+        (PLAINLY, json!({ "prompt": { "a": 1 } }), 400, "prompt", "a text, a list of token ids"),
+        (PLAINLY, json!({ "prompt": [50] }), 400, "prompt", "outside the vocabulary"),
+        (PLAINLY, json!({ "prompt": long }), 400, "prompt", "has 65 tokens, and the context here is 64"),
+        (PLAINLY, json!({ "prompt": "w5", "echo": true }), 400, "echo", "`echo` is false"),
+        (PLAINLY, json!({ "prompt": "w5", "temperature": "hot" }), 400, "temperature", "`temperature`"),
+        (PLAINLY, json!({ "prompt": "w5", "temperature": -1 }), 400, "temperature", "0 to 100, not -1"),
+        (PLAINLY, json!({ "prompt": "w5", "n": 1000 }), 400, "n", "`n` is 1 to 68"),
+        (
+            PLAINLY,
+            json!({ "prompt": ["w5", "w6"], "n": 40 }),
+            400,
+            "n",
+            "80 texts at once; the server takes 68",
+        ),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0 }), 400, "max_tokens", "`max_tokens` is 1 to"),
+        (PLAINLY, json!({ "prompt": "w5", "stop": [""] }), 400, "stop", "none of them empty"),
+        (PLAINLY, json!({ "prompt": "w5", "logit_bias": { "x": 1 } }), 400, "logit_bias", "token ids"),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "stream_options": { "include_usage": true } }),
+            400,
+            "stream_options",
+            "streamed",
+        ),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "use_beam_search": true }),
+            400,
+            "use_beam_search",
+            "is not understood here",
+        ),
+        (PLAINLY, json!({ "prompt": "w5", "model": "gpt-4" }), 404, "", "the model here is \"tiny\""),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "max_tokens": 1, "model": "small", "user": "me", "seed": null }),
+            200,
+            "",
+            "",
+        ),
+        (CHAT, json!({}), 400, "messages", "`messages` is missing"),
+        (CHAT, json!({ "messages": [] }), 400, "messages", "is empty"),
+        (CHAT, json!({ "messages": [{ "content": "w5" }] }), 400, "messages", "role"),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "tool", "content": "w5" }] }),
+            400,
+            "messages",
+            "refuses this: no tools here",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
+            400,
+            "messages",
+            "this model reads text",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "w5" }] }], "max_tokens": 1 }),
+            200,
+            "",
+            "",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": "w5" }], "top_logprobs": 2 }),
+            400,
+            "top_logprobs",
+            "comes with `logprobs`",
+        ),
+        ("/v1/nowhere", json!({}), 404, "", "there is nothing at /v1/nowhere"),
+        ("/v1/models", json!({}), 405, "", "/v1/models does not take POST"),
+    ] {
+        let response = served.post(path, &body);
+        assert_eq!(response.status, status, "{path} {body}: {}", response.body);
+        if status != 200 {
+            let error = response.json()["error"].clone();
+            assert!(error["message"].as_str().unwrap().contains(part), "{path} {body}: {error}");
+            assert_eq!(error["param"].as_str().unwrap_or_default(), param, "{error}");
+            assert_eq!(error["type"], "invalid_request_error");
+        }
+    }
+    for body in ["", "[1]", "{\"prompt\": ", "\u{0}"] {
+        let response = send(served.address, "POST", PLAINLY, &[], body).response();
+        assert_eq!(response.status, 400, "{body}");
+        assert!(response.json()["error"]["message"].as_str().unwrap().contains("the body is not"), "{body}");
+    }
+    let huge = format!("{{\"prompt\": \"{}\"}}", "w5 ".repeat(6 << 20));
+    assert_eq!(send(served.address, "POST", PLAINLY, &[], &huge).response().status, 413);
+    served.end();
+    let served = serve(&Setting { without_template: true, ..PLAIN });
+    let response = served.post(CHAT, &json!({ "messages": [{ "role": "user", "content": "w5" }] }));
+    assert_eq!(response.status, 400);
+    assert!(response.body.contains("no chat template"), "{}", response.body);
+    served.end();
+}
+
+#[test]
+fn the_small_endpoints_answer() {
+    let served = serve(&PLAIN);
+    assert_eq!(served.get("/health").json(), json!({ "status": "ok" }));
+    assert_eq!(served.get("/ready").json(), json!({ "status": "ready" }));
+    let models = served.get("/v1/models").json();
+    assert_eq!((&models["data"][0]["id"], &models["data"][1]["id"]), (&json!("tiny"), &json!("small")));
+    assert_eq!(served.get("/v1/models/tiny").json()["context_length"], 64);
+    assert_eq!(served.get("/v1/models/other").status, 404);
+    let tokens = served.answer("/tokenize", &json!({ "prompt": "w5 w6" }));
+    assert_eq!(tokens, json!({ "tokens": [1, 5, 6], "count": 3, "max_model_len": 64 }));
+    let bare = served.answer("/tokenize", &json!({ "content": "w5 w6", "add_special_tokens": false }));
+    assert_eq!(bare["tokens"], json!([5, 6]));
+    let chat = served.answer("/tokenize", &json!({ "messages": [{ "role": "user", "content": "w5" }] }));
+    assert_eq!(chat["tokens"], json!([1, 10, 5, 12]));
+    assert_eq!(served.answer("/detokenize", &json!({ "tokens": [5, 6] }))["prompt"], "w5 w6");
+    served.answer(PLAINLY, &json!({ "prompt": "w5 w6", "max_tokens": 3, "ignore_eos": true }));
+    for (name, value) in
+        [("tokens_total", 3.0), ("prompt_tokens_total", 3.0), ("texts_finished_total", 1.0), ("slots", 4.0)]
+    {
+        assert_eq!(served.metric(name), value, "{name}");
+    }
+    served.end();
+}
+
+#[test]
+fn only_who_may_gets_an_answer() {
+    let served = serve(&Setting {
+        keys: vec!["first".to_owned(), "second".to_owned()],
+        origins: vec!["https://friend.example".to_owned()],
+        ..PLAIN
+    });
+    let ask = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        send(served.address, method, path, headers, "").response()
+    };
+    for (headers, status) in [
+        (vec![], 401),
+        (vec![("Authorization", "Bearer third")], 401),
+        (vec![("Authorization", "first")], 401),
+        (vec![("Authorization", "Bearer second")], 200),
+        (vec![("Authorization", "Bearer second"), ("Origin", "https://friend.example")], 200),
+        (vec![("Authorization", "Bearer second"), ("Origin", "https://foe.example")], 403),
+        (vec![("Authorization", "Bearer second"), ("Origin", "null")], 403),
+        (vec![("Authorization", "Bearer second"), ("Host", "foe.example")], 403),
+        (
+            vec![("Authorization", "Bearer second"), ("Host", "localhost"), ("Origin", "http://localhost")],
+            200,
+        ),
+    ] {
+        assert_eq!(ask("GET", "/v1/models", &headers).status, status, "{headers:?}");
+    }
+    assert_eq!(ask("GET", "/health", &[]).status, 200);
+    assert_eq!(ask("GET", "/metrics", &[]).status, 401);
+    let preflight = ask("OPTIONS", CHAT, &[("Origin", "https://friend.example")]);
+    assert_eq!(preflight.status, 204);
+    assert!(
+        preflight.head.contains("access-control-allow-origin: https://friend.example"),
+        "{}",
+        preflight.head
+    );
+    assert_eq!(ask("OPTIONS", CHAT, &[("Origin", "https://foe.example")]).status, 403);
+    served.end();
+}
+
+#[test]
+fn who_comes_when_all_places_are_taken_is_told_when_to_come_again() {
+    let served = serve(&Setting { slots: 1, queue: 1, pace: 10, ..PLAIN });
+    let mut first = served.ask(PLAINLY, &{
+        let mut question = greedy(&ids(1, 3), 40);
+        question["stream"] = true.into();
+        question
+    });
+    first.event().unwrap();
+    let second = served.ask(PLAINLY, &greedy(&ids(2, 3), 2));
+    served.becomes("texts_waiting", 1.0);
+    let third = served.post(PLAINLY, &greedy(&ids(3, 3), 2));
+    assert_eq!(third.status, 429);
+    assert!(third.head.to_lowercase().contains("retry-after: "), "{}", third.head);
+    assert_eq!(third.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(second.response().status, 200);
+    assert_eq!(served.metric("requests_refused_total"), 1.0);
+    assert_eq!(served.post(PLAINLY, &greedy(&ids(3, 3), 2)).status, 200);
+    served.end();
+}
+
+#[test]
+fn who_goes_away_leaves_a_slot_behind() {
+    let served = serve(&Setting { slots: 1, pace: 30, ..PLAIN });
+    for stream in [true, false] {
+        let before = served.metric("texts_cancelled_total");
+        let mut question = greedy(&ids(1, 3), 55);
+        question["stream"] = stream.into();
+        let mut asked = served.ask(PLAINLY, &question);
+        if stream {
+            asked.event().unwrap();
+        }
+        served.becomes("texts_active", 1.0);
+        let waiting = served.ask(PLAINLY, &greedy(&ids(2, 3), 50));
+        served.becomes("texts_waiting", 1.0);
+        let (start, written) = (Instant::now(), served.metric("tokens_total"));
+        drop(waiting);
+        drop(asked);
+        served.becomes("texts_cancelled_total", before + 2.0);
+        served.becomes("texts_active", 0.0);
+        let steps = served.metric("tokens_total") - written;
+        assert!(steps < 20.0, "{steps} tokens were written to nobody in {:?}", start.elapsed());
+    }
+    // What it had read is not lost.
+    let answer = served.answer(PLAINLY, &greedy(&ids(1, 3), 2));
+    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+    served.end();
+}
+
+/// A prompt is read beside the rows of those who are written to, in the passes that these have anyway.
+#[test]
+fn a_long_prompt_keeps_nobody_waiting() {
+    let served = serve(&Setting { slots: 2, pace: 15, ..PLAIN });
+    let mut question = greedy(&ids(1, 3), 45);
+    question["stream"] = true.into();
+    let before = served.metric("passes_total");
+    let mut asked = served.ask(PLAINLY, &question);
+    asked.event().unwrap();
+    let long = served.answer(PLAINLY, &greedy(&ids(2, 58), 2));
+    assert_eq!(long["usage"]["completion_tokens"], 2);
+    assert_eq!(served.metric("texts_active"), 1.0, "the first is still written to");
+    while asked.event().is_some() {}
+    // 46 passes for the first text; reading 58 ids by itself would have taken 8 more.
+    assert!(served.metric("passes_total") - before <= 48.0);
+    served.end();
+}
+
+#[test]
+fn a_server_that_stops_lets_answers_come_to_their_end() {
+    let mut served = serve(&Setting { slots: 2, pace: 5, ..PLAIN });
+    let alone = text(&served.answer(PLAINLY, &greedy(&ids(1, 3), 40))).to_owned();
+    let mut question = greedy(&ids(1, 3), 40);
+    question["stream"] = true.into();
+    let mut asked = served.ask(PLAINLY, &question);
+    let mut said = text(&serde_json::from_str(&asked.event().unwrap()).unwrap()).to_owned();
+    served.stop.stop();
+    let start = Instant::now();
+    while TcpStream::connect(served.address).is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while let Some(event) = asked.event() {
+        if event != "[DONE]" {
+            said.push_str(text(&serde_json::from_str(&event).unwrap()));
+        }
+    }
+    assert_eq!(said, alone);
+    served.thread.take().unwrap().join().unwrap().unwrap();
+}

@@ -1,0 +1,187 @@
+//! One conversation at a time: what is written, what is read again and what is not, and what ends a text.
+
+use forge_runtime as runtime;
+use runtime::completion::{Completion, Constraint, End, Logprobs, Piece, Settings, log_sum};
+use runtime::cpu::CpuDevice;
+use runtime::engine::{Engine, Want};
+use runtime::failure::Failure;
+use runtime::model::Model;
+use runtime::sampler::Sampling;
+use runtime::session::{Event, Session, Written};
+use runtime::template::{Message, Template};
+use runtime::text::Text;
+use runtime::weights::WeightFile;
+use std::ops::ControlFlow;
+use support::reference::{Reference, write_tokenizer};
+
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/kernels.rs"]
+mod kernels;
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/model.rs"]
+mod model;
+mod support;
+use model::Tiny;
+
+/// Every message is `w3` and its text; an answer begins after `w4`.
+const TEMPLATE: &str =
+    "{% for m in messages %}w3 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w4{% endif %}";
+
+fn session(context: u32) -> Session<Tiny, CpuDevice> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    Reference::new().write_weights(&path);
+    write_tokenizer(&folder.path().join("tokenizer.json"));
+    let weights = WeightFile::open(&path).unwrap();
+    let tiny = Tiny::new(&weights, context, 1).unwrap();
+    let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap();
+    let text = Text::read(&folder.path().join("tokenizer.json")).unwrap();
+    let template = Template::new(TEMPLATE, None, serde_json::Map::new()).unwrap();
+    Session::new(Engine::new(tiny, device, context, 1), Some(text), Some(template))
+}
+
+fn write(session: &mut Session<Tiny, CpuDevice>, prompt: &[u32], settings: Settings) -> Written {
+    session.complete(prompt, settings, None, &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn count(count: usize) -> Settings {
+    Settings { count, ignore_end: true, ..Settings::default() }
+}
+
+#[test]
+fn what_a_slot_holds_is_not_read_again_and_changes_nothing() {
+    let reference = Reference::new();
+    let mut session = session(64);
+    let mut prompt: Vec<u32> = vec![5, 6, 7];
+    // (what comes after the answer, how much of the next prompt is new)
+    for (more, read) in [(vec![8, 9], 3), (vec![10], 3), (vec![11, 12, 13], 2)] {
+        let written = write(&mut session, &prompt, count(4));
+        assert_eq!(written.ids, reference.greedy(&prompt, 4), "{prompt:?}");
+        assert_eq!(written.read, read, "the last id of an answer has not been read");
+        prompt.extend(&written.ids);
+        prompt.extend(more);
+    }
+    // The same prompt again: its last id is read, for what follows it. Another beginning: everything is.
+    let again = write(&mut session, &prompt, count(2));
+    assert_eq!((again.read, again.ids), (4, reference.greedy(&prompt, 2)));
+    assert_eq!(write(&mut session, &prompt, count(2)).read, 1);
+    let other = [9, 6, 7];
+    assert_eq!(write(&mut session, &other, count(3)).ids, reference.greedy(&other, 3));
+}
+
+#[test]
+fn conversations_are_rendered_and_answered() {
+    let reference = Reference::new();
+    let mut session = session(64);
+    let mut messages = vec![Message::user("w7 w8")];
+    let first = session.answer(&messages, count(3)).unwrap();
+    let words = |ids: &[u32]| ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ");
+    assert_eq!(first, words(&reference.greedy(&[3, 7, 8, 4], 3)));
+    messages.extend([Message::assistant(first.clone()), Message::user("w9")]);
+    let mut ids = vec![3, 7, 8, 3];
+    ids.extend(reference.greedy(&[3, 7, 8, 4], 3));
+    ids.extend([3, 9, 4]);
+    assert_eq!(session.answer(&messages, count(2)).unwrap(), words(&reference.greedy(&ids, 2)));
+}
+
+#[test]
+fn texts_end_for_a_reason() {
+    let prompt = [5, 6, 7];
+    let greedy = Reference::new().greedy(&prompt, 20);
+    let stop = format!("w{} w{}", greedy[1], greedy[2]);
+    for (context, settings, end, ids) in [
+        (64, count(3), End::Count, 3),
+        (64, Settings { stop: vec![stop], ..count(20) }, End::StopString, 3),
+        // Positions 3 to 7 take five ids, and a sixth comes of the last.
+        (8, count(20), End::Context, 6),
+    ] {
+        let written = write(&mut session(context), &prompt, settings);
+        assert_eq!((written.end, written.ids.as_slice()), (end, &greedy[..ids]));
+    }
+    let mut session = session(64);
+    let mut pieces = 0;
+    let written = session.complete(&prompt, count(20), None, &mut |event| {
+        pieces += usize::from(matches!(event, Event::Piece(_)));
+        if pieces == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let written = written.unwrap();
+    assert_eq!((written.end, written.ids.as_slice()), (End::Interrupted, &greedy[..2]));
+    // What was broken off can be gone on with.
+    assert_eq!(write(&mut session, &prompt, count(20)).ids, greedy);
+}
+
+#[test]
+fn long_prompts_say_how_far_they_are_read() {
+    let mut session = session(64);
+    let prompt: Vec<u32> = (3..30).collect();
+    let mut read = Vec::new();
+    let mut listen = |event: Event<'_>| {
+        if let Event::Read { done, total } = event {
+            read.push((done, total));
+        }
+        ControlFlow::Continue(())
+    };
+    session.complete(&prompt, count(1), None, &mut listen).unwrap();
+    assert_eq!(read, [(8, 27), (16, 27), (24, 27)]);
+    let refused = session.complete(&[3; 65], count(1), None, &mut |_| ControlFlow::Continue(()));
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("65 positions do not fit a context of 64"), "{message}");
+}
+
+/// Even ids only, and three of them.
+struct Even(usize);
+
+impl Constraint for Even {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
+        logits.iter_mut().skip(1).step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY);
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), Failure> {
+        assert_eq!(id % 2, 0);
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn is_complete(&mut self) -> bool {
+        self.0 == 3
+    }
+}
+
+#[test]
+fn constraints_are_obeyed() {
+    for temperature in [0.0, 2.0] {
+        let sampling = Sampling { temperature, ..Sampling::default() };
+        let settings = Settings { sampling, seed: 3, ..count(20) };
+        let written = session(64)
+            .complete(&[5, 6], settings, Some(Box::new(Even(0))), &mut |_| ControlFlow::Continue(()));
+        let written = written.unwrap();
+        assert_eq!((written.end, written.ids.len()), (End::Complete, 3));
+        assert!(written.ids.iter().all(|id| id % 2 == 0), "{:?}", written.ids);
+    }
+}
+
+#[test]
+fn probabilities_are_the_models_whatever_is_drawn() {
+    let settings = Settings {
+        sampling: Sampling { bias: vec![(7, 100.0)], ..Sampling::greedy() },
+        logprobs: Some(2),
+        ..Settings::default()
+    };
+    let mut completion = Completion::new(None, &[], &[1], settings, None);
+    assert_eq!(completion.want(), Want::Logits);
+    let mut logits: Vec<f32> = (0..10).map(|i| (i as f32 * 1.7).sin()).collect();
+    let plain = logits.clone();
+    let Piece { id, logprobs, .. } = completion.choose(&mut logits).unwrap();
+    assert_eq!(id, Some(7));
+    let logprobs = logprobs.unwrap();
+    assert_eq!(logprobs, Logprobs::of(&plain, 7, 2));
+    let probability =
+        |id: usize| f64::from(plain[id]).exp() / plain.iter().map(|l| f64::from(*l).exp()).sum::<f64>();
+    assert!((f64::from(logprobs.chosen).exp() - probability(7)).abs() < 1e-6);
+    let best = (0..10).max_by(|a, b| plain[*a].total_cmp(&plain[*b])).unwrap();
+    assert_eq!(logprobs.top[0].0 as usize, best);
+    assert!((f64::from(logprobs.top[0].1).exp() - probability(best)).abs() < 1e-6);
+    assert_eq!(logprobs.top.len(), 2);
+    assert!((log_sum(&[0.0, 0.0]) - 2.0_f64.ln()).abs() < 1e-12);
+}

@@ -1,0 +1,132 @@
+//! Conversations to text: as transformers renders them, for every model of the oracle.
+
+use forge_runtime::template::{Conversation, Message, Template};
+use forge_runtime::text::Text;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+fn models() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models");
+    let mut models: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    models.sort();
+    models
+}
+
+fn render(source: &str, messages: &Value, tools: &[Value], variables: &Value) -> Result<String, String> {
+    let specials = json!({ "bos_token": "<s>", "eos_token": "</s>" });
+    let template =
+        Template::new(source, None, specials.as_object().unwrap().clone()).map_err(|f| f.to_string())?;
+    let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
+    let variables = variables.as_object().cloned().unwrap_or_default();
+    let conversation = Conversation { messages: &messages, tools, variables: &variables, answer: true };
+    template.render(&conversation).map_err(|failure| failure.to_string())
+}
+
+#[test]
+fn conversations_of_the_oracle_become_its_text_and_its_ids() {
+    let mut chats = 0;
+    for model in models() {
+        let golden = std::fs::read(model.join("tokenizer_golden.json")).unwrap();
+        let golden: Value = serde_json::from_slice(&golden).unwrap();
+        let template = Template::read(&model).unwrap().unwrap();
+        let text = Text::read(&model.join("tokenizer.json")).unwrap();
+        for chat in golden["chats"].as_array().unwrap() {
+            let messages: Vec<Message> = serde_json::from_value(chat["messages"].clone()).unwrap();
+            let answer = chat["add_generation_prompt"].as_bool().unwrap();
+            let conversation =
+                Conversation { messages: &messages, tools: &[], variables: &Map::new(), answer };
+            let rendered = template.render(&conversation).unwrap();
+            assert_eq!(rendered, chat["rendered"].as_str().unwrap(), "{}", model.display());
+            let ids: Vec<u32> = serde_json::from_value(chat["ids"].clone()).unwrap();
+            assert_eq!(text.encode(&rendered, false).unwrap(), ids, "{}", model.display());
+            chats += 1;
+        }
+    }
+    assert!(chats >= 6 * 9, "{chats} chats");
+}
+
+#[test]
+fn templates_say_what_pythons_say() {
+    let messages = json!([{ "role": "user", "content": " Hi, caf\u{e9} <b> \"x\"\n" }]);
+    let tools = [
+        json!({ "type": "function", "function": { "name": "f", "parameters": { "z": 1, "a": [1.5, null, true, {}] } } }),
+    ];
+    for (source, expected) in [
+        // Methods of strings and dictionaries.
+        ("{{ messages[0].content.strip().split(',')[0] }}", "Hi"),
+        ("{% for k, v in messages[0].items() %}{{ k }};{% endfor %}", "role;content;"),
+        ("{{ messages[0].get('name', 'nobody') }}", "nobody"),
+        ("{{ messages[0]['content'].startswith(' Hi') }}", "True"),
+        // Blocks leave no lines behind.
+        ("{% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
+        ("{% generation %}\na{% endgeneration %}\nb", "ab"),
+        // JSON.
+        ("{{ messages[0].content | tojson }}", "\" Hi, caf\u{e9} <b> \\\"x\\\"\\n\""),
+        (
+            "{{ tools[0].function | tojson }}",
+            r#"{"name": "f", "parameters": {"z": 1, "a": [1.5, null, true, {}]}}"#,
+        ),
+        ("{{ tools[0].function.parameters.a[:2] | tojson(indent=2) }}", "[\n  1.5,\n  null\n]"),
+        // What is not there.
+        ("{{ bos_token }}{{ nothing }}{{ tools is none }}{{ documents is none }}", "<s>FalseTrue"),
+        ("{{ 'on' if enable_thinking is defined and enable_thinking else 'off' }}", "on"),
+        (
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "1",
+        ),
+        ("{% for i in range(5) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{{ messages[::-1] | length }}{{ 'x' * 3 if false else '' }}{{ messages | length }}", "11"),
+        ("{{ strftime_now('%Y')[:2] }}", "20"),
+        ("{{ messages[0].content is string }}{{ tools is mapping }}{{ tools is iterable }}", "TrueFalseTrue"),
+    ] {
+        let rendered = render(source, &messages, &tools, &json!({ "enable_thinking": true }));
+        assert_eq!(rendered.as_deref(), Ok(expected), "{source}");
+    }
+}
+
+#[test]
+fn what_a_template_refuses_is_said() {
+    let messages = json!([{ "role": "system", "content": "x" }]);
+    for (source, expected) in [
+        (
+            "{{ raise_exception('no system messages') }}",
+            "the model's chat template refuses this: no system messages",
+        ),
+        ("{{ nothing.at.all }}", "the chat template cannot be rendered"),
+        ("{% if %}", "the chat template cannot be read"),
+    ] {
+        let message = render(source, &messages, &[], &Value::Null).unwrap_err();
+        assert!(message.contains(expected), "{source}: {message}");
+    }
+}
+
+#[test]
+fn a_template_is_found_wherever_checkpoints_keep_it() {
+    let hello = [Message::user("hello")];
+    let tool = [json!({})];
+    let named = json!([{ "name": "default", "template": "D" }, { "name": "tool_use", "template": "T" }]);
+    let config =
+        |template: &Value| json!({ "bos_token": { "content": "B" }, "chat_template": template }).to_string();
+    let named = ("tokenizer_config.json", config(&named));
+    let plain = ("tokenizer_config.json", config(&json!("{{ bos_token }}")));
+    let older = ("chat_template.json", json!({ "chat_template": "J" }).to_string());
+    let file = ("chat_template.jinja", "F".to_owned());
+    for (files, tools, expected) in [
+        (vec![], &[][..], None),
+        (vec![&plain], &[], Some("B")),
+        (vec![&named], &[], Some("D")),
+        (vec![&named], &tool, Some("T")),
+        (vec![&older], &[], Some("J")),
+        (vec![&file, &plain], &[], Some("F")),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in &files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let conversation = Conversation { messages: &hello, tools, variables: &Map::new(), answer: true };
+        let rendered =
+            Template::read(folder.path()).unwrap().map(|template| template.render(&conversation).unwrap());
+        assert_eq!(rendered.as_deref(), expected, "{files:?}");
+    }
+}

@@ -1,0 +1,177 @@
+//! The rows of a packed matrix: gathered from its parts, multiplied by a folded gain, encoded; and what encoding them would
+//! change, format by format, before one is chosen.
+
+use crate::codec::{Unfit, decode_row, encode_row, plane_bytes};
+use crate::errors::Sums;
+use crate::gather;
+use forge_ir::{Diagnostic, Format, Graph, Layout, Numbers, Packed};
+use std::ops::Range;
+
+/// Numbers of the rows that are encoded at once.
+const BLOCK_NUMBERS: usize = 1 << 20;
+
+/// A matrix on its way.
+pub(crate) struct Matrix<'a> {
+    graph: &'a Graph,
+    packed: &'a Packed,
+    numbers: &'a dyn Numbers,
+    rows: usize,
+    columns: usize,
+    /// What the columns are multiplied by.
+    gain: Option<Vec<f32>>,
+}
+
+/// Rows, encoded.
+pub(crate) struct Encoded {
+    pub(crate) planes: [Vec<u8>; 2],
+    /// One for every row, so that sums do not depend on how rows are shared among threads.
+    pub(crate) sums: Vec<Sums>,
+}
+
+impl<'a> Matrix<'a> {
+    /// None for a vector.
+    pub(crate) fn of(
+        graph: &'a Graph,
+        packed: &'a Packed,
+        numbers: &'a dyn Numbers,
+    ) -> Result<Option<Matrix<'a>>, Diagnostic> {
+        let [rows, columns] = packed.shape[..] else { return Ok(None) };
+        let gain = match packed.gain {
+            Some(gain) => {
+                let mut elements = vec![1.0; columns];
+                numbers.rows(gain, 0..1, &mut elements)?;
+                Some(elements)
+            }
+            None => None,
+        };
+        Ok(Some(Matrix { graph, packed, numbers, rows, columns, gain }))
+    }
+
+    /// What `work` makes of all rows, several shares of them side by side, in the order of the rows.
+    pub(crate) fn in_shares<T: Send>(
+        &self,
+        work: impl Fn(Range<usize>) -> Result<T, Diagnostic> + Sync,
+        mut take: impl FnMut(T) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let turn = match self.packed.layout {
+            Layout::Rows => 1,
+            Layout::Alternate => self.packed.parts.len(),
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = (BLOCK_NUMBERS / self.columns / threads).max(1).next_multiple_of(turn);
+        for start in (0..self.rows).step_by(share * threads) {
+            let shares = (start..self.rows.min(start + share * threads)).step_by(share);
+            let made = std::thread::scope(|scope| {
+                let work = |start: usize| work(start..self.rows.min(start + share));
+                let running: Vec<_> = shares.map(|start| scope.spawn(move || work(start))).collect();
+                running.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+            });
+            for one in made {
+                take(one.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers of some rows.
+    fn gathered(&self, rows: Range<usize>) -> Result<Vec<f32>, Diagnostic> {
+        let mut numbers = vec![0.0; rows.len() * self.columns];
+        gather::matrix(self.numbers, self.graph, self.packed, rows, &mut numbers)?;
+        if let Some(gain) = &self.gain {
+            for row in numbers.chunks_exact_mut(self.columns) {
+                row.iter_mut().zip(gain).for_each(|(x, gain)| *x *= gain);
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Some rows in the format that was planned.
+    pub(crate) fn encode(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
+        let numbers = self.gathered(rows.clone())?;
+        encode(self.packed.format, self.columns, &numbers)
+            .map_err(|(row, why)| unfit(self.graph, self.packed, rows.start + row, why))
+    }
+
+    /// What each of these formats would change of some rows; nothing of a format that cannot hold them.
+    fn measure(&self, formats: &[Format], rows: Range<usize>) -> Result<Vec<Option<Vec<Sums>>>, Diagnostic> {
+        let numbers = self.gathered(rows.clone())?;
+        let sums = |format: &Format| match encode(*format, self.columns, &numbers) {
+            Ok(encoded) => Ok(Some(encoded.sums)),
+            Err((_, Unfit::TooLarge { .. })) => Ok(None),
+            Err((row, why)) => Err(unfit(self.graph, self.packed, rows.start + row, why)),
+        };
+        formats.iter().map(sums).collect()
+    }
+}
+
+/// Encodes rows; or says which of them cannot be.
+fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (usize, Unfit)> {
+    let rows = numbers.len() / columns;
+    let [values, scales] = plane_bytes(format, columns);
+    let mut planes = [vec![0; rows * values], vec![0; rows * scales]];
+    let mut sums = Vec::with_capacity(rows);
+    let mut stored = vec![0.0; columns];
+    for (index, row) in numbers.chunks_exact(columns).enumerate() {
+        let [first, second] = &mut planes;
+        let first = &mut first[index * values..(index + 1) * values];
+        let second = &mut second[index * scales..(index + 1) * scales];
+        encode_row(format, row, [&mut *first, &mut *second]).map_err(|why| (index, why))?;
+        decode_row(format, [first, second], &mut stored);
+        sums.push(Sums::of(row, &stored));
+    }
+    Ok(Encoded { planes, sums })
+}
+
+/// The error that each of these formats would bring to a packed matrix, whatever its own is; none of a format that cannot
+/// hold its numbers.
+///
+/// # Errors
+/// When reading fails or a number is not finite.
+pub fn measure(
+    graph: &Graph,
+    packed: &Packed,
+    numbers: &dyn Numbers,
+    formats: &[Format],
+) -> Result<Vec<Option<f64>>, Diagnostic> {
+    let mut totals = vec![Some(Sums::default()); formats.len()];
+    let Some(matrix) = Matrix::of(graph, packed, numbers)? else { return Ok(vec![None; formats.len()]) };
+    let work = |rows| matrix.measure(formats, rows);
+    matrix.in_shares(work, |measured| {
+        for (total, sums) in totals.iter_mut().zip(measured) {
+            *total = total.zip(sums).map(|(total, sums)| sums.into_iter().fold(total, Sums::plus));
+        }
+        Ok(())
+    })?;
+    Ok(totals.into_iter().map(|sums| sums.map(Sums::relative)).collect())
+}
+
+/// The fault of a number that a format cannot hold, named by the tensor it comes from. A vector's row is its element.
+pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> Diagnostic {
+    let mut before = 0;
+    let mut found = (packed.name.as_str(), row);
+    for (index, part) in packed.parts.iter().enumerate() {
+        let weight = &graph.weights[part.0];
+        let (from, step) = gather::place(packed, index, before);
+        if row >= from && (row - from).is_multiple_of(step) && (row - from) / step < weight.shape[0] {
+            found = (&weight.tensor, (row - from) / step);
+        }
+        before += weight.shape[0];
+    }
+    let (tensor, row) = found;
+    let format = packed.format;
+    let gain = packed.gain.and_then(|gain| graph.weights.get(gain.0));
+    let times = gain.map_or_else(String::new, |gain| format!(" times {}", gain.tensor));
+    match why {
+        Unfit::NotFinite { column } => {
+            let place =
+                if packed.shape.len() == 1 { format!("[{row}]") } else { format!("[{row}, {column}]") };
+            Diagnostic::new("F0602", format!("{tensor}{place}{times} is not a finite number"))
+                .note("a checkpoint with infinities or NaNs gives no text worth having")
+        }
+        Unfit::TooLarge { value } => Diagnostic::new(
+            "F0602",
+            format!("{tensor}{times} holds {value:e} in row {row}, too large for {format}"),
+        )
+        .note("bf16 and f32 hold numbers of this size"),
+    }
+}
