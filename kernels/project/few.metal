@@ -7,9 +7,7 @@
 {% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
-{% if softcap %}softcap({% endif %}
-{{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
-{%- if softcap %}, {{ softcap }}){% endif %}
+{{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
 // y = W x for 2 to 16 rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //

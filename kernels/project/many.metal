@@ -7,9 +7,7 @@
 {% set by_scale = " * scale.x + scale.y" if offset else " * scale" if scaled else "" %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
-{% if softcap %}softcap({% endif %}
-{{- sum }}{% if bias %} + bias[{{ output }}]{% endif %}
-{%- if softcap %}, {{ softcap }}){% endif %}
+{{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
 {% macro stored_as(values) %}{{ "half4(" ~ values ~ ")" if element == "half" else values }}{% endmacro %}
 {# This simdgroup's sums to threadgroup memory, first added to what is there. #}

@@ -10,9 +10,7 @@
 {% set own_exists = within ~ exists if not whole else "output < " ~ outputs ~ "u" if ragged else "" %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
-{% if softcap %}softcap({% endif %}
-{{- sum }}{% if norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}
-{%- if softcap %}, {{ softcap }}){% endif %}
+{{ before }}{{ sum }}{% if norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
 {# The sum of a row over the simdgroups that share it. #}
 {% macro gathered(name, at) %}

@@ -101,7 +101,7 @@ pub(crate) struct CompileArguments {
     #[arg(long, value_name = "CHIP")]
     pub(crate) chip: Option<String>,
     /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,
-    /// merge_projections, rotate_append, residual, softcap, fold_gain, attention_prologue, deferred_norm, head_argmax,
+    /// merge_projections, rotate_append, each, residual, fold_gain, attention_prologue, deferred_norm, head_argmax,
     /// or all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) disable_fusion: Vec<String>,

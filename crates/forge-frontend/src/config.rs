@@ -231,6 +231,16 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A list of finite numbers that has to be there.
+    pub(crate) fn numbers(&self, key: &str) -> Vec<f64> {
+        let Some(value) = self.get(key) else { return self.missing(key, Vec::new()) };
+        let finite = |value: &Value| value.as_f64().filter(|number| (*number as f32).is_finite());
+        match value.as_array().and_then(|values| values.iter().map(finite).collect()) {
+            Some(numbers) => numbers,
+            None => self.wrong(key, "a list of numbers").unwrap_or_default(),
+        }
+    }
+
     /// One token or a list of tokens; negative numbers stand for none.
     pub(crate) fn tokens(&self, key: &str) -> Vec<u32> {
         let values = match self.get(key) {

@@ -12,12 +12,14 @@
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
 //! * `quantised`: matrices that are stored as codes.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `windows`, `mlp` and `rope`; the description builds the graph with `builder`.
+//!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
+//!   that `binding` finds.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
 mod architectures;
 mod attention;
+mod binding;
 mod builder;
 mod checkpoint;
 mod config;
@@ -30,6 +32,7 @@ mod mlp;
 mod nearest;
 mod quantised;
 mod rope;
+mod scaling;
 mod shapes;
 mod specials;
 mod tensors;
@@ -82,14 +85,14 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     let Described { mut model, blueprint, quantization, mut faults } = described;
 
     let mut builder = Builder::new(Some(&tensors));
-    builder.quantization = quantization;
+    builder.bindings.quantization = quantization;
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
-        if let Some(fault) = copies::check(checkpoint, &tensors, *copy) {
-            builder.fault(fault);
+        if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
+            builder.bindings.fault(fault);
         }
     }
-    let ignored = match builder.finish() {
+    let ignored = match builder.bindings.finish() {
         Ok(ignored) if faults.is_empty() => ignored,
         finished => {
             faults.extend(finished.err().into_iter().flatten());
@@ -99,7 +102,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     (model.vocabulary, model.hidden, model.context) = (parts.vocabulary, parts.hidden, parts.context);
     let draft = Draft {
         model,
-        weights: builder.weights,
+        weights: builder.bindings.weights,
         states: builder.states,
         bodies: builder.bodies,
         prologue: parts.prologue,

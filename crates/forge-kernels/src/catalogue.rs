@@ -18,9 +18,10 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 14] = [
+pub const TEMPLATES: [Source; 15] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
+    source!("norm/layer_norm"),
     source!("project/one"),
     source!("project/few"),
     source!("project/many"),
@@ -70,6 +71,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
     match spec {
         Spec::Embed(_) => "embed/embed",
         Spec::RmsNorm(_) => "norm/rms_norm",
+        Spec::LayerNorm(_) => "norm/layer_norm",
         Spec::Project(project) => match project.rows {
             Rows::One => "project/one",
             Rows::Few => "project/few",

@@ -1,7 +1,7 @@
 //! The weight file: read by the format's own library, and read back as what it was packed from.
 
 use forge_ir::{
-    Apply, Body, BodyId, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param, ParamId,
+    Apply, Body, BodyId, Cut, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param, ParamId,
     ParamKind, Specials, ValueId, Weight, WeightId,
 };
 use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, measure, write};
@@ -38,6 +38,7 @@ fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
         shape: shape.clone(),
         format: Format::F32,
         plus_one: plus_one.contains(&index),
+        cut: None,
     };
     let draft = Draft {
         model: Model {
@@ -112,6 +113,34 @@ fn tensors(file: &[u8]) -> Vec<(String, Dtype, Vec<usize>)> {
         (name.to_owned(), view.dtype(), view.shape().to_vec())
     };
     tensors.into_iter().filter(|(name, _)| !name.starts_with("_padding.")).map(tell).collect()
+}
+
+#[test]
+fn parts_of_tensors_are_cut_out_of_them() {
+    let whole = graph(&[vec![7, 5], vec![9]]);
+    let tensor = |weight: usize, length: usize| {
+        let mut numbers = vec![0.0; length];
+        let stored = Stored::new(&whole, checkpoint);
+        stored.rows(WeightId(weight), 0..whole.weights[weight].rows(), &mut numbers).unwrap();
+        numbers
+    };
+    let (matrix, vector) = (tensor(1, 35), tensor(2, 9));
+    let cut = |weight: usize, shape: &[usize], cut: Cut, rows: std::ops::Range<usize>| {
+        let mut draft = (*graph(&[shape.to_vec()])).clone();
+        (draft.weights[1].cut, draft.weights[1].tensor) = (Some(cut), format!("tensor.{weight}"));
+        let graph = draft.validate().unwrap();
+        let mut numbers = vec![0.0; if shape.len() == 2 { rows.len() * shape[1] } else { shape[0] }];
+        Stored::new(&graph, checkpoint).rows(WeightId(1), rows, &mut numbers).unwrap();
+        numbers
+    };
+    assert_eq!(cut(1, &[3, 5], Cut::Rows { first: 2, of: 7 }, 0..3), matrix[10..25]);
+    assert_eq!(cut(1, &[3, 5], Cut::Rows { first: 4, of: 7 }, 1..2), matrix[25..30]);
+    assert_eq!(cut(2, &[4], Cut::Rows { first: 5, of: 9 }, 0..1), vector[5..]);
+    // Columns 1 to 3 of the tensor, each a row of 7.
+    let column = |column: usize| matrix.iter().skip(column).step_by(5).copied().collect::<Vec<f32>>();
+    let turned = |rows| cut(1, &[3, 7], Cut::Columns { first: 1, of: 5 }, rows);
+    assert_eq!(turned(0..3), [column(1), column(2), column(3)].concat());
+    assert_eq!(turned(1..2), column(2));
 }
 
 #[test]

@@ -57,7 +57,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     ("unknown activation", set!("hidden_act": "gelu")),
     ("quantised", set!("quantization_config": {"quant_method": "gptq"})),
     ("split for training", set!("pretraining_tp": 2)),
-    ("unsupported scaling", set!("rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32})),
+    ("unsupported scaling", set!("rope_scaling": {"rope_type": "fog", "factor": 4.0, "beta_fast": 32})),
     ("scaling without its numbers", set!("rope_scaling": {"rope_type": "llama3", "factor": 8.0})),
     (
         "two scalings",

@@ -17,7 +17,7 @@ pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::project::ProjectContext;
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
-use self::vectors::{ElementwiseContext, RmsNormContext};
+use self::vectors::{ElementwiseContext, LayerNormContext, RmsNormContext};
 use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
 
 /// Threadgroup memory that lets at least two threadgroups share a core.
@@ -54,6 +54,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
     let (variables, support) = match spec {
         Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), decoders(embed.format)),
         Spec::RmsNorm(norm) => (value(RmsNormContext::of(base, norm)), vec![]),
+        Spec::LayerNorm(norm) => (value(LayerNormContext::of(base, norm)), vec![]),
         Spec::Project(project) => {
             let context = ProjectContext::of(base, project);
             let support = context.support();

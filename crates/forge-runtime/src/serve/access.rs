@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Paths that tell nothing but whether the server lives.
-const OPEN: [&str; 2] = ["/health", "/ready"];
+/// Paths that tell nothing but whether the server lives, and the page that asks for the key.
+const OPEN: [&str; 3] = ["/health", "/ready", "/"];
 
 /// What a request has to show.
 pub(super) struct Access {

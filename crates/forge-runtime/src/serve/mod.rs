@@ -8,6 +8,7 @@
 mod access;
 mod answer;
 mod asked;
+mod calls;
 mod endpoints;
 mod fields;
 mod grammar;
@@ -15,10 +16,12 @@ mod listener;
 mod metrics;
 mod queue;
 mod refusal;
+mod responses;
 mod scheduler;
 mod service;
 mod shape;
 mod slots;
+mod tools;
 
 use super::device::Device;
 use super::engine::Engine;

@@ -243,12 +243,17 @@ impl Writer {
                     (0..rows).map(|row| if row + 1 < rows { row as u32 * 7 } else { 9999 }).collect(),
                 )
             }
+            (Spec::Embed(it), "stream") if it.adds => self.floats(rows * it.width),
             (Spec::Embed(it), "stream" | "gained") => Content::Unwritten(rows * it.width * 4),
             (Spec::Embed(it), "gain") => self.floats(it.width),
             (Spec::Embed(it), "squares") => {
                 Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
             }
             (Spec::Embed(it), _) => self.plane(it.format, &plane, it.vocabulary, it.width),
+            (Spec::LayerNorm(it), "x") => self.floats((rows + 3) * it.width),
+            (Spec::LayerNorm(it), "gain" | "bias") => self.floats(it.width),
+            (Spec::LayerNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
+            (Spec::LayerNorm(it), _) => Content::Unwritten(rows * it.width * 4),
             (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.parts * it.width),
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
