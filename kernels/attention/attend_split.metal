@@ -26,7 +26,10 @@
 // key and value to the cache, and begins with their score, so that nothing written here is read here.
 
 // Radians a position, for each pair of channels that turns.
-constant float {{ name }}_frequencies[{{ pairs }}] = {
+{% if long %}
+// After them those of contexts of more than {{ long }} positions.
+{% endif %}
+constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
     {{ line }},
 {% endfor %}
@@ -122,6 +125,10 @@ kernel void {{ name }}(
 
 {% if prologue %}
     // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which stays as it is.
+{% if long %}
+    // Where the context's own frequencies begin.
+    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+{% endif %}
     const uint prepared = newest ? {{ group + 2 }}u : {{ group }}u;
     for (uint h = simdgroup_id; h < prepared; h += {{ simdgroups }}u) {
         const bool is_query = h < {{ group }}u;
@@ -163,17 +170,25 @@ kernel void {{ name }}(
                 continue;
             }
 {% endif %}
-{% if prologue.norm and pairs < half %}
+{% if prologue.norm and pairs < half and not prologue.norm.turned %}
             if (!is_value) {
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
             }
 {% endif %}
             if (!is_value{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
-{% if prologue.norm and pairs == half %}
+{% if prologue.norm and pairs == half and not prologue.norm.turned %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
-                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[k], {{ magnitude }});
+                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+{% if prologue.norm and pairs == half and prologue.norm.turned %}
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
             }
+{% if prologue.norm and pairs < half and prologue.norm.turned %}
+            if (!is_value) {
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+            }
+{% endif %}
             if (!is_query) {
                 // What the cache has of it, here and there.
                 const {{ element }}2 kept = {{ element }}2(channels[i]);

@@ -2,7 +2,10 @@
 // turn together.
 
 // Radians a position, for each pair of channels that turns.
-constant float {{ name }}_frequencies[{{ pairs }}] = {
+{% if long %}
+// After them those of contexts of more than {{ long }} positions.
+{% endif %}
+constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
     {{ line }},
 {% endfor %}
@@ -10,6 +13,9 @@ constant float {{ name }}_frequencies[{{ pairs }}] = {
 
 struct {{ args }} {
     uint rows;
+{% if long %}
+    uint context;
+{% endif %}
 };
 
 // grid: ceil({{ row_pairs }} / {{ threads }}), rows
@@ -27,6 +33,10 @@ kernel void {{ name }}(
         return;
     }
 {% endif %}
+{% if long %}
+    // Where the context's own frequencies begin.
+    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+{% endif %}
     const uint k = pair % {{ half }}u;
     const uint head = (group.y * {{ heads }}u + pair / {{ half }}u) * {{ width }}u;
     const uint one = {{ one }};
@@ -34,10 +44,10 @@ kernel void {{ name }}(
     float2 channels = float2(x[head + one], x[head + other]);
 {% if pairs < half %}
     if (k < {{ pairs }}u) {
-        channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[k], {{ magnitude }});
+        channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
     }
 {% else %}
-    channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[k], {{ magnitude }});
+    channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
 {% endif %}
     y[head + one] = channels.x;
     y[head + other] = channels.y;

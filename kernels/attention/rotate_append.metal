@@ -1,5 +1,5 @@
 {% if norm %}
-// Norms and rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}), by the row's position. Queries go to q; keys and values go to
+// {{ "Rotates and norms" if turned else "Norms and rotates" }} queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}), by the row's position. Queries go to q; keys and values go to
 // the cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
 {% else %}
 // Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
@@ -7,7 +7,10 @@
 {% endif %}
 
 // Radians a position, for each pair of channels that turns.
-constant float {{ name }}_frequencies[{{ pairs }}] = {
+{% if long %}
+// After them those of contexts of more than {{ long }} positions.
+{% endif %}
+constant float {{ name }}_frequencies[{{ table_size }}] = {
 {% for line in table %}
     {{ line }},
 {% endfor %}
@@ -44,12 +47,16 @@ kernel void {{ name }}(
     uint thread_id [[thread_index_in_threadgroup]]) {
 {% endif %}
     const uint row = group.y;
+{% if long %}
+    // Where the context's own frequencies begin.
+    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+{% endif %}
 {% if norm %}
     const uint head = group.x * {{ simdgroups }}u + simdgroup_id;
     const uint position = positions[row];
     device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
 
-    // The mean of squares.
+    // The mean of squares{{ ", which turning does not change" if turned else "" }}.
     uint one[{{ pairs_each }}];
     uint other[{{ pairs_each }}];
     float2 channels[{{ pairs_each }}];
@@ -85,13 +92,18 @@ kernel void {{ name }}(
         }
 {% endif %}
         if (!is_value) {
+{% if not turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
 {% if pairs < half %}
             if (k < {{ pairs }}u) {
-                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[k], {{ magnitude }});
+                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
             }
 {% else %}
-            channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[k], {{ magnitude }});
+            channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+{% endif %}
+{% if turned %}
+            channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
         }
         if (is_query) {
@@ -120,7 +132,7 @@ kernel void {{ name }}(
     device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
     float2 channels = float2(source[one], source[other]);
     if (head < {{ query_heads + key_heads }}u{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
-        channels = turn(channels, float(position) * {{ name }}_frequencies[k], {{ magnitude }});
+        channels = turn(channels, float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
     }
 
     // Store.

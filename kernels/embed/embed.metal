@@ -1,6 +1,9 @@
 {% set times = " * " ~ factor if scale != 1 else "" %}
+{% set assign = "+=" if adds else "=" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32{{ times }}. One threadgroup a row.
+{# A packet of the matrix. #}
+{% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+// Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32{{ times }}{{ ", added to the stream" if adds else "" }}. One threadgroup a row.
 {% if squares %}
 //
 // For the norm that follows, the sum of squares of the row is left{{ ", and the row times the norm's gain" if squares.gain else "" }}.
@@ -48,9 +51,9 @@ kernel void {{ name }}(
 
     for (uint packet = thread_id; packet < {{ packets }}u; packet += {{ threads }}u) {
         float4 weights[{{ vectors }}];
-        {{ decoder }}_decode(table_{{ planes[0].name }}[id * {{ stride }}u + packet], weights);
+        {{ decoder }}_decode({{ taken("table_" ~ planes[0].name, "id * " ~ stride ~ "u + packet") }}, weights);
 {% if offset %}
-        const float2 scale = float2(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
+        const float2 scale = {{ widened }}(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
 {% elif scaled %}
         const float scale = float(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}
@@ -72,7 +75,7 @@ kernel void {{ name }}(
                 continue;
             }
 {% endif %}
-            *(device float4*)(target + column) = values;
+            *(device float4*)(target + column) {{ assign }} values;
 {% if squares %}
 {% if squares.gain %}
             *(device float4*)(gained_target + column) = values * *(device const float4*)(gain + column);
@@ -85,7 +88,7 @@ kernel void {{ name }}(
                 if (column + i >= {{ width }}u) {
                     continue;
                 }
-                target[column + i] = values[i];
+                target[column + i] {{ assign }} values[i];
 {% if squares %}
 {% if squares.gain %}
                 gained_target[column + i] = values[i] * gain[column + i];

@@ -5,6 +5,7 @@
 //! text of kernels.metal. What comes out is compared with the reference's logits, and everything that the referee saw
 //! is told by kernel and line.
 
+use crate::build::Parts;
 use crate::compile::REPORT;
 use crate::failure::Failure;
 use crate::output::MARKER;
@@ -62,18 +63,20 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     let program = Program::compile(&text).map_err(|error| {
         Failure::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice()))
     })?;
-    let built = build::build(directory, None)?;
+    let built = build::build(directory, None, Parts::NoServer)?;
     let mut findings = Findings::default();
     // Once, two slots are told the same text in the same passes, so that tiles of rows are of both: a text of many rows,
     // the shortest, for it takes twice as long.
     let many = |sequence: &&Sequence| sequence.chunks.first().is_some_and(|rows| *rows > forge_planner::FEW);
     let texts = golden.sequences.iter().filter(many);
     let told_twice = texts.min_by_key(|sequence| sequence.ids.len()).map(|sequence| sequence.ids.len());
+    // The reference gave every text a slot of this size, which decides how some models turn heads.
+    let context = golden.sequences.iter().map(|sequence| sequence.ids.len()).max().unwrap_or(0);
     for (index, sequence) in golden.sequences.iter().enumerate() {
         // Logits of every row once, so that the head is run for a few rows too; for a long text that would take long.
         let all = sequence.chunks.first().is_some_and(|rows| (2..=forge_planner::FEW).contains(rows));
         let slots = if many(&sequence) && told_twice == Some(sequence.ids.len()) { 2 } else { 1 };
-        let recording = record(&built, directory, sequence, (all, slots))?;
+        let recording = record(&built, directory, sequence, (all, slots, context))?;
         let report = replay(&program, &recording, directory, (index + 1, golden.sequences.len()))?;
         findings.add(report, sequence);
     }
@@ -129,7 +132,7 @@ fn record(
     program: &Path,
     directory: &Path,
     sequence: &Sequence,
-    (all, slots): (bool, usize),
+    (all, slots, context): (bool, usize, usize),
 ) -> Result<Recording, Failure> {
     let list = |numbers: &[String]| numbers.join(",");
     let ids: Vec<String> = sequence.ids.iter().map(u32::to_string).collect();
@@ -141,7 +144,7 @@ fn record(
         .arg(file.path())
         .arg("--model-dir")
         .arg(directory)
-        .args(["--slots", &slots.to_string()])
+        .args(["--slots", &slots.to_string(), "--context", &context.to_string()])
         .args(all.then_some("--all"))
         .output()
         .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?;

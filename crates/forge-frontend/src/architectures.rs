@@ -2,10 +2,18 @@
 //!
 //! An [`Architecture`] reads a configuration into a [`Blueprint`]; the blueprint builds the graph over the tensors.
 
+mod cohere2;
+mod ernie4_5;
 mod gemma2;
+mod gemma3;
+mod glm4;
+mod gpt2;
+mod granite;
+mod hunyuan_v1_dense;
 mod llama;
 mod mistral;
 mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod smollm3;
@@ -16,10 +24,19 @@ use forge_ir::Apply;
 
 /// Every architecture; the order is that of messages.
 pub(crate) const ALL: &[Architecture] = &[
+    cohere2::ARCHITECTURE,
+    ernie4_5::ARCHITECTURE,
     gemma2::ARCHITECTURE,
+    gemma3::ARCHITECTURE,
+    gemma3::WRAPPED,
+    glm4::ARCHITECTURE,
+    gpt2::ARCHITECTURE,
+    granite::ARCHITECTURE,
+    hunyuan_v1_dense::ARCHITECTURE,
     llama::ARCHITECTURE,
     mistral::ARCHITECTURE,
     olmo2::ARCHITECTURE,
+    phi3::ARCHITECTURE,
     qwen2::ARCHITECTURE,
     qwen3::ARCHITECTURE,
     smollm3::ARCHITECTURE,
@@ -50,7 +67,7 @@ pub(crate) struct Parts {
     /// Positions the model was made for.
     pub(crate) context: usize,
     /// Tensors that may be in the file although the second is used in their place; they have to be equal.
-    pub(crate) copies: Vec<(&'static str, &'static str)>,
+    pub(crate) copies: Vec<(String, String)>,
     /// ids -> stream
     pub(crate) prologue: Apply,
     /// stream -> stream

@@ -2,9 +2,9 @@
 
 use crate::builder::{Layer, Norm};
 use crate::config::Section;
-use crate::decoder::Defaults;
+use crate::decoder::{Defaults, count};
 use crate::rope::Rope;
-use forge_ir::{Pairing, Rotation, ValueId};
+use forge_ir::{Cut, Rotation, ValueId};
 
 /// An attention block's description.
 pub(crate) struct Attention {
@@ -16,12 +16,14 @@ pub(crate) struct Attention {
     pub(crate) key_heads: usize,
     /// Channels of a head.
     pub(crate) width: usize,
-    /// Of every head of queries and of keys before it rotates; none where there is no such norm.
-    pub(crate) head_norm: Option<Norm>,
-    /// Whether that norm is of all heads at once.
-    pub(crate) norms_all_heads: bool,
+    /// The norm of queries and of keys; none where there is no such norm.
+    pub(crate) head_norm: Option<HeadNorm>,
     /// Of queries and keys.
     pub(crate) rotation: Rotation,
+    /// Of queries and keys in layers that have a window, where it is another.
+    pub(crate) window_rotation: Option<Rotation>,
+    /// The module that is `q_proj`, `k_proj` and `v_proj` one below the other, where they are stored so.
+    pub(crate) joined: Option<&'static str>,
     /// Multiplies queries with keys.
     pub(crate) scale: f32,
     /// What the scaled products are capped to.
@@ -32,17 +34,30 @@ pub(crate) struct Attention {
     pub(crate) output_bias: bool,
 }
 
+/// The norm of queries and of keys.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadNorm {
+    /// As the model's others.
+    pub(crate) norm: Norm,
+    /// The modules of the gains, of queries and of keys.
+    pub(crate) modules: [&'static str; 2],
+    /// Whether it is of all heads at once.
+    pub(crate) of_all: bool,
+    /// Whether it is of heads that have been rotated.
+    pub(crate) rotated: bool,
+}
+
+impl HeadNorm {
+    /// Of every head before it rotates.
+    pub(crate) fn of_heads(norm: Norm) -> HeadNorm {
+        HeadNorm { norm, modules: ["q_norm", "k_norm"], of_all: false, rotated: false }
+    }
+}
+
 impl Attention {
-    /// Reads the keys that most architectures spell alike; without biases, norms and
-    /// caps.
-    pub(crate) fn read(
-        config: &Section<'_>,
-        hidden: usize,
-        context: usize,
-        defaults: &Defaults,
-        pairing: Pairing,
-    ) -> Attention {
-        let query_heads = config.count("num_attention_heads");
+    /// Reads the keys that most architectures spell alike; without biases, norms, caps and a rotation.
+    pub(crate) fn read(config: &Section<'_>, hidden: usize, defaults: &Defaults) -> Attention {
+        let query_heads = count(config, "num_attention_heads", defaults.sizes.map(|[_, heads]| heads));
         // Null is what the other keys make it, absent what the architecture does.
         let default = |key: &str, absent: Option<usize>, other: usize| match absent {
             Some(absent) if !config.is_null(key) => absent,
@@ -63,20 +78,26 @@ impl Attention {
             let message = format!("a width of {hidden} does not divide into {query_heads} heads");
             config.contradiction("num_attention_heads", message);
         }
-        let rope = Rope { width, context, theta: defaults.theta, partial: None, pairing };
+        let pairing = defaults.pairing;
         Attention {
             hidden,
             query_heads,
             key_heads,
             width,
             head_norm: None,
-            norms_all_heads: false,
-            rotation: rope.read(config),
+            rotation: Rotation { frequencies: Vec::new(), pairing, magnitude: 1.0, long: None },
+            window_rotation: None,
+            joined: None,
             scale: (width as f64).sqrt().recip() as f32,
             softcap: None,
             input_bias: false,
             output_bias: false,
         }
+    }
+
+    /// How layers that have a window rotate queries and keys.
+    pub(crate) fn window_rotation(&self) -> &Rotation {
+        self.window_rotation.as_ref().unwrap_or(&self.rotation)
     }
 
     /// From the normed stream to the branch's result, of a layer that sees a window or everything, and that rotates
@@ -87,31 +108,60 @@ impl Attention {
         x: ValueId,
         module: &str,
         window: Option<usize>,
-        rotates: bool,
+        rotation: Option<&Rotation>,
     ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);
-        let mut input = |role: &str, projection: &str, outputs: usize| {
-            let module = format!("{module}.{projection}");
-            layer.linear(role, x, &module, [outputs, self.hidden], self.input_bias)
+        let of = queries + 2 * keys;
+        let mut input = |role: &str, projection: &str, first: usize, outputs: usize| {
+            let cut = self.joined.map(|_| Cut::Rows { first, of });
+            let module = format!("{module}.{}", self.joined.unwrap_or(projection));
+            layer.cut_linear(role, x, (&module, cut), [outputs, self.hidden], self.input_bias)
         };
-        let mut query = input("query", "q_proj", queries);
-        let mut key = input("key", "k_proj", keys);
-        let value = input("value", "v_proj", keys);
-        if let Some(norm) = self.head_norm {
-            let parts =
-                |heads| if self.norms_all_heads { [1, heads * self.width] } else { [heads, self.width] };
-            let gain = ("query_gain", &*format!("{module}.q_norm"));
-            query = layer.rms_norm("normed_query", query, gain, parts(self.query_heads), norm);
-            let gain = ("key_gain", &*format!("{module}.k_norm"));
-            key = layer.rms_norm("normed_key", key, gain, parts(self.key_heads), norm);
+        let query = input("query", "q_proj", 0, queries);
+        let key = input("key", "k_proj", queries, keys);
+        let value = input("value", "v_proj", queries + keys, keys);
+        let mut both = self.normed(layer, [query, key], module, false);
+        if let Some(rotation) = rotation {
+            both = self.each(both, |role, x, heads| {
+                layer.rotate(&format!("rotated_{role}"), x, heads, self.width, rotation)
+            });
         }
-        if rotates {
-            query = layer.rotate("rotated_query", query, self.query_heads, self.width, &self.rotation);
-            key = layer.rotate("rotated_key", key, self.key_heads, self.width, &self.rotation);
-        }
+        let [query, key] = self.normed(layer, both, module, true);
         let cache = layer.cache(self.key_heads, self.width);
         let (inputs, heads) = ([query, key, value], self.query_heads);
         let heads = layer.attention("heads", inputs, heads, self.scale, cache, window, self.softcap);
         layer.linear("output", heads, &format!("{module}.o_proj"), [self.hidden, queries], self.output_bias)
     }
+
+    /// Queries and keys normed, if that is done before they are rotated, or after.
+    fn normed(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        both: [ValueId; 2],
+        module: &str,
+        rotated: bool,
+    ) -> [ValueId; 2] {
+        let Some(norm) = self.head_norm.filter(|norm| norm.rotated == rotated) else { return both };
+        self.each(both, |role, x, heads| {
+            let own = norm.modules[usize::from(role == "key")];
+            let gain = (&*format!("{role}_gain"), &*format!("{module}.{own}"));
+            let parts = if norm.of_all { [1, heads * self.width] } else { [heads, self.width] };
+            layer.norm(&format!("normed_{role}"), x, gain, parts, norm.norm)
+        })
+    }
+
+    /// Something done to queries and to keys, by their role and number of heads.
+    fn each(
+        &self,
+        [query, key]: [ValueId; 2],
+        mut to: impl FnMut(&str, ValueId, usize) -> ValueId,
+    ) -> [ValueId; 2] {
+        [to("query", query, self.query_heads), to("key", key, self.key_heads)]
+    }
+}
+
+/// What an architecture knows of a head's rotation.
+pub(crate) fn rope(width: usize, context: usize, defaults: &Defaults) -> Rope {
+    let Defaults { theta, partial, pairing, scaling, .. } = *defaults;
+    Rope { width, context, theta, partial, pairing, scaling }
 }

@@ -1,31 +1,22 @@
 //! Builds a graph layer by layer, binding tensors of the checkpoint as it goes.
 //!
-//! Every application of a body is built anew; bodies that come out equal are shared. A tensor that is missing or has
-//! the wrong shape is noted and stood in for, so that all faults of a checkpoint are found at once.
+//! Every application of a body is built anew; bodies that come out equal are shared.
 
-use crate::header::Tensor;
-use crate::nearest::nearest;
+use crate::binding::{Bindings, Wanted};
 use crate::tensors::Tensors;
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Diagnostic, Format, Node, Op, Param, ParamId, ParamKind, Rotation,
-    State, StateId, ValueId, Weight, WeightId,
+    Activation, Apply, Body, BodyId, Cut, Node, Op, Param, ParamId, ParamKind, Rotation, State, StateId,
+    ValueId, WeightId,
 };
-use std::collections::{BTreeMap, BTreeSet};
 
 /// A graph in the making.
 pub(crate) struct Builder<'a> {
-    /// What the checkpoint has; none where whatever is asked for is there, in bf16.
-    tensors: Option<&'a Tensors>,
-    /// Every tensor bound so far.
-    pub(crate) weights: Vec<Weight>,
+    /// The weights so far.
+    pub(crate) bindings: Bindings<'a>,
     /// Every state declared so far.
     pub(crate) states: Vec<State>,
     /// The distinct bodies so far.
     pub(crate) bodies: Vec<Body>,
-    bound: BTreeMap<String, WeightId>,
-    ignored: BTreeSet<String>,
-    missing: Vec<WeightId>,
-    faults: Vec<Diagnostic>,
 }
 
 /// One application of a body in the making.
@@ -39,34 +30,30 @@ pub(crate) struct Layer<'b, 'a> {
 /// What all norms of a model have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct Norm {
-    /// Added to the mean of squares.
+    /// Added to the mean of squares, or to the variance.
     pub(crate) epsilon: f32,
     /// Whether gains are kept less 1.
     pub(crate) plus_one: bool,
+    /// What is normed.
+    pub(crate) kind: NormKind,
 }
 
-/// So many faults of one kind are told; the rest is counted.
-const TOLD: usize = 16;
-
-/// After so many missing tensors there is no point in looking for more.
-const HOPELESS: usize = 1000;
-
-/// No model has more tensors: a header could not tell of them.
-const MOST: usize = 1 << 18;
+/// What a norm does before it divides.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum NormKind {
+    /// Nothing: it divides by the root of the mean square.
+    Rms,
+    /// It takes the mean off.
+    Layer {
+        /// Whether the tensor `<module>.bias` is added at the end.
+        bias: bool,
+    },
+}
 
 impl<'a> Builder<'a> {
     /// Nothing yet.
     pub(crate) fn new(tensors: Option<&'a Tensors>) -> Builder<'a> {
-        Builder {
-            tensors,
-            weights: Vec::new(),
-            states: Vec::new(),
-            bodies: Vec::new(),
-            bound: BTreeMap::new(),
-            ignored: BTreeSet::new(),
-            missing: Vec::new(),
-            faults: Vec::new(),
-        }
+        Builder { bindings: Bindings::new(tensors), states: Vec::new(), bodies: Vec::new() }
     }
 
     /// Begins an application of a body that takes a width of `input`; 0 for ids.
@@ -74,110 +61,6 @@ impl<'a> Builder<'a> {
         let body = Body { name: name.to_owned(), input, params: Vec::new(), nodes: Vec::new() };
         Layer { builder: self, body, weights: Vec::new(), states: Vec::new() }
     }
-
-    /// Marks the tensors that nothing needs to use.
-    pub(crate) fn ignore(&mut self, which: impl Fn(&str) -> bool) {
-        let names = self.tensors().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
-        self.ignored.extend(names);
-    }
-
-    /// Whether so much is missing, or so much was asked for, that building on is useless.
-    pub(crate) fn is_hopeless(&self) -> bool {
-        self.missing.len() > HOPELESS || self.weights.len() > MOST
-    }
-
-    fn tensors(&self) -> impl Iterator<Item = &'a Tensor> + use<'a> {
-        self.tensors.into_iter().flat_map(Tensors::iter)
-    }
-
-    /// Notes a fault.
-    pub(crate) fn fault(&mut self, fault: Diagnostic) {
-        self.faults.push(fault);
-    }
-
-    fn bind(&mut self, name: &str, shape: &[usize], plus_one: bool) -> WeightId {
-        if let Some(id) = self.bound.get(name) {
-            return *id;
-        }
-        let id = WeightId(self.weights.len());
-        self.bound.insert(name.to_owned(), id);
-        let format = match self.tensors.map(|tensors| tensors.get(name)) {
-            None => Some(Format::Bf16),
-            Some(None) => {
-                self.missing.push(id);
-                None
-            }
-            Some(Some(tensor)) => {
-                if tensor.shape != shape {
-                    let message =
-                        format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
-                    self.faults
-                        .push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
-                }
-                let format = match tensor.dtype.as_str() {
-                    "F32" => Some(Format::F32),
-                    "F16" => Some(Format::F16),
-                    "BF16" => Some(Format::Bf16),
-                    _ => None,
-                };
-                if format.is_none() {
-                    let message = format!("{name} is stored as {}", tensor.dtype);
-                    self.faults.push(Diagnostic::new("F0304", message).note("forge reads F32, F16 and BF16"));
-                }
-                format
-            }
-        };
-        let format = format.unwrap_or(Format::F32);
-        self.weights.push(Weight { tensor: name.to_owned(), shape: shape.to_vec(), format, plus_one });
-        id
-    }
-
-    /// The names of tensors that were left out on purpose; or every fault found.
-    pub(crate) fn finish(&mut self) -> Result<Vec<String>, Vec<Diagnostic>> {
-        let mut faults = told(std::mem::take(&mut self.faults).into_iter(), "faults of tensors");
-        let unused: Vec<&Tensor> = self
-            .tensors()
-            .filter(|tensor| !self.bound.contains_key(&tensor.name) && !self.ignored.contains(&tensor.name))
-            .collect();
-        let missing = || self.missing.iter().map(|id| &self.weights[id.0]);
-        let lacking = missing().map(|weight| {
-            let message = format!("the checkpoint lacks the tensor {} {:?}", weight.tensor, weight.shape);
-            let fault = Diagnostic::new("F0301", message);
-            let mut others = self.tensors().map(|tensor| tensor.name.as_str());
-            match nearest(&weight.tensor, unused.iter().map(|tensor| tensor.name.as_str())) {
-                Some(near) => fault.note(format!("it has {near}, which nothing uses")),
-                None => match nearest(&weight.tensor, &mut others) {
-                    Some(near) => fault.note(format!("the nearest that it has is {near}")),
-                    None => fault,
-                },
-            }
-        });
-        let left = unused.iter().map(|tensor| {
-            let message = format!("nothing uses the tensor {} {:?}", tensor.name, tensor.shape);
-            let fault = Diagnostic::new("F0303", message).note(format!("it is in {}", tensor.file));
-            let fault = match nearest(&tensor.name, missing().map(|weight| weight.tensor.as_str())) {
-                Some(near) => fault.note(format!("the nearest that is missing is {near}")),
-                None => match nearest(&tensor.name, self.bound.keys().map(String::as_str)) {
-                    Some(near) => fault.note(format!("the nearest that is used is {near}")),
-                    None => fault,
-                },
-            };
-            fault.note("a model compiled without it could give wrong text")
-        });
-        faults.extend(told(lacking, "missing tensors"));
-        faults.extend(told(left, "unused tensors"));
-        if faults.is_empty() { Ok(self.ignored.iter().cloned().collect()) } else { Err(faults) }
-    }
-}
-
-/// The first few faults, and how many more there are.
-fn told(faults: impl ExactSizeIterator<Item = Diagnostic>, what: &str) -> Vec<Diagnostic> {
-    let count = faults.len();
-    let mut told: Vec<Diagnostic> = faults.take(TOLD).collect();
-    if let (Some(first), true) = (told.first(), count > TOLD) {
-        told.push(Diagnostic::new(first.code, format!("and {} more {what}", count - TOLD)));
-    }
-    told
 }
 
 impl Layer<'_, '_> {
@@ -191,13 +74,13 @@ impl Layer<'_, '_> {
 
     /// Declares a weight and binds a tensor to it.
     pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
-        self.bound(role, tensor, shape, false)
+        self.bound(role, Wanted { tensor, shape, cut: None, plus_one: false })
     }
 
-    fn bound(&mut self, role: &str, tensor: &str, shape: &[usize], plus_one: bool) -> ParamId {
-        let id = self.builder.bind(tensor, shape, plus_one);
+    fn bound(&mut self, role: &str, wanted: Wanted<'_>) -> ParamId {
+        let id = self.builder.bindings.bind(wanted);
         self.weights.push(id);
-        self.param(role, ParamKind::Weight(shape.to_vec()))
+        self.param(role, ParamKind::Weight(wanted.shape.to_vec()))
     }
 
     /// Declares a cache of keys and values.
@@ -218,8 +101,8 @@ impl Layer<'_, '_> {
         self.node(name, Op::Embed { table, scale }, &[Self::INPUT])
     }
 
-    /// A root-mean-square norm of every part of x; its gain is the tensor `<module>.weight`.
-    pub(crate) fn rms_norm(
+    /// A norm of every part of x; its gain is the tensor `<module>.weight`. What takes the mean off is of x as a whole.
+    pub(crate) fn norm(
         &mut self,
         name: &str,
         x: ValueId,
@@ -227,8 +110,23 @@ impl Layer<'_, '_> {
         [parts, width]: [usize; 2],
         norm: Norm,
     ) -> ValueId {
-        let gain = self.bound(role, &format!("{module}.weight"), &[width], norm.plus_one);
-        self.node(name, Op::RmsNorm { gain, parts, epsilon: norm.epsilon }, &[x])
+        let tensor = &format!("{module}.weight");
+        let gain = self.bound(role, Wanted { tensor, shape: &[width], cut: None, plus_one: norm.plus_one });
+        let epsilon = norm.epsilon;
+        let op = match norm.kind {
+            NormKind::Rms => Op::RmsNorm { gain, parts, epsilon },
+            NormKind::Layer { bias } => {
+                let role = role.replace("gain", "bias");
+                let bias = bias.then(|| self.weight(&role, &format!("{module}.bias"), &[width]));
+                Op::LayerNorm { gain, bias, epsilon }
+            }
+        };
+        self.node(name, op, &[x])
+    }
+
+    /// A table's row at each row's position, added to x.
+    pub(crate) fn place(&mut self, name: &str, x: ValueId, table: ParamId) -> ValueId {
+        self.node(name, Op::Place { table }, &[x])
     }
 
     /// A product with the tensor `<module>.weight`, and the sum with `<module>.bias` if there is to be one. The
@@ -238,11 +136,32 @@ impl Layer<'_, '_> {
         role: &str,
         x: ValueId,
         module: &str,
+        shape: [usize; 2],
+        bias: bool,
+    ) -> ValueId {
+        self.cut_linear(role, x, (module, None), shape, bias)
+    }
+
+    /// The same with a part of these tensors, as the cut says of the weight; the bias has the elements that the weight has
+    /// rows.
+    pub(crate) fn cut_linear(
+        &mut self,
+        role: &str,
+        x: ValueId,
+        (module, cut): (&str, Option<Cut>),
         [outputs, inputs]: [usize; 2],
         bias: bool,
     ) -> ValueId {
-        let weight = self.weight(role, &format!("{module}.weight"), &[outputs, inputs]);
-        let bias = bias.then(|| self.weight(&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]));
+        let tensor = &format!("{module}.weight");
+        let shape = &[outputs, inputs];
+        let weight = self.bound(role, Wanted { tensor, shape, cut, plus_one: false });
+        let bias = bias.then(|| {
+            let (role, tensor, shape) = (&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]);
+            let cut = cut.map(|cut| match cut {
+                Cut::Rows { first, of } | Cut::Columns { first, of } => Cut::Rows { first, of },
+            });
+            self.bound(role, Wanted { tensor, shape, cut, plus_one: false })
+        });
         self.node(role, Op::Linear { weight, bias }, &[x])
     }
 
@@ -281,6 +200,11 @@ impl Layer<'_, '_> {
     /// Numbers bent to stay below a cap.
     pub(crate) fn softcap(&mut self, name: &str, x: ValueId, cap: f32) -> ValueId {
         self.node(name, Op::Softcap(cap), &[x])
+    }
+
+    /// Every number times the same.
+    pub(crate) fn scale(&mut self, name: &str, x: ValueId, factor: f32) -> ValueId {
+        self.node(name, Op::Scale(factor), &[x])
     }
 
     /// A function of every number.

@@ -134,6 +134,11 @@ impl<'a> Section<'a> {
         self.config.asked.borrow().contains(&self.path_of(key))
     }
 
+    /// The keys that it has.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.map.into_iter().flat_map(|map| map.keys()).map(String::as_str)
+    }
+
     /// Asks for every key of the object: what they mean depends on something that was refused already.
     pub(crate) fn ask_all(&self) {
         self.map.into_iter().flat_map(|map| map.keys()).for_each(|key| {
@@ -223,6 +228,16 @@ impl<'a> Section<'a> {
         match words {
             Some(words) => Some(words),
             None => self.wrong(key, "a list of texts"),
+        }
+    }
+
+    /// A list of finite numbers that has to be there.
+    pub(crate) fn numbers(&self, key: &str) -> Vec<f64> {
+        let Some(value) = self.get(key) else { return self.missing(key, Vec::new()) };
+        let finite = |value: &Value| value.as_f64().filter(|number| (*number as f32).is_finite());
+        match value.as_array().and_then(|values| values.iter().map(finite).collect()) {
+            Some(numbers) => numbers,
+            None => self.wrong(key, "a list of numbers").unwrap_or_default(),
         }
     }
 

@@ -11,7 +11,7 @@ const BLOCK: usize = 1 << 20;
 pub(crate) fn check(
     checkpoint: &dyn Checkpoint,
     tensors: &Tensors,
-    (copy, used): (&str, &str),
+    (copy, used): &(String, String),
 ) -> Option<Diagnostic> {
     let (a, b) = (tensors.get(copy)?, tensors.get(used)?);
     let differs = || {

@@ -4,10 +4,11 @@
 //! Most architectures are this with a detail or two changed. Their files read the details; what they share is here.
 
 use crate::architectures::{Blueprint, Parts};
-use crate::attention::Attention;
-use crate::builder::{Builder, Layer, Norm};
+use crate::attention::{Attention, rope};
+use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
 use crate::mlp::Mlp;
+use crate::scaling::Kinds;
 use crate::windows::Windows;
 use forge_ir::{Activation, Apply, Pairing, ValueId};
 
@@ -21,12 +22,22 @@ pub(crate) struct Decoder {
     pub(crate) context: usize,
     /// Layers.
     pub(crate) layers: usize,
+    /// What stands before the names of all tensors.
+    pub(crate) scope: &'static str,
+    /// What the names of tensors begin with that the model does not use.
+    pub(crate) ignored: &'static [&'static str],
     /// What embeddings are multiplied by.
     pub(crate) embedding_scale: f32,
+    /// What branches are multiplied by before they are added to the stream.
+    pub(crate) branch_scale: f32,
+    /// What logits are multiplied by.
+    pub(crate) logit_scale: f32,
     /// Of the stream and of branches.
     pub(crate) norm: Norm,
     /// Which norms a layer has.
     pub(crate) norms: Norms,
+    /// Whether both branches read the same normed stream: that of the norm before attention.
+    pub(crate) parallel: bool,
     /// What logits are capped to.
     pub(crate) softcap: Option<f32>,
     /// Whether the head is the embedding's table.
@@ -57,8 +68,10 @@ pub(crate) struct Norms {
 pub(crate) struct Defaults {
     /// `max_position_embeddings`
     pub(crate) context: usize,
-    /// `rms_norm_eps`
-    pub(crate) epsilon: f64,
+    /// `vocab_size` and `num_attention_heads`; none where they have to be told.
+    pub(crate) sizes: Option<[usize; 2]>,
+    /// The key of the norms' epsilon, and what it is without.
+    pub(crate) epsilon: (&'static str, f64),
     /// `rope_theta`
     pub(crate) theta: f64,
     /// `tie_word_embeddings`
@@ -69,28 +82,58 @@ pub(crate) struct Defaults {
     pub(crate) width: Option<usize>,
     /// The key of the activation, and what it is without.
     pub(crate) activation: (&'static str, Activation),
+    /// `partial_rotary_factor`; none: heads rotate as a whole, and no other value of the key is right.
+    pub(crate) partial: Option<f64>,
+    /// Which channels of a head turn together.
+    pub(crate) pairing: Pairing,
+    /// What kinds of scaled positions there are.
+    pub(crate) scaling: Kinds,
 }
 
 impl Defaults {
-    /// The activation of most architectures.
-    pub(crate) const SILU: (&'static str, Activation) = ("hidden_act", Activation::Silu);
+    /// What most architectures assume.
+    pub(crate) const USUAL: Defaults = Defaults {
+        context: 2048,
+        sizes: None,
+        epsilon: ("rms_norm_eps", 1e-6),
+        theta: 1e4,
+        tied: false,
+        key_heads: None,
+        width: None,
+        activation: ("hidden_act", Activation::Silu),
+        partial: None,
+        pairing: Pairing::Half,
+        scaling: Kinds::Usual,
+    };
 }
 
 impl Decoder {
     /// Reads the keys that all such architectures spell alike. Biases, norms of heads and of branches, windows,
     /// scales and caps are off; the architecture switches them on.
     pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
+        let mut model = Decoder::read_unrotated(config, defaults);
+        model.attention.rotation = rope(model.attention.width, model.context, defaults).read(config);
+        model
+    }
+
+    /// The same for an architecture that says by itself how queries and keys rotate; until then they do not.
+    pub(crate) fn read_unrotated(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let hidden = config.count("hidden_size");
         let context = config.count_or("max_position_embeddings", defaults.context);
         Decoder {
-            vocabulary: config.count("vocab_size"),
+            vocabulary: count(config, "vocab_size", defaults.sizes.map(|[vocabulary, _]| vocabulary)),
             hidden,
             context,
             layers: config.count("num_hidden_layers"),
+            scope: "",
+            ignored: &[],
             embedding_scale: 1.0,
+            branch_scale: 1.0,
+            logit_scale: 1.0,
             norm: Norm {
-                epsilon: config.number_or("rms_norm_eps", defaults.epsilon) as f32,
+                epsilon: config.number_or(defaults.epsilon.0, defaults.epsilon.1) as f32,
                 plus_one: false,
+                kind: NormKind::Rms,
             },
             norms: Norms {
                 attention: Some("input_layernorm"),
@@ -98,9 +141,10 @@ impl Decoder {
                 mlp: Some("post_attention_layernorm"),
                 down: None,
             },
+            parallel: false,
             softcap: None,
             tied: config.flag_or("tie_word_embeddings", defaults.tied),
-            attention: Attention::read(config, hidden, context, defaults, Pairing::Half),
+            attention: Attention::read(config, hidden, defaults),
             windows: Windows::none(),
             unrotated: Vec::new(),
             mlp: Mlp::read(config, hidden, defaults.activation),
@@ -109,19 +153,23 @@ impl Decoder {
 
     fn prologue(&self, builder: &mut Builder<'_>) -> Apply {
         let mut embed = builder.layer("embed", 0);
-        let table = embed.weight("table", TABLE, &[self.vocabulary, self.hidden]);
+        let table = embed.weight("table", &self.table(), &[self.vocabulary, self.hidden]);
         embed.embed("stream", table, self.embedding_scale);
         embed.finish()
     }
 
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
-        let at = format!("model.layers.{index}");
+        let at = format!("{}model.layers.{index}", self.scope);
         let window = self.windows.of(index);
-        let rotates = !self.unrotated.get(index).copied().unwrap_or(false);
-        let name = match (window, rotates) {
+        let rotation = match self.unrotated.get(index) {
+            Some(true) => None,
+            _ if self.windows.include(index) => Some(self.attention.window_rotation()),
+            _ => Some(&self.attention.rotation),
+        };
+        let name = match (window, rotation) {
             (Some(_), _) => "window_layer",
-            (None, true) => "layer",
-            (None, false) => "unrotated_layer",
+            (None, Some(_)) => "layer",
+            (None, None) => "unrotated_layer",
         };
         let mut layer = builder.layer(name, self.hidden);
         let stream = Layer::INPUT;
@@ -129,17 +177,24 @@ impl Decoder {
         let norm = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: Option<&str>| {
             let Some(module) = module else { return x };
             let gain = (&*format!("{what}_gain"), &*format!("{at}.{module}"));
-            layer.rms_norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
+            layer.norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
         };
 
         let x = norm(&mut layer, "attention", stream, self.norms.attention);
-        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotates);
+        let scaled = |layer: &mut Layer<'_, '_>, name: &str, x: ValueId| match self.branch_scale {
+            1.0 => x,
+            factor => layer.scale(name, x, factor),
+        };
+
+        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotation);
         let branch = norm(&mut layer, "output", branch, self.norms.output);
+        let branch = scaled(&mut layer, "scaled_output", branch);
         let stream = layer.add("stream", stream, branch);
 
-        let x = norm(&mut layer, "mlp", stream, self.norms.mlp);
+        let x = if self.parallel { x } else { norm(&mut layer, "mlp", stream, self.norms.mlp) };
         let branch = self.mlp.build(&mut layer, x, &format!("{at}.mlp"));
         let branch = norm(&mut layer, "down", branch, self.norms.down);
+        let branch = scaled(&mut layer, "scaled_down", branch);
         layer.add("stream", stream, branch);
         layer.finish()
     }
@@ -147,34 +202,50 @@ impl Decoder {
     fn epilogue(&self, builder: &mut Builder<'_>) -> Apply {
         if self.tied {
             // Some files carry the table a second time; that the two are equal is checked where bytes can be read.
-            builder.ignore(|name| name == HEAD);
+            builder.bindings.ignore(|name| name == self.head());
         }
         let mut head = builder.layer("head", self.hidden);
-        let gain = ("gain", "model.norm");
-        let x = head.rms_norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
-        let tensor = if self.tied { TABLE } else { HEAD };
-        let weight = head.weight("head", tensor, &[self.vocabulary, self.hidden]);
-        match self.softcap {
-            None => head.product("logits", x, weight),
-            Some(cap) => {
-                let logits = head.product("uncapped", x, weight);
-                head.softcap("logits", logits, cap)
-            }
-        };
+        let gain = ("gain", &*format!("{}model.norm", self.scope));
+        let x = head.norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
+        let tensor = if self.tied { self.table() } else { self.head() };
+        let weight = head.weight("head", &tensor, &[self.vocabulary, self.hidden]);
+        let (is_scaled, is_capped) = (self.logit_scale != 1.0, self.softcap.is_some());
+        let scaled = if is_capped { "uncapped" } else { "logits" };
+        let mut logits = head.product(if is_scaled { "unscaled" } else { scaled }, x, weight);
+        if is_scaled {
+            logits = head.scale(scaled, logits, self.logit_scale);
+        }
+        if let Some(cap) = self.softcap {
+            head.softcap("logits", logits, cap);
+        }
         head.finish()
+    }
+
+    /// The tensor of the embeddings.
+    fn table(&self) -> String {
+        format!("{}model.embed_tokens.weight", self.scope)
+    }
+
+    /// The tensor of a head that is not the embeddings'.
+    fn head(&self) -> String {
+        format!("{}lm_head.weight", self.scope)
     }
 }
 
-const TABLE: &str = "model.embed_tokens.weight";
-const HEAD: &str = "lm_head.weight";
+/// A positive whole number that has to be there unless there is a default.
+pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> usize {
+    default.map_or_else(|| config.count(key), |default| config.count_or(key, default))
+}
 
 impl Blueprint for Decoder {
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
-        builder.ignore(|name| name.ends_with(".rotary_emb.inv_freq"));
+        builder.bindings.ignore(|name| {
+            name.ends_with(".rotary_emb.inv_freq") || self.ignored.iter().any(|part| name.starts_with(part))
+        });
         let prologue = self.prologue(builder);
         let mut layers = Vec::new();
         for index in 0..self.layers {
-            if builder.is_hopeless() {
+            if builder.bindings.is_hopeless() {
                 break;
             }
             layers.push(self.layer(builder, index));
@@ -183,7 +254,7 @@ impl Blueprint for Decoder {
             vocabulary: self.vocabulary,
             hidden: self.hidden,
             context: self.context,
-            copies: if self.tied { vec![(HEAD, TABLE)] } else { Vec::new() },
+            copies: if self.tied { vec![(self.head(), self.table())] } else { Vec::new() },
             prologue,
             layers,
             epilogue: self.epilogue(builder),

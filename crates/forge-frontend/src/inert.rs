@@ -12,6 +12,7 @@ const ANY: &[&str] = &[
     "_name_or_path",
     "attention_dropout",
     "attn_implementation",
+    "auto_map",
     "bad_words_ids",
     "begin_suppress_tokens",
     "cache_implementation",

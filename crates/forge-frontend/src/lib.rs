@@ -10,13 +10,16 @@
 //! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
 //!   a checkpoint made of a configuration alone.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
+//! * `quantised`: matrices that are stored as codes.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `windows`, `mlp` and `rope`; the description builds the graph with `builder`.
+//!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
+//!   that `binding` finds.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
 mod architectures;
 mod attention;
+mod binding;
 mod builder;
 mod checkpoint;
 mod config;
@@ -27,7 +30,9 @@ mod inert;
 mod json;
 mod mlp;
 mod nearest;
+mod quantised;
 mod rope;
+mod scaling;
 mod shapes;
 mod specials;
 mod tensors;
@@ -40,6 +45,7 @@ pub use tensors::Tensors;
 
 use builder::Builder;
 use forge_ir::{Diagnostic, Draft, Graph, Model};
+use quantised::Quantization;
 
 /// What the user says beyond the checkpoint.
 #[derive(Clone, Debug, Default)]
@@ -76,16 +82,17 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, blueprint, mut faults } = described;
+    let Described { mut model, blueprint, quantization, mut faults } = described;
 
     let mut builder = Builder::new(Some(&tensors));
+    builder.bindings.quantization = quantization;
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
-        if let Some(fault) = copies::check(checkpoint, &tensors, *copy) {
-            builder.fault(fault);
+        if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
+            builder.bindings.fault(fault);
         }
     }
-    let ignored = match builder.finish() {
+    let ignored = match builder.bindings.finish() {
         Ok(ignored) if faults.is_empty() => ignored,
         finished => {
             faults.extend(finished.err().into_iter().flatten());
@@ -95,7 +102,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
     (model.vocabulary, model.hidden, model.context) = (parts.vocabulary, parts.hidden, parts.context);
     let draft = Draft {
         model,
-        weights: builder.weights,
+        weights: builder.bindings.weights,
         states: builder.states,
         bodies: builder.bodies,
         prologue: parts.prologue,
@@ -109,6 +116,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
 struct Described {
     model: Model,
     blueprint: Box<dyn architectures::Blueprint>,
+    quantization: Option<Quantization>,
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
 }
@@ -124,6 +132,7 @@ fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described,
     let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
     let specials = specials::read(checkpoint, &root);
+    let quantization = quantised::read(&root);
     inert::check(&root);
     config.refuse_unknown(architecture.family, &options.allow_unknown);
 
@@ -144,5 +153,5 @@ fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described,
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, faults })
+    Ok(Described { model, blueprint, quantization, faults })
 }

@@ -2,7 +2,7 @@
 
 use crate::builder::Layer;
 use crate::config::Section;
-use forge_ir::{Activation, ValueId};
+use forge_ir::{Activation, Cut, ValueId};
 
 /// A feed-forward network's description.
 pub(crate) struct Mlp {
@@ -14,31 +14,42 @@ pub(crate) struct Mlp {
     pub(crate) activation: Activation,
     /// Whether all three projections have a bias.
     pub(crate) bias: bool,
+    /// The module that is `gate_proj` and `up_proj` one below the other, where they are stored so.
+    pub(crate) joined: Option<&'static str>,
 }
 
 impl Mlp {
     /// Reads the keys that most architectures spell alike; without biases. The activation has a key and a default of the
     /// architecture's.
     pub(crate) fn read(config: &Section<'_>, hidden: usize, (key, default): (&str, Activation)) -> Mlp {
-        let activation = match config.word(key) {
-            None => default,
-            Some("silu" | "swish") => Activation::Silu,
-            Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
-            Some(_) => {
-                config.refuse(key, "forge knows silu and gelu_pytorch_tanh", &[]);
-                default
-            }
-        };
-        Mlp { hidden, inner: config.count("intermediate_size"), activation, bias: false }
+        let activation = activation(config, key, default);
+        Mlp { hidden, inner: config.count("intermediate_size"), activation, bias: false, joined: None }
     }
 
     /// From the normed stream to the branch's result. `module` is the tensors' prefix.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
-        let shape = [self.inner, self.hidden];
-        let gate = layer.linear("gate", x, &format!("{module}.gate_proj"), shape, self.bias);
-        let up = layer.linear("up", x, &format!("{module}.up_proj"), shape, self.bias);
+        let mut input = |role: &str, projection: &str, first: usize| {
+            let cut = self.joined.map(|_| Cut::Rows { first, of: 2 * self.inner });
+            let module = format!("{module}.{}", self.joined.unwrap_or(projection));
+            layer.cut_linear(role, x, (&module, cut), [self.inner, self.hidden], self.bias)
+        };
+        let gate = input("gate", "gate_proj", 0);
+        let up = input("up", "up_proj", self.inner);
         let gate = layer.activate("activated", gate, self.activation);
         let inner = layer.multiply("inner", gate, up);
         layer.linear("down", inner, &format!("{module}.down_proj"), [self.hidden, self.inner], self.bias)
+    }
+}
+
+/// The activation that a key names.
+pub(crate) fn activation(config: &Section<'_>, key: &str, default: Activation) -> Activation {
+    match config.word(key) {
+        None => default,
+        Some("silu" | "swish") => Activation::Silu,
+        Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
+        Some(_) => {
+            config.refuse(key, "forge knows silu and gelu_pytorch_tanh", &[]);
+            default
+        }
     }
 }

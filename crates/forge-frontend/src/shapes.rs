@@ -37,7 +37,7 @@ impl Shapes {
         }
         let mut builder = Builder::new(None);
         described.blueprint.build(&mut builder);
-        let header = if builder.is_hopeless() { None } else { header(&builder.weights) };
+        let header = if builder.bindings.is_hopeless() { None } else { header(&builder.bindings.weights) };
         let Some((header, bytes)) = header else {
             return Err(vec![Diagnostic::new(
                 "F0306",
@@ -53,10 +53,15 @@ fn header(weights: &[Weight]) -> Option<(Vec<u8>, u64)> {
     let mut entries = serde_json::Map::new();
     let mut end = 0_u64;
     for weight in weights {
+        // A tensor stands where the first of its parts does.
+        if entries.contains_key(&weight.tensor) {
+            continue;
+        }
         let begin = end;
-        let numbers = weight.shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size as u64));
+        let shape = weight.tensor_shape();
+        let numbers = shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size as u64));
         end = end.checked_add(numbers?.checked_mul(2)?)?;
-        let entry = serde_json::json!({"dtype": "BF16", "shape": weight.shape, "data_offsets": [begin, end]});
+        let entry = serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]});
         entries.insert(weight.tensor.clone(), entry);
     }
     let json = serde_json::Value::from(entries).to_string();

@@ -16,6 +16,8 @@ enum Layers {
     All,
     /// The first, the third, and so on.
     EverySecond,
+    /// All but every so-many-th.
+    AllBut(usize),
     /// From this one on.
     From(f64),
     Listed(Vec<bool>),
@@ -37,13 +39,25 @@ impl Windows {
 
     /// Layers have a window that `layer_types` says have, or every second one.
     pub(crate) fn of_every_second(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        Windows::of_some(config, layers, context, Layers::EverySecond)
+    }
+
+    /// Layers have a window that `layer_types` says have, or all but every `sliding_window_pattern`th.
+    pub(crate) fn of_all_but(config: &Section<'_>, layers: usize, context: usize, pattern: usize) -> Windows {
+        // Newer files have the key with a line before it, beside the layers that it was made into.
+        let pattern = config.count_or("_sliding_window_pattern", pattern);
+        let pattern = config.count_or("sliding_window_pattern", pattern);
+        Windows::of_some(config, layers, context, Layers::AllBut(pattern))
+    }
+
+    fn of_some(config: &Section<'_>, layers: usize, context: usize, usual: Layers) -> Windows {
         let listed = listed(config, layers);
         let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
         if has_some && config.is_null("sliding_window") {
             let message = "layers have a window, and sliding_window does not say how wide it is";
             config.contradiction("sliding_window", message.to_owned());
         }
-        let layers = listed.map_or(Layers::EverySecond, Layers::Listed);
+        let layers = listed.map_or(usual, Layers::Listed);
         Windows { width: width(config, context), layers }
     }
 
@@ -69,13 +83,18 @@ impl Windows {
 
     /// The window of a layer.
     pub(crate) fn of(&self, layer: usize) -> Option<usize> {
-        let has_one = match &self.layers {
+        self.width.filter(|_| self.include(layer))
+    }
+
+    /// Whether a layer is of those that have a window, even if it is so wide that it is none.
+    pub(crate) fn include(&self, layer: usize) -> bool {
+        match &self.layers {
             Layers::All => true,
             Layers::EverySecond => layer.is_multiple_of(2),
+            Layers::AllBut(pattern) => !(layer + 1).is_multiple_of(*pattern),
             Layers::From(first) => layer as f64 >= *first,
             Layers::Listed(listed) => listed.get(layer).copied().unwrap_or(false),
-        };
-        self.width.filter(|_| has_one)
+        }
     }
 }
 

@@ -43,11 +43,13 @@ pub struct Specials {
     pub end: Vec<u32>,
 }
 
-/// A tensor of the checkpoint that the model uses.
+/// A tensor of the checkpoint that the model uses, or a part of one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Weight {
     /// The tensor's name in the checkpoint.
     pub tensor: String,
+    /// Which part of the tensor it is; none: all of it, as it lies there.
+    pub cut: Option<Cut>,
     /// `[width]` or `[rows, columns]`.
     pub shape: Vec<usize>,
     /// The number format it has there.
@@ -57,7 +59,45 @@ pub struct Weight {
     pub plus_one: bool,
 }
 
+/// A part of a tensor: some checkpoints store several weights as one tensor, some store matrices the other way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cut {
+    /// Rows from `first` on, of a tensor of so many rows; of a vector, elements.
+    Rows {
+        /// The first that is the weight's.
+        first: usize,
+        /// All that the tensor has.
+        of: usize,
+    },
+    /// Columns from `first` on, of a tensor of so many columns: each is a row of the weight.
+    Columns {
+        /// The first that is the weight's.
+        first: usize,
+        /// All that the tensor has.
+        of: usize,
+    },
+}
+
 impl Weight {
+    /// The shape of the whole tensor.
+    pub fn tensor_shape(&self) -> Vec<usize> {
+        match (self.cut, &self.shape[..]) {
+            (None, shape) => shape.to_vec(),
+            (Some(Cut::Rows { of, .. }), shape) => [&[of], &shape[shape.len().min(1)..]].concat(),
+            (Some(Cut::Columns { of, .. }), shape) => vec![shape.last().copied().unwrap_or(0), of],
+        }
+    }
+
+    /// The rows of the tensor, or columns, or elements of a vector, that are the weight's.
+    pub fn part(&self) -> std::ops::Range<usize> {
+        let length = self.shape.first().copied().unwrap_or(0);
+        match self.cut {
+            None => 0..length,
+            Some(Cut::Rows { first, .. } | Cut::Columns { first, .. }) => first..first + length,
+        }
+    }
+
     /// Rows of a matrix; 1 for a vector.
     pub fn rows(&self) -> usize {
         if self.shape.len() == 2 { self.shape[0] } else { 1 }
@@ -132,6 +172,11 @@ pub enum Op {
         /// 1 for most.
         scale: f32,
     },
+    /// x -> x + the table's row at the position of x's own
+    Place {
+        /// `[positions, width]`
+        table: ParamId,
+    },
     /// x -> gain * p / sqrt(mean(p²) + epsilon), for each of the equal parts p of x
     RmsNorm {
         /// `[width / parts]`
@@ -139,6 +184,15 @@ pub enum Op {
         /// 1, or heads that are normed each by itself.
         parts: usize,
         /// Added to the mean of the squares.
+        epsilon: f32,
+    },
+    /// x -> gain * d / sqrt(mean(d²) + epsilon) + bias, where d is x less its mean
+    LayerNorm {
+        /// `[width]`
+        gain: ParamId,
+        /// `[width]`
+        bias: Option<ParamId>,
+        /// Added to the variance.
         epsilon: f32,
     },
     /// x -> W x + bias
@@ -176,6 +230,8 @@ pub enum Op {
     Activate(Activation),
     /// x -> cap * tanh(x / cap)
     Softcap(f32),
+    /// x -> factor * x
+    Scale(f32),
     /// (a, b) -> a * b, element by element.
     Multiply,
     /// (a, b) -> a + b, element by element.

@@ -33,13 +33,13 @@ mod tolerance;
 mod validate;
 
 pub use diagnostic::{Diagnostic, Place};
-pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement};
+pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, Scales};
 pub use graph::{
-    Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
+    Activation, Apply, Body, BodyId, Cut, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
     StateId, ValueId, Weight, WeightId,
 };
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed};
-pub use rotation::{Pairing, Rotation};
+pub use rotation::{Long, Pairing, Rotation};
 pub use tolerance::{Tolerance, tolerance};
 pub use validate::Graph;

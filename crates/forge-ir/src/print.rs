@@ -1,6 +1,6 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
-use crate::{Body, Graph, Node, Op, ParamKind};
+use crate::{Body, Cut, Graph, Node, Op, ParamKind};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {
@@ -43,7 +43,13 @@ impl Graph {
                     let bound = weight
                         .map(|weight| {
                             let plus = if weight.plus_one { "1 + " } else { "" };
-                            format!("{} {plus}{}", weight.format, weight.tensor)
+                            let part = weight.part();
+                            let cut = match weight.cut {
+                                None => String::new(),
+                                Some(Cut::Rows { .. }) => format!(" rows {part:?}"),
+                                Some(Cut::Columns { .. }) => format!(" columns {part:?}"),
+                            };
+                            format!("{} {plus}{}{cut}", weight.format, weight.tensor)
                         })
                         .unwrap_or_default();
                     writeln!(f, "  weight {:<16} {:<14} {bound}", param.name, format!("{shape:?}"))?;
@@ -78,6 +84,11 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::RmsNorm { gain, parts, epsilon } => {
             format!("rms_norm({x} in {parts} parts, {}, epsilon {epsilon:e})", name(*gain))
         }
+        Op::Place { table } => format!("{x} + {}[positions]", name(*table)),
+        Op::LayerNorm { gain, bias, epsilon } => {
+            let plus = bias.map_or_else(String::new, |bias| format!(" + {}", name(bias)));
+            format!("layer_norm({x}, {}, epsilon {epsilon:e}){plus}", name(*gain))
+        }
         Op::Linear { weight, bias: None } => format!("linear({x}, {})", name(*weight)),
         Op::Linear { weight, bias: Some(bias) } => {
             format!("linear({x}, {}) + {}", name(*weight), name(*bias))
@@ -89,8 +100,13 @@ fn expression(body: &Body, node: &Node) -> String {
             };
             let pairs = rotation.frequencies.len();
             let (first, last) = (rotation.frequencies.first(), rotation.frequencies.last());
+            let long = rotation.long.as_ref().map_or_else(String::new, |long| {
+                let (first, last) = (long.frequencies.first(), long.frequencies.last());
+                let (first, last) = (first.unwrap_or(&0.0), last.unwrap_or(&0.0));
+                format!(", beyond {} positions {first:e}..{last:e}", long.beyond)
+            });
             format!(
-                "rotate({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {})",
+                "rotate({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {}{long})",
                 first.unwrap_or(&0.0),
                 last.unwrap_or(&0.0),
                 rotation.magnitude
@@ -103,6 +119,7 @@ fn expression(body: &Body, node: &Node) -> String {
         }
         Op::Activate(activation) => format!("{}({x})", activation.name()),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
+        Op::Scale(factor) => format!("{x} * {factor}"),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }

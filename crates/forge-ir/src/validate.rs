@@ -5,7 +5,7 @@
 //! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
 //! epilogue ends in one logit for each entry of the vocabulary.
 
-use crate::{Apply, Body, Diagnostic, Draft, Op, ParamId, ParamKind};
+use crate::{Apply, Body, Cut, Diagnostic, Draft, Op, ParamId, ParamKind};
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
@@ -72,6 +72,15 @@ impl Check<'_> {
                     None => Err("uses a value that is not defined before it".to_owned()),
                     Some(inputs) => width_of(body, &node.op, &inputs),
                 };
+                if let Op::Place { table } = node.op
+                    && let Ok([positions, _]) = shape(body, table)
+                    && *positions < self.draft.model.context
+                {
+                    let context = self.draft.model.context;
+                    self.fault(format!(
+                        "{at}: its table holds {positions} positions, and the context {context}"
+                    ));
+                }
                 match width {
                     Ok(width) => widths.push(width),
                     Err(why) => {
@@ -159,6 +168,19 @@ impl Check<'_> {
             .chain(std::iter::once(&draft.epilogue))
             .collect();
         for (index, weight) in draft.weights.iter().enumerate() {
+            let of = match weight.cut {
+                None => weight.part().end,
+                Some(Cut::Rows { of, .. } | Cut::Columns { of, .. }) => of,
+            };
+            let turned = matches!(weight.cut, Some(Cut::Columns { .. }));
+            if weight.part().end > of || turned && weight.shape.len() != 2 {
+                self.fault(format!(
+                    "{} has no part {:?} of shape {:?}",
+                    weight.tensor,
+                    weight.part(),
+                    weight.shape
+                ));
+            }
             if !applications.iter().any(|apply| apply.weights.iter().any(|id| id.0 == index)) {
                 self.fault(format!("nothing uses the weight {}", weight.tensor));
             }
@@ -221,6 +243,19 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             [width] if width * parts == x => Ok(x),
             other => Err(format!("the gain is {other:?}, and what it scales {} wide", x / parts)),
         },
+        Op::Place { table } => match shape(body, *table)? {
+            [_, width] if *width == x => Ok(x),
+            other => Err(format!("the table is {other:?}, and what it is added to {x} wide")),
+        },
+        Op::LayerNorm { gain, bias, .. } => {
+            for vector in [Some(*gain), *bias].into_iter().flatten() {
+                match shape(body, vector)? {
+                    [width] if *width == x => {}
+                    other => return Err(format!("a gain or bias is {other:?}, and what it is for {x} wide")),
+                }
+            }
+            Ok(x)
+        }
         Op::Linear { weight, bias } => {
             let out = match shape(body, *weight)? {
                 [out, columns] if *columns == x => *out,
@@ -237,6 +272,8 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Err(format!("{heads} heads of {width} are not {x}"))
             } else if rotation.frequencies.len() * 2 > *width {
                 Err(format!("{} pairs do not fit a head of {width}", rotation.frequencies.len()))
+            } else if rotation.within(usize::MAX).len() != rotation.frequencies.len() {
+                Err("a long context turns other pairs".to_owned())
             } else {
                 Ok(x)
             }
@@ -262,7 +299,10 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
-        Op::Activate(_) | Op::Softcap(_) => Ok(x),
+        Op::Scale(factor) if *factor == 0.0 || !factor.is_finite() => {
+            Err(format!("numbers times {factor} say nothing"))
+        }
+        Op::Activate(_) | Op::Softcap(_) | Op::Scale(_) => Ok(x),
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
         Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
     }
@@ -302,6 +342,7 @@ mod tests {
             shape: shape.to_vec(),
             format: Format::F32,
             plus_one: false,
+            cut: None,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };
@@ -374,18 +415,26 @@ mod tests {
         layer.nodes[2].op = attention(Some(1), Some(50.0));
         layer.nodes.push(node(Op::Activate(Activation::GeluTanh), &[4]));
         layer.nodes.push(node(Op::Softcap(30.0), &[5]));
+        layer.nodes.push(node(Op::Scale(0.5), &[6]));
         draft.weights[1] = Weight { shape: vec![2], plus_one: true, ..draft.weights[1].clone() };
+        draft.weights[2].cut = Some(Cut::Rows { first: 2, of: 6 });
+        draft.weights[3].cut = Some(Cut::Columns { first: 0, of: 5 });
+        assert_eq!(draft.weights[2].tensor_shape(), [6, 4]);
+        assert_eq!(draft.weights[3].tensor_shape(), [4, 5]);
         draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
         let graph = draft.validate().expect("it is sound");
-        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4]);
+        assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4, 4]);
         let text = graph.to_string();
         for line in [
             "%1 node       = embed(%0, table) * 2.5 [4]",
             "weight gain             [2]            f32 1 + gain",
+            "weight key              [2, 4]         f32 key rows 2..4",
+            "weight head             [5, 4]         f32 head columns 0..5",
             "%1 node       = rms_norm(%0 in 2 parts, gain, epsilon 1e-5) [4]",
             "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
             "%5 node       = gelu_tanh(%4) [4]",
             "%6 node       = softcap(%5, 30) [4]",
+            "%7 node       = %6 * 0.5 [4]",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
@@ -394,7 +443,7 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 21] = [
+        let cases: [(&str, Change); 28] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -421,6 +470,18 @@ mod tests {
             ("capped to 0", |draft| draft.bodies[1].nodes[2].op = attention(None, Some(0.0))),
             ("capped to NaN", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::NAN)),
             ("capped to inf", |draft| draft.bodies[2].nodes[0].op = Op::Softcap(f32::INFINITY)),
+            ("numbers times 0 say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(0.0)),
+            ("numbers times NaN say nothing", |draft| draft.bodies[2].nodes[0].op = Op::Scale(f32::NAN)),
+            ("the table is [2, 4], and what it is added to 2 wide", |draft| {
+                draft.bodies[1].nodes.insert(2, node(Op::Place { table: ParamId(1) }, &[2]));
+            }),
+            ("a gain or bias is [2, 4]", |draft| {
+                let op = Op::LayerNorm { gain: ParamId(0), bias: Some(ParamId(1)), epsilon: 1e-5 };
+                draft.bodies[1].nodes[0].op = op;
+            }),
+            ("its table holds 2 positions, and the context 8", |draft| {
+                draft.bodies[1].nodes.insert(0, node(Op::Place { table: ParamId(1) }, &[0]));
+            }),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
             ("cache is not a state", |draft| {
                 draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);
@@ -429,6 +490,10 @@ mod tests {
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
             ("and head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
             ("state 0 is bound 0 times", |draft| draft.layers.clear()),
+            ("gain has no part 2..6", |draft| draft.weights[1].cut = Some(Cut::Rows { first: 2, of: 5 })),
+            ("gain has no part 0..4 of shape [4]", |draft| {
+                draft.weights[1].cut = Some(Cut::Columns { first: 0, of: 4 });
+            }),
             ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
         ];
         for (named, change) in cases {

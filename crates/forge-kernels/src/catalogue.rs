@@ -18,9 +18,10 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 14] = [
+pub const TEMPLATES: [Source; 15] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
+    source!("norm/layer_norm"),
     source!("project/one"),
     source!("project/few"),
     source!("project/many"),
@@ -36,14 +37,19 @@ pub const TEMPLATES: [Source; 14] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 21] = [
+pub const SUPPORT: [Source; 26] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
     source!("support/q8_0"),
     source!("support/q4_0"),
     source!("support/affine8"),
+    source!("support/affine6"),
+    source!("support/affine5"),
     source!("support/affine4"),
+    source!("support/affine3"),
+    source!("support/affine2"),
+    source!("support/bf16_pair"),
     source!("support/load4_whole"),
     source!("support/load4_guarded"),
     source!("support/load4_single"),
@@ -65,6 +71,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
     match spec {
         Spec::Embed(_) => "embed/embed",
         Spec::RmsNorm(_) => "norm/rms_norm",
+        Spec::LayerNorm(_) => "norm/layer_norm",
         Spec::Project(project) => match project.rows {
             Rows::One => "project/one",
             Rows::Few => "project/few",

@@ -5,9 +5,9 @@ mod project;
 use forge_ir::{Format, Rotation};
 
 use crate::catalogue::{SUPPORT, unit_name};
-use crate::context::{packet_columns, queries_fit};
+use crate::context::{packet_columns, packet_elements, queries_fit};
 use crate::error::KernelError;
-use crate::spec::{Function, HeadNorm, Spec};
+use crate::spec::{Each, Function, HeadNorm, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -65,12 +65,20 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the vocabulary", embed.vocabulary)?;
             limits.positive("the width", embed.width)?;
             limits.indexable("the vocabulary", embed.vocabulary, embed.width, embed.format)?;
+            let fits = !embed.adds || embed.squares.is_none();
+            limits.holds("the width", embed.width, fits, || {
+                "without sums of squares where rows are added to others; leave the norm a step".to_owned()
+            })?;
             let partials = embed.squares.map_or(1, |squares| squares.partials);
             limits.positive("the number of partial sums of squares", partials)
         }
         Spec::RmsNorm(norm) => {
             limits.positive("the width", norm.width)?;
             limits.positive("the number of parts", norm.parts)?;
+            limits.finite("epsilon", norm.epsilon)
+        }
+        Spec::LayerNorm(norm) => {
+            limits.positive("the width", norm.width)?;
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::Project(project) => limits.project(project),
@@ -85,7 +93,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::RotateAppend(rotate) => {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache)?;
-            limits.head_norm(rotate.norm)?;
+            limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
         Spec::AttendSplit(attend) => {
@@ -93,7 +101,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.cache(attend.cache)?;
             limits.scores(attend.scale, attend.window, attend.softcap)?;
             let Some(prologue) = &attend.prologue else { return Ok(()) };
-            limits.head_norm(prologue.norm)?;
+            limits.head_norm(prologue.norm, &prologue.rotation)?;
             limits.rotation(&prologue.rotation, attend.width)?;
             let group = attend.query_heads / attend.key_heads;
             limits.holds(
@@ -112,8 +120,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
-                Function::Softcap(cap) => limits.cap(cap),
-                Function::Activate(_) | Function::Multiply | Function::Add => Ok(()),
+                Function::Each(each) => limits.each(each),
+                Function::Multiply | Function::Add => Ok(()),
             }
         }
         Spec::Argmax(argmax) => {
@@ -173,7 +181,8 @@ impl Limits<'_> {
         format: Format,
     ) -> Result<(), KernelError> {
         let packets = rows.saturating_mul(columns.next_multiple_of(format.group()) / packet_columns(format));
-        self.holds(what, rows, fits_word(packets), || {
+        let elements = packets.saturating_mul(packet_elements(format));
+        self.holds(what, rows, fits_word(elements), || {
             format!(
                 "such that a matrix of {columns} columns has fewer than 2^32 packets of 16 bytes; split it"
             )
@@ -213,11 +222,27 @@ impl Limits<'_> {
             format!("at most half the head's width, which is {width}")
         })?;
         self.finite("the magnitude of a rotation", rotation.magnitude)?;
-        rotation.frequencies.iter().try_for_each(|&frequency| self.finite("a frequency", frequency))
+        if let Some(long) = &rotation.long {
+            self.holds("the longest context that is not long", long.beyond, fits_word(long.beyond), || {
+                "below 2^32, as positions are".to_owned()
+            })?;
+            let count = long.frequencies.len();
+            self.holds("the number of frequencies of a long context", count, count == pairs, || {
+                format!("the number of rotated pairs, which is {pairs}")
+            })?;
+        }
+        let all = rotation.frequencies.iter().chain(rotation.long.iter().flat_map(|long| &long.frequencies));
+        all.copied().try_for_each(|frequency| self.finite("a frequency", frequency))
     }
 
-    fn head_norm(&self, norm: Option<HeadNorm>) -> Result<(), KernelError> {
-        norm.map_or(Ok(()), |norm| self.finite("epsilon", norm.epsilon))
+    fn head_norm(&self, norm: Option<HeadNorm>, rotation: &Rotation) -> Result<(), KernelError> {
+        let Some(norm) = norm else { return Ok(()) };
+        self.finite("epsilon", norm.epsilon)?;
+        let keeps = !norm.turned || rotation.magnitude == 1.0;
+        self.holds("the number of rotated pairs", rotation.frequencies.len(), keeps, || {
+            "0 where heads are normed after a rotation that magnifies them; norm them in a kernel of its own"
+                .to_owned()
+        })
     }
 
     fn scores(&self, scale: f32, window: Option<usize>, softcap: Option<f32>) -> Result<(), KernelError> {
@@ -228,6 +253,14 @@ impl Limits<'_> {
             })?;
         }
         softcap.map_or(Ok(()), |cap| self.cap(cap))
+    }
+
+    fn each(&self, each: Each) -> Result<(), KernelError> {
+        match each {
+            Each::Activate(_) => Ok(()),
+            Each::Softcap(cap) => self.cap(cap),
+            Each::Scale(factor) => self.finite("the factor", factor),
+        }
     }
 
     fn cap(&self, cap: f32) -> Result<(), KernelError> {

@@ -18,6 +18,8 @@ pub enum Spec {
     Embed(Embed),
     /// Root-mean-square norm of each row.
     RmsNorm(RmsNorm),
+    /// Layer norm of each row.
+    LayerNorm(LayerNorm),
     /// y = W x for one row or a few or many, with a bias before and an epilogue after.
     Project(Project),
     /// Every head of each row turned by the row's position.
@@ -51,6 +53,8 @@ pub struct Embed {
     pub width: usize,
     /// Multiplies what is looked up; 1 where a model leaves it as it is.
     pub scale: f32,
+    /// Whether it is added to what `stream` holds, in place.
+    pub adds: bool,
     /// What a deferred norm of the rows needs, if one follows. Its first partial sum is the row's whole, the others 0.
     pub squares: Option<Squares>,
 }
@@ -79,6 +83,21 @@ pub struct RmsNorm {
     pub epsilon: f32,
     /// Whether the result is multiplied by a gain (f32, `[width]`).
     pub gain: bool,
+    /// Whether row i of y is the norm of row `wanted[i]` of x.
+    pub gather: bool,
+}
+
+/// See [`Spec::LayerNorm`]. Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.
+///
+/// The mean is taken off, what is left divided by the root of its variance, multiplied by the gain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerNorm {
+    /// Of a row.
+    pub width: usize,
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// Whether a bias (f32, `[width]`) is added.
+    pub bias: bool,
     /// Whether row i of y is the norm of row `wanted[i]` of x.
     pub gather: bool,
 }
@@ -135,7 +154,8 @@ pub enum Operand {
 /// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[squares,\] y\[, gain, gained, squares_out\]
 /// \[, candidates\]. Grid: by knobs; see the kernel's own.
 ///
-/// v is W x, then deferred norm, then bias, then softcap, then the epilogue. `gain` and `gained` are there if
+/// v is W x, then deferred norm, then bias, then a function of each result, then the
+/// epilogue. `gain` and `gained` are there if
 /// [`Squares::gain`] says so. A deferred norm reads `squares`; an epilogue that leaves some writes `squares_out`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Project {
@@ -151,8 +171,8 @@ pub struct Project {
     pub norm: Option<DeferredNorm>,
     /// Whether a bias (f32, `[outputs]`) is added.
     pub bias: bool,
-    /// c, where v becomes c · tanh(v / c).
-    pub softcap: Option<f32>,
+    /// What v becomes before the epilogue.
+    pub each: Option<Each>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
     /// What the products of a tile are computed from (few, many).
@@ -185,7 +205,7 @@ impl Knobs {
     }
 }
 
-/// See [`Spec::Rotate`]. Scalars: rows. Buffers: x, positions, y. Grid: by 128 threads a row; rows.
+/// See [`Spec::Rotate`]. Scalars: rows\[, context\], the latter where a long context has frequencies of its own. Buffers: x, positions, y. Grid: by 128 threads a row; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotate {
     /// Heads of a row.
@@ -210,11 +230,14 @@ pub struct Append {
     pub cache: Format,
 }
 
-/// The norm of every query head and every key head, before it is rotated.
+/// The norm of every query head and every key head, before it is rotated or after.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeadNorm {
     /// Added to the mean of squares.
     pub epsilon: f32,
+    /// Whether it is of heads that have been turned. A rotation leaves the mean of squares as it is, if its magnitude is 1:
+    /// only the gain comes later.
+    pub turned: bool,
 }
 
 /// See [`Spec::RotateAppend`]. Scalars: rows, context. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
@@ -329,14 +352,24 @@ pub struct Elementwise {
     pub width: usize,
 }
 
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Each {
+    /// `activation(a)`
+    Activate(Activation),
+    /// `c · tanh(a / c)`
+    Softcap(f32),
+    /// `c · a`
+    Scale(f32),
+}
+
 /// A function of one or two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Function {
-    /// `y = activation(a)`
-    Activate(Activation),
-    /// `y = c · tanh(a / c)`
-    Softcap(f32),
+    /// `y` is this function of `a`.
+    Each(Each),
     /// `y = a · b`
     Multiply,
     /// `y = a + b`

@@ -4,7 +4,7 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed, Epilogue,
+    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed, Epilogue,
     Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
@@ -46,12 +46,20 @@ fn refusals() {
                 vocabulary: 1 << 30,
                 width: 4096,
                 scale: 1.0,
+                adds: false,
                 squares: None,
             }),
         ),
         refusal(
             "a",
-            Spec::Embed(Embed { format: Format::F16, vocabulary: 8, width: 0, scale: 1.0, squares: None }),
+            Spec::Embed(Embed {
+                format: Format::F16,
+                vocabulary: 8,
+                width: 0,
+                scale: 1.0,
+                adds: false,
+                squares: None,
+            }),
         ),
         refusal(
             "a",
@@ -98,7 +106,7 @@ fn refusals_of_attention() {
         let prologue = Some(common::prologue(&rotate));
         Spec::AttendSplit(AttendSplit { prologue, ..split(rotate.query_heads, rotate.width) })
     };
-    let norm = Some(HeadNorm { epsilon: f32::INFINITY });
+    let norm = Some(HeadNorm { epsilon: f32::INFINITY, turned: false });
     let mut turns = rotate(1, 8).rotation;
     turns.frequencies.push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
@@ -114,7 +122,10 @@ fn refusals_of_attention() {
             "a",
             Spec::AttendTiled(AttendTiled { softcap: Some(0.0), ..common::tiled(2, 1, 16, Format::F16) }),
         ),
-        refusal("a", Spec::Elementwise(Elementwise { function: Function::Softcap(f32::NAN), width: 8 })),
+        refusal(
+            "a",
+            Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(f32::NAN)), width: 8 }),
+        ),
         refusal(
             "a",
             Spec::RmsNorm(RmsNorm { width: 8, parts: 0, epsilon: 1e-5, gain: false, gather: false }),
@@ -151,7 +162,7 @@ fn refusals_of_projections() {
         refused(plain(Rows::One, 64, 0)),
         refused(plain(Rows::One, 1 << 30, 4096)),
         refused(Project { epilogue: gate, ..plain(Rows::One, 7, 64) }),
-        refused(Project { softcap: Some(f32::INFINITY), ..one() }),
+        refused(Project { each: Some(Each::Scale(f32::INFINITY)), ..one() }),
         refused(Project { norm: norm(0, 1e-5), ..one() }),
         refused(Project { norm: norm(4, f32::NAN), ..one() }),
         refused(Project { norm: norm(4, 1e-5), ..plain(Rows::Few, 64, 64) }),
@@ -183,7 +194,7 @@ fn refusals_of_projections() {
     kernel `a`: the number of inputs is 0; leave the kernel out of the plan
     kernel `a`: the number of outputs is 1073741824, and must be such that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes; split it
     kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
-    kernel `a`: the cap is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: the factor is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
     kernel `a`: epsilon is NaN, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
@@ -224,12 +235,12 @@ fn what_is_not_refused_renders() {
         let epilogues = [Epilogue::Store, Epilogue::Add, gate, Epilogue::AddSquares(squares), Epilogue::Best];
         let project = Project {
             rows,
-            format: Format::ALL[below(11)],
+            format: Format::ALL[below(Format::ALL.len())],
             outputs: [below(70), below(5000), 151_936][below(3)],
             inputs: [below(70), below(5000), 64 * below(80)][below(3)],
             norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),
             bias: below(2) == 0,
-            softcap: (below(4) == 0).then_some(30.0),
+            each: (below(4) == 0).then_some(Each::Softcap(30.0)),
             epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
             operand: [Operand::F32, Operand::F16][below(2)],
             knobs: Knobs {

@@ -26,6 +26,11 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let names = [planes("table", embed.format), buffers(rest)].concat();
             (names, "rows", grid(rows(), "1", "1"))
         }
+        Spec::LayerNorm(norm) => {
+            let bias = if norm.bias { " bias" } else { "" };
+            let wanted = if norm.gather { " wanted" } else { "" };
+            (buffers(&format!("x gain{bias}{wanted} *y")), "rows", grid(rows(), "1", "1"))
+        }
         Spec::RmsNorm(norm) => {
             let gain = if norm.gain { " gain" } else { "" };
             let wanted = if norm.gather { " wanted" } else { "" };
@@ -63,7 +68,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Rotate(rotate) => {
             let pairs = rotate.heads * rotate.width / 2;
-            (buffers("x positions *y"), "rows", grid(pairs.div_ceil(128).to_string(), "rows", "1"))
+            let scalars = if rotate.rotation.long.is_some() { "rows context" } else { "rows" };
+            (buffers("x positions *y"), scalars, grid(pairs.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Append(append) => {
             let step = if append.width % 4 == 0 { 4 } else { 2 };
@@ -103,7 +109,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
-                Function::Activate(_) | Function::Softcap(_) => "a *y",
+                Function::Each(_) => "a *y",
                 Function::Multiply | Function::Add => "a b *y",
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))

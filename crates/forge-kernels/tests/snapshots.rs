@@ -4,8 +4,9 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
+    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows,
+    Squares,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -20,11 +21,21 @@ fn snapshot(name: &str, spec: Spec) {
 fn embed() {
     snapshot(
         "embed",
-        Spec::Embed(Embed { format: Format::Q8_0, vocabulary: 512, width: 56, scale: 1.0, squares: None }),
+        Spec::Embed(Embed {
+            format: Format::Q8_0,
+            vocabulary: 512,
+            width: 56,
+            scale: 1.0,
+            adds: false,
+            squares: None,
+        }),
     );
     let (squares, format) = (Some(Squares { partials: 128, gain: true }), Format::from_name("affine4"));
     let format = format.unwrap_or(Format::Q4_0);
-    snapshot("embed_one", Spec::Embed(Embed { format, vocabulary: 512, width: 1024, scale: 1.0, squares }));
+    snapshot(
+        "embed_one",
+        Spec::Embed(Embed { format, vocabulary: 512, width: 1024, scale: 1.0, adds: false, squares }),
+    );
 }
 
 #[test]
@@ -32,6 +43,10 @@ fn norms() {
     snapshot(
         "norm",
         Spec::RmsNorm(RmsNorm { width: 1024, parts: 1, epsilon: 1e-6, gain: true, gather: false }),
+    );
+    snapshot(
+        "layer_norm",
+        Spec::LayerNorm(LayerNorm { width: 768, epsilon: 1e-5, bias: true, gather: false }),
     );
     snapshot(
         "norm_heads",
@@ -65,7 +80,7 @@ fn projections_of_one_row() {
     snapshot("output_one", Spec::Project(Project { knobs, ..output }));
     let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best);
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
-    snapshot("head_one", Spec::Project(Project { norm, softcap: Some(30.0), ..head }));
+    snapshot("head_one", Spec::Project(Project { norm, each: Some(Each::Softcap(30.0)), ..head }));
 }
 
 #[test]
@@ -78,7 +93,7 @@ fn projections_of_more_rows() {
     snapshot("qkv_many", halves(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
     snapshot("gate_up_many", halves(project(Rows::Many, "affine8", 6144, 1024, gate)));
     let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
-    snapshot("output_many", halves(Project { bias: true, softcap: Some(30.0), ..odd }));
+    snapshot("output_many", halves(Project { bias: true, each: Some(Each::Scale(0.22)), ..odd }));
 }
 
 #[test]
@@ -87,7 +102,7 @@ fn attention() {
     let whole = common::rotate(16, 8, 128, cache, 64, Pairing::Half);
     let interleaved = common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved);
     let part = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
-    let norm = Some(HeadNorm { epsilon: 1e-6 });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
     snapshot("rotate_append", Spec::RotateAppend(interleaved));
     snapshot("rotate_append_part", Spec::RotateAppend(part.clone()));
     snapshot("rotate_append_norm", Spec::RotateAppend(RotateAppend { norm, ..part.clone() }));
@@ -120,7 +135,7 @@ fn attention() {
 
 #[test]
 fn elementwise() {
-    let function = Function::Softcap(30.0);
+    let function = Function::Each(Each::Softcap(30.0));
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
 }
 

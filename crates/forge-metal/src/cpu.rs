@@ -1,10 +1,10 @@
 //! A kernel's CPU version, as an expression: the family's function and the same shape that the template was given.
 
 use crate::names::number;
-use forge_ir::{Activation, Format, Pairing, Rotation};
+use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    self, AttendSplit, AttendTiled, DeferredNorm, Epilogue, HeadNorm, Project, Prologue, Squares,
+    self, AttendSplit, AttendTiled, DeferredNorm, Each, Epilogue, HeadNorm, Project, Prologue, Squares,
 };
 
 /// `cpu::project(call, &cpu::Project { ... })`
@@ -15,6 +15,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("vocabulary", size(embed.vocabulary)),
                 ("width", size(embed.width)),
                 ("scale", float(embed.scale)),
+                ("adds", embed.adds.to_string()),
                 ("squares", option(embed.squares, squares)),
             ];
             ("embed", "Embed", fields)
@@ -30,6 +31,16 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("gather", norm.gather.to_string()),
             ],
         ),
+        Spec::LayerNorm(norm) => (
+            "layer_norm",
+            "LayerNorm",
+            vec![
+                ("width", size(norm.width)),
+                ("epsilon", float(norm.epsilon)),
+                ("bias", norm.bias.to_string()),
+                ("gather", norm.gather.to_string()),
+            ],
+        ),
         Spec::Project(project) => (
             "project",
             "Project",
@@ -38,7 +49,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("inputs", size(project.inputs)),
                 ("norm", option(project.norm, deferred_norm)),
                 ("bias", project.bias.to_string()),
-                ("softcap", option(project.softcap, float)),
+                ("each", option(project.each, each)),
                 ("epilogue", epilogue(project)),
             ],
         ),
@@ -133,7 +144,7 @@ fn prologue(prologue: &Prologue) -> String {
 }
 
 fn head_norm(norm: HeadNorm) -> String {
-    format!("cpu::HeadNorm {{ epsilon: {} }}", float(norm.epsilon))
+    format!("cpu::HeadNorm {{ epsilon: {}, turned: {} }}", float(norm.epsilon), norm.turned)
 }
 
 fn deferred_norm(norm: DeferredNorm) -> String {
@@ -146,10 +157,17 @@ fn squares(squares: Squares) -> String {
 
 fn elementwise_function(function: spec::Function) -> String {
     match function {
-        spec::Function::Activate(of) => format!("cpu::Function::Activate({})", activation(of)),
-        spec::Function::Softcap(cap) => format!("cpu::Function::Softcap({})", float(cap)),
+        spec::Function::Each(of) => format!("cpu::Function::Each({})", each(of)),
         spec::Function::Multiply => "cpu::Function::Multiply".to_owned(),
         spec::Function::Add => "cpu::Function::Add".to_owned(),
+    }
+}
+
+fn each(each: Each) -> String {
+    match each {
+        Each::Activate(of) => format!("cpu::Each::Activate({})", activation(of)),
+        Each::Softcap(cap) => format!("cpu::Each::Softcap({})", float(cap)),
+        Each::Scale(factor) => format!("cpu::Each::Scale({})", float(factor)),
     }
 }
 
@@ -196,14 +214,19 @@ fn epilogue(project: &Project) -> String {
 }
 
 fn rotation(rotation: &Rotation) -> String {
-    let frequencies: Vec<String> = rotation.frequencies.iter().map(|frequency| float(*frequency)).collect();
+    let list = |numbers: &[f32]| numbers.iter().map(|number| float(*number)).collect::<Vec<_>>().join(", ");
+    let long = |long: &Long| {
+        let (beyond, frequencies) = (size(long.beyond), list(&long.frequencies));
+        format!("cpu::Long {{ beyond: {beyond}, frequencies: &[{frequencies}] }}")
+    };
     let pairing = match rotation.pairing {
         Pairing::Half => "Half",
         Pairing::Interleaved => "Interleaved",
     };
     format!(
-        "cpu::Rotation {{ frequencies: &[{}], pairing: cpu::Pairing::{pairing}, magnitude: {} }}",
-        frequencies.join(", "),
-        float(rotation.magnitude)
+        "cpu::Rotation {{ frequencies: &[{}], pairing: cpu::Pairing::{pairing}, magnitude: {}, long: {} }}",
+        list(&rotation.frequencies),
+        float(rotation.magnitude),
+        option(rotation.long.as_ref(), long)
     )
 }

@@ -192,6 +192,7 @@ impl Counted<'_> {
         };
         match (&self.instance.spec, parameter) {
             (Spec::Project(project), _) if in_place(project) => (all, all),
+            (Spec::Embed(embed), "stream") if embed.adds => (all, all),
             // One share is the result; several are partial results, which another step joins.
             (Spec::AttendSplit(attend), "partials") if self.load.splits > 1 => {
                 (0, self.partial_bytes(attend.query_heads, attend.width))
@@ -226,6 +227,7 @@ impl Counted<'_> {
             Spec::AttendSplit(attend) => attention(attend.query_heads, attend.width, attend.window),
             Spec::AttendTiled(attend) => attention(attend.query_heads, attend.width, attend.window),
             Spec::AttendJoin(join) => 2 * self.load.splits * of_rows(join.query_heads * join.width),
+            Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),

@@ -5,6 +5,7 @@
 //! kind of operation has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
 use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation};
+pub(crate) use forge_kernels::spec::{Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +54,20 @@ pub(crate) enum Kind {
         /// What it leaves for the deferred norm that reads the row.
         leaves: Option<Gain>,
     },
+    /// The table's row at each row's position, added in place.
+    Place {
+        /// The table.
+        table: ParamId,
+    },
+    /// Layer norm.
+    LayerNorm {
+        /// Multiplies the result.
+        gain: ParamId,
+        /// Added to it.
+        bias: Option<ParamId>,
+        /// Added to the variance.
+        epsilon: f32,
+    },
     /// Root-mean-square norm of each of some equal parts.
     Norm {
         /// None where it is folded into the weights that read the result.
@@ -100,8 +115,8 @@ pub(crate) struct Project {
     pub(crate) folded: Option<ParamId>,
     /// Epsilon of the input's norm, where its division is left to this projection.
     pub(crate) norm: Option<f32>,
-    /// What results are capped to.
-    pub(crate) softcap: Option<f32>,
+    /// What each result becomes first.
+    pub(crate) each: Option<Each>,
     /// What becomes of the result.
     pub(crate) ending: Ending,
 }
@@ -154,6 +169,8 @@ pub(crate) struct HeadNorm {
     pub(crate) key_gain: ParamId,
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
+    /// Whether it is of heads that have been turned.
+    pub(crate) turned: bool,
 }
 
 /// Attention.
@@ -173,13 +190,11 @@ pub(crate) struct Attend {
     pub(crate) prologue: Option<RotateAppend>,
 }
 
-/// A function of one number, or of two.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Function {
-    Activate(Activation),
-    Softcap(f32),
-    Multiply,
-    Add,
+impl Kind {
+    /// A function of each number.
+    fn of(each: Each) -> Kind {
+        Kind::Elementwise(Function::Each(each))
+    }
 }
 
 impl Project {
@@ -190,7 +205,7 @@ impl Project {
             layout: Layout::Rows,
             folded: None,
             norm: None,
-            softcap: None,
+            each: None,
             ending: Ending::Store,
         }
     }
@@ -206,6 +221,10 @@ impl Fused {
                 Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
                 Op::RmsNorm { gain, parts, epsilon } => {
                     Kind::Norm { gain: Some(*gain), parts: *parts, epsilon: *epsilon }
+                }
+                Op::Place { table } => Kind::Place { table: *table },
+                Op::LayerNorm { gain, bias, epsilon } => {
+                    Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
                 }
                 Op::Linear { weight, bias } => Kind::Project(Project::plain(*weight, *bias)),
                 Op::Rotate { heads, rotation, .. } => {
@@ -225,8 +244,9 @@ impl Fused {
                         prologue: None,
                     })
                 }
-                Op::Activate(activation) => Kind::Elementwise(Function::Activate(*activation)),
-                Op::Softcap(cap) => Kind::Elementwise(Function::Softcap(*cap)),
+                Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
+                Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
+                Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
                 Op::Multiply => Kind::Elementwise(Function::Multiply),
                 Op::Add => Kind::Elementwise(Function::Add),
             };
@@ -268,15 +288,22 @@ impl Fused {
 
     /// The place and parts of the plain, single-use projection that defines the value, if that is what does.
     pub(crate) fn plain_projection(&self, value: Value) -> Option<(usize, (ParamId, Option<ParamId>))> {
+        let place = self.stored_projection(value)?;
+        match &self.operations[place].kind {
+            Kind::Project(project) if project.each.is_none() => Some((place, project.parts[0])),
+            _ => None,
+        }
+    }
+
+    /// The place of the single-use projection of one weight that defines the value, with a function of each result or
+    /// without one.
+    pub(crate) fn stored_projection(&self, value: Value) -> Option<usize> {
         let place = self.definition(value)?;
         match &self.operations[place].kind {
             Kind::Project(project)
-                if project.parts.len() == 1
-                    && project.ending == Ending::Store
-                    && project.softcap.is_none()
-                    && self.uses(value) == 1 =>
+                if project.parts.len() == 1 && project.ending == Ending::Store && self.uses(value) == 1 =>
             {
-                Some((place, project.parts[0]))
+                Some(place)
             }
             _ => None,
         }

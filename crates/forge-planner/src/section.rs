@@ -137,7 +137,7 @@ pub(crate) fn role(place: Place, body: &Body, params: &[ParamId], name: &str) ->
     let param_name =
         |param: &ParamId| body.params.get(param.0).map(|param| param.name.clone()).unwrap_or_default();
     match (place, params) {
-        (Place::Prologue, _) => body.name.clone(),
+        (Place::Prologue, [param]) if param_name(param) == "table" => body.name.clone(),
         (Place::Epilogue, [param]) if param_name(param) == "gain" => "final_gain".to_owned(),
         (_, [param]) if name.is_empty() => param_name(param),
         _ => name.to_owned(),

@@ -72,12 +72,13 @@ fn one(heads: &Heads, head: usize, q: &[f32], seen: &[usize], k: &Values, v: &Va
     sums.into_iter().map(|sum| (sum / total) as f32).collect()
 }
 
-/// Every head of x turned by its row's position. The angle is a product of f32, as the models' authors compute it.
-pub(crate) fn rotate(x: &Values, rows: &[Row], width: usize, rotation: &Rotation) -> Values {
+/// Every head of x turned by its row's position in slots with room for `context`. The angle is a product of f32, as the models' authors compute it.
+pub(crate) fn rotate(x: &Values, rows: &[Row], context: usize, width: usize, rotation: &Rotation) -> Values {
     let mut y = x.clone();
-    let pairs = rotation.frequencies.len();
+    let frequencies = rotation.within(context);
+    let pairs = frequencies.len();
     for (row, vector) in rows.iter().zip(y.numbers.chunks_exact_mut(x.width.max(1))) {
-        for (pair, frequency) in rotation.frequencies.iter().enumerate() {
+        for (pair, frequency) in frequencies.iter().enumerate() {
             let angle = f64::from(row.position as f32 * frequency);
             let sine = f64::from(angle.sin() as f32 * rotation.magnitude);
             let cosine = f64::from(angle.cos() as f32 * rotation.magnitude);
@@ -108,8 +109,9 @@ mod tests {
         let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
         // Two heads of six, of which four channels turn: a quarter of a turn and a half for each position.
         let turned = |pairing, magnitude| {
-            let rotation = Rotation { frequencies: vec![quarter, 2.0 * quarter], pairing, magnitude };
-            let y = rotate(&x, &rows, 6, &rotation);
+            let rotation =
+                Rotation { frequencies: vec![quarter, 2.0 * quarter], pairing, magnitude, long: None };
+            let y = rotate(&x, &rows, 2, 6, &rotation);
             y.numbers.iter().map(|x| x.round()).collect::<Vec<f32>>()
         };
         let half = turned(Pairing::Half, 1.0);

@@ -5,7 +5,8 @@ use crate::linear::linear;
 use crate::rows::{Row, Values};
 use forge_ir::{Activation, Apply, Body, Diagnostic, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId};
 
-/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on.
+/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on; all slots have room
+/// for the longest of them, and no more.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn Numbers,
@@ -20,7 +21,8 @@ pub(crate) fn run(
         let message = format!("the token {} is outside the vocabulary of {vocabulary}", row.id);
         return Err(Diagnostic::new("F0402", message));
     }
-    let run = Run { graph, numbers };
+    let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
+    let run = Run { graph, numbers, context };
     let mut stream = run.apply(&graph.prologue, rows, Values::default())?;
     for layer in &graph.layers {
         stream = run.apply(layer, rows, stream)?;
@@ -39,6 +41,8 @@ pub(crate) fn run(
 struct Run<'a> {
     graph: &'a Graph,
     numbers: &'a dyn Numbers,
+    /// Positions of every slot.
+    context: usize,
 }
 
 impl Run<'_> {
@@ -77,6 +81,21 @@ impl Run<'_> {
                 let gain = self.vector(bound(apply, body, *gain)?)?;
                 rms_norm(x, *parts, &gain, *epsilon)
             }
+            Op::Place { table } => {
+                let table = bound(apply, body, *table)?;
+                let mut placed = x.clone();
+                let mut place = vec![0.0; x.width];
+                for (row, out) in rows.iter().zip(placed.numbers.chunks_exact_mut(x.width.max(1))) {
+                    self.numbers.rows(table, row.position..row.position + 1, &mut place)?;
+                    out.iter_mut().zip(&place).for_each(|(x, place)| *x += place);
+                }
+                placed
+            }
+            Op::LayerNorm { gain, bias, epsilon } => {
+                let gain = self.vector(bound(apply, body, *gain)?)?;
+                let bias = bias.map(|bias| self.vector(bound(apply, body, bias)?)).transpose()?;
+                layer_norm(x, &gain, bias.as_deref(), *epsilon)
+            }
             Op::Linear { weight, bias } => {
                 let weight = bound(apply, body, *weight)?;
                 let bias = match bias {
@@ -86,7 +105,7 @@ impl Run<'_> {
                 let outputs = self.graph.weights[weight.0].rows();
                 linear(self.numbers, weight, outputs, bias.as_deref(), x)?
             }
-            Op::Rotate { width, rotation, .. } => rotate(x, rows, *width, rotation),
+            Op::Rotate { width, rotation, .. } => rotate(x, rows, self.context, *width, rotation),
             Op::Attention { query_heads, scale, cache, window, softcap } => {
                 let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
                     return Err(unbound(body, *cache));
@@ -103,6 +122,7 @@ impl Run<'_> {
             }
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
             Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
+            Op::Scale(factor) => x.map(|x| factor * x),
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
         })
@@ -145,6 +165,21 @@ fn rms_norm(x: &Values, parts: usize, gain: &[f32], epsilon: f32) -> Values {
     Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
 }
 
+/// Every row less its mean, over the root of its variance, times the gain, plus a bias.
+fn layer_norm(x: &Values, gain: &[f32], bias: Option<&[f32]>, epsilon: f32) -> Values {
+    let norm = |row: &[f32]| -> Vec<f32> {
+        let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64;
+        let squares: f64 = row.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum();
+        let scale = (squares / row.len() as f64 + f64::from(epsilon)).sqrt().recip();
+        let one = |(index, x): (usize, &f32)| {
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[index]));
+            ((f64::from(*x) - mean) * scale * f64::from(gain[index]) + bias) as f32
+        };
+        row.iter().enumerate().map(one).collect()
+    };
+    Values { width: x.width, numbers: x.rows().flat_map(norm).collect() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +201,19 @@ mod tests {
             near(Activation::Silu, x, silu);
             near(Activation::GeluTanh, x, gelu);
         }
+    }
+
+    #[test]
+    fn layer_norms_take_the_mean_off() {
+        let x = Values { width: 4, numbers: vec![1., 2., 3., 6., 5., 5., 5., 5.] };
+        let scale = 1.0 / (3.5_f64 + 0.25).sqrt();
+        let first = [-2., -1., 0., 3.].map(|d| d * scale);
+        let norm = |bias| layer_norm(&x, &[1., 2., 3., -1.], bias, 0.25).numbers;
+        let gained = [first[0], 2. * first[1], 0., -first[3]].map(|x| x as f32);
+        assert_eq!(norm(None), [gained, [0.; 4]].concat());
+        let bias = [0.5, 0., -1., 2.];
+        let biased = [first[0] + 0.5, 2. * first[1], -1., 2. - first[3]].map(|x| x as f32);
+        assert_eq!(norm(Some(&bias)), [biased, bias].concat());
     }
 
     #[test]

@@ -7,14 +7,16 @@
 #[macro_use]
 mod support;
 
-use forge_runtime::cpu::{self, Activation, Format, Function, HeadNorm, Pairing, Prologue, Rotation};
+use forge_runtime::cpu::{
+    self, Activation, Each, Format, Function, HeadNorm, Long, Pairing, Prologue, Rotation,
+};
 use half::f16;
 use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel, silu};
 
 /// Frequencies of base 10,000.
 fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
     let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies: Box::leak(frequencies.into_boxed_slice()), pairing, magnitude }
+    Rotation { frequencies: Box::leak(frequencies.into_boxed_slice()), pairing, magnitude, long: None }
 }
 
 fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
@@ -94,6 +96,53 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
+fn layer_norm_takes_the_mean_off() {
+    kernel_under_test!(SHAPE, cpu::LayerNorm, cpu::layer_norm);
+    let mut random = Random(14);
+    for (rows, width, bias, gather) in [
+        (1, 1, true, false),
+        (2, 7, false, false),
+        (3, 64, true, true),
+        (5, 100, false, true),
+        (1, 4096, true, false),
+    ] {
+        let epsilon = 1e-5_f32;
+        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 3.0).collect();
+        let [gains, biases] = [0; 2].map(|_| random.numbers(width));
+        let wanted_rows: Vec<usize> = if gather { vec![rows - 1, 0] } else { (0..rows).collect() };
+        let mut wanted = Vec::new();
+        for row in &wanted_rows {
+            let row = wide(&x[row * width..(row + 1) * width]);
+            let mean = row.iter().sum::<f64>() / width as f64;
+            let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
+            for (i, y) in normed(&rest, Some(&gains), epsilon).into_iter().enumerate() {
+                let y = y + if bias { f64::from(biases[i]) } else { 0.0 };
+                // What the mean takes off is as large as 4.
+                wanted.push((y, 10.0 + 1.0 / f64::from(epsilon).sqrt() * f64::from(u8::from(width == 1))));
+            }
+        }
+        let mut buffers = vec!["x", "gain"];
+        let mut arguments = vec![Argument::Numbers(x), Argument::Numbers(gains)];
+        if bias {
+            buffers.push("bias");
+            arguments.push(Argument::Numbers(biases));
+        }
+        if gather {
+            buffers.push("wanted");
+            arguments.push(Argument::Words(wanted_rows.iter().map(|&row| row as u32).collect()));
+        }
+        buffers.push("y");
+        arguments.push(Argument::Output(NAN.repeat(wanted.len())));
+        let kernel = kernel("layer_norm", buffers, run);
+        *SHAPE.write().unwrap() = Some(cpu::LayerNorm { width, epsilon, bias, gather });
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
+            compare(&format!("{level:?} {rows} {width}"), &numbers_of(&y[0]), &wanted);
+        });
+    }
+}
+
+#[test]
 fn elementwise_is_its_function() {
     kernel_under_test!(SHAPE, cpu::Elementwise, cpu::elementwise);
     let mut random = Random(8);
@@ -103,10 +152,11 @@ fn elementwise_is_its_function() {
         let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
         let b = random.numbers(rows * width);
         for (function, binary) in [
-            (Function::Activate(Activation::Silu), false),
-            (Function::Activate(Activation::GeluTanh), false),
-            (Function::Softcap(30.0), false),
-            (Function::Softcap(0.5), false),
+            (Function::Each(Each::Activate(Activation::Silu)), false),
+            (Function::Each(Each::Activate(Activation::GeluTanh)), false),
+            (Function::Each(Each::Softcap(30.0)), false),
+            (Function::Each(Each::Softcap(0.5)), false),
+            (Function::Each(Each::Scale(-0.22)), false),
             (Function::Multiply, true),
             (Function::Add, true),
         ] {
@@ -114,16 +164,20 @@ fn elementwise_is_its_function() {
                 .into_iter()
                 .zip(wide(&b))
                 .map(|(a, b)| match function {
-                    Function::Activate(Activation::Silu) => (silu(a), silu(a).abs().max(1e-30)),
-                    Function::Activate(Activation::GeluTanh) => {
+                    Function::Each(Each::Activate(Activation::Silu)) => (silu(a), silu(a).abs().max(1e-30)),
+                    Function::Each(Each::Activate(Activation::GeluTanh)) => {
                         let u = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
                         // 1 + tanh(u) loses all digits where it is small, and this does not: twice the logistic of 2 u.
                         let y = a / (1.0 + (-2.0 * u).exp());
                         // An error of the exponent's last place is one of as many parts as the exponent is large.
                         (y, y.abs().max(1e-30) * (1.0 + u.abs()))
                     }
-                    Function::Softcap(cap) => {
+                    Function::Each(Each::Softcap(cap)) => {
                         let y = f64::from(cap) * (a / f64::from(cap)).tanh();
+                        (y, y.abs())
+                    }
+                    Function::Each(Each::Scale(factor)) => {
+                        let y = f64::from(factor) * a;
                         (y, y.abs())
                     }
                     Function::Multiply => (a * b, (a * b).abs()),
@@ -179,6 +233,43 @@ fn cache_numbers(bytes: &[u8], cache: Format) -> Vec<f32> {
 /// What a cached number may be off by: a half is rounded by 2^-11 of itself.
 fn cache_unit(cache: Format) -> f64 {
     if cache == Format::F16 { 600.0 } else { 2.0 }
+}
+
+/// A rotation that contexts of more than so many positions turn at a seventh of the speed.
+fn long(rotation: Rotation, beyond: usize) -> Rotation {
+    let frequencies: Vec<f32> = rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect();
+    Rotation {
+        long: Some(Long { beyond, frequencies: Box::leak(frequencies.into_boxed_slice()) }),
+        ..rotation
+    }
+}
+
+#[test]
+fn long_contexts_turn_heads_their_own_way() {
+    kernel_under_test!(SHAPE, cpu::Rotate, cpu::rotate);
+    let mut random = Random(12);
+    let (rows, heads, width) = (3, 2, 16);
+    let usual = rotation(8, Pairing::Half, 1.25);
+    let shape = cpu::Rotate { heads, width, rotation: long(usual, 40) };
+    let slow = Rotation { frequencies: shape.rotation.long.unwrap().frequencies, ..usual };
+    for (context, turned_by) in [(40_u32, usual), (41, slow)] {
+        let x = random.numbers(rows * heads * width);
+        let positions = [0, 3, 39];
+        let turned =
+            |(index, head): (usize, &[f32])| rotated(&wide(head), &turned_by, positions[index / heads]);
+        let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(turned), 3.0);
+        let kernel = kernel("rotate", vec!["x", "positions", "y"], run);
+        let arguments = [
+            Argument::Numbers(x),
+            Argument::Words(positions.to_vec()),
+            Argument::Output(NAN.repeat(rows * heads * width)),
+        ];
+        *SHAPE.write().unwrap() = Some(shape);
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[rows as u32, context], level, threads);
+            compare(&format!("{level:?} {context}"), &numbers_of(&y[0]), &wanted);
+        });
+    }
 }
 
 #[test]
@@ -282,10 +373,13 @@ fn raw(
         let mut head = wide(head);
         let is_query = number < query_heads;
         if number < query_heads + key_heads {
-            if let Some(HeadNorm { epsilon }) = norm {
-                head = normed(&head, Some(&gains[usize::from(!is_query)]), epsilon);
-            }
-            head = rotated(&head, rotation, positions[row]);
+            let norm = |head: Vec<f64>, after| match norm {
+                Some(HeadNorm { epsilon, turned }) if turned == after => {
+                    normed(&head, Some(&gains[usize::from(!is_query)]), epsilon)
+                }
+                _ => head,
+            };
+            head = norm(rotated(&norm(head, false), rotation, positions[row]), true);
         }
         let to = match number {
             _ if is_query => &mut queries,
@@ -301,7 +395,8 @@ fn raw(
 fn rotate_append_norms_turns_and_fills_the_cache() {
     kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
     let mut random = Random(5);
-    let norm = Some(HeadNorm { epsilon: 1e-6 });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true });
     for (rows, query_heads, key_heads, width, pairs, pairing, cache, norm) in [
         (1, 4, 2, 16, 8, Pairing::Half, Format::F32, None),
         (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16, norm),
@@ -309,12 +404,19 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
         (4, 2, 1, 256, 128, Pairing::Interleaved, Format::F32, None),
         (3, 2, 1, 6, 0, Pairing::Half, Format::F32, None),
         (7, 4, 2, 128, 64, Pairing::Half, Format::F32, norm),
+        (6, 4, 2, 18, 8, Pairing::Half, Format::F32, turned),
+        (8, 4, 2, 16, 8, Pairing::Half, Format::F32, None),
     ] {
         let context = 12;
-        let rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });
+        let mut rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });
+        let mut seen = rotation;
+        if rows == 8 {
+            rotation = long(rotation, context - 1);
+            seen.frequencies = rotation.long.unwrap().frequencies;
+        }
         let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
-        let raw = raw(&mut random, [query_heads, key_heads, width], norm, &rotation, &positions);
+        let raw = raw(&mut random, [query_heads, key_heads, width], norm, &seen, &positions);
         let before = random.numbers(2 * key_heads * context * width);
         let cached = [&raw.keys, &raw.values].map(|of_rows| {
             let mut all = wide(&before);
@@ -503,7 +605,7 @@ fn attend_is_softmax_times_values() {
 fn attend_prepares_its_own_row() {
     kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
     let mut random = Random(11);
-    let norm = Some(HeadNorm { epsilon: 1e-6 });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
     for (
         rows,
         query_heads,

@@ -6,22 +6,24 @@
 #[macro_use]
 mod support;
 
-use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares};
+use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
 use support::{
     Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
     silu, words_of,
 };
 
-const FORMATS: [Format; 9] = [
+const FORMATS: [Format; 11] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
     Format::Q8_0,
     Format::Q4_0,
-    Format::Affine { bits: 8, group: 32 },
-    Format::Affine { bits: 8, group: 128 },
-    Format::Affine { bits: 4, group: 32 },
-    Format::Affine { bits: 4, group: 64 },
+    Format::Affine { bits: 8, group: 32, bf16: false },
+    Format::Affine { bits: 6, group: 64, bf16: false },
+    Format::Affine { bits: 5, group: 32, bf16: false },
+    Format::Affine { bits: 4, group: 64, bf16: true },
+    Format::Affine { bits: 3, group: 128, bf16: false },
+    Format::Affine { bits: 2, group: 64, bf16: true },
 ];
 
 /// Calls a function of [`cpu::Stored`] for the type of a format.
@@ -33,11 +35,15 @@ macro_rules! stored {
             Format::Bf16 => cpu::$function::<cpu::Bf16>($call, $shape),
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
-            Format::Affine { bits: 8, group: 32 } => cpu::$function::<cpu::Affine8<32>>($call, $shape),
-            Format::Affine { bits: 8, group: 128 } => cpu::$function::<cpu::Affine8<128>>($call, $shape),
-            Format::Affine { bits: 4, group: 32 } => cpu::$function::<cpu::Affine4<32>>($call, $shape),
-            Format::Affine { bits: 4, group: 64 } => cpu::$function::<cpu::Affine4<64>>($call, $shape),
-            other => panic!("{other:?} is not a format"),
+            Format::Affine { bits, group, bf16 } => match (bits, group, bf16) {
+                (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
+                (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),
+                (5, 32, false) => cpu::$function::<cpu::Affine<5, 32>>($call, $shape),
+                (4, 64, true) => cpu::$function::<cpu::AffineBf16<4, 64>>($call, $shape),
+                (3, 128, false) => cpu::$function::<cpu::Affine<3, 128>>($call, $shape),
+                (2, 64, true) => cpu::$function::<cpu::AffineBf16<2, 64>>($call, $shape),
+                other => panic!("{other:?} is not a format"),
+            },
         }
     };
 }
@@ -95,8 +101,13 @@ fn project_is_a_matrix_product() {
                 (Epilogue::Add, rows % 2 == 0),
                 (Epilogue::Gate(Activation::Silu), rows % 2 == 1),
             ] {
-                let (norm, softcap) = (None, (outputs == 50).then_some(0.75));
-                let shape = cpu::Project { outputs, inputs, norm, bias: with_bias, softcap, epilogue };
+                let each = match outputs {
+                    50 => Some(Each::Softcap(0.75)),
+                    22 => Some(Each::Scale(-0.22)),
+                    26 => Some(Each::Activate(Activation::Silu)),
+                    _ => None,
+                };
+                let shape = cpu::Project { outputs, inputs, norm: None, bias: with_bias, each, epilogue };
                 let gated = matches!(epilogue, Epilogue::Gate(_));
                 let width = if gated { outputs / 2 } else { outputs };
                 let before = random.numbers(rows * width);
@@ -109,8 +120,15 @@ fn project_is_a_matrix_product() {
                         sum += term;
                         size += term.abs() + cancelled(format, x[row * inputs + column]);
                     }
-                    match softcap {
-                        Some(cap) => (f64::from(cap) * (sum / f64::from(cap)).tanh(), size + f64::from(cap)),
+                    match each.map(|each| (each, sum)) {
+                        Some((Each::Softcap(cap), sum)) => {
+                            (f64::from(cap) * (sum / f64::from(cap)).tanh(), size + f64::from(cap))
+                        }
+                        Some((Each::Scale(factor), sum)) => {
+                            (f64::from(factor) * sum, f64::from(factor).abs() * size)
+                        }
+                        // The slope of an activation is at most 1.2.
+                        Some((Each::Activate(_), sum)) => (silu(sum), 1.2 * size),
                         None => (sum, size),
                     }
                 };
@@ -162,7 +180,7 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
             let x = random.numbers(140 * inputs);
             let epilogue = Epilogue::Store;
-            let shape = cpu::Project { outputs, inputs, norm: None, bias: false, softcap: None, epilogue };
+            let shape = cpu::Project { outputs, inputs, norm: None, bias: false, each: None, epilogue };
             *SHAPE.write().unwrap() = Some((format, shape));
             let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
             let products = |rows: std::ops::Range<usize>, level, threads| {
@@ -206,12 +224,22 @@ fn embed_widens_rows_exactly() {
             arguments.push(Argument::Words(ids.clone()));
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
             let kernel = kernel("embed", buffers, run);
-            *SHAPE.write().unwrap() =
-                Some((format, cpu::Embed { vocabulary, width, scale: 1.0, squares: None }));
-            each_level(|level, threads| {
-                let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
-                compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);
-            });
+            let before = random.numbers(ids.len() * width);
+            for adds in [false, true] {
+                let shape = cpu::Embed { vocabulary, width, scale: 1.0, adds, squares: None };
+                *SHAPE.write().unwrap() = Some((format, shape));
+                let mut wanted = wanted.clone();
+                if adds {
+                    *arguments.last_mut().unwrap() = Argument::Output(bytes_of(&before));
+                    for (wanted, before) in wanted.iter_mut().zip(&before) {
+                        *wanted = (f64::from(wanted.0 as f32 + before), 0.0);
+                    }
+                }
+                each_level(|level, threads| {
+                    let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
+                    compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);
+                });
+            }
         }
     }
 }
@@ -269,7 +297,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 _ => results,
             };
             let norm = Some(cpu::DeferredNorm { partials, epsilon });
-            let shape = cpu::Project { outputs, inputs, norm, bias: true, softcap: None, epilogue };
+            let shape = cpu::Project { outputs, inputs, norm, bias: true, each: None, epilogue };
             let mut buffers = planes(format, "weight");
             buffers.extend(["bias", "x", "squares", "y"]);
             let mut arguments = plane_arguments(&weight);
@@ -357,7 +385,7 @@ fn embedding_leaves_squares() {
             let kernel = kernel("embed", buffers, run);
             let squares = Some(Squares { partials, gain });
             *SHAPE.write().unwrap() =
-                Some((format, cpu::Embed { vocabulary: 5, width, scale: 0.5, squares }));
+                Some((format, cpu::Embed { vocabulary: 5, width, scale: 0.5, adds: false, squares }));
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {width}");
                 let left = run_kernel(kernel, &arguments, &[1], level, threads);

@@ -25,7 +25,10 @@ pub static EMBED: Kernel = Kernel {
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
     cpu: |call| {
-        cpu::embed::<cpu::Q8_0>(call, &cpu::Embed { vocabulary: 50, width: 40, scale: 1.0, squares: None })
+        cpu::embed::<cpu::Q8_0>(
+            call,
+            &cpu::Embed { vocabulary: 50, width: 40, scale: 1.0, adds: false, squares: None },
+        )
     },
 };
 
@@ -82,7 +85,7 @@ macro_rules! project {
                         inputs: $inputs,
                         norm: None,
                         bias: false,
-                        softcap: None,
+                        each: None,
                         epilogue: $epilogue,
                     },
                 )
@@ -117,7 +120,12 @@ pub static ROTATE_APPEND: Kernel = Kernel {
                 width: 10,
                 cache: Format::F16,
                 norm: None,
-                rotation: Rotation { frequencies: &FREQUENCIES, pairing: Pairing::Half, magnitude: 1.0 },
+                rotation: Rotation {
+                    frequencies: &FREQUENCIES,
+                    pairing: Pairing::Half,
+                    magnitude: 1.0,
+                    long: None,
+                },
             },
         )
     },

@@ -1,10 +1,10 @@
 //! What kernels of norms, rotation, attention and functions element by element compute, against plain f64; under the
 //! referee, which must have nothing to say.
 
-use forge_ir::{Activation, Format, Pairing, Rotation};
+use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, AttendJoin, AttendSplit, AttendTiled, Elementwise, Function, HeadNorm, Prologue, RmsNorm, Rotate,
-    RotateAppend,
+    Append, AttendJoin, AttendSplit, AttendTiled, Each, Elementwise, Function, HeadNorm, LayerNorm, Prologue,
+    RmsNorm, Rotate, RotateAppend,
 };
 use forge_kernels::{Instance, Spec, assemble, prologue_fits, render};
 use forge_sim::{Program, Sim};
@@ -114,7 +114,14 @@ fn compare(what: &dyn std::fmt::Debug, found: &[f32], wanted: &[f64], error: f64
 
 fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
     let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
-    Rotation { frequencies, pairing, magnitude }
+    Rotation { frequencies, pairing, magnitude, long: None }
+}
+
+/// One that is another in contexts of more than so many positions.
+fn long(beyond: usize) -> Rotation {
+    let plain = rotation(8, Pairing::Half, 1.25);
+    let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
+    Rotation { long: Some(Long { beyond, frequencies }), ..plain }
 }
 
 fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
@@ -126,7 +133,7 @@ fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
 fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
     let pairs = rotation.frequencies.len();
     let mut turned = head.to_vec();
-    for (k, frequency) in rotation.frequencies.iter().enumerate() {
+    for (k, frequency) in rotation.within(CONTEXT).iter().enumerate() {
         let (one, other) = match rotation.pairing {
             Pairing::Half => (k, k + pairs),
             Pairing::Interleaved => (2 * k, 2 * k + 1),
@@ -140,15 +147,52 @@ fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
 }
 
 #[test]
+fn layer_norms() {
+    let mut random = Random(6);
+    let rows = 3;
+    let norms = [(100, true, false), (1030, false, true), (33, true, true), (4, false, false)]
+        .map(|(width, bias, gather)| LayerNorm { width, epsilon: 1e-5, bias, gather });
+    let kernels = Kernels::of(norms.iter().map(|norm| Spec::LayerNorm(norm.clone())));
+    for (index, norm) in norms.iter().enumerate() {
+        let width = norm.width;
+        // Far from 0, so that a variance from the squares of x alone would be none.
+        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 300.0).collect();
+        let [gain, bias] = [0; 2].map(|_| random.numbers(width));
+        let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
+        let given = [
+            ("x", Given::Numbers(&x)),
+            ("gain", Given::Numbers(&gain)),
+            ("bias", Given::Numbers(&bias)),
+            ("wanted", Given::Words(&order)),
+            ("y", Given::Unwritten(rows * width * 4)),
+        ];
+        let y = kernels.run(index, &[("rows", rows)], &given);
+        let mut wanted = Vec::new();
+        for &row in &order {
+            let row = wide(&x[row as usize * width..][..width]);
+            let mean = row.iter().sum::<f64>() / width as f64;
+            let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
+            let plus = |i: usize| if norm.bias { f64::from(bias[i]) } else { 0.0 };
+            wanted.extend(
+                normed(&rest, Some(&gain), norm.epsilon).iter().enumerate().map(|(i, y)| y + plus(i)),
+            );
+        }
+        // What the mean of numbers around 300 loses.
+        compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 1e-4);
+    }
+}
+
+#[test]
 fn norms_and_functions() {
     let mut random = Random(1);
     let rows = 3;
     let norms = [(100, 1, true, false), (1030, 1, false, true), (20, 3, true, false), (136, 2, true, true)]
         .map(|(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
     let functions = [
-        Function::Activate(Activation::Silu),
-        Function::Activate(Activation::GeluTanh),
-        Function::Softcap(30.0),
+        Function::Each(Each::Activate(Activation::Silu)),
+        Function::Each(Each::Activate(Activation::GeluTanh)),
+        Function::Each(Each::Softcap(30.0)),
+        Function::Each(Each::Scale(-0.22)),
         Function::Multiply,
         Function::Add,
     ];
@@ -183,12 +227,13 @@ fn norms_and_functions() {
             [("a", Given::Numbers(&a)), ("b", Given::Numbers(&b)), ("y", Given::Unwritten(rows * width * 4))];
         let y = kernels.run(norms.len() + index, &[("rows", rows)], &given);
         let wanted = wide(&a).into_iter().zip(wide(&b)).map(|(a, b)| match *function {
-            Function::Activate(Activation::Silu) => a / (1.0 + (-a).exp()),
-            Function::Activate(Activation::GeluTanh) => {
+            Function::Each(Each::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
+            Function::Each(Each::Activate(Activation::GeluTanh)) => {
                 // Half of 1 + tanh(u), without losing its digits: the logistic of 2 u.
                 a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
             }
-            Function::Softcap(cap) => f64::from(cap) * (a / f64::from(cap)).tanh(),
+            Function::Each(Each::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
+            Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
             Function::Multiply => a * b,
             Function::Add => a + b,
         });
@@ -304,10 +349,14 @@ impl Shape {
             let kind = usize::from(number >= self.query_heads)
                 + usize::from(number >= self.query_heads + self.key_heads);
             let mut head = wide(head);
-            if let (Some(norm), true) = (self.norm, kind < 2) {
-                head = normed(&head, Some(&gains[kind]), norm.epsilon);
+            if kind < 2 {
+                let norm = |head: Vec<f64>, turned| match self.norm {
+                    Some(norm) if norm.turned == turned => normed(&head, Some(&gains[kind]), norm.epsilon),
+                    _ => head,
+                };
+                head = norm(rotated(&norm(head, false), &self.rotation, position), true);
             }
-            prepared[kind].extend(if kind < 2 { rotated(&head, &self.rotation, position) } else { head });
+            prepared[kind].extend(head);
         }
         prepared
     }
@@ -329,7 +378,8 @@ fn shapes() -> Vec<Shape> {
         norm: None,
         rotation: rotation(width / 2, Pairing::Half, 1.0),
     };
-    let norm = Some(HeadNorm { epsilon: 1e-6 });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true });
     vec![
         Shape { norm, ..plain(4, 2, 128, Format::F16) },
         Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
@@ -345,6 +395,16 @@ fn shapes() -> Vec<Shape> {
         Shape { sinks: true, ..plain(13, 1, 6, Format::F16) },
         Shape { window: Some(1), sinks: true, ..plain(3, 3, 64, Format::F32) },
         plain(2, 2, 96, Format::F16),
+        // Norms of heads that have been turned, as a whole and in part.
+        Shape { norm: turned, ..plain(4, 2, 16, Format::F32) },
+        Shape {
+            norm: turned,
+            rotation: rotation(5, Pairing::Interleaved, 1.0),
+            ..plain(3, 1, 20, Format::F16)
+        },
+        // A long context's own frequencies, and those of one that is as long as any that is not long.
+        Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },

@@ -4,20 +4,21 @@ mod plain;
 
 use forge_ir::{Activation, Format};
 use forge_kernels::spec::{
-    ArgmaxJoin, DeferredNorm, Embed, Epilogue, Knobs, Operand, Project, Rows, Squares,
+    ArgmaxJoin, DeferredNorm, Each, Embed, Epilogue, Knobs, Operand, Project, Rows, Squares,
 };
 use forge_kernels::{Family, Spec};
 use plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
-/// Most formats, each of another kind; groups of 32, 64 and 128 columns.
+/// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 fn formats() -> Vec<Format> {
-    ["f32", "f16", "bf16", "q8_0", "q4_0", "affine4", "affine8_32", "affine4_128"]
-        .map(|name| Format::from_name(name).unwrap_or_else(|| panic!("{name}")))
-        .to_vec()
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let affine =
+        ["affine8_32_bf16", "affine6_128", "affine5", "affine4_bf16", "affine4_128", "affine3", "affine2_32"];
+    let named = |name| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
+    plain.into_iter().chain(affine).map(named).collect()
 }
-
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
     Project {
         rows,
@@ -26,7 +27,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
         inputs,
         norm: None,
         bias: false,
-        softcap: None,
+        each: None,
         epilogue,
         operand: Operand::F32,
         knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false),
@@ -76,8 +77,17 @@ fn products(
                 sum += f64::from(bias[output]);
                 size += f64::from(bias[output]).abs();
             }
-            if let Some(cap) = it.softcap.map(f64::from) {
-                (sum, size) = (cap * (sum / cap).tanh(), size + cap);
+            match it.each {
+                None => {}
+                Some(Each::Softcap(cap)) => {
+                    let cap = f64::from(cap);
+                    (sum, size) = (cap * (sum / cap).tanh(), size + cap);
+                }
+                Some(Each::Scale(factor)) => {
+                    (sum, size) = (f64::from(factor) * sum, f64::from(factor).abs() * size);
+                }
+                // The slope of an activation is at most 1.2.
+                Some(Each::Activate(activation)) => (sum, size) = (activated(activation, sum), 1.2 * size),
             }
             all.push((sum, size));
         }
@@ -203,23 +213,37 @@ fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: us
 fn one_row() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
+    let (scale, gelu) = (Some(Each::Scale(0.22)), Some(Each::Activate(Activation::GeluTanh)));
     let mut all = Vec::new();
     for format in formats() {
         let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
         all.extend([
             Project { norm: norm(128), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
             Project { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
-            Project { norm: norm(52), knobs: knobs(4, 2, 1, 1), softcap: Some(0.5), ..one(26, 64, GATE) },
+            Project {
+                norm: norm(52),
+                knobs: knobs(4, 2, 1, 1),
+                each: Some(Each::Softcap(0.5)),
+                ..one(26, 64, GATE)
+            },
             Project { knobs: knobs(2, 4, 1, 1), ..one(22, 96, squares(11, true)) },
             Project { knobs: knobs(4, 8, 1, 1), ..one(64, 40, squares(2, true)) },
             Project { knobs: knobs(4, 4, 2, 2), bias: true, ..one(37, 2100, squares(5, false)) },
             Project {
                 norm: norm(200),
                 knobs: knobs(8, 4, 1, 1),
-                softcap: Some(3.0),
+                each: Some(Each::Softcap(3.0)),
                 ..one(150, 32, Epilogue::Best)
             },
             Project { knobs: knobs(1, 2, 1, 1), bias: true, ..one(5, 50, Epilogue::Add) },
+            Project { knobs: knobs(2, 2, 1, 1), each: scale, bias: true, ..one(6, 50, Epilogue::Add) },
+            Project {
+                norm: norm(8),
+                each: scale,
+                knobs: knobs(2, 4, 1, 1),
+                ..one(22, 96, squares(11, true))
+            },
+            Project { knobs: knobs(2, 2, 1, 1), each: gelu, bias: true, ..one(7, 50, Epilogue::Store) },
             Project { knobs: knobs(2, 2, 1, 1), ..one(6, 33, Epilogue::Gate(Activation::GeluTanh)) },
         ]);
     }
@@ -233,8 +257,12 @@ fn few_rows() {
         let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
         all.extend([
             Project { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
-            Project { knobs: knobs(16, 2, 2, 1), softcap: Some(0.5), ..few(22, 96, GATE) },
-            Project { knobs: knobs(8, 4, 2, 1), ..few(13, 130, Epilogue::Add) },
+            Project { knobs: knobs(16, 2, 2, 1), each: Some(Each::Softcap(0.5)), ..few(22, 96, GATE) },
+            Project {
+                knobs: knobs(8, 4, 2, 1),
+                each: Some(Each::Scale(0.22)),
+                ..few(13, 130, Epilogue::Add)
+            },
             Project { knobs: knobs(8, 2, 2, 1), ..few(8, 256, Epilogue::Store) },
         ]);
     }
@@ -253,7 +281,7 @@ fn many_rows() {
             Project {
                 knobs: knobs(16, 32, 1),
                 bias: true,
-                softcap: Some(2.0),
+                each: Some(Each::Softcap(2.0)),
                 ..many(18, 70, Epilogue::Store)
             },
             Project { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
@@ -283,6 +311,7 @@ fn embedding() {
                 vocabulary: 9,
                 width,
                 scale: if index % 3 == 0 { 1.5 } else { 1.0 },
+                adds: partials.is_none() && index % 2 == 0,
                 squares: squares(index % 2 == 0),
             })
             .collect();
@@ -292,12 +321,14 @@ fn embedding() {
             let gain = random.numbers(width);
             let ids = if it.squares.is_some() { vec![7] } else { vec![3, 0, 8, 9] };
             let rows = ids.len();
+            let before = if it.adds { random.numbers(rows * width) } else { vec![0.0; rows * width] };
             let left = bench.run(index, rows, |name| match name {
                 "table_values" | "table_codes" => Given::Bytes(table.planes[0].clone()),
                 "table_scales" => Given::Bytes(table.planes[1].clone()),
                 "ids" => Given::Words(ids.clone()),
                 "gain" => Given::Numbers(gain.clone()),
                 "squares" => Given::Unwritten(it.squares.map_or(0, |squares| squares.partials)),
+                "stream" if it.adds => Given::Numbers(before.clone()),
                 _ => Given::Unwritten(rows * width),
             });
             // An id outside the table reads row 0.
@@ -305,7 +336,8 @@ fn embedding() {
                 .iter()
                 .map(|&id| if id < 9 { id as usize } else { 0 })
                 .flat_map(|id| table.values[id * width..(id + 1) * width].to_vec())
-                .map(|value| value * it.scale)
+                .zip(&before)
+                .map(|(value, before)| if it.adds { before + value * it.scale } else { value * it.scale })
                 .collect();
             assert_eq!(numbers_of(&left[0]), wanted, "{it:?}");
             let Some(squares) = it.squares else { continue };

@@ -7,7 +7,7 @@
 use forge_frontend::{Options, Shapes, read_model};
 use forge_ir::{Diagnostic, Op, Weight};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -86,6 +86,10 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
         for node in &body.nodes {
             let used = match &node.op {
                 Op::Embed { table, .. } => vec![(*table, (0.0, 1.0))],
+                Op::Place { table } => vec![(*table, (0.0, 0.1))],
+                Op::LayerNorm { gain, bias, .. } => {
+                    [(*gain, (1.0, 0.1))].into_iter().chain(bias.map(|bias| (bias, (0.0, 0.1)))).collect()
+                }
                 Op::RmsNorm { gain, .. } => vec![(*gain, (1.0, 0.1))],
                 Op::Linear { weight, bias } => {
                     let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
@@ -105,9 +109,12 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
     let tensor = |(weight, spread): (&Weight, Option<(f32, f32)>)| {
         let (mean, deviation) = spread.unwrap_or((0.0, 1.0));
         let mean = if weight.plus_one { mean - 1.0 } else { mean };
-        Tensor { name: weight.tensor.clone(), shape: weight.shape.clone(), mean, deviation }
+        Tensor { name: weight.tensor.clone(), shape: weight.tensor_shape(), mean, deviation }
     };
-    Ok(graph.weights.iter().zip(spreads).map(tensor).collect())
+    // Of a tensor that several weights are parts of, the first says what it holds.
+    let mut told = BTreeSet::new();
+    let weights = graph.weights.iter().zip(spreads);
+    Ok(weights.filter(|(weight, _)| told.insert(&weight.tensor)).map(tensor).collect())
 }
 
 fn bytes(tensor: &Tensor) -> u64 {

@@ -12,16 +12,24 @@ pub(super) const ARCHITECTURE: Architecture =
 
 const DEFAULTS: Defaults = Defaults {
     context: 8192,
-    epsilon: 1e-6,
-    theta: 1e4,
     tied: true,
     key_heads: Some(4),
     width: Some(256),
     activation: ("hidden_activation", Activation::GeluTanh),
+    ..Defaults::USUAL
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
+    finish(config, &mut model);
+    model.attention.softcap = cap(config, "attn_logit_softcapping", 50.0);
+    model.softcap = cap(config, "final_logit_softcapping", 30.0);
+    model.windows = Windows::of_every_second(config, model.layers, model.context);
+    Box::new(model)
+}
+
+/// What all Gemmas have.
+pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
     model.norm.plus_one = true;
     model.norms = Norms {
@@ -34,17 +42,13 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.attention.scale = config.positive_or("query_pre_attn_scalar", 256.0).sqrt().recip() as f32;
-    model.attention.softcap = cap(config, "attn_logit_softcapping", 50.0);
-    model.softcap = cap(config, "final_logit_softcapping", 30.0);
-    model.windows = Windows::of_every_second(config, model.layers, model.context);
     config.only("use_bidirectional_attention", false, "forge computes attention to what came before");
     // Names from before hidden_activation and sliding_window, written beside them and read by nobody.
     config.get("hidden_act");
     config.get("sliding_window_size");
-    Box::new(model)
 }
 
 /// A cap; null is none.
-fn cap(config: &Section<'_>, key: &str, default: f64) -> Option<f32> {
+pub(super) fn cap(config: &Section<'_>, key: &str, default: f64) -> Option<f32> {
     if config.is_null(key) { None } else { Some(config.positive_or(key, default) as f32) }
 }

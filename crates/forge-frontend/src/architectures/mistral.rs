@@ -9,15 +9,7 @@ use crate::windows::Windows;
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "MistralForCausalLM", family: "mistral", read };
 
-const DEFAULTS: Defaults = Defaults {
-    context: 131_072,
-    epsilon: 1e-6,
-    theta: 1e4,
-    tied: false,
-    key_heads: Some(8),
-    width: None,
-    activation: Defaults::SILU,
-};
+const DEFAULTS: Defaults = Defaults { context: 131_072, key_heads: Some(8), ..Defaults::USUAL };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);

@@ -2,21 +2,14 @@
 //! of all keys; biases, where there are any, on all of attention.
 
 use super::{Architecture, Blueprint};
+use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults, Norms};
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "Olmo2ForCausalLM", family: "olmo2", read };
 
-const DEFAULTS: Defaults = Defaults {
-    context: 2048,
-    epsilon: 1e-5,
-    theta: 1e4,
-    tied: false,
-    key_heads: None,
-    width: None,
-    activation: Defaults::SILU,
-};
+const DEFAULTS: Defaults = Defaults { epsilon: ("rms_norm_eps", 1e-5), ..Defaults::USUAL };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
@@ -29,7 +22,6 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
-    model.attention.head_norm = Some(model.norm);
-    model.attention.norms_all_heads = true;
+    model.attention.head_norm = Some(HeadNorm { of_all: true, ..HeadNorm::of_heads(model.norm) });
     Box::new(model)
 }

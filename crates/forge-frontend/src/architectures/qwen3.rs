@@ -2,6 +2,7 @@
 //! attention. The last layers may see a window only.
 
 use super::{Architecture, Blueprint};
+use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::windows::Windows;
@@ -9,22 +10,15 @@ use crate::windows::Windows;
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "Qwen3ForCausalLM", family: "qwen3", read };
 
-const DEFAULTS: Defaults = Defaults {
-    context: 32_768,
-    epsilon: 1e-6,
-    theta: 1e4,
-    tied: false,
-    key_heads: Some(32),
-    width: Some(128),
-    activation: Defaults::SILU,
-};
+const DEFAULTS: Defaults =
+    Defaults { context: 32_768, key_heads: Some(32), width: Some(128), ..Defaults::USUAL };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
-    model.attention.head_norm = Some(model.norm);
+    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
     model.windows = Windows::of_last(config, model.layers, model.context);
     Box::new(model)
 }

@@ -9,15 +9,8 @@ use serde_json::Value;
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "SmolLM3ForCausalLM", family: "smollm3", read };
 
-const DEFAULTS: Defaults = Defaults {
-    context: 32_768,
-    epsilon: 1e-6,
-    theta: 2e6,
-    tied: true,
-    key_heads: Some(4),
-    width: None,
-    activation: Defaults::SILU,
-};
+const DEFAULTS: Defaults =
+    Defaults { context: 32_768, theta: 2e6, tied: true, key_heads: Some(4), ..Defaults::USUAL };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::rotation::Turn;
 use super::{Base, DEFAULT_MEMORY};
-use crate::spec::{AttendJoin, AttendSplit, AttendTiled};
+use crate::spec::{AttendJoin, AttendSplit, AttendTiled, Prologue};
 
 /// The largest of 4 and 2 that divides an even width: elements moved at once.
 pub(super) fn step(width: usize) -> usize {
@@ -139,13 +139,11 @@ impl<'a> SplitContext<'a> {
         };
         let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= SUMS_MEMORY;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
+        let turn = |prologue: &Prologue| Turn::of(&prologue.rotation, prologue.pairing, spec.width);
         SplitContext {
+            turn: spec.prologue.as_ref().map(turn),
             base,
             spec,
-            turn: spec
-                .prologue
-                .as_ref()
-                .map(|prologue| Turn::of(&prologue.rotation, prologue.pairing, spec.width)),
             width_float: spec.width as f32,
             element,
             group,

@@ -3,7 +3,8 @@
 use forge_ir::BLOCK;
 use serde::Serialize;
 
-use super::{Base, DEFAULT_MEMORY, Weight};
+use super::vectors::Applied;
+use super::{Base, DEFAULT_MEMORY, Weight, decoders};
 use crate::spec::{Epilogue, Knobs, Operand, Project, Rows, Squares};
 
 #[derive(Serialize)]
@@ -20,6 +21,12 @@ pub(super) struct ProjectContext<'a> {
     bound: String,
     /// The support function of a gate.
     activation: Option<&'static str>,
+    /// What stands before and after a result: a function of it.
+    before: String,
+    after: String,
+    /// The support unit that this calls.
+    #[serde(skip)]
+    unit: Option<&'static str>,
     /// What is left for the norm of y.
     leaves: Option<Squares>,
     /// Whether the best output is left.
@@ -79,6 +86,8 @@ impl<'a> ProjectContext<'a> {
             ("load4_single", format!(", {}u", spec.inputs))
         };
         let group_outputs = group_outputs(spec);
+        let nothing = Applied { before: String::new(), after: String::new(), unit: None };
+        let Applied { before, after, unit } = spec.each.map_or(nothing, Applied::of);
         let leaves = match spec.epilogue {
             Epilogue::AddSquares(squares) => Some(squares),
             _ => None,
@@ -99,6 +108,9 @@ impl<'a> ProjectContext<'a> {
                 Epilogue::Gate(activation) => Some(activation.name()),
                 Epilogue::Store | Epilogue::Add | Epilogue::AddSquares(_) | Epilogue::Best => None,
             },
+            before,
+            after,
+            unit,
             leaves,
             best,
             assign: if spec.epilogue == Epilogue::Add { "+=" } else { "=" },
@@ -131,10 +143,11 @@ impl<'a> ProjectContext<'a> {
 
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = vec![self.weight.decoder, self.load];
+        let mut units = decoders(self.spec.format);
+        units.push(self.load);
         units.extend(self.activation);
         units.extend(self.best.then_some("ordered"));
-        units.extend(self.spec.softcap.map(|_| "softcap"));
+        units.extend(self.unit.filter(|unit| !units.contains(unit)));
         units
     }
 }

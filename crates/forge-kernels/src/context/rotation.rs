@@ -11,8 +11,11 @@ use crate::spec::{Append, Rotate, RotateAppend};
 #[derive(Serialize)]
 pub(super) struct Turn {
     magnitude: f32,
-    /// The frequencies, six a line.
+    /// The frequencies, and after them those of a long context, six a line.
     table: Vec<String>,
+    table_size: usize,
+    /// The longest context that is not long, where a long one has frequencies of its own.
+    long: Option<usize>,
     /// Frequencies.
     pairs: usize,
     /// Pairs of channels of a head.
@@ -29,6 +32,9 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) fn of(rotation: &Rotation, pairing: Pairing, width: usize) -> Turn {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
+        let long = rotation.long.as_ref();
+        let lists = [Some(&rotation.frequencies), long.map(|long| &long.frequencies)];
+        let table: Vec<String> = lists.iter().flatten().flat_map(|list| list.chunks(6).map(line)).collect();
         let (pairs, half) = (rotation.frequencies.len(), width / 2);
         // Channels that do not turn stay where they are, whichever way they are paired.
         let (one, other) = match pairing {
@@ -40,7 +46,9 @@ impl Turn {
         };
         Turn {
             magnitude: rotation.magnitude,
-            table: rotation.frequencies.chunks(6).map(line).collect(),
+            table,
+            table_size: lists.iter().flatten().map(|list| list.len()).sum(),
+            long: long.map(|long| long.beyond),
             pairs,
             half,
             pairs_each: half.div_ceil(32),
@@ -117,6 +125,8 @@ pub(super) struct RotateAppendContext<'a> {
     width: usize,
     /// Whether heads are normed.
     norm: bool,
+    /// Whether that is after they have been turned.
+    turned: bool,
     epsilon: f32,
     width_float: f32,
     /// Of the cache.
@@ -144,6 +154,7 @@ impl<'a> RotateAppendContext<'a> {
             key_heads: spec.key_heads,
             width: spec.width,
             norm,
+            turned: spec.norm.is_some_and(|norm| norm.turned),
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),
             width_float: spec.width as f32,
             element: element(spec.cache).0,

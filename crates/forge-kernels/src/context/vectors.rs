@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Base, literal};
-use crate::spec::{Elementwise, Function, RmsNorm};
+use crate::spec::{Each, Elementwise, Function, LayerNorm, RmsNorm};
 
 #[derive(Serialize)]
 pub(super) struct RmsNormContext<'a> {
@@ -41,6 +41,52 @@ impl<'a> RmsNormContext<'a> {
 }
 
 #[derive(Serialize)]
+pub(super) struct LayerNormContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a LayerNorm,
+    /// The type in which a row is read.
+    vector: &'static str,
+    /// Of those in a row.
+    count: usize,
+    width_float: f32,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> LayerNormContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a LayerNorm) -> LayerNormContext<'a> {
+        let (vector, count) =
+            if spec.width.is_multiple_of(4) { ("float4", spec.width / 4) } else { ("float", spec.width) };
+        let threads = count.next_multiple_of(32).min(256);
+        let (width_float, simdgroups) = (spec.width as f32, threads / 32);
+        LayerNormContext { base, spec, vector, count, width_float, threads, simdgroups }
+    }
+}
+
+/// A function of one number as text: what stands before the number and after it, and the support unit that is called.
+pub(super) struct Applied {
+    pub(super) before: String,
+    pub(super) after: String,
+    pub(super) unit: Option<&'static str>,
+}
+
+impl Applied {
+    pub(super) fn of(each: Each) -> Applied {
+        let (before, after, unit) = match each {
+            // The support unit of an activation has its name.
+            Each::Activate(activation) => {
+                (format!("{}(", activation.name()), ")".to_owned(), Some(activation.name()))
+            }
+            Each::Softcap(cap) => ("softcap(".to_owned(), format!(", {})", literal(cap)), Some("softcap")),
+            Each::Scale(factor) => (format!("{} * (", literal(factor)), ")".to_owned(), None),
+        };
+        Applied { before, after, unit }
+    }
+}
+
+#[derive(Serialize)]
 pub(super) struct ElementwiseContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
@@ -58,13 +104,9 @@ pub(super) struct ElementwiseContext<'a> {
 impl<'a> ElementwiseContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Elementwise) -> ElementwiseContext<'a> {
         let (binary, formula, support) = match spec.function {
-            Function::Activate(activation) => {
-                // The support unit of an activation has its name.
-                let unit = activation.name();
-                (false, format!("{unit}(a[place])"), Some(unit))
-            }
-            Function::Softcap(cap) => {
-                (false, format!("softcap(a[place], {})", literal(cap)), Some("softcap"))
+            Function::Each(each) => {
+                let Applied { before, after, unit } = Applied::of(each);
+                (false, format!("{before}a[place]{after}"), unit)
             }
             Function::Multiply => (true, "a[place] * b[place]".to_owned(), None),
             Function::Add => (true, "a[place] + b[place]".to_owned(), None),

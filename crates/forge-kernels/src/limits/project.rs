@@ -11,9 +11,7 @@ impl Limits<'_> {
         self.positive("the number of outputs", project.outputs)?;
         self.positive("the number of inputs", project.inputs)?;
         self.indexable("the number of outputs", project.outputs, project.inputs, project.format)?;
-        if let Some(cap) = project.softcap {
-            self.finite("the cap", cap)?;
-        }
+        project.each.map_or(Ok(()), |each| self.each(each))?;
         if matches!(project.epilogue, Epilogue::Gate(_)) {
             self.holds("the number of outputs", project.outputs, project.outputs.is_multiple_of(2), || {
                 "even: gate and up rows alternate".to_owned()

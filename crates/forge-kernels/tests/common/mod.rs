@@ -2,11 +2,11 @@
 
 #![allow(dead_code, reason = "each test takes the specs that it needs")]
 
-use forge_ir::{Activation, Format, Pairing, Rotation};
+use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
+    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate,
+    RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -27,17 +27,26 @@ pub(crate) fn project(
         inputs,
         norm: None,
         bias: false,
-        softcap: None,
+        each: None,
         epilogue,
         operand: Operand::F32,
         knobs,
     }
 }
 
+/// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
+pub(crate) fn formats() -> Vec<Format> {
+    let affine =
+        ["affine8_32", "affine6", "affine5_128", "affine4", "affine4_128_bf16", "affine3_32", "affine2_bf16"];
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
+    plain.into_iter().chain(affine).map(named).collect()
+}
+
 /// Projections of every kind; some share rows between simdgroups.
 pub(crate) fn projections() -> Vec<Spec> {
     let mut specs = Vec::new();
-    for format in Format::ALL {
+    for format in formats() {
         for rows in [Rows::One, Rows::Few, Rows::Many] {
             for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Activation::Silu)] {
                 for (outputs, inputs, bias) in
@@ -49,8 +58,9 @@ pub(crate) fn projections() -> Vec<Spec> {
                     let plain = Project { bias, ..project(rows, format, outputs, inputs, epilogue) };
                     specs.push(Spec::Project(plain.clone()));
                     let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
-                    let softcap = bias.then_some(30.0);
-                    specs.push(Spec::Project(Project { knobs, softcap, operand: Operand::F16, ..plain }));
+                    let each =
+                        bias.then_some(if inputs == 56 { Each::Softcap(30.0) } else { Each::Scale(0.22) });
+                    specs.push(Spec::Project(Project { knobs, each, operand: Operand::F16, ..plain }));
                 }
             }
         }
@@ -77,7 +87,7 @@ fn deferred() -> Vec<Spec> {
         Epilogue::Best,
     ];
     let knobs = [(1, 2, 1), (2, 2, 2), (4, 8, 1), (8, 8, 4), (2, 2, 1), (8, 8, 2)];
-    for (index, format) in Format::ALL.into_iter().enumerate() {
+    for (index, format) in formats().into_iter().enumerate() {
         for (turn, epilogue) in epilogues.into_iter().enumerate() {
             for (rows_per_simdgroup, simdgroups, split) in knobs {
                 let turn = index + turn + rows_per_simdgroup * simdgroups;
@@ -90,7 +100,7 @@ fn deferred() -> Vec<Spec> {
                 plain.knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.knobs };
                 plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
                 plain.bias = turn % 2 == 1;
-                plain.softcap = (turn % 5 == 0).then_some(30.0);
+                plain.each = (turn % 5 == 0).then_some(Each::Softcap(30.0));
                 let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
                 if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {
                     specs.push(Spec::Project(plain));
@@ -131,7 +141,7 @@ pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
 /// Rotation, and attention in each of its kernels, for every width and size of group; each with one of the things that
 /// few models have, and once with all of them.
 pub(crate) fn attentions() -> Vec<Spec> {
-    let norm = Some(HeadNorm { epsilon: 1e-6 });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
     let mut specs = Vec::new();
     for width in [6, 16, 20, 30, 64, 80, 120, 128, 250, 256] {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
@@ -181,10 +191,24 @@ pub(crate) fn attentions() -> Vec<Spec> {
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {
             let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
-            let prologue = Some(prologue(&plain));
-            specs.push(Spec::AttendSplit(AttendSplit { prologue, ..split(4, 2, 64, Format::F16) }));
+            let with = |rotate: &RotateAppend| AttendSplit {
+                prologue: Some(prologue(rotate)),
+                ..split(4, 2, 64, rotate.cache)
+            };
+            specs.push(Spec::AttendSplit(with(&plain)));
             specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
             specs.push(Spec::RotateAppend(plain));
+            // Normed after they are turned; and turned otherwise in a long context.
+            let turned = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
+            let turned = RotateAppend { norm: norm.map(|norm| HeadNorm { turned: true, ..norm }), ..turned };
+            let mut long = rotate(4, 2, 64, Format::F32, pairs, pairing);
+            long.rotation.long = Some(Long { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
+            for rotate in [turned, long] {
+                specs.push(Spec::AttendSplit(with(&rotate)));
+                let RotateAppend { width, ref rotation, pairing, .. } = rotate;
+                specs.push(Spec::Rotate(Rotate { heads: 3, width, rotation: rotation.clone(), pairing }));
+                specs.push(Spec::RotateAppend(rotate));
+            }
         }
     }
     specs
@@ -201,30 +225,45 @@ pub(crate) fn rotate(
 ) -> RotateAppend {
     let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
-    let rotation = Rotation { frequencies, pairing, magnitude };
+    let rotation = Rotation { frequencies, pairing, magnitude, long: None };
     RotateAppend { query_heads, key_heads, width, cache, norm: None, rotation, pairing }
 }
 
 /// Embedding, norms, functions element by element, and argmax.
 pub(crate) fn others() -> Vec<Spec> {
     let mut specs = Vec::new();
-    for format in Format::ALL {
+    for format in formats() {
         for width in [64, 56, 30] {
             let squares = |gain| Squares { partials: 100, gain };
             for squares in [None, Some(squares(false)), Some(squares(true))] {
-                specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, scale: 22.627417, squares }));
+                specs.push(Spec::Embed(Embed {
+                    format,
+                    vocabulary: 512,
+                    width,
+                    scale: 22.627417,
+                    adds: false,
+                    squares,
+                }));
             }
         }
     }
+    for width in [64, 50] {
+        let (format, squares) = (Format::Q8_0, None);
+        specs.push(Spec::Embed(Embed { format, vocabulary: 512, width, scale: 1.0, adds: true, squares }));
+    }
     for width in [64, 56, 30, 4096] {
+        for (bias, gather) in [(true, false), (false, true)] {
+            specs.push(Spec::LayerNorm(LayerNorm { width, epsilon: 1e-5, bias, gather }));
+        }
         for (parts, gather, gain) in
             [(1, false, true), (1, true, true), (1, false, false), (6, false, true), (6, true, true)]
         {
             specs.push(Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather }));
         }
         for function in [
-            Function::Activate(Activation::GeluTanh),
-            Function::Softcap(30.0),
+            Function::Each(Each::Activate(Activation::GeluTanh)),
+            Function::Each(Each::Softcap(30.0)),
+            Function::Each(Each::Scale(0.22)),
             Function::Multiply,
             Function::Add,
         ] {

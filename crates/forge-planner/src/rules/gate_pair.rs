@@ -4,7 +4,7 @@
 //! the feed-forward width are never written. Precondition: both are plain projections of the same value, used
 //! nowhere else, both or neither have a bias, and both are stored in one format.
 
-use crate::fused::{Ending, Function, Fused, Kind, Project, Value};
+use crate::fused::{Each, Ending, Function, Fused, Kind, Project, Value};
 use forge_ir::Layout;
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
@@ -37,7 +37,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let activated = |value| {
         let place = list.definition(value)?;
         match list.operations[place].kind {
-            Kind::Elementwise(Function::Activate(activation)) if list.uses(value) == 1 => {
+            Kind::Elementwise(Function::Each(Each::Activate(activation))) if list.uses(value) == 1 => {
                 Some((place, activation))
             }
             _ => None,
@@ -70,7 +70,7 @@ mod tests {
     fn feed_forward(up_input: usize, up_bias: bool) -> Fused {
         let mut up = Project::plain(ParamId(1), None);
         up.parts[0].1 = up_bias.then_some(ParamId(2));
-        let activate = Kind::Elementwise(Function::Activate(Activation::Silu));
+        let activate = Kind::Elementwise(Function::Each(Each::Activate(Activation::Silu)));
         list(
             vec![
                 ("gate", projection(0), &[0], 1),

@@ -6,6 +6,7 @@
 
 mod attention_prologue;
 mod deferred_norm;
+mod each;
 mod fold_gain;
 mod gate_pair;
 mod head_argmax;
@@ -13,7 +14,6 @@ mod heads;
 mod merge_projections;
 mod residual;
 mod rotate_append;
-mod softcap;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -33,10 +33,10 @@ pub enum Fusion {
     MergeProjections,
     /// Norm of heads, rotation and the write to the cache in one step.
     RotateAppend,
+    /// A function of each result (a cap, a factor, an activation) in the projection before it.
+    Each,
     /// Sums with the residual stream in the projection before them.
     Residual,
-    /// The cap of the logits in the head.
-    Softcap,
     /// Gains of norms in the weights after them.
     FoldGain,
     /// What prepares a row for attention in attention itself.
@@ -53,8 +53,8 @@ impl Fusion {
         Fusion::GatePair,
         Fusion::MergeProjections,
         Fusion::RotateAppend,
+        Fusion::Each,
         Fusion::Residual,
-        Fusion::Softcap,
         Fusion::FoldGain,
         Fusion::AttentionPrologue,
         Fusion::DeferredNorm,
@@ -67,8 +67,8 @@ impl Fusion {
             Fusion::GatePair => "gate_pair",
             Fusion::MergeProjections => "merge_projections",
             Fusion::RotateAppend => "rotate_append",
+            Fusion::Each => "each",
             Fusion::Residual => "residual",
-            Fusion::Softcap => "softcap",
             Fusion::FoldGain => "fold_gain",
             Fusion::AttentionPrologue => "attention_prologue",
             Fusion::DeferredNorm => "deferred_norm",
@@ -113,8 +113,8 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         (Fusion::GatePair, gate_pair::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
+        (Fusion::Each, each::rewrite),
         (Fusion::Residual, residual::rewrite),
-        (Fusion::Softcap, softcap::rewrite),
     ];
     for (fusion, rewrite) in simple {
         if on(fusion) {

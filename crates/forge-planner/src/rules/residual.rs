@@ -1,6 +1,7 @@
 //! `h + W x`, written into h: the residual stream is updated by the projection that feeds it.
 //!
-//! Precondition: the sum is of a plain projection, used nowhere else, and of a value that nothing reads afterwards.
+//! Precondition: the sum is of a projection of one weight, used nowhere else, and of a value that nothing reads afterwards.
+//! A function of each result may have gone into the projection already: the sum is of what it gives.
 
 use crate::fused::{Ending, Function, Fused, Kind, Value};
 
@@ -28,7 +29,7 @@ fn fits(list: &Fused, add: usize) -> Option<(usize, Value)> {
     }
     let [left, right] = operation.inputs[..] else { return None };
     [(left, right), (right, left)].into_iter().find_map(|(stream, result)| {
-        let (project, _) = list.plain_projection(result)?;
+        let project = list.stored_projection(result)?;
         let read_later =
             list.operations[add + 1..].iter().any(|operation| operation.inputs.contains(&stream));
         (project < add && !read_later && stream != result).then_some((project, stream))

@@ -2,7 +2,7 @@
 
 use super::{Fusion, Lists};
 use crate::formats::Formats;
-use crate::fused::{Attend, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
+use crate::fused::{Attend, Each, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
 use crate::{Options, Quant};
 use forge_ir::{
     Apply, Body, BodyId, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId, ParamKind, Rotation,
@@ -53,7 +53,8 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         Kind::Project(Project::plain(ParamId(index), bias))
     };
     let rotate = |heads, magnitude| {
-        let rotation = Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude };
+        let rotation =
+            Rotation { frequencies: vec![1.0, 0.1], pairing: Pairing::Half, magnitude, long: None };
         Kind::Rotate { heads, rotation }
     };
     let attend = Kind::Attend(Attend {
@@ -158,6 +159,7 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
                 shape: shape.clone(),
                 format,
                 plus_one: false,
+                cut: None,
             })
             .collect(),
         states: Vec::new(),
@@ -222,6 +224,8 @@ fn what(kind: &Kind) -> String {
         Kind::Embed { table, leaves: Some(next), .. } => {
             format!("embed {} squares {}", table.0, gain(next))
         }
+        Kind::Place { table } => format!("place {}", table.0),
+        Kind::LayerNorm { gain, .. } => format!("layer_norm {}", gain.0),
         Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
         Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
         Kind::Project(project) => {
@@ -229,7 +233,7 @@ fn what(kind: &Kind) -> String {
             let mut text = format!("project {} {:?}", parts.join("+"), project.layout);
             text += &project.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
             text += if project.norm.is_some() { " / rms" } else { "" };
-            text += if project.softcap.is_some() { " softcap" } else { "" };
+            text += &project.each.map_or_else(String::new, |each| format!(" {}", name(each)));
             text += &match &project.ending {
                 Ending::Store => String::new(),
                 Ending::Add => " add".to_owned(),
@@ -246,10 +250,17 @@ fn what(kind: &Kind) -> String {
         Kind::RotateAppend(_) => "rotate_append".to_owned(),
         Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
         Kind::Attend(_) => "attend".to_owned(),
-        Kind::Elementwise(Function::Activate(_)) => "activate".to_owned(),
-        Kind::Elementwise(Function::Softcap(_)) => "softcap".to_owned(),
+        Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
+    }
+}
+
+fn name(each: Each) -> &'static str {
+    match each {
+        Each::Activate(_) => "activate",
+        Each::Softcap(_) => "softcap",
+        Each::Scale(_) => "scale",
     }
 }
 

@@ -59,19 +59,23 @@ impl Select<'_> {
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
         });
-        let normed = if prepare.norm.is_some() { "normed " } else { "" };
-        let general = format!(
-            "q = rotate({normed}queries of qkv); cache[slots, positions] = rotate({normed}keys), values"
-        );
+        let turned = |what: &str| match prepare.norm {
+            None => format!("rotate({what})"),
+            Some(HeadNorm { turned: false, .. }) => format!("rotate(normed {what})"),
+            Some(HeadNorm { turned: true, .. }) => format!("norm(rotated {what})"),
+        };
+        let (queries, keys) = (turned("queries of qkv"), turned("keys"));
+        let general = format!("q = {queries}; cache[slots, positions] = {keys}, values");
         let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
         let mut arguments = vec![("qkv", Operand::Scratch(from))];
         arguments.extend(self.head_gains(draft, prepare.norm));
         arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(to)), KEYS, VALUES]);
-        let norm = if prepare.norm.is_some() { "Norm the heads of q and k, turn" } else { "Turn q and k" };
         let formula = match prepare.norm {
-            Some(_) => format!("{norm} them by their positions; append k and v to the cache."),
-            None => format!("{norm} by their positions; append k and v to the cache."),
+            None => "Turn q and k by their positions",
+            Some(HeadNorm { turned: false, .. }) => "Norm the heads of q and k, turn them by their positions",
+            Some(HeadNorm { turned: true, .. }) => "Turn the heads of q and k by their positions, norm them",
         };
+        let formula = format!("{formula}; append k and v to the cache.");
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
@@ -165,18 +169,22 @@ impl Select<'_> {
 }
 
 fn head_norm(prepare: &RotateAppend) -> Option<spec::HeadNorm> {
-    prepare.norm.map(|norm| spec::HeadNorm { epsilon: norm.epsilon })
+    prepare.norm.map(|norm| spec::HeadNorm { epsilon: norm.epsilon, turned: norm.turned })
 }
 
 /// What attention computes, in the words of this model.
 fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let mut text = String::new();
-    match &attend.prologue {
-        Some(prepare) if prepare.norm.is_some() => {
-            text += "Norm the heads of q and k and turn them; append k and v;  ";
-        }
-        Some(_) => text += "Turn q and k; append k and v;  ",
-        None => {}
+    if let Some(prepare) = &attend.prologue {
+        text += match prepare.norm {
+            None => "Turn q and k; append k and v;  ",
+            Some(HeadNorm { turned: false, .. }) => {
+                "Norm the heads of q and k and turn them; append k and v;  "
+            }
+            Some(HeadNorm { turned: true, .. }) => {
+                "Turn the heads of q and k and norm them; append k and v;  "
+            }
+        };
     }
     let scores = format!("{} · q · keysᵀ", attend.scale);
     let scores = attend.softcap.map_or(scores.clone(), |cap| format!("cap({scores}, {cap})"));

@@ -3,7 +3,7 @@
 mod attend;
 mod project;
 
-use crate::fused::{Function, Fused, Gain, Kind, Operation, Value};
+use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
 use crate::regime::{FEW, Schedule};
 use crate::section::{Draft, Place, Source};
@@ -18,6 +18,10 @@ impl Select<'_> {
         match &operation.kind {
             Kind::Embed { table, scale, leaves } => {
                 self.embed(draft, list, operation, (*table, *scale, *leaves));
+            }
+            Kind::Place { table } => self.place(draft, list, operation, *table),
+            Kind::LayerNorm { gain, bias, epsilon } => {
+                self.layer_norm(draft, list, operation, (*gain, *bias, *epsilon), from);
             }
             Kind::Norm { gain, parts, epsilon } => {
                 self.norm(draft, list, operation, (*gain, *parts, *epsilon), from);
@@ -66,7 +70,7 @@ impl Select<'_> {
         let width = list.widths[operation.output.0];
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
         let squares = leaves.map(|gain| self.squares(gain));
-        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, squares });
+        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, adds: false, squares });
         let name = if leaves.is_some() { "embed_one" } else { "embed" };
         let times = if scale == 1.0 { String::new() } else { format!(" · {scale}") };
         let mut formula = format!("stream = table[ids]{times}");
@@ -85,6 +89,68 @@ impl Select<'_> {
         draft.step("embed", &formula, function, &arguments);
     }
 
+    /// Where positions are added, the stream alone is what they can be added to: it is updated in place.
+    fn place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, table: ParamId) {
+        let width = list.widths[operation.output.0];
+        let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
+        let is_stream = draft.buffers.get(&operation.inputs[0]) == Some(&self.stream);
+        if !is_stream || list.uses(operation.inputs[0]) != 1 {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            self.faults.push(
+                Diagnostic::new("F0501", format!("{at} adds positions to what is not the stream alone"))
+                    .note("forge plans learned positions as the first thing that is added to embeddings"),
+            );
+        }
+        let (scale, squares) = (1.0, None);
+        let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, adds: true, squares });
+        let general = "stream += table[positions]";
+        let function = self.function("place", general, &[(draft.regimes(), spec)]);
+        draft.buffers.insert(operation.output, self.stream);
+        let arguments = [
+            ("table", Operand::Field(field)),
+            ("ids", Operand::Batch(BatchColumn::Positions)),
+            ("stream", Operand::Scratch(self.stream)),
+        ];
+        draft.step(&operation.name, general, function, &arguments);
+    }
+
+    fn layer_norm(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        (gain, bias, epsilon): (ParamId, Option<ParamId>, f32),
+        from: usize,
+    ) {
+        let width = list.widths[operation.output.0];
+        let gather = gathers(draft, operation);
+        let gain = self.vector(draft, &[gain], Layout::Rows, "");
+        let bias = bias.map(|bias| self.vector(draft, &[bias], Layout::Rows, ""));
+        let name = if draft.place == Place::Epilogue { "final_normed" } else { "normed" };
+        let to = self.target(draft, list, operation, name);
+        let spec = Spec::LayerNorm(spec::LayerNorm { width, epsilon, bias: bias.is_some(), gather });
+        let plus = if bias.is_some() { " + bias" } else { "" };
+        let (name, general) = match gather {
+            true => ("final_norm", format!("y = gain · normed(x[wanted]){plus}, the mean taken off")),
+            false => ("norm", format!("y = gain · normed(x){plus}, the mean taken off")),
+        };
+        let function = self.function(name, &general, &[(draft.regimes(), spec)]);
+        let field = |field: usize| draft.section.fields[field].name.clone();
+        let plus = bias.map_or_else(String::new, |bias| format!(" + {}", field(bias)));
+        let (from_name, to_name) = (self.scratch_name(from), self.scratch_name(to));
+        let mut formula = format!("{to_name} = {} · normed({from_name}){plus}", field(gain));
+        if gather {
+            formula += WANTED;
+        }
+        let mut arguments =
+            vec![("x", Operand::Scratch(from)), ("gain", Operand::Field(gain)), ("y", Operand::Scratch(to))];
+        arguments.extend(bias.map(|bias| ("bias", Operand::Field(bias))));
+        if gather {
+            arguments.push(("wanted", Operand::Batch(BatchColumn::Wanted)));
+        }
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
     fn norm(
         &mut self,
         draft: &mut Draft<'_>,
@@ -94,9 +160,7 @@ impl Select<'_> {
         from: usize,
     ) {
         let width = list.widths[operation.output.0];
-        let gather = draft.place == Place::Epilogue
-            && draft.schedule == Schedule::Batch
-            && operation.inputs == [Value::INPUT];
+        let gather = gathers(draft, operation);
         let field = gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
         // Normed queries are still to be read when keys are normed: they cannot share a buffer.
         let is_for_attention = list
@@ -126,7 +190,7 @@ impl Select<'_> {
         let (from_name, to_name) = (self.scratch_name(from), self.scratch_name(to));
         let mut formula = format!("{to_name} = {times}{from_name} / rms({from_name})");
         if gather {
-            formula += ", for the rows whose logits are wanted";
+            formula += WANTED;
         } else if parts > 1 {
             formula += ", of every head";
         }
@@ -153,22 +217,17 @@ impl Select<'_> {
             .map(|value| draft.buffers.get(value).copied().unwrap_or(self.stream))
             .collect();
         let names: Vec<String> = operands.iter().map(|operand| self.scratch_name(*operand)).collect();
-        let (name, general, formula, function) = match function {
-            Function::Activate(activation) => {
-                let function = spec::Function::Activate(activation);
-                let formula = format!("{}({})", activation.name(), names[0]);
-                ("activate", "y = activation(a)", formula, function)
+        let (name, general, formula) = match function {
+            Function::Each(each) => {
+                let (name, general) = match each {
+                    Each::Activate(_) => ("activate", "y = activation(a)"),
+                    Each::Softcap(_) => ("cap", "y = cap(a, c), which is c · tanh(a / c)"),
+                    Each::Scale(_) => ("scale", "y = c · a"),
+                };
+                (name, general, of_each(each, &names[0]))
             }
-            Function::Softcap(cap) => {
-                let formula = format!("{cap} · tanh({} / {cap})", names[0]);
-                ("cap", "y = cap · tanh(a / cap)", formula, spec::Function::Softcap(cap))
-            }
-            Function::Multiply => {
-                ("multiply", "y = a · b", format!("{} · {}", names[0], names[1]), spec::Function::Multiply)
-            }
-            Function::Add => {
-                ("add", "y = a + b", format!("{} + {}", names[0], names[1]), spec::Function::Add)
-            }
+            Function::Multiply => ("multiply", "y = a · b", format!("{} · {}", names[0], names[1])),
+            Function::Add => ("add", "y = a + b", format!("{} + {}", names[0], names[1])),
         };
         let spec = Spec::Elementwise(spec::Elementwise { function, width });
         let function = self.function(name, general, &[(draft.regimes(), spec)]);
@@ -317,5 +376,22 @@ impl Select<'_> {
 
     fn scratch_name(&self, index: usize) -> String {
         self.plan.scratch[index].name.clone()
+    }
+}
+
+/// What a norm's formula ends with where it takes some rows only.
+const WANTED: &str = ", for the rows whose logits are wanted";
+
+/// Whether a norm takes the rows whose logits are wanted from those of the pass.
+fn gathers(draft: &Draft<'_>, operation: &Operation) -> bool {
+    draft.place == Place::Epilogue && draft.schedule == Schedule::Batch && operation.inputs == [Value::INPUT]
+}
+
+/// A function of a number, in words.
+fn of_each(each: Each, x: &str) -> String {
+    match each {
+        Each::Activate(activation) => format!("{}({x})", activation.name()),
+        Each::Softcap(cap) => format!("cap({x}, {cap})"),
+        Each::Scale(factor) => format!("{factor} · {x}"),
     }
 }

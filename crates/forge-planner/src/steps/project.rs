@@ -1,6 +1,7 @@
 //! Projections as steps.
 
-use crate::fused::{Ending, Fused, Gain, Operation, Project};
+use super::of_each;
+use crate::fused::{Each, Ending, Fused, Gain, Kind, Operation, Project};
 use crate::plan::Operand;
 use crate::regime::Regime;
 use crate::section::Draft;
@@ -38,6 +39,10 @@ impl Select<'_> {
             Ending::Gate(_) => self.target(draft, list, operation, "inner"),
             Ending::Store | Ending::Best => self.target(draft, list, operation, &name),
         };
+        // Norms bound what they give; what gates, sums and activations give knows no bound.
+        let bounded = list.definition(operation.inputs[0]).is_some_and(|place| {
+            matches!(list.operations[place].kind, Kind::Norm { .. } | Kind::LayerNorm { .. })
+        });
         let variants: Vec<(&[Regime], Spec)> = draft
             .regimes()
             .chunks(1)
@@ -48,7 +53,7 @@ impl Select<'_> {
                     Regime::Many => spec::Rows::Many,
                 };
                 let shape = (format, outputs, inputs);
-                (regime, self.project_spec(rows, shape, project, bias.is_some()))
+                (regime, self.project_spec(rows, shape, project, (bias.is_some(), bounded)))
             })
             .collect();
         let words = Words::of(project, bias.is_some());
@@ -90,7 +95,7 @@ impl Select<'_> {
         rows: spec::Rows,
         (format, outputs, inputs): (Format, usize, usize),
         project: &Project,
-        bias: bool,
+        (bias, bounded): (bool, bool),
     ) -> Spec {
         let epilogue = match project.ending {
             Ending::Store => spec::Epilogue::Store,
@@ -99,10 +104,10 @@ impl Select<'_> {
             Ending::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
             Ending::Best => spec::Epilogue::Best,
         };
-        // Norms bound what they give, and attention gives means of such; what gates and sums give knows no bound.
-        let bounded = !matches!(project.ending, Ending::Add | Ending::AddSquares(_));
+        // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
+        let rounds = bounded && self.plan.cache != Format::F32;
         let operand = match (rows, format) {
-            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if bounded => {
+            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if rounds => {
                 spec::Operand::F16
             }
             _ => spec::Operand::F32,
@@ -114,7 +119,7 @@ impl Select<'_> {
             inputs,
             norm: project.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
             bias,
-            softcap: project.softcap,
+            each: project.each,
             epilogue,
             operand,
             knobs: self.knobs(rows, (format, outputs, inputs), project.ending),
@@ -168,6 +173,10 @@ impl<'a> Words<'a> {
         let divided = if self.project.norm.is_some() { " / rms" } else { "" };
         let plus = if self.bias { format!(" + {bias}") } else { String::new() };
         let sum = format!("{weight} · {x}{divided}{plus}");
-        self.project.softcap.map_or(sum.clone(), |cap| format!("cap({sum}, {cap})"))
+        match self.project.each {
+            None => sum,
+            Some(Each::Scale(factor)) if self.bias => format!("{factor} · ({sum})"),
+            Some(each) => of_each(each, &sum),
+        }
     }
 }

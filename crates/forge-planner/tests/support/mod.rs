@@ -88,6 +88,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
             shape: shape.clone(),
             format: Format::Bf16,
             plus_one: false,
+            cut: None,
         };
         weights.extend(named.iter().enumerate().map(weight));
         (first..weights.len()).map(WeightId).collect()
@@ -144,7 +145,7 @@ fn linear(weight: usize) -> Op {
 
 fn layer(shape: &Shape) -> Vec<Node> {
     let frequencies = (0..shape.width / 2).map(|pair| 0.9_f32.powi(pair as i32)).collect();
-    let rotation = Rotation { frequencies, pairing: Pairing::Half, magnitude: 1.0 };
+    let rotation = Rotation { frequencies, pairing: Pairing::Half, magnitude: 1.0, long: None };
     let rotate = |heads| Op::Rotate { heads, width: shape.width, rotation: rotation.clone() };
     let attention = Op::Attention {
         query_heads: shape.heads,

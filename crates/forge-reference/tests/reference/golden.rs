@@ -1,6 +1,7 @@
 //! The texts that travel with a model, and faults of whoever asks.
 
 use crate::common::cases;
+use forge_ir::{Graph, Op, Rotation};
 use forge_reference::{Sequence, Want, evaluate, golden, sequences};
 
 fn chunks(vocabulary: usize, context: usize, parameters: u64) -> Vec<Vec<usize>> {
@@ -35,15 +36,33 @@ fn texts_evaluated_together_are_those_evaluated_alone() {
         let (graph, numbers) = (&case.opened.graph, case.stored());
         let texts = sequences(graph.model.vocabulary, graph.model.context, 1);
         let together = golden(graph, &numbers, &texts).unwrap();
+        let longest = texts.iter().map(|text| text.ids.len()).max().unwrap();
         for (text, golden) in texts.iter().zip(together) {
             let alone = evaluate(graph, &numbers, &text.ids, Want::Last).unwrap().remove(0);
             assert_eq!((&golden.ids, &golden.chunks), (&text.ids, &text.chunks));
-            assert_eq!(golden.logits, alone, "{} {:?}", case.name, text.chunks);
+            // All have slots of one size: where a long context turns heads differently, it is the longest that decides.
+            let length = text.ids.len();
+            let turned_alike = rotations(graph).all(|it| it.within(longest) == it.within(length));
+            // One position alone does not turn at all.
+            assert_eq!(
+                golden.logits == alone,
+                turned_alike || length == 1,
+                "{} {:?}",
+                case.name,
+                text.chunks
+            );
             let square = |x: &f32| f64::from(*x).powi(2);
             let size = (alone.iter().map(square).sum::<f64>() / alone.len() as f64).sqrt();
             assert!(golden.deviation > 0.0 && golden.deviation <= size * 1.000001, "{}", case.name);
         }
     }
+}
+
+fn rotations(graph: &Graph) -> impl Iterator<Item = &Rotation> {
+    graph.bodies.iter().flat_map(|body| &body.nodes).filter_map(|node| match &node.op {
+        Op::Rotate { rotation, .. } => Some(rotation),
+        _ => None,
+    })
 }
 
 #[test]

@@ -12,7 +12,7 @@
 
 use super::append::store;
 use super::call::{Call, Output};
-use super::elementwise::softcap;
+use super::finish::Each;
 use super::formats::{Cached, Format};
 use super::level::Task;
 use super::rotation::{HeadNorm, Rotation, prepare};
@@ -172,7 +172,7 @@ impl<C: Cached> Task for Heads<'_, C> {
                             let with = |gain: usize| prologue.norm.zip(gains.map(|gains| gains[gain]));
                             let (key, turns) = own.split_at_mut(padded);
                             let (key, turns) = (&mut key[..width], &mut turns[..prologue.rotation.room()]);
-                            prologue.rotation.turns(position, turns);
+                            prologue.rotation.turns(position, context, turns);
                             for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
                                 let from = from(head * group + member);
                                 prepare::<S>(from, with(0), &prologue.rotation, turns, &mut to[..width]);
@@ -260,7 +260,7 @@ unsafe fn cap_scores<S: Simd>(scores: &mut [f32], count: usize, cap: f32) {
     unsafe {
         for i in (0..count.next_multiple_of(S::LANES)).step_by(S::LANES) {
             let at = scores.as_mut_ptr().add(i);
-            S::store(at, softcap::<S>(S::load(at), cap));
+            S::store(at, Each::Softcap(cap).of::<S>(S::load(at)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One function of one or two vectors, element by element. Scalars: rows. Buffers: a, [b,] y.
 
 use super::call::Call;
-use super::finish::Activation;
+use super::finish::Each;
 use super::level::Task;
 use super::simd::Simd;
 
@@ -17,10 +17,8 @@ pub struct Elementwise {
 /// A function of one or two numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Function {
-    /// `y = activation(a)`
-    Activate(Activation),
-    /// `y = c · tanh(a / c)`
-    Softcap(f32),
+    /// `y` is this function of `a`.
+    Each(Each),
     /// `y = a · b`
     Multiply,
     /// `y = a + b`
@@ -77,18 +75,10 @@ impl Function {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Function::Activate(activation) => activation.of::<S>(a),
-                Function::Softcap(cap) => softcap::<S>(a, cap),
+                Function::Each(each) => each.of::<S>(a),
                 Function::Multiply => S::mul(a, b),
                 Function::Add => S::add(a, b),
             }
         }
     }
-}
-
-/// cap · tanh(x / cap)
-#[inline(always)]
-pub(super) unsafe fn softcap<S: Simd>(x: S::V, cap: f32) -> S::V {
-    // SAFETY: the caller's promise.
-    unsafe { S::mul(S::splat(cap), S::tanh(S::div(x, S::splat(cap)))) }
 }

@@ -19,6 +19,8 @@ pub struct Embed {
     pub width: usize,
     /// Multiplies what is looked up.
     pub scale: f32,
+    /// Whether it is added to what `stream` holds.
+    pub adds: bool,
     /// What a deferred norm of the row needs, if one follows.
     pub squares: Option<Squares>,
 }
@@ -41,7 +43,7 @@ struct Gather<'a, M> {
 impl<M: Matrix> Task for Gather<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Embed { vocabulary, width, scale, squares } = *self.shape;
+        let Embed { vocabulary, width, scale, adds, squares } = *self.shape;
         let rows = self.call.scalar(0);
         let blocks = width.div_ceil(M::GROUP * BLOCK) * M::GROUP;
         let table = M::find(self.call, "table", vocabulary, blocks);
@@ -60,7 +62,11 @@ impl<M: Matrix> Task for Gather<'_, M> {
                         S::store(widened.as_mut_ptr().add(part * S::LANES), v);
                     }
                 }
-                out.copy_from_slice(&widened[..out.len()]);
+                if adds {
+                    out.iter_mut().zip(&widened).for_each(|(out, x)| *out += x);
+                } else {
+                    out.copy_from_slice(&widened[..out.len()]);
+                }
             }
             if let Some(squares) = squares {
                 assert_eq!(rows, 1, "the squares of one row are left");

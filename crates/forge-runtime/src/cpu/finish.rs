@@ -1,4 +1,4 @@
-//! What becomes of a projection's results: deferred norm, bias, softcap, and the epilogue.
+//! What becomes of a projection's results: deferred norm, bias, a function of each, and the epilogue.
 
 use super::argmax::ordered;
 use super::call::{Call, Output};
@@ -48,6 +48,44 @@ impl Activation {
                 }
             };
             S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), exponent))))
+        }
+    }
+}
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Each {
+    /// `activation(a)`
+    Activate(Activation),
+    /// `c · tanh(a / c)`
+    Softcap(f32),
+    /// `c · a`
+    Scale(f32),
+}
+
+impl Each {
+    /// Of every lane.
+    #[inline(always)]
+    pub(super) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Each::Activate(activation) => activation.of::<S>(x),
+                Each::Softcap(cap) => S::mul(S::splat(cap), S::tanh(S::div(x, S::splat(cap)))),
+                Each::Scale(factor) => S::mul(S::splat(factor), x),
+            }
+        }
+    }
+
+    /// Of every value.
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(self, values: &mut [f32]) {
+        let mut some = [0.0_f32; 16];
+        for values in values.chunks_mut(S::LANES) {
+            some[..values.len()].copy_from_slice(values);
+            // SAFETY: a vector has at most 16 lanes.
+            unsafe { S::store(some.as_mut_ptr(), self.of::<S>(S::load(some.as_ptr()))) };
+            values.copy_from_slice(&some[..values.len()]);
         }
     }
 }
@@ -114,7 +152,7 @@ pub(super) struct Finish<'a> {
     /// The deferred norm.
     factor: Option<f32>,
     bias: &'a [f32],
-    softcap: Option<f32>,
+    each: Option<Each>,
     y: Output<'a, f32>,
     width: usize,
     epilogue: Epilogue,
@@ -143,14 +181,14 @@ impl OfShare {
 impl<'a> Finish<'a> {
     #[inline(always)]
     pub(super) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> Finish<'a> {
-        let Project { outputs, inputs, norm, bias, softcap, epilogue } = *shape;
+        let Project { outputs, inputs, norm, bias, each, epilogue } = *shape;
         let of_one = norm.is_some() || matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
         assert!(rows == 1 || !of_one, "{shape:?} is made for one row, and there are {rows}");
         let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
         Finish {
             factor: norm.map(|norm| norm.factor::<S>(call, inputs)),
             bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
-            softcap,
+            each,
             y: call.output::<f32>("y", rows * width),
             width,
             epilogue,
@@ -194,9 +232,9 @@ impl<'a> Finish<'a> {
                 *value += bias;
             }
         }
-        if let Some(cap) = self.softcap {
+        if let Some(each) = self.each {
             // SAFETY: the caller's promise.
-            unsafe { soften::<S>(values, cap) };
+            unsafe { each.apply::<S>(values) };
         }
         let halved = if matches!(self.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
         let start = row * self.width + first / halved;
@@ -271,22 +309,6 @@ fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
         total += a * b;
     }
     total
-}
-
-/// Each value v becomes cap · tanh(v / cap).
-#[inline(always)]
-unsafe fn soften<S: Simd>(values: &mut [f32], cap: f32) {
-    let mut some = [0.0_f32; 16];
-    for values in values.chunks_mut(S::LANES) {
-        some[..values.len()].copy_from_slice(values);
-        // SAFETY: a vector has at most 16 lanes.
-        unsafe {
-            let cap = S::splat(cap);
-            let v = S::mul(cap, S::tanh(S::div(S::load(some.as_ptr()), cap)));
-            S::store(some.as_mut_ptr(), v);
-        }
-        values.copy_from_slice(&some[..values.len()]);
-    }
 }
 
 /// y = silu(gate) * up, for values that alternate gate, up.

@@ -19,6 +19,7 @@ mod elementwise;
 mod embed;
 mod finish;
 mod formats;
+mod layer_norm;
 pub mod level;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -38,7 +39,7 @@ mod x86;
 // Which of these a program names depends on its kernels.
 #[allow(unused_imports)]
 pub use self::{
-    affine::{Affine4, Affine8},
+    affine::{Affine, AffineBf16},
     append::{Append, append},
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
     attend::{Attend, AttendJoin, Prologue, attend, attend_join},
@@ -46,12 +47,13 @@ pub use self::{
     device::CpuDevice,
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
-    finish::{Activation, DeferredNorm, Epilogue, Squares},
+    finish::{Activation, DeferredNorm, Each, Epilogue, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
+    layer_norm::{LayerNorm, layer_norm},
     project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
     rotate::{Rotate, rotate},
     rotate_append::{RotateAppend, rotate_append},
-    rotation::{HeadNorm, Pairing, Rotation},
+    rotation::{HeadNorm, Long, Pairing, Rotation},
     stored::Stored,
 };

@@ -9,7 +9,7 @@
 //! slices of `DEPTH` blocks, in the same order with panels and without. One row alone may be summed in another order.
 
 use super::call::Call;
-use super::finish::{DeferredNorm, Epilogue, Finish, OfShare};
+use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::scratch::Scratch;
@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 
 /// What the compiler decided.
 ///
-/// v is W x, then deferred norm, then bias, then softcap, then the epilogue.
+/// v is W x, then deferred norm, then bias, then a function of each result, then the epilogue.
 #[derive(Clone, Copy, Debug)]
 pub struct Project {
     /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
@@ -31,8 +31,8 @@ pub struct Project {
     pub norm: Option<DeferredNorm>,
     /// Whether a bias is added.
     pub bias: bool,
-    /// c, where v becomes c · tanh(v / c).
-    pub softcap: Option<f32>,
+    /// What v becomes before the epilogue.
+    pub each: Option<Each>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
 }

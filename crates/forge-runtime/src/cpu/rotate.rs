@@ -1,4 +1,4 @@
-//! Every head of each row turned by the row's position. Scalars: rows. Buffers: x, positions, y.
+//! Every head of each row turned by the row's position. Scalars: rows[, context]. Buffers: x, positions, y.
 
 use super::call::Call;
 use super::level::Task;
@@ -32,12 +32,13 @@ impl Task for Heads<'_> {
     fn run<S: Simd>(self) {
         let Rotate { heads, width, rotation } = *self.shape;
         let rows = self.call.scalar(0);
+        let context = if rotation.long.is_some() { self.call.scalar(1) } else { 0 };
         let x = self.call.input::<f32>("x", rows * heads * width);
         let positions = self.call.input::<u32>("positions", rows);
         let y = self.call.output::<f32>("y", rows * heads * width);
         let mut turns = Scratch::take(rotation.room());
         for row in self.call.share(rows, 1).flatten() {
-            rotation.turns(positions[row] as usize, &mut turns);
+            rotation.turns(positions[row] as usize, context, &mut turns);
             let range = row * heads * width..(row + 1) * heads * width;
             // SAFETY: this thread alone has this row.
             unsafe {

@@ -61,7 +61,7 @@ impl<C: Cached> Task for Rows<'_, C> {
         let (turns, key) = scratch.split_at_mut(rotation.room());
         for row in call.share(rows, 1).flatten() {
             let mut heads = qkv[row * row_width..(row + 1) * row_width].chunks_exact(width);
-            rotation.turns(cache.position(row), turns);
+            rotation.turns(cache.position(row), call.scalar(1), turns);
             // SAFETY: this thread alone has this row, and no other row has its slot and position.
             unsafe {
                 let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);

@@ -14,6 +14,17 @@ pub struct Rotation {
     pub pairing: Pairing,
     /// What sine and cosine are multiplied by.
     pub magnitude: f32,
+    /// What takes the frequencies' place in a long context.
+    pub long: Option<Long>,
+}
+
+/// Frequencies of contexts of more than `beyond` positions.
+#[derive(Clone, Copy, Debug)]
+pub struct Long {
+    /// The longest context that is not long.
+    pub beyond: usize,
+    /// As many as the rotation's own.
+    pub frequencies: &'static [f32],
 }
 
 /// Which two channels of a head make pair k, of n pairs.
@@ -25,11 +36,13 @@ pub enum Pairing {
     Interleaved,
 }
 
-/// The norm of every query head and every key head, before it is rotated.
+/// The norm of every query head and every key head, before it is rotated or after.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadNorm {
     /// Added to the mean of squares.
     pub epsilon: f32,
+    /// Whether it is of heads that have been turned.
+    pub turned: bool,
 }
 
 impl Rotation {
@@ -38,11 +51,15 @@ impl Rotation {
         2 * self.frequencies.len()
     }
 
-    /// Cosines, then sines, of each pair at `position`. The angle is an f32 product, as in the models' own code: at
+    /// Cosines, then sines, of each pair at `position` of a context. The angle is an f32 product, as in the models' own code: at
     /// long contexts its rounding is part of what the model computes.
-    pub(super) fn turns(&self, position: usize, turns: &mut [f32]) {
-        let (cosines, sines) = turns.split_at_mut(self.frequencies.len());
-        for ((frequency, cosine), sine) in self.frequencies.iter().zip(cosines).zip(sines) {
+    pub(super) fn turns(&self, position: usize, context: usize, turns: &mut [f32]) {
+        let frequencies = match self.long {
+            Some(long) if context > long.beyond => long.frequencies,
+            _ => self.frequencies,
+        };
+        let (cosines, sines) = turns.split_at_mut(frequencies.len());
+        for ((frequency, cosine), sine) in frequencies.iter().zip(cosines).zip(sines) {
             let (s, c) = (position as f32 * frequency).sin_cos();
             (*cosine, *sine) = (c * self.magnitude, s * self.magnitude);
         }
@@ -80,13 +97,11 @@ impl Rotation {
     }
 }
 
-/// `to = x / sqrt(mean(x²) + epsilon)`, times the gain where there is one.
+/// 1 / sqrt(mean(x²) + epsilon)
 #[inline(always)]
-pub(super) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32, to: &mut [f32]) {
-    let width = x.len();
-    let whole = width / S::LANES * S::LANES;
-    assert!(to.len() == width && gain.is_none_or(|gain| gain.len() == width));
-    // SAFETY: vectors up to `whole` lie inside all three, by the line above.
+pub(super) unsafe fn inverse_rms<S: Simd>(x: &[f32], epsilon: f32) -> f32 {
+    let whole = x.len() / S::LANES * S::LANES;
+    // SAFETY: vectors up to `whole` lie inside.
     unsafe {
         let mut squares = S::splat(0.0);
         for i in (0..whole).step_by(S::LANES) {
@@ -97,7 +112,19 @@ pub(super) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32
         for &v in &x[whole..] {
             total += v * v;
         }
-        let factor = 1.0 / (total / width as f32 + epsilon).sqrt();
+        1.0 / (total / x.len() as f32 + epsilon).sqrt()
+    }
+}
+
+/// `to = x / sqrt(mean(x²) + epsilon)`, times the gain where there is one.
+#[inline(always)]
+pub(super) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32, to: &mut [f32]) {
+    let width = x.len();
+    let whole = width / S::LANES * S::LANES;
+    assert!(to.len() == width && gain.is_none_or(|gain| gain.len() == width));
+    // SAFETY: vectors up to `whole` lie inside all three, by the line above.
+    unsafe {
+        let factor = inverse_rms::<S>(x, epsilon);
         let factors = S::splat(factor);
         for i in (0..whole).step_by(S::LANES) {
             let v = S::mul(S::load(x.as_ptr().add(i)), factors);
@@ -113,7 +140,19 @@ pub(super) unsafe fn norm<S: Simd>(x: &[f32], gain: Option<&[f32]>, epsilon: f32
     }
 }
 
-/// A head as attention sees it: `from`, normed with a gain if there is a norm, and turned.
+/// The same where x is.
+#[inline(always)]
+unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
+    let width = x.len();
+    // SAFETY: the caller's promise, that the level exists; what is read is not written.
+    unsafe {
+        let factor = inverse_rms::<S>(x, epsilon);
+        assert_eq!(gain.len(), width);
+        x.iter_mut().zip(gain).for_each(|(x, gain)| *x *= factor * gain);
+    }
+}
+
+/// A head as attention sees it: `from`, turned, and normed with a gain if there is a norm, before or after.
 #[inline(always)]
 pub(super) unsafe fn prepare<S: Simd>(
     from: &[f32],
@@ -125,9 +164,12 @@ pub(super) unsafe fn prepare<S: Simd>(
     // SAFETY: the caller's promise, that the level exists.
     unsafe {
         match norm_of_head {
-            Some((HeadNorm { epsilon }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
-            None => to.copy_from_slice(from),
+            Some((HeadNorm { epsilon, turned: false }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
+            _ => to.copy_from_slice(from),
         }
         rotation.rotate::<S>(to, turns);
+        if let Some((HeadNorm { epsilon, turned: true }, gain)) = norm_of_head {
+            norm_in_place::<S>(to, gain, epsilon);
+        }
     }
 }

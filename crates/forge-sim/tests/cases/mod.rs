@@ -1,7 +1,7 @@
 //! Real kernels and what they are given in tests: for a spec, buffers of exactly the sizes that it needs, with numbers
 //! that make sense, as a recording.
 
-use forge_ir::{Affine, Bits, Format};
+use forge_ir::Format;
 use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
@@ -196,9 +196,9 @@ impl Writer {
                     }
                     (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
-                    (Format::Affine(Affine { bits: Bits::Eight, .. }), _) => bytes.push(self.random() as u8),
-                    (Format::Q4_0 | Format::Affine(_), _) if column % 2 == 0 => {
-                        bytes.push(self.random() as u8)
+                    (Format::Q4_0, _) if column % 2 == 0 => bytes.push(self.random() as u8),
+                    (Format::Affine(affine), _) if column % 8 == 0 => {
+                        bytes.extend((0..affine.bits.count()).map(|_| self.random() as u8));
                     }
                     (Format::Q4_0 | Format::Affine(_), _) => {}
                 }
@@ -243,12 +243,17 @@ impl Writer {
                     (0..rows).map(|row| if row + 1 < rows { row as u32 * 7 } else { 9999 }).collect(),
                 )
             }
+            (Spec::Embed(it), "stream") if it.adds => self.floats(rows * it.width),
             (Spec::Embed(it), "stream" | "gained") => Content::Unwritten(rows * it.width * 4),
             (Spec::Embed(it), "gain") => self.floats(it.width),
             (Spec::Embed(it), "squares") => {
                 Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
             }
             (Spec::Embed(it), _) => self.plane(it.format, &plane, it.vocabulary, it.width),
+            (Spec::LayerNorm(it), "x") => self.floats((rows + 3) * it.width),
+            (Spec::LayerNorm(it), "gain" | "bias") => self.floats(it.width),
+            (Spec::LayerNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
+            (Spec::LayerNorm(it), _) => Content::Unwritten(rows * it.width * 4),
             (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.parts * it.width),
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),

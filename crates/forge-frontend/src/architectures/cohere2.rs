@@ -1,0 +1,49 @@
+//! Cohere 2: attention and the feed-forward network read the same normed stream, and both add to it; the norm takes the
+//! mean off. Layers with a window turn neighbouring channels of a head, every fourth sees everything and turns none;
+//! logits are multiplied by a factor. Biases, where there are any, on all of attention.
+
+use super::{Architecture, Blueprint};
+use crate::builder::NormKind;
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults, Norms};
+use crate::windows::Windows;
+use forge_ir::Pairing;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Cohere2ForCausalLM", family: "cohere2", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 8192,
+    epsilon: ("layer_norm_eps", 1e-5),
+    tied: true,
+    pairing: Pairing::Interleaved,
+    ..Defaults::USUAL
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    if model.attention.width * model.attention.query_heads != model.hidden {
+        let message = "forge knows Cohere 2 with heads that share its width alone";
+        config.contradiction("head_dim", message.to_owned());
+    }
+    model.norm.kind = NormKind::Layer { bias: false };
+    model.norms = Norms { mlp: None, ..model.norms };
+    model.parallel = true;
+    model.logit_scale = config.positive_or("logit_scale", 0.0625) as f32;
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.windows = Windows::of_all_but(config, model.layers, model.context, 4);
+    model.unrotated = (0..model.layers).map(|layer| !model.windows.include(layer)).collect();
+    // What published files tell of the same once more.
+    config.only("position_embedding_type", "rope_gptj", "forge knows Cohere 2 with rotations alone");
+    config.only("rotary_pct", 1.0, "forge knows Cohere 2 with heads that rotate as a whole");
+    config.only("order_of_interleaved_layers", "local_attn_first", "forge knows windows first alone");
+    config.only("use_gated_activation", true, "forge knows Cohere 2 with gates alone");
+    config.only("use_parallel_block", true, "forge knows Cohere 2 with parallel branches alone");
+    config.only("use_embedding_sharing", true, "forge knows Cohere 2 with the embeddings for a head alone");
+    config.only("use_qk_norm", false, "forge knows Cohere 2 without norms of heads");
+    config.get("layer_switch");
+    config.get("use_parallel_embedding");
+    Box::new(model)
+}

@@ -1,0 +1,29 @@
+//! ERNIE 4.5: the standard decoder with heads that turn neighbouring channels; biases, where there are any, on everything.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use forge_ir::Pairing;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Ernie4_5ForCausalLM", family: "ernie4_5", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    epsilon: ("rms_norm_eps", 1e-5),
+    theta: 5e5,
+    tied: true,
+    key_heads: Some(2),
+    width: Some(128),
+    pairing: Pairing::Interleaved,
+    ..Defaults::USUAL
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    let bias = config.flag_or("use_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.mlp.bias = bias;
+    Box::new(model)
+}

@@ -1,0 +1,98 @@
+//! Gemma 3: Gemma 2 with norms of heads instead of caps of scores, and rotations of two bases: one where a layer sees a
+//! window, another where it sees everything, whose positions alone may be scaled. Most checkpoints wrap it together with
+//! what sees pictures, which a model of text leaves alone.
+
+use super::{Architecture, Blueprint, gemma2};
+use crate::attention::{HeadNorm, rope};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::inert;
+use crate::windows::Windows;
+use forge_ir::{Activation, Rotation};
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Gemma3ForCausalLM", family: "gemma3_text", read };
+
+/// The same beside what sees pictures.
+pub(super) const WRAPPED: Architecture =
+    Architecture { class: "Gemma3ForConditionalGeneration", family: "gemma3", read: read_wrapped };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    // Of which published files tell only what is another.
+    sizes: Some([262_208, 8]),
+    tied: true,
+    key_heads: Some(4),
+    width: Some(256),
+    activation: ("hidden_activation", Activation::GeluTanh),
+    ..Defaults::USUAL
+};
+
+/// The base of the rotation in layers that see everything, and in those that see a window.
+const BASES: [f64; 2] = [1e6, 1e4];
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    Box::new(read_text(config))
+}
+
+fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let Some(text) = config.section("text_config") else {
+        config.count("text_config");
+        return Box::new(read_text(config));
+    };
+    text.only("model_type", "gemma3_text", "forge knows gemma3 with a text model of its own alone");
+    let mut model = read_text(&text);
+    model.scope = "language_model.";
+    model.ignored = &["vision_tower.", "multi_modal_projector."];
+    for config in [config, &text] {
+        config.only("tie_word_embeddings", true, "forge knows gemma3 with the embeddings for a head alone");
+    }
+    for key in ["bos_token_id", "eos_token_id"] {
+        // The same tokens are told beside it, and in generation_config.json.
+        text.get(key);
+    }
+    inert::check(&text);
+    // Of pictures, and where they stand in a text.
+    for key in
+        ["vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index", "eoi_token_index"]
+    {
+        config.get(key);
+    }
+    Box::new(model)
+}
+
+fn read_text(config: &Section<'_>) -> Decoder {
+    let mut model = Decoder::read_unrotated(config, &DEFAULTS);
+    gemma2::finish(config, &mut model);
+    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
+    model.softcap = config
+        .get("final_logit_softcapping")
+        .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
+    // A leftover: transformers does not compute it.
+    config.get("attn_logit_softcapping");
+    model.windows = Windows::of_all_but(config, model.layers, model.context, 6);
+    let [everywhere, window] = rotations(config, &model);
+    model.attention.rotation = everywhere;
+    model.attention.window_rotation = Some(window);
+    model
+}
+
+/// Of layers that see everything, and of those that see a window.
+fn rotations(config: &Section<'_>, model: &Decoder) -> [Rotation; 2] {
+    let rope = rope(model.attention.width, model.context, &DEFAULTS);
+    let nested = config.section("rope_parameters");
+    let old = config.section("rope_scaling");
+    if nested.is_some() && old.is_some() {
+        let message = "rope_scaling is of older files, and rope_parameters of newer ones";
+        config.contradiction("rope_scaling", message.to_owned());
+    }
+    let part = |key: &str| nested.as_ref().and_then(|nested| nested.section(key));
+    let [everywhere, window] =
+        [("full_attention", old), ("sliding_attention", None)].map(|(key, old)| part(key).or(old));
+    let of = |scaling: Option<Section<'_>>, key: &str, usual: f64| {
+        let beside = config.number_or(key, usual);
+        let theta = scaling.as_ref().map_or(beside, |scaling| scaling.number_or("rope_theta", beside));
+        rope.turned(config, scaling.as_ref(), theta)
+    };
+    [of(everywhere, "rope_theta", BASES[0]), of(window, "rope_local_base_freq", BASES[1])]
+}

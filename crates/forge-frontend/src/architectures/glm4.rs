@@ -1,0 +1,28 @@
+//! GLM 4: the standard decoder with norms before and behind both branches and a joined matrix of gates and ups. Half of a
+//! head's channels rotate, neighbours together; queries, keys and values may have a bias.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults, Norms};
+use forge_ir::Pairing;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { class: "Glm4ForCausalLM", family: "glm4", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    epsilon: ("rms_norm_eps", 1.5625e-7),
+    key_heads: Some(2),
+    width: Some(128),
+    partial: Some(0.5),
+    pairing: Pairing::Interleaved,
+    ..Defaults::USUAL
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    model.norms =
+        Norms { output: Some("post_self_attn_layernorm"), down: Some("post_mlp_layernorm"), ..model.norms };
+    model.attention.input_bias = config.flag_or("attention_bias", true);
+    model.mlp.joined = Some("gate_up_proj");
+    Box::new(model)
+}

@@ -1,0 +1,149 @@
+//! GPT-2: positions are learned and added to the embeddings, norms take the mean off and have a bias, as all projections
+//! do, and the feed-forward network has no gate. Matrices are stored the other way round, those of queries, keys and
+//! values as one.
+
+use super::{Architecture, Blueprint, Parts};
+use crate::builder::{Builder, Layer, Norm, NormKind};
+use crate::config::Section;
+use crate::mlp::activation;
+use forge_ir::{Activation, Apply, Cut, ValueId};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { class: "GPT2LMHeadModel", family: "gpt2", read };
+
+/// A description of it.
+struct Gpt2 {
+    vocabulary: usize,
+    hidden: usize,
+    context: usize,
+    layers: usize,
+    heads: usize,
+    /// Width of the feed-forward network.
+    inner: usize,
+    activation: Activation,
+    /// Multiplies queries with keys in the first layer.
+    scale: f64,
+    /// Whether layer n divides that by n.
+    scale_by_layer: bool,
+    norm: Norm,
+    tied: bool,
+}
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let (hidden, heads) = (config.count("n_embd"), config.count("n_head"));
+    if !hidden.is_multiple_of(heads) {
+        let message = format!("a width of {hidden} does not divide into {heads} heads");
+        config.contradiction("n_head", message);
+    }
+    let width = (hidden / heads).max(1) as f64;
+    // In one number format there is nothing to reorder, and the older name of the context is beside the newer.
+    config.get("reorder_and_upcast_attn");
+    config.get("n_ctx");
+    for key in ["type", "use_proj", "activation", "proj_to_labels", "first_dropout"] {
+        // Of a head that sums texts up.
+        config.get(&format!("summary_{key}"));
+    }
+    config.get("attn_pdrop");
+    Box::new(Gpt2 {
+        vocabulary: config.count("vocab_size"),
+        hidden,
+        context: config.count_or("n_positions", 1024),
+        layers: config.count("n_layer"),
+        heads,
+        inner: config.count_or("n_inner", 4 * hidden),
+        activation: activation(config, "activation_function", Activation::GeluTanh),
+        scale: if config.flag_or("scale_attn_weights", true) { width.sqrt().recip() } else { 1.0 },
+        scale_by_layer: config.flag_or("scale_attn_by_inverse_layer_idx", false),
+        norm: Norm {
+            epsilon: config.number_or("layer_norm_epsilon", 1e-5) as f32,
+            plus_one: false,
+            kind: NormKind::Layer { bias: true },
+        },
+        tied: config.flag_or("tie_word_embeddings", true),
+    })
+}
+
+impl Gpt2 {
+    fn layer(&self, builder: &mut Builder<'_>, scope: &str, index: usize) -> Apply {
+        let at = format!("{scope}h.{index}");
+        let (hidden, heads) = (self.hidden, self.heads);
+        let mut layer = builder.layer("layer", hidden);
+        let stream = Layer::INPUT;
+
+        let gain = ("attention_gain", &*format!("{at}.ln_1"));
+        let x = layer.norm("attention_norm", stream, gain, [1, hidden], self.norm);
+        let joined = format!("{at}.attn.c_attn");
+        let [query, key, value] = ["query", "key", "value"].map(|role| {
+            let first = ["query", "key", "value"].iter().position(|other| *other == role).unwrap_or(0);
+            let cut = Some(Cut::Columns { first: first * hidden, of: 3 * hidden });
+            layer.cut_linear(role, x, (&joined, cut), [hidden, hidden], true)
+        });
+        let cache = layer.cache(heads, hidden / heads);
+        let scale = if self.scale_by_layer { self.scale / (index + 1) as f64 } else { self.scale };
+        let x = layer.attention("heads", [query, key, value], heads, scale as f32, cache, None, None);
+        let branch = turned(&mut layer, "output", x, &format!("{at}.attn.c_proj"), [hidden, hidden]);
+        let stream = layer.add("stream", stream, branch);
+
+        let gain = ("mlp_gain", &*format!("{at}.ln_2"));
+        let x = layer.norm("mlp_norm", stream, gain, [1, hidden], self.norm);
+        let x = turned(&mut layer, "up", x, &format!("{at}.mlp.c_fc"), [self.inner, hidden]);
+        let x = layer.activate("inner", x, self.activation);
+        let branch = turned(&mut layer, "down", x, &format!("{at}.mlp.c_proj"), [hidden, self.inner]);
+        layer.add("stream", stream, branch);
+        layer.finish()
+    }
+}
+
+/// A linear layer whose matrix is stored the other way round.
+fn turned(
+    layer: &mut Layer<'_, '_>,
+    role: &str,
+    x: ValueId,
+    module: &str,
+    [outputs, inputs]: [usize; 2],
+) -> ValueId {
+    let cut = Some(Cut::Columns { first: 0, of: outputs });
+    layer.cut_linear(role, x, (module, cut), [outputs, inputs], true)
+}
+
+impl Blueprint for Gpt2 {
+    fn build(&self, builder: &mut Builder<'_>) -> Parts {
+        // The oldest files are of the model without its head.
+        let scope = if builder.bindings.has("wte.weight") { "" } else { "transformer." };
+        let table = format!("{scope}wte.weight");
+        let head_tensor = "lm_head.weight".to_owned();
+        // Masks, which say what attention sees anyway.
+        let is_mask = |name: &str| name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+        builder.bindings.ignore(|name| is_mask(name) || self.tied && name == head_tensor);
+
+        let mut embed = builder.layer("embed", 0);
+        let tokens = embed.weight("table", &table, &[self.vocabulary, self.hidden]);
+        let stream = embed.embed("tokens", tokens, 1.0);
+        let places = embed.weight("places", &format!("{scope}wpe.weight"), &[self.context, self.hidden]);
+        embed.place("stream", stream, places);
+        let prologue = embed.finish();
+
+        let mut layers = Vec::new();
+        for index in 0..self.layers {
+            if builder.bindings.is_hopeless() {
+                break;
+            }
+            layers.push(self.layer(builder, scope, index));
+        }
+
+        let mut head = builder.layer("head", self.hidden);
+        let gain = ("gain", &*format!("{scope}ln_f"));
+        let x = head.norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
+        let weight = if self.tied { &table } else { &head_tensor };
+        let weight = head.weight("head", weight, &[self.vocabulary, self.hidden]);
+        head.product("logits", x, weight);
+        Parts {
+            vocabulary: self.vocabulary,
+            hidden: self.hidden,
+            context: self.context,
+            copies: if self.tied { vec![(head_tensor, table)] } else { Vec::new() },
+            prologue,
+            layers,
+            epilogue: head.finish(),
+        }
+    }
+}

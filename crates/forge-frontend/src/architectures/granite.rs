@@ -1,0 +1,23 @@
+//! Granite: the standard decoder with factors of its own: of embeddings, of what branches add to the stream, of scores and
+//! of logits. Biases, where there are any, on whole blocks.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "GraniteForCausalLM", family: "granite", read };
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &Defaults::USUAL);
+    let factor = |key: &str| config.positive_or(key, 1.0) as f32;
+    model.embedding_scale = factor("embedding_multiplier");
+    model.branch_scale = factor("residual_multiplier");
+    model.attention.scale = factor("attention_multiplier");
+    model.logit_scale = factor("logits_scaling").recip();
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.mlp.bias = config.flag_or("mlp_bias", false);
+    Box::new(model)
+}

@@ -1,0 +1,53 @@
+//! Hunyuan (dense, version 1): the standard decoder with a norm of every head of queries and keys after it has been rotated.
+//! The base of the rotation may be stretched; biases, where there are any, on all of attention.
+
+use super::{Architecture, Blueprint};
+use crate::attention::HeadNorm;
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::scaling::Kinds;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "HunYuanDenseV1ForCausalLM", family: "hunyuan_v1_dense", read };
+
+const DEFAULTS: Defaults =
+    Defaults { epsilon: ("rms_norm_eps", 1e-5), scaling: Kinds::Alpha, ..Defaults::USUAL };
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.attention.head_norm = Some(HeadNorm {
+        modules: ["query_layernorm", "key_layernorm"],
+        rotated: true,
+        ..HeadNorm::of_heads(model.norm)
+    });
+    config.only("mlp_bias", false, "forge knows Hunyuan without biases of the feed-forward network");
+    config.only("use_qk_norm", true, "forge knows Hunyuan with norms of heads alone");
+    config.only("use_cla", false, "forge knows Hunyuan with keys and values of every layer's own");
+    config.only("norm_type", "rms", "forge knows Hunyuan with root-mean-square norms alone");
+    config.only("use_rotary_pos_emb", true, "forge knows Hunyuan with rotations alone");
+    config.only("add_classification_head", false, "forge knows Hunyuan as a model of text alone");
+    // What published files tell of training, of pictures, and of what is switched off above.
+    for key in [
+        "attention_head_dim",
+        "cla_share_factor",
+        "class_num",
+        "dense_list",
+        "enable_lm_head_fp32",
+        "eod_token_id",
+        "im_end_id",
+        "im_newline_id",
+        "im_start_id",
+        "mask_init_id",
+        "org_vocab_size",
+        "pad_id",
+        "pool_type",
+        "text_end_id",
+        "text_start_id",
+    ] {
+        config.get(key);
+    }
+    Box::new(model)
+}

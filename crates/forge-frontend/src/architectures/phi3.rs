@@ -1,0 +1,37 @@
+//! Phi 3: the standard decoder with joined matrices of queries, keys and values, and of gates and ups. Positions may be
+//! scaled, one way below the context that the model had been made for and another beyond.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::scaling::Kinds;
+use crate::windows::Windows;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { class: "Phi3ForCausalLM", family: "phi3", read };
+
+const DEFAULTS: Defaults = Defaults {
+    context: 4096,
+    epsilon: ("rms_norm_eps", 1e-5),
+    partial: Some(1.0),
+    scaling: Kinds::LongRope { original: 4096 },
+    ..Defaults::USUAL
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    model.attention.joined = Some("qkv_proj");
+    model.mlp.joined = Some("gate_up_proj");
+    for key in ["attention_bias", "mlp_bias", "lm_head_bias"] {
+        config.only(key, false, "forge knows Phi 3 without biases");
+    }
+    for key in ["full_attn_mod", "interpolate_factor"] {
+        config.only(key, 1, "forge knows Phi 3 with layers that are all alike");
+    }
+    // Without scaled positions it means nothing.
+    config.get("original_max_position_embeddings");
+    // Unlike elsewhere, absent it is none.
+    if config.get("sliding_window").is_some() {
+        model.windows = Windows::of_all(config, model.context);
+    }
+    Box::new(model)
+}

@@ -1,0 +1,257 @@
+//! The tensors of a checkpoint, each bound to the weights that it is, or is made of.
+//!
+//! A tensor that is missing or has the wrong shape is noted and stood in for, so that all faults of a checkpoint are found
+//! at once; so is one that nothing uses, or not to its end.
+
+use crate::header::Tensor;
+use crate::nearest::nearest;
+use crate::quantised::{self, Quantization};
+use crate::tensors::Tensors;
+use forge_ir::{Cut, Diagnostic, Format, Weight, WeightId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What has been bound so far.
+pub(crate) struct Bindings<'a> {
+    /// What the checkpoint has; none where whatever is asked for is there, in bf16.
+    tensors: Option<&'a Tensors>,
+    /// What the configuration says of tensors of codes.
+    pub(crate) quantization: Option<Quantization>,
+    /// Every weight bound so far.
+    pub(crate) weights: Vec<Weight>,
+    /// Of every tensor, the weights that are parts of it.
+    bound: BTreeMap<String, Vec<WeightId>>,
+    /// Tensors that belong to tensors of codes.
+    beside: BTreeSet<String>,
+    ignored: BTreeSet<String>,
+    missing: Vec<WeightId>,
+    faults: Vec<Diagnostic>,
+}
+
+/// A weight that is looked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// Its tensor's name.
+    pub(crate) tensor: &'a str,
+    /// Its own shape.
+    pub(crate) shape: &'a [usize],
+    /// Which part of the tensor it is.
+    pub(crate) cut: Option<Cut>,
+    /// Whether it means the tensor's numbers and 1.
+    pub(crate) plus_one: bool,
+}
+
+/// So many faults of one kind are told; the rest is counted.
+const TOLD: usize = 16;
+
+/// After so many missing tensors there is no point in looking for more.
+const HOPELESS: usize = 1000;
+
+/// No model has more tensors: a header could not tell of them.
+const MOST: usize = 1 << 18;
+
+impl<'a> Bindings<'a> {
+    /// Nothing yet.
+    pub(crate) fn new(tensors: Option<&'a Tensors>) -> Bindings<'a> {
+        Bindings {
+            tensors,
+            quantization: None,
+            weights: Vec::new(),
+            bound: BTreeMap::new(),
+            beside: BTreeSet::new(),
+            ignored: BTreeSet::new(),
+            missing: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Marks the tensors that nothing needs to use.
+    pub(crate) fn ignore(&mut self, which: impl Fn(&str) -> bool) {
+        let names = self.tensors().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
+        self.ignored.extend(names);
+    }
+
+    /// Whether so much is missing, or so much was asked for, that building on is useless.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.missing.len() > HOPELESS || self.weights.len() > MOST
+    }
+
+    /// Whether the checkpoint has a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.is_some_and(|tensors| tensors.get(name).is_some())
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &'a Tensor> + use<'a> {
+        self.tensors.into_iter().flat_map(Tensors::iter)
+    }
+
+    /// Notes a fault.
+    pub(crate) fn fault(&mut self, fault: Diagnostic) {
+        self.faults.push(fault);
+    }
+
+    /// The weight that was asked for; what is wrong with its tensor is noted.
+    pub(crate) fn bind(&mut self, wanted: Wanted<'_>) -> WeightId {
+        let Wanted { tensor: name, shape, cut, plus_one } = wanted;
+        let bound = self.bound.get(name).map_or(&[][..], |ids| ids);
+        if let Some(id) = bound.iter().find(|id| self.weights[id.0].cut == cut) {
+            return *id;
+        }
+        let id = WeightId(self.weights.len());
+        // Every part of a tensor has the format of the first, and what was said of that need not be said again.
+        let known = bound.first().map(|first| self.weights[first.0].format);
+        self.bound.entry(name.to_owned()).or_default().push(id);
+        let mut weight =
+            Weight { tensor: name.to_owned(), cut, shape: shape.to_vec(), format: Format::F32, plus_one };
+        weight.format = known.unwrap_or_else(|| self.format(id, &weight));
+        self.weights.push(weight);
+        id
+    }
+
+    /// The format of a weight's tensor; what is wrong with that is noted.
+    fn format(&mut self, id: WeightId, weight: &Weight) -> Format {
+        let (name, shape) = (&weight.tensor, weight.tensor_shape());
+        let Some(tensors) = self.tensors else { return Format::Bf16 };
+        let Some(tensor) = tensors.get(name) else {
+            self.missing.push(id);
+            return Format::F32;
+        };
+        if tensor.dtype == "U32" {
+            return self.format_of_codes(tensors, tensor, weight);
+        }
+        if tensor.shape != shape {
+            let message = format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
+            self.faults.push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
+        }
+        match tensor.dtype.as_str() {
+            "F32" => Format::F32,
+            "F16" => Format::F16,
+            "BF16" => Format::Bf16,
+            _ => {
+                let message = format!("{name} is stored as {}", tensor.dtype);
+                self.faults.push(
+                    Diagnostic::new("F0304", message)
+                        .note("forge reads F32, F16 and BF16, and codes as MLX has them"),
+                );
+                Format::F32
+            }
+        }
+    }
+
+    /// The format of a weight whose tensor has codes, and scales in others.
+    fn format_of_codes(&mut self, tensors: &Tensors, tensor: &Tensor, weight: &Weight) -> Format {
+        self.beside.extend(quantised::companions(&tensor.name));
+        if matches!(weight.cut, Some(Cut::Columns { .. })) {
+            let message = format!("{} is stored as codes, of which columns cannot be cut", tensor.name);
+            self.faults.push(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
+            return Format::F32;
+        }
+        let format = quantised::format(tensors, self.quantization.as_ref(), tensor, &weight.tensor_shape());
+        format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32)
+    }
+
+    /// Tensors of which weights are parts that leave something over.
+    fn partly_used(&self) -> Vec<Diagnostic> {
+        let mut faults = Vec::new();
+        for (name, ids) in &self.bound {
+            let weight = |id: &WeightId| &self.weights[id.0];
+            let mut parts: Vec<_> = ids.iter().map(|id| weight(id).part()).collect();
+            parts.sort_by_key(|part| part.start);
+            let used =
+                parts.iter().fold(0, |used, part| if part.start <= used { used.max(part.end) } else { used });
+            if let Some(Cut::Rows { of, .. } | Cut::Columns { of, .. }) = weight(&ids[0]).cut
+                && used < of
+            {
+                let message = format!("nothing uses the tensor {name} from {used} on, of {of}");
+                faults.push(Diagnostic::new("F0303", message));
+            }
+        }
+        faults
+    }
+
+    /// The names of tensors that were left out on purpose; or every fault found.
+    pub(crate) fn finish(&mut self) -> Result<Vec<String>, Vec<Diagnostic>> {
+        let mut faults = told(std::mem::take(&mut self.faults).into_iter(), "faults of tensors");
+        let unused: Vec<&Tensor> = self
+            .tensors()
+            .filter(|tensor| {
+                let name = &tensor.name;
+                !self.bound.contains_key(name) && !self.beside.contains(name) && !self.ignored.contains(name)
+            })
+            .collect();
+        faults.extend(self.partly_used());
+        let missing = || self.missing.iter().map(|id| &self.weights[id.0]);
+        let lacking = missing().map(|weight| {
+            let shape = weight.tensor_shape();
+            let message = format!("the checkpoint lacks the tensor {} {shape:?}", weight.tensor);
+            let fault = Diagnostic::new("F0301", message);
+            let mut others = self.tensors().map(|tensor| tensor.name.as_str());
+            match nearest(&weight.tensor, unused.iter().map(|tensor| tensor.name.as_str())) {
+                Some(near) => fault.note(format!("it has {near}, which nothing uses")),
+                None => match nearest(&weight.tensor, &mut others) {
+                    Some(near) => fault.note(format!("the nearest that it has is {near}")),
+                    None => fault,
+                },
+            }
+        });
+        let left = unused.iter().map(|tensor| {
+            let message = format!("nothing uses the tensor {} {:?}", tensor.name, tensor.shape);
+            let fault = Diagnostic::new("F0303", message).note(format!("it is in {}", tensor.file));
+            let fault = match nearest(&tensor.name, missing().map(|weight| weight.tensor.as_str())) {
+                Some(near) => fault.note(format!("the nearest that is missing is {near}")),
+                None => match nearest(&tensor.name, self.bound.keys().map(String::as_str)) {
+                    Some(near) => fault.note(format!("the nearest that is used is {near}")),
+                    None => fault,
+                },
+            };
+            fault.note("a model compiled without it could give wrong text")
+        });
+        faults.extend(told(lacking, "missing tensors"));
+        faults.extend(told(left, "unused tensors"));
+        if faults.is_empty() { Ok(self.ignored.iter().cloned().collect()) } else { Err(faults) }
+    }
+}
+
+/// The first few faults, and how many more there are.
+fn told(faults: impl ExactSizeIterator<Item = Diagnostic>, what: &str) -> Vec<Diagnostic> {
+    let count = faults.len();
+    let mut told: Vec<Diagnostic> = faults.take(TOLD).collect();
+    if let (Some(first), true) = (told.first(), count > TOLD) {
+        told.push(Diagnostic::new(first.code, format!("and {} more {what}", count - TOLD)));
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a tensor of 9 rows of which these are bound.
+    fn said(parts: &[(usize, usize)]) -> String {
+        let mut bindings = Bindings::new(None);
+        for &(first, rows) in parts {
+            let cut = Some(Cut::Rows { first, of: 9 });
+            bindings.bind(Wanted { tensor: "joined", shape: &[rows, 4], cut, plus_one: false });
+        }
+        let faults = bindings.finish().err().unwrap_or_default();
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_tensor_has_to_be_used_to_its_end() {
+        assert_eq!(said(&[(0, 9)]), "");
+        assert_eq!(said(&[(5, 4), (0, 3), (3, 2)]), "");
+        assert!(said(&[(0, 3), (3, 5)]).contains("nothing uses the tensor joined from 8 on, of 9"));
+        assert!(said(&[(0, 3), (5, 4)]).contains("nothing uses the tensor joined from 3 on, of 9"));
+        assert!(said(&[(1, 8)]).contains("from 0 on"));
+    }
+
+    #[test]
+    fn a_part_is_bound_once() {
+        let mut bindings = Bindings::new(None);
+        let mut bind = |first| {
+            let cut = Some(Cut::Columns { first, of: 8 });
+            bindings.bind(Wanted { tensor: "joined", shape: &[4, 4], cut, plus_one: false })
+        };
+        assert_eq!([0, 4, 0].map(&mut bind), [WeightId(0), WeightId(1), WeightId(0)]);
+    }
+}

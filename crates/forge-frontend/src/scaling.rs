@@ -1,0 +1,239 @@
+//! How positions are scaled: every kind ends as a list of frequencies, a magnitude, and what takes the frequencies' place
+//! in a long context. Nothing after the frontend knows the kinds' names.
+
+use crate::config::Section;
+use crate::rope::either;
+use forge_ir::Long;
+
+/// What the names of kinds mean to an architecture.
+#[derive(Clone, Copy)]
+pub(crate) enum Kinds {
+    /// What they mean to most.
+    Usual,
+    /// longrope alone, which has older names too; the original context is this where the configuration has none, and
+    /// what stands beside the scaling's object goes before what stands in it.
+    LongRope { original: usize },
+    /// What they mean to most; but dynamic with an `alpha` stretches the base by that, whatever the context.
+    Alpha,
+}
+
+/// A rotation before it is scaled.
+pub(crate) struct Plain {
+    /// The base of the frequencies.
+    pub(crate) theta: f64,
+    /// Channels of a head that rotate.
+    pub(crate) channels: usize,
+    /// Positions the model was made for.
+    pub(crate) context: usize,
+    /// What kinds there are.
+    pub(crate) kinds: Kinds,
+}
+
+/// A rotation's numbers.
+pub(crate) struct Scaled {
+    /// Radians a position for each pair.
+    pub(crate) frequencies: Vec<f32>,
+    /// What sine and cosine are multiplied by.
+    pub(crate) magnitude: f32,
+    /// What takes the frequencies' place in a long context.
+    pub(crate) long: Option<Long>,
+}
+
+impl Plain {
+    /// theta^(2k / channels)
+    fn waves(&self, theta: f64) -> Vec<f32> {
+        (0..self.channels / 2)
+            .map(|pair| {
+                let exponent = (2 * pair) as f32 / self.channels as f32;
+                theta.powf(f64::from(exponent)) as f32
+            })
+            .collect()
+    }
+
+    /// theta^(-2k / channels)
+    fn frequencies(&self) -> Vec<f32> {
+        self.waves(self.theta).into_iter().map(|wave| 1.0 / wave).collect()
+    }
+}
+
+impl Scaled {
+    fn of(frequencies: Vec<f32>) -> Scaled {
+        Scaled { frequencies, magnitude: 1.0, long: None }
+    }
+}
+
+/// Scales a rotation as an object of the configuration says; none leaves it as it is.
+pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain: &Plain) -> Scaled {
+    let Some(scaling) = scaling else { return Scaled::of(plain.frequencies()) };
+    let (new, old) = (scaling.word("rope_type"), scaling.word("type"));
+    if new.is_some() && old.is_some() && new != old {
+        scaling.contradiction("type", "rope_type and type differ".to_owned());
+    }
+    let kind = new.or(old).unwrap_or("default");
+    match (plain.kinds, kind) {
+        (_, "default") => Scaled::of(plain.frequencies()),
+        (Kinds::LongRope { .. }, "longrope" | "su" | "yarn") => longrope(config, scaling, plain),
+        (Kinds::LongRope { .. }, _) => unknown(scaling, new.is_some(), kind, "default and longrope", plain),
+        (Kinds::Alpha, "dynamic") if scaling.get("alpha").is_some() => alpha(scaling, plain),
+        (_, "linear") => {
+            let factor = positive(scaling, "factor");
+            Scaled::of(plain.frequencies().iter().map(|frequency| frequency / factor).collect())
+        }
+        (_, "llama3") => Scaled::of(llama3(config, scaling, plain)),
+        (_, "yarn") => yarn(config, scaling, plain),
+        (_, "longrope") => longrope(config, scaling, plain),
+        _ => unknown(scaling, new.is_some(), kind, "default, linear, llama3, yarn and longrope", plain),
+    }
+}
+
+fn unknown(scaling: &Section<'_>, is_new: bool, kind: &str, known: &str, plain: &Plain) -> Scaled {
+    let key = if is_new { "rope_type" } else { "type" };
+    let why = format!("forge does not know how {kind} scales positions");
+    scaling.refuse(key, &why, &[format!("it knows {known}")]);
+    scaling.ask_all();
+    Scaled::of(plain.frequencies())
+}
+
+fn positive(section: &Section<'_>, key: &str) -> f32 {
+    let number = section.number(key) as f32;
+    if number <= 0.0 {
+        section.contradiction(key, format!("{key} is {number}, and has to be positive"));
+        return 1.0;
+    }
+    number
+}
+
+/// The positions that a model had been made for before they were scaled.
+fn original(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> usize {
+    let key = "original_max_position_embeddings";
+    let none = match plain.kinds {
+        Kinds::LongRope { original } if scaling.get(key).is_some() && config.get(key).is_none() => {
+            if scaling.count(key) != original {
+                let message = format!("{key} counts beside the object alone, and is {original} there");
+                scaling.contradiction(key, message);
+            }
+            original
+        }
+        Kinds::LongRope { original } => original,
+        Kinds::Usual | Kinds::Alpha => plain.context,
+    };
+    either(config, Some(scaling), key).map_or(none, |_| {
+        let section = if scaling.get(key).is_some() { scaling } else { config };
+        section.count(key)
+    })
+}
+
+/// The base is stretched: theta · alpha^(d / (d - 2)).
+fn alpha(scaling: &Section<'_>, plain: &Plain) -> Scaled {
+    let alpha = f64::from(positive(scaling, "alpha"));
+    // Written beside it, and read by nobody.
+    for key in ["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"] {
+        scaling.get(key);
+    }
+    if plain.channels == 2 {
+        scaling
+            .contradiction("alpha", "a rotation of one pair of channels has no base to stretch".to_owned());
+    }
+    let channels = plain.channels as f64;
+    let theta = plain.theta * alpha.powf(channels / (channels - 2.0));
+    Scaled::of(plain.waves(theta).into_iter().map(|wave| 1.0 / wave).collect())
+}
+
+/// Long waves are stretched by `factor`, short ones kept, those between interpolated.
+fn llama3(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Vec<f32> {
+    let factor = positive(scaling, "factor");
+    let low = positive(scaling, "low_freq_factor");
+    let high = positive(scaling, "high_freq_factor");
+    let original = original(config, scaling, plain) as f32;
+    if high <= low {
+        let message = format!("high_freq_factor {high} is not above low_freq_factor {low}");
+        scaling.contradiction("high_freq_factor", message);
+    }
+    plain
+        .frequencies()
+        .iter()
+        .map(|&frequency| {
+            let wave = (2.0 * std::f64::consts::PI) as f32 / frequency;
+            if wave < original / high {
+                frequency
+            } else if wave > original / low {
+                frequency / factor
+            } else {
+                let smooth = (original / wave - low) / (high - low);
+                (1.0 - smooth) * frequency / factor + smooth * frequency
+            }
+        })
+        .collect()
+}
+
+/// Pairs that turn often in the original context are kept, those that turn rarely stretched by `factor`, a ramp between
+/// them; and all are magnified, as the scores of a longer context spread.
+fn yarn(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scaled {
+    let original = original(config, scaling, plain) as f64;
+    let factor = scaling.get("factor").map_or(plain.context as f64 / original, |_| scaling.number("factor"));
+    if factor <= 0.0 {
+        scaling.contradiction("factor", format!("factor is {factor}, and has to be positive"));
+    }
+    let [fast, slow] = [("beta_fast", 32.0), ("beta_slow", 1.0)].map(|(key, usual)| {
+        // Nought counts as absent.
+        let turns = scaling.number_or(key, usual);
+        if turns == 0.0 { usual } else { turns }
+    });
+    // The pair that turns so often in the original context.
+    let pair = |turns: f64| {
+        plain.channels as f64 * (original / (turns * 2.0 * std::f64::consts::PI)).ln()
+            / (2.0 * plain.theta.ln())
+    };
+    let (low, high) = (pair(fast), pair(slow));
+    let (low, high) =
+        if scaling.flag_or("truncate", true) { (low.floor(), high.ceil()) } else { (low, high) };
+    let (low, high) = (low.max(0.0), high.min(plain.channels as f64 - 1.0));
+    let high = if low == high { high + 0.001 } else { high };
+    if !(low.is_finite() && high.is_finite()) {
+        scaling.contradiction("beta_fast", "beta_fast and beta_slow are no numbers of turns".to_owned());
+    }
+    let ramp = |pair: usize| ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
+    let stretched = |(pair, wave): (usize, f32)| {
+        let kept = 1.0 - ramp(pair);
+        1.0 / (factor as f32 * wave) * (1.0 - kept) + 1.0 / wave * kept
+    };
+    Scaled {
+        frequencies: plain.waves(plain.theta).into_iter().enumerate().map(stretched).collect(),
+        magnitude: yarn_magnitude(scaling, factor) as f32,
+        long: None,
+    }
+}
+
+/// What `attention_factor` says, or what it is without.
+fn yarn_magnitude(scaling: &Section<'_>, factor: f64) -> f64 {
+    let spread = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+    let [weight, all] = ["mscale", "mscale_all_dim"].map(|key| scaling.number_or(key, 0.0));
+    let usual = if weight != 0.0 && all != 0.0 { spread(weight) / spread(all) } else { spread(1.0) };
+    scaling.number_or("attention_factor", usual)
+}
+
+/// Each pair is stretched by a factor of its own: by a short one up to the original context, by a long one beyond.
+fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scaled {
+    let original = original(config, scaling, plain);
+    let factors = |key: &str| -> Vec<f32> {
+        let factors = scaling.numbers(key);
+        if factors.len() != plain.channels / 2 {
+            let message =
+                format!("{key} has {} factors, and {} pairs rotate", factors.len(), plain.channels / 2);
+            scaling.contradiction(key, message);
+        }
+        let waves = plain.waves(plain.theta);
+        waves.iter().zip(factors).map(|(wave, factor)| 1.0 / (factor as f32 * wave)).collect()
+    };
+    let (frequencies, long) = (factors("short_factor"), factors("long_factor"));
+    if frequencies.iter().chain(&long).any(|frequency| !frequency.is_finite()) {
+        scaling.contradiction("short_factor", "factors of positions cannot be 0".to_owned());
+    }
+    let ratio = plain.context as f64 / original as f64;
+    let factor = scaling.number_or("factor", ratio);
+    let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
+    let magnitude = scaling.number_or("attention_factor", usual) as f32;
+    // A context that cannot be so long has no use for them.
+    let long = (plain.context > original).then_some(Long { beyond: original, frequencies: long });
+    Scaled { frequencies, magnitude, long }
+}
