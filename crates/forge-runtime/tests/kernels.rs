@@ -12,17 +12,15 @@ use support::{
     silu, words_of,
 };
 
-const FORMATS: [Format; 13] = [
+const FORMATS: [Format; 11] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
     Format::Q8_0,
     Format::Q4_0,
     Format::Affine { bits: 8, group: 32, bf16: false },
-    Format::Affine { bits: 8, group: 128, bf16: true },
     Format::Affine { bits: 6, group: 64, bf16: false },
     Format::Affine { bits: 5, group: 32, bf16: false },
-    Format::Affine { bits: 4, group: 32, bf16: false },
     Format::Affine { bits: 4, group: 64, bf16: true },
     Format::Affine { bits: 3, group: 128, bf16: false },
     Format::Affine { bits: 2, group: 64, bf16: true },
@@ -39,10 +37,8 @@ macro_rules! stored {
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
             Format::Affine { bits, group, bf16 } => match (bits, group, bf16) {
                 (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
-                (8, 128, true) => cpu::$function::<cpu::AffineBf16<8, 128>>($call, $shape),
                 (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),
                 (5, 32, false) => cpu::$function::<cpu::Affine<5, 32>>($call, $shape),
-                (4, 32, false) => cpu::$function::<cpu::Affine<4, 32>>($call, $shape),
                 (4, 64, true) => cpu::$function::<cpu::AffineBf16<4, 64>>($call, $shape),
                 (3, 128, false) => cpu::$function::<cpu::Affine<3, 128>>($call, $shape),
                 (2, 64, true) => cpu::$function::<cpu::AffineBf16<2, 64>>($call, $shape),
