@@ -1,8 +1,10 @@
 //! Helpers of the whole-pipeline tests: models, the compiler as a user runs it, and the crates it writes.
 //!
-//! A model is a folder of `tests/models` with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
+//! A model is a folder of `tests/models`, or of `tests/quantised` if it is quantised already, with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
 //! Face transformers computed in f32. Whatever lies there is tested: adding a folder adds its tests. Crates are written
 //! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
+
+mod mlx;
 
 use forge_planner::Fusion;
 use serde_json::Value;
@@ -20,8 +22,9 @@ pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 /// are packed as its kernels read them. The rest of the formats are the business of the models of [`WHOLE`].
 pub const FEW_FORMATS: [&str; 2] = ["f32", "q4_0"];
 
-/// Formats that are one thing with different sizes of groups: one model has to do for all of those.
-pub const AFFINE: [&str; 4] = ["affine8", "affine8_32", "affine4", "affine4_128"];
+/// Formats that are one thing with different numbers of bits and sizes of groups: one model has to do for all of those.
+pub const AFFINE: [&str; 6] =
+    ["affine8_32", "affine6", "affine5_32", "affine4_128", "affine3_bf16", "affine2"];
 
 /// Models whose layers differ in formats, whose projections cannot all be merged, and whose tied head is stored beside its
 /// table. In the first all numbers are the checkpoint's own.
@@ -29,6 +32,12 @@ pub const MIXED: [(&str, &str, &[&str]); 2] = [
     ("llama3_rope", "bf16", &["lm_head=f32", "*.1.self_attn.v_proj=f32", "*.0.mlp.up_proj=f32"]),
     ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
 ];
+
+/// Models that are quantised already: kept as they are, with a cache that keeps everything too.
+pub const QUANTISED: [&str; 3] = ["llama_mlx4", "qwen3_mlx8", MLX];
+
+/// The one of these that is quantised in every number of bits.
+pub const MLX: &str = "mlx";
 
 /// The models that are compiled to every format, and from which each fusion is left out in turn: between them they have
 /// everything that layers share. From all others all fusions are left out at once.
@@ -53,7 +62,14 @@ pub fn models() -> Vec<String> {
 
 /// A model's folder.
 pub fn model(name: &str) -> PathBuf {
-    root().join("tests/models").join(name)
+    let plain = root().join("tests/models").join(name);
+    if plain.is_dir() { plain } else { root().join("tests/quantised").join(name) }
+}
+
+/// A checkpoint that is quantised in every number of bits, and the plain numbers that it means.
+pub fn mixed_mlx() -> &'static [PathBuf; 2] {
+    static MIXED: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    MIXED.get_or_init(|| mlx::mixed(&scratch()))
 }
 
 /// Where tests write.
@@ -113,8 +129,8 @@ pub struct Built {
     pub program: PathBuf,
 }
 
-/// Every model, with and without fusions, some in every format, a model of odd sizes, and models of mixed formats:
-/// compiled and built once for each test binary.
+/// Every model, with and without fusions, some in every format, a model of odd sizes, and models of mixed formats: compiled
+/// and built once for each test binary.
 pub fn all_built() -> &'static [Built] {
     static BUILT: OnceLock<Vec<Built>> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -152,6 +168,7 @@ fn all_to_build() -> Vec<Built> {
     AFFINE.iter().for_each(|format| add("qwen2", format, &[]));
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
+    all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
     all.extend(MIXED.map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }));
     all
 }
@@ -173,11 +190,18 @@ fn odd() -> PathBuf {
     directory
 }
 
+/// Compiles the checkpoint of a crate to be built.
 fn compile(built: &Built) {
     static ODD_CHECKPOINT: OnceLock<PathBuf> = OnceLock::new();
-    let checkpoint =
-        if built.model == ODD { ODD_CHECKPOINT.get_or_init(odd).clone() } else { model(&built.model) };
+    let checkpoint = match built.model.as_str() {
+        ODD => ODD_CHECKPOINT.get_or_init(odd).clone(),
+        MLX => mixed_mlx()[0].clone(),
+        name => model(name),
+    };
     let mut arguments = vec!["--quant", &built.format];
+    if built.format == "keep" {
+        arguments.extend(["--kv", "f32"]);
+    }
     for it in built.overrides {
         arguments.extend(["--quant-override", it]);
     }

@@ -1,4 +1,4 @@
-//! Embeds the runtime's source: writes a list of (path, text) for every file of `forge-runtime/src`.
+//! Embeds the runtime's source, and the page that it serves: writes a list of (path, text) for every file of `forge-runtime/src`.
 //!
 //! `include_dir` would do the same, but on stable Rust it does not notice changed files, and a stale runtime in new
 //! crates is a fault that nobody would see.
@@ -32,7 +32,7 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.path();
         if path.is_dir() {
             collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "html") {
             files.push(path);
         }
     }

@@ -1,6 +1,8 @@
 {% set times = " * " ~ factor if scale != 1 else "" %}
 {% set assign = "+=" if adds else "=" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+{# A packet of the matrix. #}
+{% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32{{ times }}{{ ", added to the stream" if adds else "" }}. One threadgroup a row.
 {% if squares %}
 //
@@ -49,9 +51,9 @@ kernel void {{ name }}(
 
     for (uint packet = thread_id; packet < {{ packets }}u; packet += {{ threads }}u) {
         float4 weights[{{ vectors }}];
-        {{ decoder }}_decode(table_{{ planes[0].name }}[id * {{ stride }}u + packet], weights);
+        {{ decoder }}_decode({{ taken("table_" ~ planes[0].name, "id * " ~ stride ~ "u + packet") }}, weights);
 {% if offset %}
-        const float2 scale = float2(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
+        const float2 scale = {{ widened }}(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
 {% elif scaled %}
         const float scale = float(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}

@@ -3,6 +3,8 @@
 {% set scale = "float2" if offset else "float" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {% set scaled_by = "scales[n].x + scales[n].y" if offset else "scales[n]" %}
+{# A packet of the matrix. #}
+{% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
@@ -77,7 +79,7 @@ kernel void {{ name }}(
 {% else %}
         const uint packet = 4u * strip + pair / 2u;
 {% endif %}
-        uint4 codes[{{ blocks }}]{% if each > 1 %}[{{ each }}]{% endif %};
+        {{ packet_type }} codes[{{ blocks }}]{% if each > 1 %}[{{ each }}]{% endif %};
 {% if scaled %}
         {{ scale }} scales[{{ blocks }}];
 {% endif %}
@@ -92,10 +94,10 @@ kernel void {{ name }}(
             codes[n][0] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
             codes[n][1] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet + 1u];
 {% else %}
-            codes[n] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
+            codes[n] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% endif %}
 {% if scaled %}
-            scales[n] = {{ scale }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+            scales[n] = {{ widened }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}
         }
 
@@ -138,7 +140,7 @@ kernel void {{ name }}(
 {% else %}
                 float4 low;
                 float4 high;
-                {{ decoder }}_word(codes[n][i], low, high);
+                {{ decoder }}_word({{ "codes[n], i" if packed else "codes[n][i]" }}, low, high);
                 low = low * {{ scaled_by }};
                 high = high * {{ scaled_by }};
 {% endif %}

@@ -153,7 +153,7 @@ kernel void {{ name }}(
             const uint row = first_output + output;
 {% endif %}
 {% if offset %}
-            const float2 scale = float2(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
+            const float2 scale = {{ widened }}(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
 {% elif scaled %}
             const float scale = float(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
 {% endif %}
@@ -167,13 +167,17 @@ kernel void {{ name }}(
             }
 {% else %}
             // Half a packet: 8 columns, and those 16 further.
+{% if packed %}
+            const {{ packet_type }} codes = {{ decoder }}_half(weight_{{ planes[0].name }}, row * {{ stride }}u + block, part);
+{% else %}
             const uint2 codes = ((device const uint2*)(weight_{{ planes[0].name }} + row * {{ stride }}u + block))[part];
+{% endif %}
             threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * 8u;
             #pragma unroll
             for (uint v = 0u; v < 2u; v++) {
                 float4 low;
                 float4 high;
-                {{ decoder }}_word(codes[v], low, high);
+                {{ decoder }}_word({{ "codes, v" if packed else "codes[v]" }}, low, high);
                 *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("low" ~ by_scale) }};
                 *(threadgroup {{ vector }}*)(target + 16u + 4u * v) = {{ stored_as("high" ~ by_scale) }};
             }

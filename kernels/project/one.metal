@@ -2,6 +2,8 @@
 {% set scale = "float2" if offset else "float" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
+{# A packet of the matrix. #}
+{% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {# What the first simdgroup finishes: a lane has an output, or a pair of them. #}
 {% set whole = group_outputs == (64 if activation else 32) %}
 {% set within = "own < " ~ group_outputs ~ "u" %}
@@ -53,9 +55,9 @@ y[output] {{ assign }} {{ finished("sum", "output") }};
 //
 {% if split > 1 %}
 // {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A lane takes every {{ 32 * split }}th packet
-// of 16 bytes, straight to registers; what it loads of x serves all its rows.
+// of {{ packet_bytes }} bytes, straight to registers; what it loads of x serves all its rows.
 {% else %}
-// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once. A lane takes every 32nd packet of 16 bytes, straight to registers;
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once. A lane takes every 32nd packet of {{ packet_bytes }} bytes, straight to registers;
 // what it loads of x serves all its rows.
 {% endif %}
 {% if norm %}
@@ -145,7 +147,7 @@ kernel void {{ name }}(
 {% if ragged %}
     // Rows past the last repeat it.
 {% endif %}
-    uint4 next[{{ rows_per_simdgroup }}];
+    {{ packet_type }} next[{{ rows_per_simdgroup }}];
 {% if scaled %}
     {{ scale }} next_scales[{{ rows_per_simdgroup }}];
 {% endif %}
@@ -157,9 +159,9 @@ kernel void {{ name }}(
 {% else %}
         const uint row = first + r;
 {% endif %}
-        next[r] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
+        next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
-        next_scales[r] = {{ scale }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+        next_scales[r] = {{ widened }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}
     }
 
@@ -174,7 +176,7 @@ kernel void {{ name }}(
         // Rows past the last repeat it.
 {% endif %}
 {% endif %}
-        uint4 codes[{{ rows_per_simdgroup }}];
+        {{ packet_type }} codes[{{ rows_per_simdgroup }}];
 {% if scaled %}
         {{ scale }} scales[{{ rows_per_simdgroup }}];
 {% endif %}
@@ -187,15 +189,15 @@ kernel void {{ name }}(
 {% endif %}
 {% if ahead %}
             codes[r] = next[r];
-            next[r] = weight_{{ planes[0].name }}[row * {{ stride }}u + following];
+            next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + following") }};
 {% if scaled %}
             scales[r] = next_scales[r];
-            next_scales[r] = {{ scale }}(weight_scales[row * {{ groups }}u + following{{ in_group }}]);
+            next_scales[r] = {{ widened }}(weight_scales[row * {{ groups }}u + following{{ in_group }}]);
 {% endif %}
 {% else %}
-            codes[r] = weight_{{ planes[0].name }}[row * {{ stride }}u + packet];
+            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
-            scales[r] = {{ scale }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+            scales[r] = {{ widened }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}
 {% endif %}
         }

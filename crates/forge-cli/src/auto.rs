@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 pub(crate) const PREFIX: &str = "auto:";
 
 /// The formats that are chosen among.
-const CHOICES: [&str; 6] = ["q8_0", "affine8_128", "affine4_32", "affine4", "q4_0", "affine4_128"];
+const CHOICES: [&str; 9] =
+    ["q8_0", "affine6", "affine5", "affine4_32", "affine4", "q4_0", "affine4_128", "affine3", "affine2"];
 
 /// The options with a format for each matrix, `bits` a weight on average; and the graph they are for.
 pub(crate) fn choose(

@@ -6,12 +6,24 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// How much of a crate is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// All of it.
+    Whole,
+    /// What needs no server, which is a third of the work.
+    NoServer,
+}
+
 /// A crate built in release; gives the program.
 ///
 /// `target` is the build folder, shared among crates where it is one, so that their dependencies are built once.
-pub(crate) fn build(crate_directory: &Path, target: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts) -> Result<PathBuf, Failure> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
+    if parts == Parts::NoServer {
+        command.arg("--no-default-features");
+    }
     command.current_dir(crate_directory).stdout(Stdio::piped()).stderr(Stdio::piped());
     // What the compiler was built with is not for what it compiles.
     for (name, _) in

@@ -154,8 +154,12 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
 fn pack(planned: &Planned, directory: &Path) -> Result<Summary, Failure> {
     let Planned { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
-    let bytes = |weight: &forge_ir::Weight| {
-        weight.format.planes()[0].element.bytes() as u64 * weight.shape.iter().product::<usize>() as u64
+    let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantised() {
+        true => weight.format.matrix_bytes(weight.rows(), weight.columns()),
+        false => {
+            let element = weight.format.planes()[0].element.bytes() as u64;
+            element * weight.shape.iter().product::<usize>() as u64
+        }
     };
     let before: u64 = graph.weights.iter().map(bytes).sum();
     let path = directory.join(WEIGHTS);

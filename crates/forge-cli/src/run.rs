@@ -4,6 +4,7 @@
 //! the options, and this compiler. Crates there share one build folder, so dependencies are built once.
 
 use crate::arguments::CompileArguments;
+use crate::build::Parts;
 use crate::checkpoint::Directory;
 use crate::failure::Failure;
 use crate::output::MARKER;
@@ -25,7 +26,7 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
         compile::compile(arguments, &crate_directory, true)?;
     }
     let started = std::time::Instant::now();
-    let program = build::build(&crate_directory, Some(&cache.join("target")))?;
+    let program = build::build(&crate_directory, Some(&cache.join("target")), parts(program_arguments))?;
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= 1.0 {
         terminal::stage(
@@ -41,6 +42,16 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
         Some(0) => Ok(()),
         Some(code) => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
         None => Err(Failure::Said(130)),
+    }
+}
+
+/// What of the program is needed for these arguments: the server only by who serves, or asks what there is.
+fn parts(program_arguments: &[String]) -> Parts {
+    let asks = |argument: &String| ["serve", "--help", "-h"].contains(&argument.as_str());
+    if program_arguments.is_empty() || program_arguments.iter().any(asks) {
+        Parts::Whole
+    } else {
+        Parts::NoServer
     }
 }
 

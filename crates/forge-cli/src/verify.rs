@@ -5,6 +5,7 @@
 //! text of kernels.metal. What comes out is compared with the reference's logits, and everything that the referee saw
 //! is told by kernel and line.
 
+use crate::build::Parts;
 use crate::compile::REPORT;
 use crate::failure::Failure;
 use crate::output::MARKER;
@@ -62,7 +63,7 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     let program = Program::compile(&text).map_err(|error| {
         Failure::other(format!("{error}\n(where clang is missing: {})", doctor::clang_advice()))
     })?;
-    let built = build::build(directory, None)?;
+    let built = build::build(directory, None, Parts::NoServer)?;
     let mut findings = Findings::default();
     // Once, two slots are told the same text in the same passes, so that tiles of rows are of both: a text of many rows,
     // the shortest, for it takes twice as long.

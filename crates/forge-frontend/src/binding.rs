@@ -5,6 +5,7 @@
 
 use crate::header::Tensor;
 use crate::nearest::nearest;
+use crate::quantised::{self, Quantization};
 use crate::tensors::Tensors;
 use forge_ir::{Cut, Diagnostic, Format, Weight, WeightId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Bindings<'a> {
     /// What the checkpoint has; none where whatever is asked for is there, in bf16.
     tensors: Option<&'a Tensors>,
+    /// What the configuration says of tensors of codes.
+    pub(crate) quantization: Option<Quantization>,
     /// Every weight bound so far.
     pub(crate) weights: Vec<Weight>,
     /// Of every tensor, the weights that are parts of it.
     bound: BTreeMap<String, Vec<WeightId>>,
+    /// Tensors that belong to tensors of codes.
+    beside: BTreeSet<String>,
     ignored: BTreeSet<String>,
     missing: Vec<WeightId>,
     faults: Vec<Diagnostic>,
@@ -49,8 +54,10 @@ impl<'a> Bindings<'a> {
     pub(crate) fn new(tensors: Option<&'a Tensors>) -> Bindings<'a> {
         Bindings {
             tensors,
+            quantization: None,
             weights: Vec::new(),
             bound: BTreeMap::new(),
+            beside: BTreeSet::new(),
             ignored: BTreeSet::new(),
             missing: Vec::new(),
             faults: Vec::new(),
@@ -108,6 +115,9 @@ impl<'a> Bindings<'a> {
             self.missing.push(id);
             return Format::F32;
         };
+        if tensor.dtype == "U32" {
+            return self.format_of_codes(tensors, tensor, weight);
+        }
         if tensor.shape != shape {
             let message = format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
             self.faults.push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
@@ -118,10 +128,25 @@ impl<'a> Bindings<'a> {
             "BF16" => Format::Bf16,
             _ => {
                 let message = format!("{name} is stored as {}", tensor.dtype);
-                self.faults.push(Diagnostic::new("F0304", message).note("forge reads F32, F16 and BF16"));
+                self.faults.push(
+                    Diagnostic::new("F0304", message)
+                        .note("forge reads F32, F16 and BF16, and codes as MLX has them"),
+                );
                 Format::F32
             }
         }
+    }
+
+    /// The format of a weight whose tensor has codes, and scales in others.
+    fn format_of_codes(&mut self, tensors: &Tensors, tensor: &Tensor, weight: &Weight) -> Format {
+        self.beside.extend(quantised::companions(&tensor.name));
+        if matches!(weight.cut, Some(Cut::Columns { .. })) {
+            let message = format!("{} is stored as codes, of which columns cannot be cut", tensor.name);
+            self.faults.push(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
+            return Format::F32;
+        }
+        let format = quantised::format(tensors, self.quantization.as_ref(), tensor, &weight.tensor_shape());
+        format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32)
     }
 
     /// Tensors of which weights are parts that leave something over.
@@ -148,7 +173,10 @@ impl<'a> Bindings<'a> {
         let mut faults = told(std::mem::take(&mut self.faults).into_iter(), "faults of tensors");
         let unused: Vec<&Tensor> = self
             .tensors()
-            .filter(|tensor| !self.bound.contains_key(&tensor.name) && !self.ignored.contains(&tensor.name))
+            .filter(|tensor| {
+                let name = &tensor.name;
+                !self.bound.contains_key(name) && !self.beside.contains(name) && !self.ignored.contains(name)
+            })
             .collect();
         faults.extend(self.partly_used());
         let missing = || self.missing.iter().map(|id| &self.weights[id.0]);

@@ -134,6 +134,11 @@ impl<'a> Section<'a> {
         self.config.asked.borrow().contains(&self.path_of(key))
     }
 
+    /// The keys that it has.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.map.into_iter().flat_map(|map| map.keys()).map(String::as_str)
+    }
+
     /// Asks for every key of the object: what they mean depends on something that was refused already.
     pub(crate) fn ask_all(&self) {
         self.map.into_iter().flat_map(|map| map.keys()).for_each(|key| {

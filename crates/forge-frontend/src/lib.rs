@@ -10,6 +10,7 @@
 //! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
 //!   a checkpoint made of a configuration alone.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
+//! * `quantised`: matrices that are stored as codes.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
 //!   that `binding` finds.
@@ -29,6 +30,7 @@ mod inert;
 mod json;
 mod mlp;
 mod nearest;
+mod quantised;
 mod rope;
 mod scaling;
 mod shapes;
@@ -43,6 +45,7 @@ pub use tensors::Tensors;
 
 use builder::Builder;
 use forge_ir::{Diagnostic, Draft, Graph, Model};
+use quantised::Quantization;
 
 /// What the user says beyond the checkpoint.
 #[derive(Clone, Debug, Default)]
@@ -79,9 +82,10 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, blueprint, mut faults } = described;
+    let Described { mut model, blueprint, quantization, mut faults } = described;
 
     let mut builder = Builder::new(Some(&tensors));
+    builder.bindings.quantization = quantization;
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
         if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
@@ -112,6 +116,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
 struct Described {
     model: Model,
     blueprint: Box<dyn architectures::Blueprint>,
+    quantization: Option<Quantization>,
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
 }
@@ -127,6 +132,7 @@ fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described,
     let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
     let specials = specials::read(checkpoint, &root);
+    let quantization = quantised::read(&root);
     inert::check(&root);
     config.refuse_unknown(architecture.family, &options.allow_unknown);
 
@@ -147,5 +153,5 @@ fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described,
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, faults })
+    Ok(Described { model, blueprint, quantization, faults })
 }

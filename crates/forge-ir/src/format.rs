@@ -28,22 +28,49 @@ pub enum Format {
     Affine(Affine),
 }
 
-/// A format of unsigned codes whose groups have a scale and an offset. Four-bit codes lie as those of `q4_0` do.
+/// A format of unsigned codes whose groups have a scale and an offset.
+///
+/// Codes of a block of 32 columns lie together, in so many words as a code has bits. Codes of 8 bits are bytes. Others are
+/// made of parts, the low bits first: nibbles, if there are 4 bits or more, then pairs of bits, then single ones. Each part
+/// of a block is as dense as it can be, and such that a word has the same part of columns 4 apart side by side:
+///
+/// * nibbles, 16 bytes: byte j holds columns j (low) and j + 16 (high), as in `q4_0`;
+/// * pairs, 8 bytes: byte 4k + j holds, from its lowest bits on, columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20;
+/// * single bits, 4 bytes: bit 2i + h of byte j is that of column 4i + j + 16h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Affine {
     /// Of a code.
     pub bits: Bits,
     /// Columns that share a scale and an offset.
     pub group: Group,
+    /// What scales and offsets are.
+    pub scales: Scales,
 }
 
 /// Bits of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each variant is its number")]
 pub enum Bits {
-    /// A byte.
     Eight,
-    /// A nibble.
+    Six,
+    Five,
     Four,
+    Three,
+    Two,
+}
+
+impl Bits {
+    /// How many.
+    pub const fn count(self) -> usize {
+        match self {
+            Bits::Eight => 8,
+            Bits::Six => 6,
+            Bits::Five => 5,
+            Bits::Four => 4,
+            Bits::Three => 3,
+            Bits::Two => 2,
+        }
+    }
 }
 
 /// Columns of a group.
@@ -68,15 +95,54 @@ impl Group {
     }
 }
 
-/// Affine formats by their names; the plain ones have groups of 64.
-const AFFINE: [(Affine, &str); 6] = [
-    (Affine { bits: Bits::Eight, group: Group::Of32 }, "affine8_32"),
-    (Affine { bits: Bits::Eight, group: Group::Of64 }, "affine8"),
-    (Affine { bits: Bits::Eight, group: Group::Of128 }, "affine8_128"),
-    (Affine { bits: Bits::Four, group: Group::Of32 }, "affine4_32"),
-    (Affine { bits: Bits::Four, group: Group::Of64 }, "affine4"),
-    (Affine { bits: Bits::Four, group: Group::Of128 }, "affine4_128"),
-];
+/// What scales and offsets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scales {
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+}
+
+/// Affine formats by their names; the plain ones have groups of 64 and scales in f16.
+const AFFINE: [(Affine, &str); 36] = {
+    const fn affine(bits: Bits, group: Group, scales: Scales) -> Affine {
+        Affine { bits, group, scales }
+    }
+    macro_rules! named {
+        ($($bits:ident $name:literal),*) => {
+            [$(
+                (affine(Bits::$bits, Group::Of32, Scales::F16), concat!($name, "_32")),
+                (affine(Bits::$bits, Group::Of32, Scales::Bf16), concat!($name, "_32_bf16")),
+                (affine(Bits::$bits, Group::Of64, Scales::F16), $name),
+                (affine(Bits::$bits, Group::Of64, Scales::Bf16), concat!($name, "_bf16")),
+                (affine(Bits::$bits, Group::Of128, Scales::F16), concat!($name, "_128")),
+                (affine(Bits::$bits, Group::Of128, Scales::Bf16), concat!($name, "_128_bf16")),
+            )*]
+        };
+    }
+    named!(Eight "affine8", Six "affine6", Five "affine5", Four "affine4", Three "affine3", Two "affine2")
+};
+
+/// The planes of affine formats, in the order of their names.
+static AFFINE_PLANES: [[Plane; 2]; AFFINE.len()] = {
+    let mut planes = [[codes(PlaneElement::U8, 0); 2]; AFFINE.len()];
+    let mut index = 0;
+    while index < planes.len() {
+        let affine = AFFINE[index].0;
+        let element = match affine.scales {
+            Scales::F16 => PlaneElement::F16,
+            Scales::Bf16 => PlaneElement::Bf16,
+        };
+        planes[index] = [
+            codes(PlaneElement::U8, affine.code_bytes()),
+            // Scale and offset, side by side.
+            Plane { name: "scales", element, per_group: 2 },
+        ];
+        index += 1;
+    }
+    planes
+};
 
 /// What one plane's elements are, in the vocabulary of safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,28 +188,22 @@ const fn values(element: PlaneElement) -> Plane {
 
 const SCALES: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 1 };
 
-/// Scale and offset, side by side.
-const SCALES_AND_OFFSETS: Plane = Plane { name: "scales", element: PlaneElement::F16, per_group: 2 };
-
 const fn codes(element: PlaneElement, per_group: usize) -> Plane {
     Plane { name: "codes", element, per_group }
 }
 
 impl Format {
-    /// Every format, widest first.
-    pub const ALL: [Format; 11] = [
-        Format::F32,
-        Format::F16,
-        Format::Bf16,
-        Format::Q8_0,
-        Format::Q4_0,
-        Format::Affine(AFFINE[0].0),
-        Format::Affine(AFFINE[1].0),
-        Format::Affine(AFFINE[2].0),
-        Format::Affine(AFFINE[3].0),
-        Format::Affine(AFFINE[4].0),
-        Format::Affine(AFFINE[5].0),
-    ];
+    /// Every format: plain ones, then quantised ones, then affine ones from many bits to few.
+    pub const ALL: [Format; 5 + AFFINE.len()] = {
+        let mut all = [Format::F32; 5 + AFFINE.len()];
+        (all[1], all[2], all[3], all[4]) = (Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0);
+        let mut index = 0;
+        while index < AFFINE.len() {
+            all[5 + index] = Format::Affine(AFFINE[index].0);
+            index += 1;
+        }
+        all
+    };
 
     /// The name used on the command line, in files and in generated text.
     pub const fn name(self) -> &'static str {
@@ -163,23 +223,14 @@ impl Format {
     }
 
     /// The planes of this format, in the order in which kernels take them.
-    pub const fn planes(self) -> &'static [Plane] {
+    pub fn planes(self) -> &'static [Plane] {
         match self {
             Format::F32 => const { &[values(PlaneElement::F32)] },
             Format::F16 => const { &[values(PlaneElement::F16)] },
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
             Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
-            Format::Affine(Affine { bits: Bits::Eight, group }) => match group {
-                Group::Of32 => const { &[codes(PlaneElement::U8, 32), SCALES_AND_OFFSETS] },
-                Group::Of64 => const { &[codes(PlaneElement::U8, 64), SCALES_AND_OFFSETS] },
-                Group::Of128 => const { &[codes(PlaneElement::U8, 128), SCALES_AND_OFFSETS] },
-            },
-            Format::Affine(Affine { bits: Bits::Four, group }) => match group {
-                Group::Of32 => const { &[codes(PlaneElement::U8, 16), SCALES_AND_OFFSETS] },
-                Group::Of64 => const { &[codes(PlaneElement::U8, 32), SCALES_AND_OFFSETS] },
-                Group::Of128 => const { &[codes(PlaneElement::U8, 64), SCALES_AND_OFFSETS] },
-            },
+            Format::Affine(affine) => &AFFINE_PLANES[affine.index()],
         }
     }
 
@@ -198,8 +249,7 @@ impl Format {
             Format::F16 | Format::Bf16 => 64,
             Format::Q8_0 => 34,
             Format::Q4_0 => 18,
-            Format::Affine(Affine { bits: Bits::Eight, group }) => group.columns() + 4,
-            Format::Affine(Affine { bits: Bits::Four, group }) => group.columns() / 2 + 4,
+            Format::Affine(affine) => affine.code_bytes() + 4,
         }
     }
 
@@ -216,15 +266,17 @@ impl Format {
 
 impl Affine {
     const fn name(self) -> &'static str {
-        let mut index = 0;
-        while index < AFFINE.len() {
-            let (affine, name) = AFFINE[index];
-            if affine.bits as u8 == self.bits as u8 && affine.group as u8 == self.group as u8 {
-                return name;
-            }
-            index += 1;
-        }
-        unreachable!()
+        AFFINE[self.index()].1
+    }
+
+    /// Its place among affine formats.
+    const fn index(self) -> usize {
+        (self.bits as usize * 3 + self.group as usize) * 2 + self.scales as usize
+    }
+
+    /// Bytes of a group's codes.
+    pub const fn code_bytes(self) -> usize {
+        self.group.columns() * self.bits.count() / 8
     }
 }
 
@@ -251,6 +303,10 @@ mod tests {
                 format.planes().iter().map(|plane| plane.per_group * plane.element.bytes()).sum();
             assert_eq!(bytes, format.group_bytes(), "{format}");
             assert_eq!(Format::from_name(format.name()), Some(format));
+            if let Format::Affine(affine) = format {
+                let bits = affine.bits.count().to_string();
+                assert!(format.name().starts_with(&format!("affine{bits}")), "{format}");
+            }
         }
     }
 
@@ -258,7 +314,8 @@ mod tests {
     fn rows_are_padded_to_whole_blocks() {
         assert_eq!(Format::Q4_0.matrix_bytes(3, 56), 3 * 2 * 18);
         assert_eq!(Format::F32.matrix_bytes(3, 64), 3 * 64 * 4);
-        let affine = Format::from_name("affine4").unwrap();
-        assert_eq!(affine.matrix_bytes(3, 65), 3 * 2 * 36);
+        let affine = |name| Format::from_name(name).unwrap();
+        assert_eq!(affine("affine4").matrix_bytes(3, 65), 3 * 2 * 36);
+        assert_eq!(affine("affine3_32_bf16").matrix_bytes(3, 65), 3 * 3 * 16);
     }
 }

@@ -13,4 +13,15 @@ pub trait Numbers: Sync {
     /// # Errors
     /// When the bytes cannot be read, or `rows` and `out` do not fit the weight.
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic>;
+
+    /// Fills `out` with these rows of a weight as it is stored in a quantised format: each row its codes and then its scales,
+    /// as the planes of the format have them.
+    ///
+    /// # Errors
+    /// As above, and where the weight is not stored so.
+    fn stored(&self, weight: WeightId, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
+        let (WeightId(weight), length) = (weight, out.len());
+        let message = format!("rows {rows:?} of weight {weight} are not to be had as {length} bytes");
+        Err(Diagnostic::new("F0108", message))
+    }
 }

@@ -37,14 +37,19 @@ pub const TEMPLATES: [Source; 15] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 23] = [
+pub const SUPPORT: [Source; 28] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
     source!("support/q8_0"),
     source!("support/q4_0"),
     source!("support/affine8"),
+    source!("support/affine6"),
+    source!("support/affine5"),
     source!("support/affine4"),
+    source!("support/affine3"),
+    source!("support/affine2"),
+    source!("support/bf16_pair"),
     source!("support/load4_whole"),
     source!("support/load4_guarded"),
     source!("support/load4_single"),

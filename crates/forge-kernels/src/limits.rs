@@ -5,7 +5,7 @@ mod project;
 use forge_ir::{Format, Rotation};
 
 use crate::catalogue::{SUPPORT, unit_name};
-use crate::context::{packet_columns, queries_fit};
+use crate::context::{packet_columns, packet_elements, queries_fit};
 use crate::error::KernelError;
 use crate::spec::{Each, Function, HeadNorm, Spec};
 
@@ -181,7 +181,8 @@ impl Limits<'_> {
         format: Format,
     ) -> Result<(), KernelError> {
         let packets = rows.saturating_mul(columns.next_multiple_of(format.group()) / packet_columns(format));
-        self.holds(what, rows, fits_word(packets), || {
+        let elements = packets.saturating_mul(packet_elements(format));
+        self.holds(what, rows, fits_word(elements), || {
             format!(
                 "such that a matrix of {columns} columns has fewer than 2^32 packets of 16 bytes; split it"
             )

@@ -235,7 +235,7 @@ fn what_is_not_refused_renders() {
         let epilogues = [Epilogue::Store, Epilogue::Add, gate, Epilogue::AddSquares(squares), Epilogue::Best];
         let project = Project {
             rows,
-            format: Format::ALL[below(11)],
+            format: Format::ALL[below(Format::ALL.len())],
             outputs: [below(70), below(5000), 151_936][below(3)],
             inputs: [below(70), below(5000), 64 * below(80)][below(3)],
             norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),

@@ -60,7 +60,7 @@ pub(crate) fn fields(
                     let rust_type = weight_type(format);
                     let (r, c) = (names::number(rows as u64), names::number(columns as u64));
                     (
-                        rust_type.to_owned(),
+                        rust_type,
                         format!("[{rows}, {columns}]"),
                         format!("{}::find(file, {file_name}, {r}, {c})?", weight_path(format)),
                     )

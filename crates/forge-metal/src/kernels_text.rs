@@ -2,7 +2,7 @@
 //! signatures, and a record of each kernel.
 
 use crate::{cpu, names};
-use forge_ir::{Affine, Bits, Group};
+use forge_ir::{Affine, Format, Scales};
 use forge_kernels::{Instance, KernelDecl, Spec};
 use forge_planner::{Function, Plan, Regime};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 pub(crate) struct Context {
     pub(crate) functions: Vec<FunctionText>,
     kernels: Vec<KernelText>,
-    pub(crate) weight_types: Vec<&'static str>,
+    pub(crate) weight_types: Vec<String>,
     /// Whether `half::f16` is spoken of.
     half: bool,
 }
@@ -47,11 +47,11 @@ impl Context {
             threads: instance.decl.threads as usize,
             cpu: cpu::expression(&instance.spec),
         });
-        let mut weight_types: Vec<&'static str> = plan
+        let mut weight_types: Vec<String> = plan
             .kernels
             .iter()
             .filter_map(|instance| weight_format(&instance.spec))
-            .map(|format| weight_type(format).split('<').next().unwrap_or_default())
+            .map(|format| weight_type(format).split('<').next().unwrap_or_default().to_owned())
             .collect();
         weight_types.sort_unstable();
         weight_types.dedup();
@@ -68,28 +68,29 @@ fn constant(kernel: &str) -> String {
 }
 
 /// The runtime's type for a matrix in a format.
-pub(crate) fn weight_type(format: forge_ir::Format) -> &'static str {
+pub(crate) fn weight_type(format: Format) -> String {
     match format {
-        forge_ir::Format::F32 => "F32",
-        forge_ir::Format::F16 => "F16",
-        forge_ir::Format::Bf16 => "Bf16",
-        forge_ir::Format::Q8_0 => "Q8_0",
-        forge_ir::Format::Q4_0 => "Q4_0",
-        forge_ir::Format::Affine(Affine { bits: Bits::Eight, group: Group::Of32 }) => "Affine8<32>",
-        forge_ir::Format::Affine(Affine { bits: Bits::Eight, group: Group::Of64 }) => "Affine8<64>",
-        forge_ir::Format::Affine(Affine { bits: Bits::Eight, group: Group::Of128 }) => "Affine8<128>",
-        forge_ir::Format::Affine(Affine { bits: Bits::Four, group: Group::Of32 }) => "Affine4<32>",
-        forge_ir::Format::Affine(Affine { bits: Bits::Four, group: Group::Of64 }) => "Affine4<64>",
-        forge_ir::Format::Affine(Affine { bits: Bits::Four, group: Group::Of128 }) => "Affine4<128>",
+        Format::F32 => "F32".to_owned(),
+        Format::F16 => "F16".to_owned(),
+        Format::Bf16 => "Bf16".to_owned(),
+        Format::Q8_0 => "Q8_0".to_owned(),
+        Format::Q4_0 => "Q4_0".to_owned(),
+        Format::Affine(Affine { bits, group, scales }) => {
+            let name = match scales {
+                Scales::F16 => "Affine",
+                Scales::Bf16 => "AffineBf16",
+            };
+            format!("{name}<{}, {}>", bits.count(), group.columns())
+        }
     }
 }
 
 /// The type of a matrix in a format, where an expression begins with it.
-pub(crate) fn weight_path(format: forge_ir::Format) -> String {
+pub(crate) fn weight_path(format: Format) -> String {
     weight_type(format).replace('<', "::<")
 }
 
-fn weight_format(spec: &Spec) -> Option<forge_ir::Format> {
+fn weight_format(spec: &Spec) -> Option<Format> {
     match spec {
         Spec::Embed(embed) => Some(embed.format),
         Spec::Project(project) => Some(project.format),
@@ -110,7 +111,7 @@ fn parameter_of(instance: &Instance, buffer: &forge_kernels::Buffer) -> (Paramet
         if let (Some(matrix), Some(format)) =
             (buffer.name.strip_suffix(&format!("_{plane}")), weight_format(&instance.spec))
         {
-            let parameter = Parameter { name: matrix.to_owned(), rust_type: weight_type(format).to_owned() };
+            let parameter = Parameter { name: matrix.to_owned(), rust_type: weight_type(format) };
             return (parameter, format!("{matrix}.{plane}"));
         }
     }

@@ -182,8 +182,8 @@ impl Context {
 }
 
 /// The names of a `use`, in order; braces only where there are several and the template has none.
-fn imports(types: &[&str], also: Option<&str>) -> String {
-    let mut names: Vec<&str> = types.iter().copied().chain(also).collect();
+fn imports(types: &[String], also: Option<&str>) -> String {
+    let mut names: Vec<&str> = types.iter().map(String::as_str).chain(also).collect();
     names.sort_unstable();
     match (also, &names[..]) {
         (None, [only]) => (*only).to_owned(),

@@ -154,24 +154,20 @@ pub struct Q4_0 {
     pub scales: Span<half::f16>,
 }
 
-/// A matrix of bytes, `GROUP` columns to a scale and an offset: value = code * scale + offset.
+/// A matrix of codes of `BITS` bits, `GROUP` columns to a scale and an offset in `T`: value = code * scale + offset. Of 32
+/// columns codes lie together, in parts of bits as the CPU device and the kernels decode them.
 #[derive(Clone, Copy, Debug)]
-pub struct Affine8<const GROUP: usize> {
-    /// `[rows, padded columns]`
+pub struct AffineOf<const BITS: usize, const GROUP: usize, T> {
+    /// `[rows, padded columns * BITS / 8]`
     pub codes: Span<u8>,
     /// Scale and offset of each group, `[rows, 2 * padded columns / GROUP]`.
-    pub scales: Span<half::f16>,
+    pub scales: Span<T>,
 }
 
-/// A matrix of nibbles, `GROUP` columns to a scale and an offset: value = code * scale + offset. Of 32 columns, byte j
-/// of 16 holds columns j and j + 16.
-#[derive(Clone, Copy, Debug)]
-pub struct Affine4<const GROUP: usize> {
-    /// `[rows, padded columns / 2]`
-    pub codes: Span<u8>,
-    /// Scale and offset of each group, `[rows, 2 * padded columns / GROUP]`.
-    pub scales: Span<half::f16>,
-}
+/// Scales and offsets are halves.
+pub type Affine<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::f16>;
+/// Scales and offsets are bfloats.
+pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::bf16>;
 
 impl F32 {
     /// The matrix `name` of the file.
@@ -214,24 +210,29 @@ impl Q4_0 {
     }
 }
 
-impl<const GROUP: usize> Affine8<GROUP> {
+impl<const BITS: usize, const GROUP: usize> Affine<BITS, GROUP> {
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
-        let groups = columns.div_ceil(GROUP);
-        Ok(Affine8 {
-            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, groups * GROUP])?,
-            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, groups * 2])?,
-        })
+        find_affine(file, name, [rows, columns], Dtype::F16)
     }
 }
 
-impl<const GROUP: usize> Affine4<GROUP> {
+impl<const BITS: usize, const GROUP: usize> AffineBf16<BITS, GROUP> {
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
-        let groups = columns.div_ceil(GROUP);
-        Ok(Affine4 {
-            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, groups * GROUP / 2])?,
-            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, groups * 2])?,
-        })
+        find_affine(file, name, [rows, columns], Dtype::BF16)
     }
+}
+
+fn find_affine<const BITS: usize, const GROUP: usize, T>(
+    file: &WeightFile,
+    name: &str,
+    [rows, columns]: [usize; 2],
+    scales: Dtype,
+) -> Result<AffineOf<BITS, GROUP, T>, Failure> {
+    let groups = columns.div_ceil(GROUP);
+    Ok(AffineOf {
+        codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, groups * GROUP * BITS / 8])?,
+        scales: file.find(&format!("{name}.scales"), scales, &[rows, groups * 2])?,
+    })
 }

@@ -12,16 +12,18 @@ use support::{
     silu, words_of,
 };
 
-const FORMATS: [Format; 9] = [
+const FORMATS: [Format; 11] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
     Format::Q8_0,
     Format::Q4_0,
-    Format::Affine { bits: 8, group: 32 },
-    Format::Affine { bits: 8, group: 128 },
-    Format::Affine { bits: 4, group: 32 },
-    Format::Affine { bits: 4, group: 64 },
+    Format::Affine { bits: 8, group: 32, bf16: false },
+    Format::Affine { bits: 6, group: 64, bf16: false },
+    Format::Affine { bits: 5, group: 32, bf16: false },
+    Format::Affine { bits: 4, group: 64, bf16: true },
+    Format::Affine { bits: 3, group: 128, bf16: false },
+    Format::Affine { bits: 2, group: 64, bf16: true },
 ];
 
 /// Calls a function of [`cpu::Stored`] for the type of a format.
@@ -33,11 +35,15 @@ macro_rules! stored {
             Format::Bf16 => cpu::$function::<cpu::Bf16>($call, $shape),
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
-            Format::Affine { bits: 8, group: 32 } => cpu::$function::<cpu::Affine8<32>>($call, $shape),
-            Format::Affine { bits: 8, group: 128 } => cpu::$function::<cpu::Affine8<128>>($call, $shape),
-            Format::Affine { bits: 4, group: 32 } => cpu::$function::<cpu::Affine4<32>>($call, $shape),
-            Format::Affine { bits: 4, group: 64 } => cpu::$function::<cpu::Affine4<64>>($call, $shape),
-            other => panic!("{other:?} is not a format"),
+            Format::Affine { bits, group, bf16 } => match (bits, group, bf16) {
+                (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
+                (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),
+                (5, 32, false) => cpu::$function::<cpu::Affine<5, 32>>($call, $shape),
+                (4, 64, true) => cpu::$function::<cpu::AffineBf16<4, 64>>($call, $shape),
+                (3, 128, false) => cpu::$function::<cpu::Affine<3, 128>>($call, $shape),
+                (2, 64, true) => cpu::$function::<cpu::AffineBf16<2, 64>>($call, $shape),
+                other => panic!("{other:?} is not a format"),
+            },
         }
     };
 }

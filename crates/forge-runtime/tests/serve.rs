@@ -68,6 +68,8 @@ struct Setting {
     origins: Vec<String>,
     /// Whether ids are letters rather than words.
     letters: bool,
+    /// In place of the one that knows no tools.
+    template: Option<&'static str>,
     without_template: bool,
 }
 
@@ -78,6 +80,7 @@ const PLAIN: Setting = Setting {
     keys: Vec::new(),
     origins: Vec::new(),
     letters: false,
+    template: None,
     without_template: false,
 };
 
@@ -98,7 +101,7 @@ fn serve(setting: &Setting) -> Served {
     }
     let text = Text::read(&tokenizer).unwrap();
     let specials = json!({ "bos_token": "<s>" }).as_object().unwrap().clone();
-    let template = Template::new(TEMPLATE, None, specials).unwrap();
+    let template = Template::new(setting.template.unwrap_or(TEMPLATE), None, specials).unwrap();
     let template = (!setting.without_template).then_some(template);
     let Setting { slots, queue, pace, .. } = *setting;
     let server = Server::listen(Options {
@@ -456,7 +459,7 @@ fn text_follows_a_grammar() {
             let mut question = asked(form);
             question["seed"] = seed.into();
             // Who likes blanks best, and may have as many as one likes, writes nothing else.
-            question["logit_bias"] = json!({ "22": 100 });
+            question["logit_bias"] = json!({ "21": 100 });
             let answer = served.answer(PLAINLY, &question);
             assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
             let pet: Value =
@@ -493,6 +496,214 @@ fn text_follows_a_grammar() {
         assert!(error["message"].as_str().unwrap().contains(part), "{error}");
         assert_eq!(error["param"], "response_format");
     }
+    served.end();
+}
+
+/// As Qwen's template writes calls, and as Llama's does.
+const TAGGED: &str = "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls %}<tool_call>\n\
+    {\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>\
+    {% endfor %}{% endfor %}";
+const BARE: &str = "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls %}\
+    {\"name\": \"{{ call.function.name }}\", \"parameters\": {{ call.function.arguments | tojson }}}\
+    {% endfor %}{% endfor %}";
+
+#[test]
+fn functions_are_called_as_they_are_described() {
+    let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
+    let sky = json!({
+        "type": "object",
+        "properties": { "d": { "enum": ["mon", "tue"] }, "h": { "type": "integer", "minimum": 0, "maximum": 23 } },
+        "required": ["d", "h"],
+        "additionalProperties": false,
+    });
+    let tools = json!([tool("sky", sky), tool("dice", json!({ "type": "object", "maxProperties": 0 }))]);
+    let check = |call: &Value| {
+        assert_eq!((call["type"].as_str(), call["id"].as_str().map(str::len)), (Some("function"), Some(9)));
+        let name = call["function"]["name"].as_str().unwrap().to_owned();
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        match name.as_str() {
+            "sky" => assert!(
+                ["mon", "tue"].contains(&arguments["d"].as_str().unwrap())
+                    && (0..24).contains(&arguments["h"].as_i64().unwrap())
+            ),
+            "dice" => assert_eq!(arguments, json!({})),
+            other => panic!("{other}"),
+        }
+        name
+    };
+    for template in [TAGGED, BARE] {
+        let served = serve(&Setting { letters: true, template: Some(template), ..PLAIN });
+        let mut names = std::collections::BTreeSet::new();
+        for seed in 0..12 {
+            let mut question = json!({
+                "messages": [{ "role": "user", "content": "abc" }], "tools": tools, "seed": seed,
+                "tool_choice": "required", "parallel_tool_calls": false, "temperature": 3,
+                // There is room for little.
+                "logit_bias": { "21": -100 },
+            });
+            let answer = served.answer(CHAT, &question);
+            let choice = &answer["choices"][0];
+            assert_eq!(
+                (&choice["finish_reason"], &choice["message"]["content"]),
+                (&json!("tool_calls"), &Value::Null)
+            );
+            let calls = choice["message"]["tool_calls"].as_array().unwrap();
+            assert_eq!(calls.len(), 1);
+            names.insert(check(&calls[0]));
+            // The same, streamed: first the name, then the arguments bit by bit.
+            question["stream"] = true.into();
+            let (mut call, mut reason) = (json!({}), Value::Null);
+            for event in served.post(CHAT, &question).events() {
+                let choice = &event["choices"][0];
+                assert!(choice["delta"]["content"].as_str().unwrap_or_default().is_empty(), "{event}");
+                if let Some(delta) = choice["delta"]["tool_calls"].get(0) {
+                    assert_eq!(delta["index"], 0);
+                    if delta["id"].is_string() {
+                        call = delta.clone();
+                    } else {
+                        let more = delta["function"]["arguments"].as_str().unwrap();
+                        let arguments = call["function"]["arguments"].as_str().unwrap().to_owned() + more;
+                        call["function"]["arguments"] = arguments.into();
+                    }
+                }
+                reason = choice["finish_reason"].clone();
+            }
+            assert_eq!(reason, "tool_calls");
+            assert_eq!(call["function"], calls[0]["function"]);
+            // One that is named is the one that is called.
+            question["stream"] = false.into();
+            question["tool_choice"] = json!({ "type": "function", "function": { "name": "dice" } });
+            let answer = served.answer(CHAT, &question);
+            assert_eq!(check(&answer["choices"][0]["message"]["tool_calls"][0]), "dice");
+            // As the model likes: once it opens a call, what follows is one.
+            question["tool_choice"] = "auto".into();
+            question["temperature"] = 2.into();
+            if template == TAGGED {
+                question["logit_bias"] = json!({ "21": -100, "48": 4 });
+            }
+            let choice = served.answer(CHAT, &question)["choices"][0].clone();
+            for call in choice["message"]["tool_calls"].as_array().unwrap_or(&Vec::new()) {
+                if choice["finish_reason"] == "tool_calls" {
+                    check(call);
+                    names.insert("freely".to_owned());
+                }
+            }
+            // None may be called.
+            question["tool_choice"] = "none".into();
+            assert_eq!(served.answer(CHAT, &question)["choices"][0]["message"].get("tool_calls"), None);
+        }
+        let wanted = if template == TAGGED { 3 } else { 2 };
+        assert!(names.len() >= wanted, "{names:?}");
+        // What was called and what came of it goes back into the conversation.
+        let call = json!({ "id": "abcdefghi", "type": "function", "function": { "name": "dice", "arguments": "{}" } });
+        let messages = json!([
+            { "role": "user", "content": "abc" },
+            { "role": "assistant", "content": null, "tool_calls": [call] },
+            { "role": "tool", "tool_call_id": "abcdefghi", "content": "6" },
+        ]);
+        served.answer(CHAT, &json!({ "messages": messages, "tools": tools, "max_tokens": 3 }));
+        for (more, param, part) in [
+            (json!({ "tool_choice": "sometimes" }), "tool_choice", "none, auto, required"),
+            (
+                json!({ "tool_choice": { "function": { "name": "x" } } }),
+                "tool_choice",
+                "not among the `tools`",
+            ),
+            (json!({ "tools": [], "tool_choice": "required" }), "tool_choice", "there are no `tools`"),
+            (json!({ "tools": [{ "type": "web_search" }] }), "tools", "a function with a name"),
+        ] {
+            let mut question = json!({ "messages": messages, "tools": tools });
+            question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let response = served.post(CHAT, &question);
+            let error = response.json()["error"].clone();
+            assert_eq!((response.status, error["param"].as_str()), (400, Some(param)), "{error}");
+            assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+        }
+        served.end();
+    }
+    let served = serve(&PLAIN);
+    let response =
+        served.post(CHAT, &json!({ "messages": [{ "role": "user", "content": "w5" }], "tools": tools }));
+    assert!(response.body.contains("this model's chat template knows no tools"), "{}", response.body);
+    assert_eq!(served.post("/v1/embeddings", &json!({ "input": "w5" })).status, 404);
+    served.end();
+}
+
+#[test]
+fn responses_are_the_same_answers_in_another_shape() {
+    let served = serve(&PLAIN);
+    let mut question = json!({
+        "instructions": "w20", "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "w21 w22" }] }],
+        "max_output_tokens": 9, "temperature": 0, "ignore_eos": true, "store": false,
+    });
+    let whole = served.answer("/v1/responses", &question);
+    let messages = json!([{ "role": "system", "content": "w20" }, { "role": "user", "content": "w21 w22" }]);
+    let chat = json!({ "messages": messages, "max_tokens": 9, "temperature": 0, "ignore_eos": true });
+    let chat = served.answer(CHAT, &chat);
+    assert_eq!(whole["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"]);
+    assert_eq!((&whole["status"], &whole["usage"]["output_tokens"]), (&json!("incomplete"), &json!(9)));
+    question["stream"] = true.into();
+    let body = served.post("/v1/responses", &question).body;
+    let events: Vec<Value> = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    assert!(events.iter().enumerate().all(|(number, event)| event["sequence_number"] == number));
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.dedup();
+    assert_eq!(
+        kinds.iter().map(|kind| kind.trim_start_matches("response.")).collect::<Vec<_>>(),
+        [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "incomplete",
+        ]
+    );
+    let said: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(said, chat["choices"][0]["message"]["content"]);
+    let last = &events.last().unwrap()["response"];
+    assert_eq!(last["output"][0]["content"], whole["output"][0]["content"]);
+    for (more, param) in [
+        (json!({ "previous_response_id": "resp_1" }), "previous_response_id"),
+        (json!({ "background": true }), "background"),
+        (json!({ "input": [] }), "input"),
+        (json!({ "input": [{ "type": "computer_call" }] }), "input"),
+    ] {
+        let mut question = question.clone();
+        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let response = served.post("/v1/responses", &question);
+        assert_eq!((response.status, response.json()["error"]["param"].as_str()), (400, Some(param)));
+    }
+    served.end();
+    // Calls, and what came of them.
+    let served = serve(&Setting { letters: true, template: Some(TAGGED), ..PLAIN });
+    let schema = json!({ "type": "object", "properties": { "d": { "enum": ["mon", "tue"] } }, "required": ["d"], "additionalProperties": false });
+    let mut question = json!({
+        "input": "abc",
+        "tools": [{ "type": "function", "name": "sky", "parameters": schema, "strict": true }],
+        "tool_choice": "required", "parallel_tool_calls": false, "logit_bias": { "21": -100 },
+    });
+    let call = served.answer("/v1/responses", &question)["output"][0].clone();
+    assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("sky")));
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert!(["mon", "tue"].contains(&arguments["d"].as_str().unwrap()));
+    // The call and its result, sent back: no room is left for more than a few letters.
+    question["input"] = json!([
+        { "role": "user", "content": "abc" },
+        { "type": "function_call", "call_id": "abcdefghi", "name": "sky", "arguments": "{}" },
+        { "type": "function_call_output", "call_id": "abcdefghi", "output": "a" },
+    ]);
+    question["tool_choice"] = "none".into();
+    question["max_output_tokens"] = 3.into();
+    let answer = served.answer("/v1/responses", &question);
+    assert!(answer["usage"]["input_tokens"].as_u64().unwrap() >= 40, "{answer}");
     served.end();
 }
 
@@ -591,7 +802,7 @@ fn what_is_not_understood_is_refused_by_name() {
         assert_eq!(response.status, 400, "{body}");
         assert!(response.json()["error"]["message"].as_str().unwrap().contains("the body is not"), "{body}");
     }
-    let huge = format!("{{\"prompt\": \"{}\"}}", "w5 ".repeat(6 << 20));
+    let huge = format!("{{\"prompt\": \"{}\"}}", "w5 ".repeat(1 << 20));
     assert_eq!(send(served.address, "POST", PLAINLY, &[], &huge).response().status, 413);
     served.end();
     let served = serve(&Setting { without_template: true, ..PLAIN });
@@ -604,6 +815,9 @@ fn what_is_not_understood_is_refused_by_name() {
 #[test]
 fn the_small_endpoints_answer() {
     let served = serve(&PLAIN);
+    let page = served.get("/");
+    assert!(page.head.contains("text/html") && page.body.contains("</html>"), "{}", page.head);
+    assert!(!page.body.contains("http"), "the page asks nobody else for anything");
     assert_eq!(served.get("/health").json(), json!({ "status": "ok" }));
     assert_eq!(served.get("/ready").json(), json!({ "status": "ready" }));
     let models = served.get("/v1/models").json();
@@ -644,7 +858,6 @@ fn only_who_may_gets_an_answer() {
         (vec![("Authorization", "Bearer second"), ("Origin", "https://friend.example")], 200),
         (vec![("Authorization", "Bearer second"), ("Origin", "https://foe.example")], 403),
         (vec![("Authorization", "Bearer second"), ("Origin", "null")], 403),
-        (vec![("Authorization", "Bearer second"), ("Host", "foe.example")], 403),
         (
             vec![("Authorization", "Bearer second"), ("Host", "localhost"), ("Origin", "http://localhost")],
             200,
@@ -662,6 +875,15 @@ fn only_who_may_gets_an_answer() {
         preflight.head
     );
     assert_eq!(ask("OPTIONS", CHAT, &[("Origin", "https://foe.example")]).status, 403);
+    served.end();
+    // Without a key it matters by which name the server is asked: a page may have given this machine another.
+    let served = serve(&Setting { origins: vec!["https://friend.example".to_owned()], ..PLAIN });
+    for (host, status) in
+        [("localhost:1", 200), ("127.0.0.1", 200), ("friend.example", 200), ("foe.example", 403)]
+    {
+        let response = send(served.address, "GET", "/v1/models", &[("Host", host)], "").response();
+        assert_eq!(response.status, status, "{host}");
+    }
     served.end();
 }
 

@@ -187,17 +187,26 @@ fn planted_projections() -> Vec<Case> {
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
+/// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
+fn formats() -> Vec<Format> {
+    let affine =
+        ["affine8_bf16", "affine6_32", "affine5_128", "affine4", "affine4_32_bf16", "affine3", "affine2_128"];
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
+    plain.into_iter().chain(affine).map(named).collect()
+}
+
 #[test]
 fn kernels_are_silent() {
     let mut cases = others();
     for rows in [Rows::One, Rows::Few, Rows::Many] {
-        for format in Format::ALL {
+        for format in formats() {
             cases.push(project(rows, format, 50, 56, Epilogue::Add));
             cases.push(project(rows, format, 112, 30, GATE));
             cases.push(project(rows, format, 7, 96, Epilogue::Store));
         }
     }
-    for format in Format::ALL {
+    for format in formats() {
         cases.push(shared(format, GATE));
         cases.push(Case {
             spec: Spec::Embed(Embed {

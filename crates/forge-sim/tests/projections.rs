@@ -11,13 +11,14 @@ use plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
-/// Most formats, each of another kind; groups of 32, 64 and 128 columns.
+/// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 fn formats() -> Vec<Format> {
-    ["f32", "f16", "bf16", "q8_0", "q4_0", "affine4", "affine8_32", "affine4_128"]
-        .map(|name| Format::from_name(name).unwrap_or_else(|| panic!("{name}")))
-        .to_vec()
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let affine =
+        ["affine8_32_bf16", "affine6_128", "affine5", "affine4_bf16", "affine4_128", "affine3", "affine2_32"];
+    let named = |name| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
+    plain.into_iter().chain(affine).map(named).collect()
 }
-
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
     Project {
         rows,

@@ -1,17 +1,19 @@
 //! Groups of unsigned codes with a scale and an offset of their own: value = code * scale + offset.
 //!
-//! The offset is the largest half that is not above the group's smallest number, and the scale the half nearest to what
+//! Scales and offsets are halves, or bfloats where they are a checkpoint's own; both are called halves here. The offset is
+//! the largest half that is not above the group's smallest number, and the scale the half nearest to what
 //! takes the highest code from there to the largest. A number's code is the nearest to it of what the two mean as they
 //! are stored, so their rounding costs no accuracy beyond a slightly wider step, and a number is off by half a step at
 //! most. A group of one number repeated is exact where a half holds that number.
 //!
-//! With few codes the numbers at both ends of a group can make the step coarse for all others. In four bits the ends
-//! are moved in as long as the squares of all errors shrink; numbers beyond them take the outermost codes. The error
-//! of numbers of a normal distribution is a fifteenth less for it.
+//! With few codes the numbers at both ends of a group can make the step coarse for all others. In four bits or fewer the
+//! ends are moved in as long as the squares of all errors shrink; numbers beyond them take the outermost codes. The error
+//! of numbers of a normal distribution is a fifteenth less for it in four bits.
 
 use crate::codec::{Unfit, WHOLE, code_of};
-use forge_ir::{Affine, BLOCK, Bits};
-use half::f16;
+use crate::codes::{block_bytes, pack, unpack};
+use forge_ir::{Affine, BLOCK, Scales};
+use half::{bf16, f16};
 
 /// Bytes of a scale and an offset.
 const PAIR: usize = 4;
@@ -19,19 +21,12 @@ const PAIR: usize = 4;
 /// Decodes the first `out.len()` numbers of a row, as far as there are codes and scales.
 pub(crate) fn decode(format: Affine, codes: &[u8], scales: &[u8], out: &mut [f32]) {
     let groups = out.chunks_mut(format.group.columns()).zip(scales.as_chunks::<PAIR>().0);
-    for ((out, stored), codes) in groups.zip(codes.chunks_exact(group_bytes(format))) {
-        let line = Line::read(*stored);
-        match format.bits {
-            Bits::Eight => {
-                out.iter_mut().zip(codes).for_each(|(out, code)| *out = line.value(f32::from(*code)))
-            }
-            Bits::Four => {
-                for (out, codes) in out.chunks_mut(BLOCK).zip(codes.chunks_exact(BLOCK / 2)) {
-                    let nibbles =
-                        codes.iter().map(|code| code & 15).chain(codes.iter().map(|code| code >> 4));
-                    out.iter_mut().zip(nibbles).for_each(|(out, code)| *out = line.value(f32::from(code)));
-                }
-            }
+    for ((out, stored), codes) in groups.zip(codes.chunks_exact(format.code_bytes())) {
+        let line = Line::read(format.scales, *stored);
+        let blocks = out.chunks_mut(BLOCK).zip(codes.chunks_exact(block_bytes(format.bits)));
+        for (out, bytes) in blocks {
+            let codes = unpack(format.bits, bytes);
+            out.iter_mut().zip(codes).for_each(|(out, code)| *out = line.value(f32::from(code)));
         }
     }
 }
@@ -39,46 +34,24 @@ pub(crate) fn decode(format: Affine, codes: &[u8], scales: &[u8], out: &mut [f32
 /// Encodes a row of finite numbers. Padding columns have code 0: the group's offset, a number like any other.
 pub(crate) fn encode(format: Affine, row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), Unfit> {
     codes.fill(0);
-    let groups = codes.chunks_exact_mut(group_bytes(format)).zip(scales.as_chunks_mut::<PAIR>().0);
+    let groups = codes.chunks_exact_mut(format.code_bytes()).zip(scales.as_chunks_mut::<PAIR>().0);
+    let levels = ((1_u16 << format.bits.count()) - 1).into();
     for (numbers, (codes, stored)) in row.chunks(format.group.columns()).zip(groups) {
         let (low, high) = ends(numbers);
-        let line = Line::through(low, high, levels(format.bits))?;
-        let line = match format.bits {
-            Bits::Eight => line,
-            Bits::Four => line.narrowed(numbers, low, high),
-        };
+        let line = Line::through(format.scales, low, high, levels)?;
+        let line = if levels <= FEW { line.narrowed(numbers, low, high) } else { line };
         *stored = line.stored();
-        match format.bits {
-            Bits::Eight => {
-                codes.iter_mut().zip(numbers).for_each(|(code, x)| *code = code_of(line.code(*x)));
-            }
-            Bits::Four => {
-                for (numbers, codes) in numbers.chunks(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2)) {
-                    let (low, high) = numbers.split_at(numbers.len().min(BLOCK / 2));
-                    codes.iter_mut().zip(low).for_each(|(code, x)| *code = code_of(line.code(*x)));
-                    codes.iter_mut().zip(high).for_each(|(code, x)| *code |= code_of(line.code(*x)) << 4);
-                }
-            }
+        for (numbers, bytes) in numbers.chunks(BLOCK).zip(codes.chunks_exact_mut(block_bytes(format.bits))) {
+            let mut codes = [0; BLOCK];
+            codes.iter_mut().zip(numbers).for_each(|(code, x)| *code = code_of(line.code(*x)));
+            pack(format.bits, &codes, bytes);
         }
     }
     Ok(())
 }
 
-/// Bytes of a group's codes.
-fn group_bytes(format: Affine) -> usize {
-    match format.bits {
-        Bits::Eight => format.group.columns(),
-        Bits::Four => format.group.columns() / 2,
-    }
-}
-
-/// The highest code.
-fn levels(bits: Bits) -> f32 {
-    match bits {
-        Bits::Eight => 255.0,
-        Bits::Four => 15.0,
-    }
-}
+/// Where no code is higher, the ends are moved in.
+const FEW: f32 = 15.0;
 
 /// The smallest and the largest of some numbers.
 fn ends(numbers: &[f32]) -> (f32, f32) {
@@ -98,6 +71,7 @@ const LANES: usize = 8;
 /// What the codes of a group mean, exactly as it is stored.
 #[derive(Clone, Copy)]
 struct Line {
+    scales: Scales,
     scale: f32,
     offset: f32,
     /// The highest code.
@@ -107,38 +81,40 @@ struct Line {
 }
 
 impl Line {
-    fn new(scale: f16, offset: f16, levels: f32) -> Line {
-        let (scale, offset) = (scale.to_f32(), offset.to_f32());
-        Line { scale, offset, levels, inverse: if scale > 0.0 { 1.0 / scale } else { 0.0 } }
+    fn new(scales: Scales, scale: u16, offset: u16, levels: f32) -> Line {
+        let (scale, offset) = (widened(scales, scale), widened(scales, offset));
+        Line { scales, scale, offset, levels, inverse: if scale > 0.0 { 1.0 / scale } else { 0.0 } }
     }
 
     /// From the bytes of the two; only good for decoding.
-    fn read([a, b, c, d]: [u8; PAIR]) -> Line {
-        Line::new(f16::from_le_bytes([a, b]), f16::from_le_bytes([c, d]), 0.0)
+    fn read(scales: Scales, [a, b, c, d]: [u8; PAIR]) -> Line {
+        Line::new(scales, u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]), 0.0)
     }
 
     fn stored(self) -> [u8; PAIR] {
-        let [a, b] = f16::from_f32(self.scale).to_le_bytes();
-        let [c, d] = f16::from_f32(self.offset).to_le_bytes();
+        let [a, b] = nearest(self.scales, self.scale).to_le_bytes();
+        let [c, d] = nearest(self.scales, self.offset).to_le_bytes();
         [a, b, c, d]
     }
 
     /// The line whose codes 0 and `levels` mean `low` and `high`, or the next numbers outside them.
-    fn through(low: f32, high: f32, levels: f32) -> Result<Line, Unfit> {
-        let offset = half_below(low);
-        if offset.is_infinite() {
+    fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, Unfit> {
+        let offset = below(scales, low);
+        if widened(scales, offset).is_infinite() {
             return Err(Unfit::TooLarge { value: low });
         }
-        let reach = high - offset.to_f32();
-        let mut scale = f16::from_f32(reach / levels);
+        let reach = high - widened(scales, offset);
+        let mut scale = nearest(scales, reach / levels);
         // Small scales are so few that the nearest can be short of the end by many steps.
-        if reach > (levels + 0.5) * scale.to_f32() {
-            scale = f16::from_bits(scale.to_bits() + 1);
+        if reach > (levels + 0.5) * widened(scales, scale) {
+            scale += 1;
         }
-        if scale.is_infinite() {
-            return Err(Unfit::TooLarge { value: high });
+        // Scales of the smallest bfloats have no inverse among singles.
+        if scales == Scales::Bf16 && scale > 0 {
+            scale = scale.max(bf16::MIN_POSITIVE.to_bits());
         }
-        Ok(Line::new(scale, offset, levels))
+        let line = Line::new(scales, scale, offset, levels);
+        if line.value(levels).is_finite() { Ok(line) } else { Err(Unfit::TooLarge { value: high }) }
     }
 
     /// Moves the ends in by half a step at a time, as long as that brings the numbers closer to what is stored.
@@ -149,7 +125,9 @@ impl Line {
         while is_better && error > 0.0 && high - low > 4.0 * step {
             is_better = false;
             for (from, to) in [(step, 0.0), (0.0, step)] {
-                let Ok(line) = Line::through(low + from, high - to, self.levels) else { continue };
+                let Ok(line) = Line::through(self.scales, low + from, high - to, self.levels) else {
+                    continue;
+                };
                 let closer = line.error(numbers);
                 if closer < error {
                     (best, error, is_better) = (line, closer, true);
@@ -191,19 +169,34 @@ impl Line {
     }
 }
 
-/// The largest half that is not above a number; minus infinity where there is none.
-fn half_below(x: f32) -> f16 {
-    let nearest = f16::from_f32(x);
-    if nearest.to_f32() <= x {
-        return nearest;
+/// The number of a half's bits.
+fn widened(scales: Scales, bits: u16) -> f32 {
+    match scales {
+        Scales::F16 => f16::from_bits(bits).to_f32(),
+        Scales::Bf16 => bf16::from_bits(bits).to_f32(),
     }
-    let bits = nearest.to_bits();
+}
+
+/// The bits of the half nearest to a number.
+fn nearest(scales: Scales, x: f32) -> u16 {
+    match scales {
+        Scales::F16 => f16::from_f32(x).to_bits(),
+        Scales::Bf16 => bf16::from_f32(x).to_bits(),
+    }
+}
+
+/// The bits of the largest half that is not above a number; of minus infinity where there is none.
+fn below(scales: Scales, x: f32) -> u16 {
+    let bits = nearest(scales, x);
+    if widened(scales, bits) <= x {
+        return bits;
+    }
     // One towards minus infinity: halves order as their bits do, negative ones the other way around.
-    f16::from_bits(match bits {
+    match bits {
         0 | 0x8000 => 0x8001,
-        _ if nearest.is_sign_positive() => bits - 1,
+        _ if bits < 0x8000 => bits - 1,
         _ => bits + 1,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -214,10 +207,12 @@ mod tests {
     proptest! {
         #[test]
         fn the_half_below_is_the_next_one(x in any::<f32>().prop_filter("a number", |x| !x.is_nan())) {
-            let half = half_below(x);
-            prop_assert!(half.to_f32() <= x);
-            let all = (0..=u16::MAX).map(f16::from_bits).filter(|half| !half.is_nan());
-            prop_assert!(all.clone().all(|other| other.to_f32() > x || other <= half));
+            for scales in [Scales::F16, Scales::Bf16] {
+                let half = widened(scales, below(scales, x));
+                prop_assert!(half <= x);
+                let mut all = (0..=u16::MAX).map(|bits| widened(scales, bits)).filter(|half| !half.is_nan());
+                prop_assert!(all.all(|other| other > x || other <= half));
+            }
         }
 
         #[test]

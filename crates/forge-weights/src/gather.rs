@@ -1,17 +1,17 @@
 //! Which row of a part stands in which row of a packed weight.
 
-use forge_ir::{Diagnostic, Graph, Layout, Numbers, Packed};
+use forge_ir::{Diagnostic, Graph, Layout, Numbers, Packed, WeightId};
 use std::ops::Range;
 
-/// Fills `out` with rows of a packed matrix. Of alternating parts, whole turns have to be asked for.
-pub(crate) fn matrix(
-    numbers: &dyn Numbers,
+/// Fills `out` with rows of a packed matrix, each of `columns` elements, that `read` gives of a part. Of alternating parts,
+/// whole turns have to be asked for.
+pub(crate) fn matrix<T: Copy + Default>(
+    read: impl Fn(WeightId, Range<usize>, &mut [T]) -> Result<(), Diagnostic>,
     graph: &Graph,
     packed: &Packed,
     rows: Range<usize>,
-    out: &mut [f32],
+    (columns, out): (usize, &mut [T]),
 ) -> Result<(), Diagnostic> {
-    let columns = packed.shape.last().copied().unwrap_or(1);
     match packed.layout {
         Layout::Rows => {
             let mut first = 0;
@@ -21,7 +21,7 @@ pub(crate) fn matrix(
                 let wanted = rows.start.max(first)..rows.end.min(end);
                 if wanted.start < wanted.end {
                     let (now, later) = rest.split_at_mut(wanted.len() * columns);
-                    numbers.rows(*part, wanted.start - first..wanted.end - first, now)?;
+                    read(*part, wanted.start - first..wanted.end - first, now)?;
                     rest = later;
                 }
                 first = end;
@@ -30,9 +30,9 @@ pub(crate) fn matrix(
         Layout::Alternate => {
             let turn = packed.parts.len();
             let wanted = rows.start / turn..rows.end / turn;
-            let mut one = vec![0.0; wanted.len() * columns];
+            let mut one = vec![T::default(); wanted.len() * columns];
             for (index, part) in packed.parts.iter().enumerate() {
-                numbers.rows(*part, wanted.clone(), &mut one)?;
+                read(*part, wanted.clone(), &mut one)?;
                 let places = out.chunks_exact_mut(columns).skip(index).step_by(turn);
                 for (place, row) in places.zip(one.chunks_exact(columns)) {
                     place.copy_from_slice(row);

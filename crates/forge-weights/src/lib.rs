@@ -22,10 +22,12 @@
 
 mod affine;
 mod codec;
+mod codes;
 mod errors;
 mod gather;
 mod layout;
 mod matrix;
+mod mlx;
 mod packed_file;
 mod stored;
 mod write;

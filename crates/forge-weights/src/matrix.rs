@@ -1,11 +1,15 @@
-//! The rows of a packed matrix: gathered from its parts, multiplied by a folded gain, encoded; and what encoding them would
+//! The rows of a packed matrix: gathered from its parts, multiplied by a folded gain, encoded, or kept as the checkpoint has
+//! them; and what encoding them would
 //! change, format by format, before one is chosen.
 
 use crate::codec::{Unfit, decode_row, encode_row, plane_bytes};
 use crate::errors::Sums;
 use crate::gather;
-use forge_ir::{Diagnostic, Format, Graph, Layout, Numbers, Packed};
+use forge_ir::{Diagnostic, Format, Graph, Layout, Numbers, Packed, WeightId};
 use std::ops::Range;
+
+/// The largest number that a half holds.
+const LARGEST_HALF: f32 = 65504.0;
 
 /// Numbers of the rows that are encoded at once.
 const BLOCK_NUMBERS: usize = 1 << 20;
@@ -76,7 +80,8 @@ impl<'a> Matrix<'a> {
     /// The numbers of some rows.
     fn gathered(&self, rows: Range<usize>) -> Result<Vec<f32>, Diagnostic> {
         let mut numbers = vec![0.0; rows.len() * self.columns];
-        gather::matrix(self.numbers, self.graph, self.packed, rows, &mut numbers)?;
+        let read = |part, rows, out: &mut [f32]| self.numbers.rows(part, rows, out);
+        gather::matrix(read, self.graph, self.packed, rows, (self.columns, &mut numbers))?;
         if let Some(gain) = &self.gain {
             for row in numbers.chunks_exact_mut(self.columns) {
                 row.iter_mut().zip(gain).for_each(|(x, gain)| *x *= gain);
@@ -85,8 +90,49 @@ impl<'a> Matrix<'a> {
         Ok(numbers)
     }
 
+    /// Whether the checkpoint has the matrix in the very format that was planned, and quantised: then it is kept as it is.
+    fn is_kept(&self) -> bool {
+        let Packed { format, parts, gain, .. } = self.packed;
+        let same = |part: &WeightId| self.graph.weights[part.0].format == *format;
+        format.is_quantised() && gain.is_none() && parts.iter().all(same)
+    }
+
+    /// Some rows with the checkpoint's own codes and scales.
+    fn keep(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
+        let format = self.packed.format;
+        let [codes, scales] = plane_bytes(format, self.columns);
+        let mut stored = vec![0; rows.len() * (codes + scales)];
+        let read = |part, rows, out: &mut [u8]| self.numbers.stored(part, rows, out);
+        let out = (codes + scales, &mut stored[..]);
+        gather::matrix(read, self.graph, self.packed, rows.clone(), out)?;
+        let mut encoded = Encoded { planes: [Vec::new(), Vec::new()], sums: Vec::new() };
+        let mut numbers = vec![0.0; self.columns];
+        for (index, row) in stored.chunks_exact(codes + scales).enumerate() {
+            let planes = row.split_at(codes);
+            decode_row(format, planes.into(), &mut numbers);
+            // Kernels of many rows multiply halves, and scales may be more than these hold.
+            let strange = numbers.iter().position(|x| x.is_nan() || x.abs() > LARGEST_HALF);
+            if let Some(column) = strange {
+                let value = numbers[column];
+                let why = match value.is_finite() {
+                    true => Unfit::TooLarge { value },
+                    false => Unfit::NotFinite { column },
+                };
+                return Err(unfit(self.graph, self.packed, rows.start + index, why));
+            }
+            for (plane, bytes) in encoded.planes.iter_mut().zip([planes.0, planes.1]) {
+                plane.extend_from_slice(bytes);
+            }
+            encoded.sums.push(Sums::of(&numbers, &numbers));
+        }
+        Ok(encoded)
+    }
+
     /// Some rows in the format that was planned.
     pub(crate) fn encode(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
+        if self.is_kept() {
+            return self.keep(rows);
+        }
         let numbers = self.gathered(rows.clone())?;
         encode(self.packed.format, self.columns, &numbers)
             .map_err(|(row, why)| unfit(self.graph, self.packed, rows.start + row, why))

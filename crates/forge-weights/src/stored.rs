@@ -1,9 +1,10 @@
-//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding. Those that mean
-//! their tensor's numbers and 1 are given so, and those that are a part of their tensor are cut out of it, columns turned
-//! to rows: nobody after this has to know.
+//! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding; or codes, with scales
+//! in tensors beside them. Those that mean their tensor's numbers and 1 are given so, and those that are a part of their
+//! tensor are cut out of it, columns turned to rows: nobody after this has to know.
 
-use crate::codec::decode_row;
-use forge_ir::{Cut, Diagnostic, Graph, Numbers, Weight, WeightId};
+use crate::codec::{decode_row, plane_bytes};
+use crate::mlx;
+use forge_ir::{Cut, Diagnostic, Format, Graph, Numbers, Weight, WeightId};
 use std::io;
 use std::ops::Range;
 
@@ -21,6 +22,29 @@ where
     pub fn new(graph: &'a Graph, read: Read) -> Self {
         Stored { graph, read }
     }
+
+    /// Rows of a weight that is stored as codes.
+    fn codes(&self, weight: &Weight, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
+        let Format::Affine(affine) = weight.format else {
+            let message = format!("the tensor {} is not one of codes", weight.tensor);
+            return Err(Diagnostic::new("F0108", message));
+        };
+        let first = match weight.cut {
+            None => 0,
+            Some(Cut::Rows { first, .. }) => first,
+            Some(Cut::Columns { .. }) => {
+                let message = format!("columns of {} cannot be cut out of codes", weight.tensor);
+                return Err(Diagnostic::new("F0108", message));
+            }
+        };
+        let rows = first + rows.start..first + rows.end;
+        mlx::rows(&self.read, &weight.tensor, (affine, weight.columns()), rows, out)
+            .map_err(|error| unreadable(weight, &error))
+    }
+}
+
+fn unreadable(weight: &Weight, error: &io::Error) -> Diagnostic {
+    Diagnostic::new("F0108", format!("the tensor {} cannot be read: {error}", weight.tensor))
 }
 
 impl<Read> Stored<'_, Read>
@@ -31,9 +55,8 @@ where
     fn numbers(&self, weight: &Weight, first: usize, out: &mut [f32]) -> Result<(), Diagnostic> {
         let size = weight.format.planes()[0].element.bytes();
         let mut bytes = vec![0; out.len() * size];
-        (self.read)(&weight.tensor, (first * size) as u64, &mut bytes).map_err(|error| {
-            Diagnostic::new("F0108", format!("the tensor {} cannot be read: {error}", weight.tensor))
-        })?;
+        (self.read)(&weight.tensor, (first * size) as u64, &mut bytes)
+            .map_err(|error| unreadable(weight, &error))?;
         decode_row(weight.format, [&bytes, &[]], out);
         Ok(())
     }
@@ -45,6 +68,15 @@ where
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let weight = expect_fit(self.graph, weight, &rows, out.len())?;
+        if weight.format.is_quantised() {
+            let [codes, scales] = plane_bytes(weight.format, weight.columns());
+            let mut bytes = vec![0; rows.len() * (codes + scales)];
+            self.codes(weight, rows, &mut bytes)?;
+            for (row, out) in bytes.chunks_exact(codes + scales).zip(out.chunks_exact_mut(weight.columns())) {
+                decode_row(weight.format, row.split_at(codes).into(), out);
+            }
+            return Ok(());
+        }
         match weight.cut {
             None => self.numbers(weight, rows.start * weight.columns(), out)?,
             // A vector is one row; what is cut of it are elements.
@@ -66,9 +98,15 @@ where
         }
         Ok(())
     }
+
+    fn stored(&self, weight: WeightId, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
+        let columns = self.graph.weights.get(weight.0).map_or(0, Weight::columns);
+        let weight = expect_fit(self.graph, weight, &rows, rows.len() * columns)?;
+        self.codes(weight, rows, out)
+    }
 }
 
-/// The weight, if it is there, stores plain numbers if it is to be decoded, and has these rows.
+/// The weight, if it is there and has these rows.
 pub(crate) fn expect_fit<'a>(
     graph: &'a Graph,
     weight: WeightId,
@@ -78,10 +116,7 @@ pub(crate) fn expect_fit<'a>(
     let found = graph.weights.get(weight.0);
     found
         .filter(|weight| {
-            !weight.format.is_quantised()
-                && rows.start <= rows.end
-                && rows.end <= weight.rows()
-                && length == rows.len() * weight.columns()
+            rows.start <= rows.end && rows.end <= weight.rows() && length == rows.len() * weight.columns()
         })
         .ok_or_else(|| {
             let name = found.map_or("no weight", |weight| &weight.tensor);

@@ -1,8 +1,8 @@
 //! What storing a row changes, for every format.
 
-use forge_ir::{Affine, Bits, Format};
+use forge_ir::{Affine, Format, Scales};
 use forge_weights::{Unfit, decode_row, encode_row, plane_bytes};
-use half::f16;
+use half::{bf16, f16};
 use proptest::prelude::*;
 
 /// A row's planes.
@@ -39,24 +39,40 @@ fn bound(format: Format, x: f32, group: &[f32]) -> f64 {
             let (step, off) = scale(8.0);
             1.0001 * step + off
         }
-        Format::Affine(Affine { bits: Bits::Eight, .. }) => affine_bound(group, 255.0),
+        Format::Affine(affine) if levels(affine) > 15 => affine_bound(affine, group),
         // The ends move in while that lessens the sum of squares: any one number may pay for all others.
-        Format::Affine(Affine { bits: Bits::Four, .. }) => {
-            affine_bound(group, 15.0) * (group.len() as f64).sqrt()
-        }
+        Format::Affine(affine) => affine_bound(affine, group) * (group.len() as f64).sqrt(),
     }
 }
 
 /// Half a step between codes that reach over a group, the lowest of them up to one half below its smallest number, the
 /// scale rounded up to a half.
-fn affine_bound(group: &[f32], levels: f64) -> f64 {
+fn affine_bound(affine: Affine, group: &[f32]) -> f64 {
+    // What a half, of either kind, is off by at most: of itself, and at least. Scales are no smaller than normal bfloats.
+    let (off, least) = match affine.scales {
+        Scales::F16 => (2_f64.powi(-11), 2_f64.powi(-24)),
+        Scales::Bf16 => (2_f64.powi(-8), 2_f64.powi(-126)),
+    };
     let ends = group
         .iter()
         .fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(f64::from(*x)), high.max(f64::from(*x))));
-    let below = (ends.0.abs() * 2_f64.powi(-10)).max(2_f64.powi(-24));
-    let step = (ends.1 - ends.0 + below) / levels;
+    let below = (ends.0.abs() * 2.0 * off).max(least);
+    let step = (ends.1 - ends.0 + below) / f64::from(levels(affine));
     // Sums of the size of the offset are rounded to 24 bits.
-    0.5001 * (step * (1.0 + 2_f64.powi(-11))).max(step + 2_f64.powi(-24)) + ends.0.abs() * 2_f64.powi(-23)
+    0.5001 * (step * (1.0 + off)).max(step + least) + ends.0.abs() * 2_f64.powi(-23)
+}
+
+/// The highest code.
+fn levels(affine: Affine) -> u8 {
+    ((1_u16 << affine.bits.count()) - 1) as u8
+}
+
+/// A number rounded to what scales and offsets are.
+fn rounded(affine: Affine, x: f32) -> f32 {
+    match affine.scales {
+        Scales::F16 => f16::from_f32(x).to_f32(),
+        Scales::Bf16 => bf16::from_f32(x).to_f32(),
+    }
 }
 
 fn is_affine(format: Format) -> bool {
@@ -128,8 +144,8 @@ proptest! {
         offset in -1000.0_f32..1000.0,
     ) {
         for (format, affine) in affine_formats() {
-            let (scale, offset) = (f16::from_f32(scale).to_f32(), f16::from_f32(offset * scale).to_f32());
-            let levels: u8 = if affine.bits == Bits::Eight { 255 } else { 15 };
+            let (scale, offset) = (rounded(affine, scale), rounded(affine, offset * scale));
+            let levels = levels(affine);
             let number = |place: &u8| f32::from(*place.min(&levels)) * scale + offset;
             let mut row: Vec<f32> = places.iter().map(number).collect();
             for group in row.chunks_mut(format.group()) {
@@ -146,7 +162,8 @@ proptest! {
     fn a_group_of_one_half_is_exact(number in any::<u16>(), columns in 1_usize..300) {
         let number = f16::from_bits(number).to_f32();
         prop_assume!(number.is_finite());
-        for (format, _) in affine_formats() {
+        for (format, affine) in affine_formats() {
+            let number = rounded(affine, number);
             let row = vec![number; columns];
             prop_assert_eq!(&decode(format, &encode(format, &row).unwrap(), columns), &row, "{}", format);
         }
@@ -172,7 +189,7 @@ proptest! {
         }
         let [values, _] = encode(Format::Bf16, &row).unwrap();
         for (x, bytes) in row.iter().zip(values.as_chunks::<2>().0) {
-            prop_assert_eq!(u16::from_le_bytes(*bytes), half::bf16::from_f32(*x).to_bits());
+            prop_assert_eq!(u16::from_le_bytes(*bytes), bf16::from_f32(*x).to_bits());
         }
     }
 
@@ -231,16 +248,15 @@ fn normal(count: usize) -> Vec<f32> {
 }
 
 #[test]
-fn four_bits_serve_the_many() {
+fn few_bits_serve_the_many() {
     let row = normal(1 << 14);
     for (format, affine) in affine_formats() {
-        let levels = if affine.bits == Bits::Eight { 255.0 } else { 15.0 };
         let stored = decode(format, &encode(format, &row).unwrap(), row.len());
         let (mut error, mut straight) = (0.0, 0.0);
         for (group, stored) in row.chunks(format.group()).zip(stored.chunks(format.group())) {
             let low = group.iter().copied().fold(f32::MAX, f32::min);
             let high = group.iter().copied().fold(f32::MIN, f32::max);
-            let step = (high - low) / levels;
+            let step = (high - low) / f32::from(levels(affine));
             for (x, stored) in group.iter().zip(stored) {
                 error += f64::from(x - stored).powi(2);
                 straight += f64::from(((x - low) / step).round() * step + low - x).powi(2);
@@ -251,9 +267,13 @@ fn four_bits_serve_the_many() {
             "{format}: {relative:.3} of the error between the ends, {:.1e}",
             (error / row.len() as f64).sqrt()
         );
-        match affine.bits {
-            Bits::Eight => assert!((relative - 1.0).abs() < 0.01, "{format}: {relative}"),
-            Bits::Four => assert!(relative < 0.95, "{format}: {relative}"),
+        match levels(affine) {
+            // The offset that is a bfloat makes the line longer by up to a 128th of itself.
+            31.. if affine.scales == Scales::Bf16 => {
+                assert!((relative - 1.0).abs() < 0.04, "{format}: {relative}")
+            }
+            31.. => assert!((relative - 1.0).abs() < 0.01, "{format}: {relative}"),
+            _ => assert!(relative < 0.96, "{format}: {relative}"),
         }
     }
 }
@@ -268,7 +288,9 @@ fn scales_are_rounded_and_not_truncated() {
 
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
-    let affine: Vec<Format> = affine_formats().map(|(format, _)| format).collect();
+    let of_halves = |affine: &Affine| affine.scales == Scales::F16;
+    let affine: Vec<Format> =
+        affine_formats().filter(|(_, affine)| of_halves(affine)).map(|(format, _)| format).collect();
     let cases: [(f32, &[Format]); 5] = [
         (f32::NAN, &Format::ALL),
         (f32::NEG_INFINITY, &Format::ALL),
@@ -280,6 +302,10 @@ fn numbers_that_do_not_fit_are_refused() {
         let mut row = [0.5; 40];
         row[35] = x;
         for format in Format::ALL {
+            // Whether the largest of singles fits depends on how a bfloat rounds its share.
+            if x == f32::MAX && is_affine(format) && !affine.contains(&format) {
+                continue;
+            }
             let expected = match (refused.contains(&format), x.is_finite()) {
                 (false, _) => None,
                 (true, false) => Some(Unfit::NotFinite { column: 35 }),

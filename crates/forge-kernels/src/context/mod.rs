@@ -6,7 +6,7 @@ mod project;
 mod rotation;
 mod vectors;
 
-use forge_ir::{Affine, BLOCK, Bits, Format};
+use forge_ir::{Affine, BLOCK, Bits, Format, Scales};
 use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
@@ -23,13 +23,22 @@ use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
 /// Threadgroup memory that lets at least two threadgroups share a core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
 
-/// Columns in a packet: the 16 bytes of weights that a lane loads at once.
+/// Columns in a packet, which a lane loads at once: 16 bytes of weights, or a block of what does not divide so.
 pub(crate) const fn packet_columns(format: Format) -> usize {
     match format {
         Format::F32 => 4,
         Format::F16 | Format::Bf16 => 8,
         Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }) => 16,
-        Format::Q4_0 | Format::Affine(Affine { bits: Bits::Four, .. }) => 32,
+        Format::Q4_0 | Format::Affine(_) => 32,
+    }
+}
+
+/// Elements of the codes' plane in a packet.
+pub(crate) const fn packet_elements(format: Format) -> usize {
+    match format {
+        Format::Affine(Affine { bits: Bits::Six | Bits::Three, .. }) => 3,
+        Format::Affine(Affine { bits: Bits::Five, .. }) => 5,
+        _ => 1,
     }
 }
 
@@ -43,7 +52,7 @@ pub(crate) struct Context {
 pub(crate) fn context(name: &str, spec: &Spec) -> Context {
     let base = Base { name, args: format!("{}Args", camel_case(name)) };
     let (variables, support) = match spec {
-        Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), vec![decoder(embed.format)]),
+        Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), decoders(embed.format)),
         Spec::RmsNorm(norm) => (value(RmsNormContext::of(base, norm)), vec![]),
         Spec::LayerNorm(norm) => (value(LayerNormContext::of(base, norm)), vec![]),
         Spec::Project(project) => {
@@ -106,10 +115,31 @@ struct Plane {
 /// The support unit that decodes packets of a format.
 pub(crate) const fn decoder(format: Format) -> &'static str {
     match format {
-        Format::Affine(Affine { bits: Bits::Eight, .. }) => "affine8",
-        Format::Affine(Affine { bits: Bits::Four, .. }) => "affine4",
+        Format::Affine(Affine { bits, .. }) => match bits {
+            Bits::Eight => "affine8",
+            Bits::Six => "affine6",
+            Bits::Five => "affine5",
+            Bits::Four => "affine4",
+            Bits::Three => "affine3",
+            Bits::Two => "affine2",
+        },
         plain => plain.name(),
     }
+}
+
+/// That, and the units that it and the reading of scales call.
+pub(crate) fn decoders(format: Format) -> Vec<&'static str> {
+    let mut units = vec![decoder(format)];
+    if let Format::Affine(affine) = format {
+        units.extend(is_packed(affine.bits).then_some("affine8"));
+        units.extend((affine.scales == Scales::Bf16).then_some("bf16_pair"));
+    }
+    units
+}
+
+/// Whether a packet is a struct of several parts of codes; others are 16 bytes.
+const fn is_packed(bits: Bits) -> bool {
+    !matches!(bits, Bits::Eight | Bits::Four)
 }
 
 /// A weight matrix as packets.
@@ -119,6 +149,11 @@ struct Weight {
     stored: &'static str,
     /// What decodes it.
     decoder: &'static str,
+    /// Whether a packet is a struct, which the decoder takes from the plane.
+    packed: bool,
+    packet_type: &'static str,
+    /// What makes floats of what is loaded of scales.
+    widened: &'static str,
     planes: Vec<Plane>,
     /// Whether groups have scales.
     scaled: bool,
@@ -126,6 +161,7 @@ struct Weight {
     offset: bool,
     /// Of a packet.
     columns: usize,
+    packet_bytes: usize,
     /// Of a packet, as float4.
     vectors: usize,
     /// That hold a row's columns.
@@ -148,22 +184,45 @@ impl Weight {
         let groups = width.div_ceil(format.group());
         let per_group = format.group() / columns;
         let offset = matches!(format, Format::Affine(_));
+        let packed = matches!(format, Format::Affine(Affine { bits, .. }) if is_packed(bits));
         let planes = format.planes().iter().map(|plane| Plane {
             name: plane.name,
             element: match plane.name {
                 // A group's scale and offset are loaded at once.
-                "scales" if offset => "half2",
-                "scales" => "half",
-                _ => "uint4",
+                "scales" => match format {
+                    Format::Affine(Affine { scales: Scales::Bf16, .. }) => "uint",
+                    Format::Affine(_) => "half2",
+                    _ => "half",
+                },
+                _ => match format {
+                    Format::Affine(Affine { bits: Bits::Six | Bits::Two, .. }) => "uint2",
+                    Format::Affine(Affine { bits: Bits::Five | Bits::Three, .. }) => "uint",
+                    _ => "uint4",
+                },
             },
         });
         Weight {
             stored: format.name(),
             decoder: decoder(format),
+            packed,
+            packet_type: match format {
+                Format::Affine(Affine { bits: Bits::Six, .. }) => "Affine6",
+                Format::Affine(Affine { bits: Bits::Five, .. }) => "Affine5",
+                Format::Affine(Affine { bits: Bits::Three, .. }) => "Affine3",
+                Format::Affine(Affine { bits: Bits::Two, .. }) => "Affine2",
+                _ => "uint4",
+            },
+            widened: match format {
+                Format::Affine(Affine { scales: Scales::Bf16, .. }) => "bf16_pair",
+                Format::Affine(_) => "float2",
+                _ => "float",
+            },
             planes: planes.collect(),
             scaled: format.is_quantised(),
             offset,
             columns,
+            packet_bytes: format.planes()[0].per_group * format.planes()[0].element.bytes() * columns
+                / format.group(),
             vectors: columns / 4,
             packets: width.div_ceil(columns),
             stride: groups * per_group,

@@ -4,7 +4,7 @@ use forge_ir::BLOCK;
 use serde::Serialize;
 
 use super::vectors::Applied;
-use super::{Base, DEFAULT_MEMORY, Weight};
+use super::{Base, DEFAULT_MEMORY, Weight, decoders};
 use crate::spec::{Epilogue, Knobs, Operand, Project, Rows, Squares};
 
 #[derive(Serialize)]
@@ -143,7 +143,8 @@ impl<'a> ProjectContext<'a> {
 
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = vec![self.weight.decoder, self.load];
+        let mut units = decoders(self.spec.format);
+        units.push(self.load);
         units.extend(self.activation);
         units.extend(self.best.then_some("ordered"));
         units.extend(self.unit.filter(|unit| !units.contains(unit)));

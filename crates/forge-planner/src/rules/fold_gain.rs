@@ -2,7 +2,8 @@
 //!
 //! The vector of gains, and every product with it, is gone from the program. Precondition: only projections read the
 //! norm; none of their weights serves another purpose (a tied head is the embedding's table); and the weights are stored
-//! in a format that the product is as exact in as the weight was: f32, or one that we quantise to ourselves. All norms
+//! in a format that the product is as exact in as the weight was: f32, or one that we quantise to ourselves, not one that the
+//! checkpoint is quantised to. All norms
 //! before projections fold, or none does: a layer has one program, whether the head can follow or not.
 
 use crate::fused::{Fused, Kind, Value};
@@ -52,8 +53,12 @@ fn weights_fold(list: &Fused, params: &[ParamId], graph: &Graph) -> bool {
     let takes_a_factor = |format: Format| format == Format::F32 || format.is_quantised();
     params.iter().all(|param| takes_a_factor(list.format(*param)))
         && applications.all(|apply| {
-            let mut weights = params.iter().filter_map(|param| apply.weight(body, *param));
-            weights.all(|weight| bound.iter().filter(|other| **other == weight).count() == 1)
+            let mut weights = params.iter().filter_map(|param| Some((param, apply.weight(body, *param)?)));
+            weights.all(|(param, weight)| {
+                let stored = graph.weights[weight.0].format;
+                let is_kept = stored.is_quantised() && stored == list.format(*param);
+                !is_kept && bound.iter().filter(|other| **other == weight).count() == 1
+            })
         })
 }
 
@@ -102,6 +107,9 @@ mod tests {
             |tied, format, quant| decode(&graph(tied, format), quant, &OTHERS).matches("folded").count();
         assert_eq!(folds(false, Format::Bf16, Quant::To(Format::Q4_0)), 3);
         assert_eq!(folds(false, Format::Bf16, Quant::Keep), 0, "bits are kept");
+        let affine = |name| Format::from_name(name).unwrap_or(Format::F32);
+        assert_eq!(folds(false, affine("affine4_bf16"), Quant::Keep), 0, "and codes are");
+        assert_eq!(folds(false, affine("affine4_bf16"), Quant::To(affine("affine4"))), 3);
         assert_eq!(folds(false, Format::F32, Quant::To(Format::F16)), 0, "f16 would round twice");
         assert_eq!(folds(true, Format::F32, Quant::Keep), 0, "the table is looked up in, too");
     }

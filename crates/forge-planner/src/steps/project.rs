@@ -104,8 +104,10 @@ impl Select<'_> {
             Ending::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
             Ending::Best => spec::Epilogue::Best,
         };
+        // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
+        let rounds = bounded && self.plan.cache != Format::F32;
         let operand = match (rows, format) {
-            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if bounded => {
+            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if rounds => {
                 spec::Operand::F16
             }
             _ => spec::Operand::F32,

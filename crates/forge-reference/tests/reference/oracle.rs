@@ -2,7 +2,7 @@
 //! files made of it.
 
 use crate::common::{Case, cases, distance, folded, open, pack, plan};
-use forge_ir::{Affine, Bits, Body, Format, Node, Numbers, Op, ValueId, tolerance};
+use forge_ir::{Bits, Body, Format, Node, Numbers, Op, ValueId, tolerance};
 use forge_reference::{Want, evaluate, greedy};
 
 /// The largest distance from the oracle's logits over all sequences, in standard deviations.
@@ -60,8 +60,16 @@ fn weight_files_hold_the_model() {
                 Format::F32 => 0.0,
                 Format::F16 => 0.03,
                 Format::Bf16 => 0.2,
-                Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }) => 0.3,
-                Format::Q4_0 | Format::Affine(Affine { bits: Bits::Four, .. }) => 3.0,
+                Format::Q8_0 => 0.3,
+                Format::Q4_0 => 3.0,
+                Format::Affine(affine) => match affine.bits {
+                    Bits::Eight => 0.3,
+                    Bits::Six => 1.5,
+                    Bits::Five => 2.5,
+                    Bits::Four => 3.0,
+                    Bits::Three => 6.0,
+                    Bits::Two => 9.0,
+                },
             };
             assert!(distance <= bound, "{} in {format}: {distance:e}", case.name);
         }

@@ -1,74 +1,111 @@
 //! Formats of unsigned codes whose groups have a scale and an offset: value = code * scale + offset.
 //!
-//! A group's scale and offset lie side by side. `GROUP` is its columns: 32, 64 or 128.
+//! A group's scale and offset lie side by side. `BITS` is of a code: 2, 3, 4, 5, 6 or 8. `GROUP` is a group's columns: 32, 64
+//! or 128. A block's codes are parts of bits, the low ones first: nibbles, where byte j holds columns j (low) and j + 16
+//! (high); pairs, where byte 4k + j holds columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20; and single bits, where bit
+//! 2i + h of byte j is column 4i + j + 16h's. So each half of a block is a few shifts and masks of all its bytes at once.
 
-use super::call::Call;
-use super::formats::{AT_ONCE, BLOCK, Matrix, widen_scales};
+use super::call::{Call, Number};
+use super::formats::{AT_ONCE, BLOCK, Matrix, Scale, widen_scales};
 use super::simd::Simd;
-use half::f16;
+use half::{bf16, f16};
 
-/// Codes of 8 bits.
+/// Codes, with scales and offsets in `T`.
 #[derive(Clone, Copy)]
-pub struct Affine8<const GROUP: usize> {
+pub struct AffineOf<const BITS: usize, const GROUP: usize, T> {
     codes: *const u8,
-    scales: *const f16,
+    scales: *const T,
 }
 
-/// Codes of 4 bits. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
-#[derive(Clone, Copy)]
-pub struct Affine4<const GROUP: usize> {
-    codes: *const u8,
-    scales: *const f16,
+/// Scales and offsets are halves.
+pub type Affine<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, f16>;
+/// Scales and offsets are bfloats.
+pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, bf16>;
+
+/// A byte in each of 16.
+const fn in_all(byte: u8) -> u128 {
+    u128::from_le_bytes([byte; 16])
 }
 
-macro_rules! affine {
-    ($name:ident, $bytes:expr, |$codes:ident, $column:ident| $load:expr) => {
-        impl<const GROUP: usize> Matrix for $name<GROUP> {
-            const SCALED: bool = true;
-            const OFFSET: bool = true;
-            const GROUP: usize = GROUP / BLOCK;
+/// Words side by side.
+fn words(words: [u32; 4]) -> u128 {
+    words.into_iter().rev().fold(0, |all, word| all << 32 | u128::from(word))
+}
 
-            fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
-                let groups = rows * blocks / <Self as Matrix>::GROUP;
-                $name {
-                    codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * $bytes).as_ptr(),
-                    scales: call.input::<f16>(&format!("{weight}_scales"), 2 * groups).as_ptr(),
+/// The codes of half a block, a byte each.
+#[inline(always)]
+unsafe fn half_block<const BITS: usize>(block: *const u8, high: bool) -> [u8; 16] {
+    // SAFETY: the caller promises a block's bytes.
+    let word = |index: usize| u32::from_le(unsafe { block.cast::<u32>().add(index).read_unaligned() });
+    let (mut codes, mut first, mut shift) = (0, 0, 0);
+    if BITS & 4 != 0 {
+        let nibbles = words([word(0), word(1), word(2), word(3)]) >> (4 * u32::from(high));
+        (codes, first, shift) = (nibbles & in_all(15), 4, 4);
+    }
+    if BITS & 2 != 0 {
+        let (a, b) = (word(first), word(first + 1));
+        let pairs = words([a, a >> 4, b, b >> 4]) >> (2 * u32::from(high));
+        codes |= (pairs & in_all(3)) << shift;
+        (first, shift) = (first + 2, shift + 2);
+    }
+    if BITS & 1 != 0 {
+        let a = word(first);
+        let singles = words([a, a >> 2, a >> 4, a >> 6]) >> u32::from(high);
+        codes |= (singles & in_all(1)) << shift;
+    }
+    codes.to_le_bytes()
+}
+
+impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for AffineOf<BITS, GROUP, T> {
+    const SCALED: bool = true;
+    const OFFSET: bool = true;
+    const GROUP: usize = GROUP / BLOCK;
+
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        let groups = rows * blocks / <Self as Matrix>::GROUP;
+        AffineOf {
+            codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * BITS * BLOCK / 8).as_ptr(),
+            scales: call.input::<T>(&format!("{weight}_scales"), 2 * groups).as_ptr(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        let (codes, column) = (self.codes.wrapping_add(block * BITS * BLOCK / 8), part * S::LANES);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match BITS {
+                8 => S::load_u8(codes.add(column)),
+                4 => S::load_u4(codes.add(column % 16), column >= 16),
+                _ => {
+                    let codes = half_block::<BITS>(codes, column >= 16);
+                    S::load_u8(codes.as_ptr().add(column % 16))
                 }
             }
-
-            #[inline(always)]
-            unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-                let ($codes, $column) = (self.codes.wrapping_add(block * $bytes), part * S::LANES);
-                // SAFETY: the caller's promise.
-                unsafe { $load }
-            }
-
-            #[inline(always)]
-            unsafe fn prefetch<S: Simd>(self, block: usize) {
-                // SAFETY: the caller's promise.
-                unsafe { S::prefetch(self.codes.wrapping_add(block * $bytes)) }
-            }
-
-            #[inline(always)]
-            unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
-                // SAFETY: the caller's promise.
-                unsafe { S::splat_f16(self.scales.add(block / <Self as Matrix>::GROUP * 2)) }
-            }
-
-            #[inline(always)]
-            unsafe fn offset<S: Simd>(self, block: usize) -> S::V {
-                // SAFETY: the caller's promise.
-                unsafe { S::splat_f16(self.scales.add(block / <Self as Matrix>::GROUP * 2 + 1)) }
-            }
-
-            #[inline(always)]
-            unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
-                // SAFETY: the caller's promise.
-                unsafe { widen_scales::<S, { 2 * AT_ONCE }>(self.scales.add(2 * group), 2 * count, to) }
-            }
         }
-    };
-}
+    }
 
-affine!(Affine8, BLOCK, |codes, column| S::load_u8(codes.add(column)));
-affine!(Affine4, BLOCK / 2, |codes, column| S::load_u4(codes.add(column % 16), column >= 16));
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * BITS * BLOCK / 8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { T::splat::<S>(self.scales.add(block / <Self as Matrix>::GROUP * 2)) }
+    }
+
+    #[inline(always)]
+    unsafe fn offset<S: Simd>(self, block: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { T::splat::<S>(self.scales.add(block / <Self as Matrix>::GROUP * 2 + 1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_scales::<S, T, { 2 * AT_ONCE }>(self.scales.add(2 * group), 2 * count, to) }
+    }
+}

@@ -22,12 +22,14 @@ pub enum Format {
     Q8_0,
     /// Nibbles, 32 to a scale.
     Q4_0,
-    /// Unsigned codes of 4 or 8 bits, so many columns to a scale and an offset.
+    /// Unsigned codes, so many columns to a scale and an offset.
     Affine {
         /// Of a code.
         bits: usize,
         /// Columns of a group.
         group: usize,
+        /// Whether scales and offsets are bfloats, not halves.
+        bf16: bool,
     },
 }
 
@@ -129,16 +131,60 @@ plain!(
     Bf16, bf16, load_bf16
 );
 
+/// What scales are stored as.
+pub(super) trait Scale: Copy {
+    /// Of no size.
+    const ZERO: Self;
+
+    /// `LANES` of them, widened.
+    unsafe fn load<S: Simd>(from: *const Self) -> S::V;
+
+    /// One, widened, in all lanes.
+    unsafe fn splat<S: Simd>(from: *const Self) -> S::V;
+}
+
+impl Scale for f16 {
+    const ZERO: f16 = f16::ZERO;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const f16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat<S: Simd>(from: *const f16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(from) }
+    }
+}
+
+impl Scale for bf16 {
+    const ZERO: bf16 = bf16::ZERO;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const bf16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_bf16(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat<S: Simd>(from: *const bf16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat(from.read_unaligned().to_f32()) }
+    }
+}
+
 /// Widens `count` of at most `N` scales, a multiple of 16.
 #[inline(always)]
-pub(super) unsafe fn widen_scales<S: Simd, const N: usize>(
-    from: *const f16,
+pub(super) unsafe fn widen_scales<S: Simd, T: Scale, const N: usize>(
+    from: *const T,
     count: usize,
     to: &mut [f32; 2 * AT_ONCE],
 ) {
     // SAFETY: the caller promises `count` scales; both arrays have room for whole vectors.
     unsafe {
-        let mut some = [f16::ZERO; N];
+        let mut some = [T::ZERO; N];
         let from = if count == N {
             from
         } else {
@@ -146,7 +192,7 @@ pub(super) unsafe fn widen_scales<S: Simd, const N: usize>(
             some.as_ptr()
         };
         for i in (0..N).step_by(S::LANES) {
-            S::store(to.as_mut_ptr().add(i), S::load_f16(from.add(i)));
+            S::store(to.as_mut_ptr().add(i), T::load::<S>(from.add(i)));
         }
     }
 }
@@ -189,7 +235,7 @@ impl Matrix for Q8_0 {
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         // SAFETY: the caller's promise.
-        unsafe { widen_scales::<S, AT_ONCE>(self.scales.add(group), count, to) }
+        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
 
@@ -232,7 +278,7 @@ impl Matrix for Q4_0 {
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
         // SAFETY: the caller's promise.
-        unsafe { widen_scales::<S, AT_ONCE>(self.scales.add(group), count, to) }
+        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
 

@@ -39,7 +39,7 @@ mod x86;
 // Which of these a program names depends on its kernels.
 #[allow(unused_imports)]
 pub use self::{
-    affine::{Affine4, Affine8},
+    affine::{Affine, AffineBf16},
     append::{Append, append},
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
     attend::{Attend, AttendJoin, Prologue, attend, attend_join},

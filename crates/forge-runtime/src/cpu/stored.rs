@@ -1,6 +1,6 @@
 //! Number formats of weights, as types: kernels are compiled for the formats that a program names, and for no others.
 
-use super::affine::{Affine4, Affine8};
+use super::affine::{Affine, AffineBf16};
 use super::call::Call;
 use super::embed::{self, Embed};
 use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
@@ -29,4 +29,4 @@ macro_rules! stored {
     )*};
 }
 
-stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [const GROUP: usize] Affine8<GROUP>, [const GROUP: usize] Affine4<GROUP>);
+stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>);

@@ -1,11 +1,14 @@
 //! What every request for text has in common: how it is to be written, how often, and how it is to be sent.
 
 use super::super::completion::Settings;
+use super::super::failure::Failure;
 use super::super::sampler::Sampling;
+use super::calls::Calls;
 use super::fields::Fields;
 use super::grammar::Grammar;
 use super::refusal::Refusal;
 use super::service::Service;
+use super::tools::Tools;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 
@@ -17,6 +20,8 @@ pub(super) struct Asked {
     pub(super) texts: usize,
     /// What the texts have to be.
     pub(super) grammar: Option<Grammar>,
+    /// Tells calls of functions from words, where functions may be called.
+    pub(super) calls: Option<Calls>,
     /// Whether the answer is sent piece by piece.
     pub(super) stream: bool,
     /// Whether a streamed answer ends with its usage.
@@ -39,7 +44,21 @@ impl Asked {
             ignore_end: fields.take("ignore_eos")?.unwrap_or(false),
             logprobs: None,
         };
-        Ok(Asked { settings, texts, grammar: grammar(fields)?, stream, include_usage })
+        Ok(Asked { settings, texts, grammar: grammar(fields)?, calls: None, stream, include_usage })
+    }
+}
+
+impl Asked {
+    /// Lets functions be called.
+    pub(super) fn offer(&mut self, tools: &Tools, service: &Service) -> Result<(), Refusal> {
+        let opening = tools.dialect.opening_id(&service.text);
+        self.calls = Some(Calls::new(tools.dialect, opening));
+        let grammar = tools.grammar(self.grammar.take(), &service.text, &service.grammars);
+        self.grammar = Some(grammar.map_err(|failure| match failure {
+            Failure::Misuse(message) => Refusal::of("tools", message),
+            failure @ Failure::Wrong(_) => failure.into(),
+        })?);
+        Ok(())
     }
 }
 

@@ -9,12 +9,14 @@ use super::answer::Answer;
 use super::asked::Asked;
 use super::fields::Fields;
 use super::refusal::{Refusal, json_response, typed};
+use super::responses;
 use super::service::Service;
 use super::shape::{CompletionShape, Kind};
+use super::tools::{Tools, read_arguments};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Path, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -23,8 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The most bytes of a body.
-const BODY: usize = 16 << 20;
+/// Bytes that any body may have, and for each position of the context: more than a token has, written in the most
+/// roundabout way.
+const BODY: usize = 2 << 20;
+const BODY_FOR_POSITION: usize = 64;
 /// How long a body may take to come.
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// Ids of a plain completion that says nothing of how many: as OpenAI has it.
@@ -38,8 +42,11 @@ type Begun = Result<(Asked, Answer), Refusal>;
 /// Every path.
 pub(super) fn router(service: Arc<Service>) -> Router {
     Router::new()
+        .route("/", get(page))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/responses", post(respond))
+        .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/tokenize", post(tokenize))
@@ -62,14 +69,21 @@ async fn wrong_method(method: Method, uri: Uri) -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
 }
 
+/// A page to chat on. It loads nothing from elsewhere, and may not.
+async fn page() -> Response {
+    const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; \
+                          connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", include_str!("page.html"));
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    response
+}
+
 async fn health() -> Response {
     json_response(StatusCode::OK, &json!({ "status": "ok" }))
 }
 
 async fn ready(State(service): Shared) -> Response {
-    let (status, word) = if service.is_stopping.load(Relaxed) {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping")
-    } else if service.is_ready.load(Relaxed) {
+    let (status, word) = if service.is_ready.load(Relaxed) {
         (StatusCode::OK, "ready")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "warming up")
@@ -91,6 +105,7 @@ fn described(service: &Service, name: &str) -> Value {
         "max_model_len": service.context,
         "vocabulary": service.info.vocabulary,
         "architecture": service.info.architecture,
+        "converses": service.template.is_some(),
     })
 }
 
@@ -107,8 +122,19 @@ async fn model(State(service): Shared, Path(name): Path<String>) -> Outcome {
     }
 }
 
+/// A causal model's states say what comes next, not what a text is about.
+async fn embeddings() -> Refusal {
+    let message = "this model was made to continue texts, and what it would give for an embedding finds nothing well: \
+                   a model that was made for embeddings does";
+    Refusal::new(StatusCode::NOT_FOUND, message).code("no_embeddings")
+}
+
 async fn chat(State(service): Shared, body: Body) -> Outcome {
     begin(service, body, begin_chat).await
+}
+
+async fn respond(State(service): Shared, body: Body) -> Outcome {
+    begin(service, body, responses::begin).await
 }
 
 async fn complete(State(service): Shared, body: Body) -> Outcome {
@@ -131,18 +157,19 @@ async fn aside<T: Send + 'static>(
     body: Body,
     work: impl FnOnce(&Service, Fields) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let bytes = read(body).await?;
+    let most = BODY.max(BODY_FOR_POSITION * service.context as usize);
+    let bytes = read(body, most).await?;
     let done = tokio::task::spawn_blocking(move || work(&service, Fields::parse(&bytes)?)).await;
     done.unwrap_or_else(|_| {
         Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail"))
     })
 }
 
-async fn read(body: Body) -> Result<Bytes, Refusal> {
-    match tokio::time::timeout(BODY_TIME, to_bytes(body, BODY)).await {
+async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {
+    match tokio::time::timeout(BODY_TIME, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
-            let message = format!("the body did not come whole, or has more than {BODY} bytes");
+            let message = format!("the body did not come whole, or has more than {most} bytes");
             Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message))
         }
         Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come")),
@@ -154,12 +181,20 @@ fn begin_chat(service: &Service, fields: &mut Fields) -> Begun {
     let variables = variables(fields)?;
     for (name, allowed, why) in [
         ("modalities", json!(["text"]), "is [\"text\"]: this model writes text"),
-        ("parallel_tool_calls", json!(true), "has nothing to be about without `tools`"),
         ("verbosity", json!("medium"), "is not something that this model knows"),
     ] {
         fields.only(name, &allowed, why)?;
     }
+    let tools = Tools::new(
+        fields.take("tools")?.unwrap_or_default(),
+        fields.take("tool_choice")?,
+        fields.take("parallel_tool_calls")?.unwrap_or(true),
+        service.template.as_ref(),
+    )?;
     let mut asked = Asked::take(fields, service, usize::MAX)?;
+    if let Some(tools) = &tools {
+        asked.offer(tools, service)?;
+    }
     let top = fields.count("top_logprobs", 0, 20)?;
     let wants = fields.take::<bool>("logprobs")?.unwrap_or(false);
     if top.is_some() && !wants {
@@ -167,7 +202,8 @@ fn begin_chat(service: &Service, fields: &mut Fields) -> Begun {
     }
     asked.settings.logprobs = wants.then_some(top.unwrap_or(0));
     std::mem::take(fields).finish()?;
-    let prompt = service.conversation(&messages, &[], &variables)?;
+    let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
+    let prompt = service.conversation(&messages, described, &variables)?;
     let answer = begin_texts(service, &asked, vec![prompt], Kind::Chat)?;
     Ok((asked, answer))
 }
@@ -188,6 +224,11 @@ fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refusal> {
                 ));
             };
             message.content = Value::String(texts.join("\n"));
+        }
+        read_arguments(message);
+        // What OpenAI calls the developer, templates call the system.
+        if message.role == "developer" {
+            message.role = "system".to_owned();
         }
     }
     Ok(messages)
@@ -238,9 +279,8 @@ fn begin_texts(
     kind: Kind,
 ) -> Result<Answer, Refusal> {
     let (model, text) = (service.info.name, service.text.clone());
-    let logprobs = asked.settings.logprobs.is_some();
     let choices = prompts.len() * asked.texts;
-    let shape = CompletionShape::new(kind, model, text, choices, logprobs, asked.include_usage);
+    let shape = CompletionShape::new(kind, model, text, choices, asked);
     service.begin(asked, prompts, Box::new(shape))
 }
 

@@ -49,6 +49,11 @@ impl Fields {
         }
     }
 
+    /// Another name, or place, for a field.
+    pub(super) fn set(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+
     /// A field that has to be there.
     pub(super) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Refusal> {
         self.take(name)?.ok_or_else(|| Refusal::of(name, format!("`{name}` is missing")))

@@ -22,6 +22,16 @@ pub(super) enum Grammar {
     Regex(String),
     /// Text of a grammar in Lark's notation.
     Lark(String),
+    /// Any text; after this opening, which may be a single id, text of a grammar. After no opening the whole text is of the
+    /// grammar, if its first id is.
+    After {
+        /// As text.
+        opening: &'static str,
+        /// As an id.
+        opening_id: Option<u32>,
+        /// In Lark's notation.
+        grammar: String,
+    },
 }
 
 /// Makes constraints out of grammars.
@@ -42,15 +52,26 @@ impl Grammars {
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|error| {
             Failure::misuse(format!("this model's tokenizer leaves no way to follow a grammar: {error}"))
         })?;
-        let grammar = match grammar.clone() {
+        let compiled = match grammar.clone() {
             Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(with_few_blanks(schema)),
             Grammar::Regex(expression) => TopLevelGrammar::from_regex(&expression),
-            Grammar::Lark(text) => TopLevelGrammar::from_lark(text),
+            Grammar::Lark(grammar) | Grammar::After { grammar, .. } => TopLevelGrammar::from_lark(grammar),
         };
-        let matcher = Matcher::new(factory.create_parser(grammar));
-        match matcher.get_error() {
-            Some(error) => Err(Failure::misuse(format!("the grammar is not understood: {error}"))),
-            None => Ok(Box::new(Following(matcher))),
+        let matcher = Matcher::new(factory.create_parser(compiled));
+        match (matcher.get_error(), grammar) {
+            (Some(error), _) => Err(Failure::misuse(format!("the grammar is not understood: {error}"))),
+            (None, &Grammar::After { opening, opening_id, .. }) => {
+                let environment = factory.tok_env().clone();
+                Ok(Box::new(Waiting {
+                    opening,
+                    opening_id,
+                    environment,
+                    written: Vec::new(),
+                    is_open: None,
+                    matcher,
+                }))
+            }
+            (None, _) => Ok(Box::new(Following(matcher))),
         }
     }
 
@@ -75,7 +96,7 @@ impl Grammars {
 
 /// A schema whose JSON has a blank, or a line and its indentation, between tokens. Where as many may stand as one likes,
 /// a small model may like nothing else until its text is cut.
-fn with_few_blanks(schema: Value) -> Value {
+pub(super) fn with_few_blanks(schema: Value) -> Value {
     const OPTIONS: &str = "x-guidance";
     match schema {
         Value::Object(mut fields) => {
@@ -94,16 +115,7 @@ struct Following(Matcher);
 
 impl Constraint for Following {
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
-        let mask = self.0.compute_mask_or_eos().map_err(failed)?;
-        if mask.is_zero() {
-            return Err(Failure::wrong("the grammar lets no token of this model's follow"));
-        }
-        for (id, logit) in (0..).zip(logits.iter_mut()) {
-            if !mask.is_allowed(id) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-        Ok(())
+        mask(&mut self.0, logits)
     }
 
     fn accept(&mut self, id: u32) -> Result<(), Failure> {
@@ -113,6 +125,65 @@ impl Constraint for Following {
     fn is_complete(&mut self) -> bool {
         self.0.is_stopped()
     }
+}
+
+/// A text that is free until an opening.
+struct Waiting {
+    opening: &'static str,
+    opening_id: Option<u32>,
+    /// Knows the bytes of ids.
+    environment: TokEnv,
+    /// The end of what has been written.
+    written: Vec<u8>,
+    /// Whether the grammar holds; unknown while it may still come to.
+    is_open: Option<bool>,
+    matcher: Matcher,
+}
+
+impl Constraint for Waiting {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
+        match self.is_open {
+            Some(true) => mask(&mut self.matcher, logits),
+            _ => Ok(()),
+        }
+    }
+
+    fn accept(&mut self, id: u32) -> Result<(), Failure> {
+        match self.is_open {
+            Some(true) => return self.matcher.consume_token(id).map_err(failed),
+            Some(false) => return Ok(()),
+            None => {}
+        }
+        if self.opening.is_empty() {
+            self.is_open = Some(self.matcher.try_consume_tokens(&[id]).map_err(failed)? == 1);
+            return Ok(());
+        }
+        self.written.extend(self.environment.tok_trie().token(id));
+        if Some(id) == self.opening_id || self.written.ends_with(self.opening.as_bytes()) {
+            self.is_open = Some(true);
+        }
+        let old = self.written.len().saturating_sub(self.opening.len());
+        self.written.drain(..old);
+        Ok(())
+    }
+
+    fn is_complete(&mut self) -> bool {
+        self.is_open == Some(true) && self.matcher.is_stopped()
+    }
+}
+
+/// Leaves the logits of the ids that may follow.
+fn mask(matcher: &mut Matcher, logits: &mut [f32]) -> Result<(), Failure> {
+    let mask = matcher.compute_mask_or_eos().map_err(failed)?;
+    if mask.is_zero() {
+        return Err(Failure::wrong("the grammar lets no token of this model's follow"));
+    }
+    for (id, logit) in (0..).zip(logits.iter_mut()) {
+        if !mask.is_allowed(id) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+    Ok(())
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {

@@ -8,17 +8,21 @@
 mod access;
 mod answer;
 mod asked;
+mod calls;
 mod endpoints;
 mod fields;
 mod grammar;
 mod listener;
 mod metrics;
+mod patient;
 mod queue;
 mod refusal;
+mod responses;
 mod scheduler;
 mod service;
 mod shape;
 mod slots;
+mod tools;
 
 use super::device::Device;
 use super::engine::Engine;
@@ -133,7 +137,6 @@ impl Server {
             metrics: metrics.clone(),
             access: Access::new(address.ip(), options.api_keys, options.origins),
             is_ready: AtomicBool::new(false),
-            is_stopping: AtomicBool::new(false),
             aliases: options.aliases,
             created: shape::now(),
         });

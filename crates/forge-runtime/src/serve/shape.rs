@@ -3,6 +3,8 @@
 use super::super::completion::{End, Logprobs, Piece};
 use super::super::text::Text;
 use super::answer::{Event, Shape, Usage};
+use super::asked::Asked;
+use super::calls::{Calls, Part};
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,9 +32,33 @@ pub(super) struct CompletionShape {
 #[derive(Clone, Debug, Default)]
 struct Choice {
     text: String,
+    /// Tells calls from words, where there may be calls.
+    reader: Option<Calls>,
+    calls: Vec<Call>,
     /// Lists that grow with every id, if probabilities were asked for.
     logprobs: Option<Tokens>,
     end: Option<&'static str>,
+}
+
+/// A function that the model calls.
+#[derive(Clone, Debug)]
+struct Call {
+    id: String,
+    name: String,
+    /// JSON, as the model wrote it.
+    arguments: String,
+}
+
+impl Call {
+    /// A call of `name`, whose arguments are to come.
+    fn new(name: String) -> Call {
+        Call { id: call_id(), name, arguments: String::new() }
+    }
+
+    fn json(&self) -> Value {
+        let function = json!({ "name": self.name, "arguments": self.arguments });
+        json!({ "id": self.id, "type": "function", "function": function })
+    }
 }
 
 /// What is told of ids.
@@ -46,17 +72,20 @@ impl CompletionShape {
         model: &'static str,
         text: Text,
         choices: usize,
-        logprobs: bool,
-        include_usage: bool,
+        asked: &Asked,
     ) -> CompletionShape {
-        let choice = Choice { logprobs: logprobs.then(Tokens::default), ..Choice::default() };
+        let choice = Choice {
+            reader: asked.calls.clone(),
+            logprobs: asked.settings.logprobs.map(|_| Tokens::default()),
+            ..Choice::default()
+        };
         let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         CompletionShape {
             kind,
-            id: format!("{prefix}-{:016x}", RandomState::new().hash_one(0)),
+            id: random_id(prefix),
             created: now(),
             model,
-            include_usage,
+            include_usage: asked.include_usage,
             text,
             choices: vec![choice; choices],
         }
@@ -95,7 +124,15 @@ impl CompletionShape {
             (Kind::Plain, said) => ("text", said),
             (Kind::Chat, Value::Object(delta)) => ("delta", Value::Object(delta)),
             (Kind::Chat, content) => {
-                ("message", json!({ "role": "assistant", "content": content, "refusal": null }))
+                let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+                let calls = &self.choices[index].calls;
+                if !calls.is_empty() {
+                    message["tool_calls"] = calls.iter().map(Call::json).collect();
+                    if content == "" {
+                        message["content"] = Value::Null;
+                    }
+                }
+                ("message", message)
             }
         };
         choice.insert(name.to_owned(), said);
@@ -105,11 +142,67 @@ impl CompletionShape {
     }
 
     /// A change of a text, as a stream tells it.
-    fn delta(&self, content: &str) -> Value {
-        match self.kind {
-            Kind::Plain => json!(content),
-            Kind::Chat if content.is_empty() => json!({}),
-            Kind::Chat => json!({ "content": content }),
+    fn delta(&self, delta: Delta) -> Value {
+        match (self.kind, delta) {
+            (Kind::Plain, Delta::Words(words)) => json!(words),
+            (Kind::Chat, Delta::Words(words)) if words.is_empty() => json!({}),
+            (Kind::Chat, Delta::Words(words)) => json!({ "content": words }),
+            (_, Delta::Call(number, mut call)) => {
+                call["index"] = number.into();
+                json!({ "tool_calls": [call] })
+            }
+        }
+    }
+}
+
+/// A change of a text.
+enum Delta {
+    Words(String),
+    /// Of a call: its number, and what is new about it.
+    Call(usize, Value),
+}
+
+impl Choice {
+    /// Takes a piece, and tells what has changed.
+    fn push(&mut self, piece: &Piece) -> Vec<Delta> {
+        let Some(reader) = &mut self.reader else {
+            self.text.push_str(&piece.text);
+            return if piece.text.is_empty() { Vec::new() } else { vec![Delta::Words(piece.text.clone())] };
+        };
+        let mut parts = reader.push(piece.id, &piece.text);
+        if piece.end.is_some() {
+            parts.extend(reader.finish());
+        }
+        let mut deltas = Vec::new();
+        for part in parts {
+            match part {
+                Part::Words(words) => {
+                    self.text.push_str(&words);
+                    deltas.push(Delta::Words(words));
+                }
+                Part::Call { name } => {
+                    let call = Call::new(name);
+                    deltas.push(Delta::Call(self.calls.len(), call.json()));
+                    self.calls.push(call);
+                }
+                Part::Arguments(more) => {
+                    let number = self.calls.len().saturating_sub(1);
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&more);
+                    }
+                    deltas.push(Delta::Call(number, json!({ "function": { "arguments": more } })));
+                }
+            }
+        }
+        deltas
+    }
+
+    /// Why the text ended, in OpenAI's words.
+    fn reason(&self, end: End) -> &'static str {
+        match end {
+            End::EndOfText | End::StopString | End::Complete if !self.calls.is_empty() => "tool_calls",
+            End::EndOfText | End::StopString | End::Complete => "stop",
+            End::Count | End::Context | End::Interrupted => "length",
         }
     }
 }
@@ -125,27 +218,34 @@ impl Shape for CompletionShape {
     }
 
     fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Event> {
-        let end = piece.end.map(reason);
         let choice = &mut self.choices[index];
-        choice.text.push_str(&piece.text);
-        choice.end = end;
         let told = match (piece.id, &piece.logprobs) {
             // The id that ends a text is none of the text's.
             (Some(id), Some(logprobs)) if piece.end != Some(End::EndOfText) => {
-                Tokens(vec![(id, logprobs.clone())])
+                Some(Tokens(vec![(id, logprobs.clone())]))
             }
-            _ => Tokens::default(),
+            _ => None,
         };
-        if let Some(tokens) = &mut choice.logprobs {
+        if let (Some(tokens), Some(told)) = (&mut choice.logprobs, &told) {
             tokens.0.extend(told.0.iter().cloned());
         }
-        let told = (!told.0.is_empty()).then_some(&told);
-        let mut events = Vec::new();
-        if !piece.text.is_empty() || told.is_some() {
-            events.push(self.event(json!([self.choice(index, self.delta(&piece.text), told, None)]), None));
+        let mut deltas = choice.push(piece);
+        choice.end = piece.end.map(|end| choice.reason(end));
+        if deltas.is_empty() && told.is_some() {
+            deltas.push(Delta::Words(String::new()));
         }
+        let end = choice.end;
+        let mut events: Vec<Event> = deltas
+            .into_iter()
+            .enumerate()
+            .map(|(number, delta)| {
+                let told = told.as_ref().filter(|_| number == 0);
+                self.event(json!([self.choice(index, self.delta(delta), told, None)]), None)
+            })
+            .collect();
         if end.is_some() {
-            events.push(self.event(json!([self.choice(index, self.delta(""), None, end)]), None));
+            let nothing = self.delta(Delta::Words(String::new()));
+            events.push(self.event(json!([self.choice(index, nothing, None, end)]), None));
         }
         events
     }
@@ -167,14 +267,6 @@ impl Shape for CompletionShape {
         let mut whole = self.object(object, json!(choices));
         whole.insert("usage".to_owned(), usage.json());
         Value::Object(whole)
-    }
-}
-
-/// Why a text ended, in OpenAI's words.
-fn reason(end: End) -> &'static str {
-    match end {
-        End::EndOfText | End::StopString | End::Complete => "stop",
-        End::Count | End::Context | End::Interrupted => "length",
     }
 }
 
@@ -219,6 +311,18 @@ impl Tokens {
 /// JSON has no infinity; OpenAI writes this for what cannot be.
 fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
+}
+
+/// An id that nobody else has.
+pub(super) fn random_id(prefix: &str) -> String {
+    format!("{prefix}-{:016x}", RandomState::new().hash_one(0))
+}
+
+/// An id of a call, as the strictest of templates wants it: nine letters and digits.
+pub(super) fn call_id() -> String {
+    let mut id = format!("{:016x}", RandomState::new().hash_one(0));
+    id.truncate(9);
+    id
 }
 
 /// Seconds since 1970.

@@ -90,8 +90,8 @@ pub fn padded(columns: usize) -> usize {
 
 /// A matrix of random codes, padded as the compiler pads. Values are at most about `size`.
 pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
-    if let Format::Affine { bits, group } = format {
-        return affine(random, (bits, group), rows, columns, size);
+    if let Format::Affine { .. } = format {
+        return affine(random, format, rows, columns, size);
     }
     let width = padded(columns);
     let mut values = Vec::with_capacity(rows * columns);
@@ -148,34 +148,45 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
 }
 
 /// A matrix of random codes with offsets. What pads rows is whatever it is: nobody may add it to anything.
-fn affine(
-    random: &mut Random,
-    (bits, group): (usize, usize),
-    rows: usize,
-    columns: usize,
-    size: f32,
-) -> Matrix {
+fn affine(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    let Format::Affine { bits, group, bf16 } = format else { panic!("{format:?} has no offsets") };
+    let rounded = |x: f32| if bf16 { bf16::from_f32(x).to_f32() } else { f16::from_f32(x).to_f32() };
+    let bytes = |x: f32| if bf16 { bf16::from_f32(x).to_ne_bytes() } else { f16::from_f32(x).to_ne_bytes() };
     let most = ((1 << bits) - 1) as f32;
     let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rows {
         let mut row = Vec::new();
         for _ in 0..columns.div_ceil(group) {
-            let scale = f16::from_f32(size * (0.5 + random.number().abs()) / most);
-            let offset = f16::from_f32(-size * random.number().abs());
-            scales.extend([scale, offset].iter().flat_map(|number| number.to_ne_bytes()));
+            let scale = rounded(size * (0.5 + random.number().abs()) / most);
+            let offset = rounded(-size * random.number().abs());
+            scales.extend([scale, offset].into_iter().flat_map(bytes));
             let of_group: Vec<u8> = (0..group).map(|_| random.below(1 << bits) as u8).collect();
-            row.extend(of_group.iter().map(|&code| f32::from(code) * scale.to_f32() + offset.to_f32()));
-            if bits == 8 {
-                codes.extend(of_group);
-            } else {
-                for block in of_group.chunks(32) {
-                    codes.extend((0..16).map(|j| block[j] | block[j + 16] << 4));
-                }
-            }
+            row.extend(of_group.iter().map(|&code| f32::from(code) * scale + offset));
+            codes.extend(of_group.chunks(32).flat_map(|block| packed(bits, block)));
         }
         values.extend(&row[..columns]);
     }
-    Matrix { format: Format::Affine { bits, group }, rows, columns, planes: vec![codes, scales], values }
+    Matrix { format, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// 32 codes as an affine format has them: column by column, and part by part, as it is documented.
+fn packed(bits: usize, codes: &[u8]) -> Vec<u8> {
+    if bits == 8 {
+        return codes.to_vec();
+    }
+    let mut bytes = vec![0; 4 * bits];
+    for (column, code) in codes.iter().enumerate() {
+        let (half, word, byte) = (column / 16, column % 16 / 4, column % 4);
+        let nibble = (4, 4 * word + byte, 4 * half);
+        let pair = (2, word / 2 * 4 + byte, 4 * (word % 2) + 2 * half);
+        let single = (1, byte, 2 * word + half);
+        let (mut first, mut taken) = (0, 0);
+        for (part, at, place) in [nibble, pair, single].into_iter().filter(|(part, ..)| bits & part != 0) {
+            bytes[first + at] |= (code >> taken & ((1 << part) - 1)) << place;
+            (first, taken) = (first + 4 * part, taken + part);
+        }
+    }
+    bytes
 }
 
 /// Tensors for a weight file: name, safetensors' element type, shape, bytes.
@@ -196,11 +207,11 @@ pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
             (format!("{name}.codes"), "U8", vec![rows, width / 2]),
             (format!("{name}.scales"), "F16", vec![rows, width / 32]),
         ],
-        Format::Affine { bits, group } => {
+        Format::Affine { bits, group, bf16 } => {
             let groups = matrix.columns.div_ceil(group);
             vec![
                 (format!("{name}.codes"), "U8", vec![rows, groups * group * bits / 8]),
-                (format!("{name}.scales"), "F16", vec![rows, groups * 2]),
+                (format!("{name}.scales"), if bf16 { "BF16" } else { "F16" }, vec![rows, groups * 2]),
             ]
         }
     };

@@ -207,24 +207,26 @@ pub fn write_tokenizer(path: &Path) {
     std::fs::write(path, tokenizer.to_string()).unwrap();
 }
 
-/// `tokenizer.json` whose ids are letters and signs, as many as JSON needs: id 22 is the blank.
+/// `tokenizer.json` whose ids are letters and signs, as many as JSON needs, and the tags of calls: id 22 is the blank.
 pub fn write_letters(path: &Path) {
     let mut vocabulary = serde_json::Map::new();
-    let signs = "{}[]\":,.-0123456789\u{120}_abcdefghijklmnopqrstuvwxyz";
+    let signs = "{}[]\":,-0123456789\u{120}abcdefghijklmnopqrstuvwxyz";
     let words =
         ["<unk>", "<s>", "</s>"].into_iter().map(str::to_owned).chain(signs.chars().map(String::from));
+    let words = words.chain(["<tool_call>", "</tool_call>"].map(str::to_owned));
     for (id, word) in words.enumerate() {
         vocabulary.insert(word, json!(id));
     }
     assert_eq!(vocabulary.len(), 50);
-    let added: Vec<_> = [(1, "<s>"), (2, "</s>")]
-        .map(|(id, content)| {
-            json!({
-                "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true,
+    let added: Vec<_> =
+        [(1, "<s>", true), (2, "</s>", true), (48, "<tool_call>", false), (49, "</tool_call>", false)]
+            .map(|(id, content, special)| {
+                json!({
+                    "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                    "normalized": false, "special": special,
+                })
             })
-        })
-        .to_vec();
+            .to_vec();
     let bytes =
         json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
     let tokenizer = json!({

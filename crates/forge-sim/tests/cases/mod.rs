@@ -1,7 +1,7 @@
 //! Real kernels and what they are given in tests: for a spec, buffers of exactly the sizes that it needs, with numbers
 //! that make sense, as a recording.
 
-use forge_ir::{Affine, Bits, Format};
+use forge_ir::Format;
 use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
@@ -196,9 +196,9 @@ impl Writer {
                     }
                     (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
-                    (Format::Affine(Affine { bits: Bits::Eight, .. }), _) => bytes.push(self.random() as u8),
-                    (Format::Q4_0 | Format::Affine(_), _) if column % 2 == 0 => {
-                        bytes.push(self.random() as u8)
+                    (Format::Q4_0, _) if column % 2 == 0 => bytes.push(self.random() as u8),
+                    (Format::Affine(affine), _) if column % 8 == 0 => {
+                        bytes.extend((0..affine.bits.count()).map(|_| self.random() as u8));
                     }
                     (Format::Q4_0 | Format::Affine(_), _) => {}
                 }

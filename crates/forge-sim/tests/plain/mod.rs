@@ -1,6 +1,6 @@
 //! What tests of results share: numbers that look random, stored matrices whose values are known, and kernels run one by one.
 
-use forge_ir::{Affine, Bits, Format};
+use forge_ir::{Bits, Format, Scales};
 use forge_kernels::{Instance, Spec, assemble, render};
 
 use forge_sim::{Bound, BufferId, Program, Sim};
@@ -24,6 +24,16 @@ impl Random {
     }
 
     /// A half between 2^low and 2^(low + 2), as bits and as what it is.
+    /// A scale or an offset: a half, or a bfloat.
+    fn scale(&mut self, scales: Scales, low: i32, negative: bool) -> ([u8; 2], f32) {
+        let (bytes, half) = self.half(low, negative);
+        let bits = (half.to_bits() >> 16) as u16;
+        match scales {
+            Scales::F16 => (bytes, half),
+            Scales::Bf16 => (bits.to_le_bytes(), f32::from_bits(u32::from(bits) << 16)),
+        }
+    }
+
     fn half(&mut self, low: i32, negative: bool) -> ([u8; 2], f32) {
         let (exponent, fraction) = (low + (self.bits() & 1) as i32, self.bits() & 0x3ff);
         let bits = u16::from(negative) << 15 | ((exponent + 15) as u16) << 10 | fraction as u16;
@@ -45,9 +55,13 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
     for _ in 0..rows {
         let mut row = Vec::new();
         for _ in 0..columns.div_ceil(group) {
-            let eight = matches!(format, Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }));
-            let (scale_bytes, scale) = random.half(if eight { -8 } else { -4 }, false);
-            let (offset_bytes, offset) = random.half(-2, true);
+            let (bits, scales_are) = match format {
+                Format::Q8_0 => (8, Scales::F16),
+                Format::Affine(affine) => (affine.bits.count() as i32, affine.scales),
+                _ => (4, Scales::F16),
+            };
+            let (scale_bytes, scale) = random.scale(scales_are, -bits, false);
+            let (offset_bytes, offset) = random.scale(scales_are, -2, true);
             if format.is_quantised() {
                 scales.extend(scale_bytes);
             }
@@ -79,19 +93,14 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     row.extend(codes.iter().map(|&code| f32::from(code as i8) * scale));
                     first.extend(codes);
                 }
-                Format::Affine(Affine { bits: Bits::Eight, .. }) => {
-                    row.extend(codes.iter().map(|&code| f32::from(code) * scale + offset));
-                    first.extend(codes);
+                Format::Q4_0 => {
+                    first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
+                    row.extend(codes.iter().map(|&code| (f32::from(code & 15) - 8.0) * scale));
                 }
-                Format::Q4_0 | Format::Affine(_) => {
-                    for block in codes.chunks(32) {
-                        first.extend((0..16).map(|j| block[j] & 15 | block[j + 16] << 4));
-                    }
-                    let value = |code: u8| match format {
-                        Format::Q4_0 => (f32::from(code) - 8.0) * scale,
-                        _ => f32::from(code) * scale + offset,
-                    };
-                    row.extend(codes.iter().map(|&code| value(code & 15)));
+                Format::Affine(affine) => {
+                    let most = ((1_u16 << affine.bits.count()) - 1) as u8;
+                    first.extend(codes.chunks(32).flat_map(|block| packed(affine.bits, block)));
+                    row.extend(codes.iter().map(|&code| f32::from(code & most) * scale + offset));
                 }
             }
         }
@@ -99,6 +108,33 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Stored { planes, values }
+}
+
+/// The low bits of 32 codes, as an affine format has them: column by column, and part by part, as it is documented.
+fn packed(bits: Bits, codes: &[u8]) -> Vec<u8> {
+    let bits = bits.count();
+    let mut bytes = vec![0; 4 * bits];
+    for (column, code) in codes.iter().enumerate() {
+        let (half, word, byte) = (column / 16, column % 16 / 4, column % 4);
+        let (mut first, mut taken) = (0, 0);
+        let mut put = |part: usize, at: usize, place: usize| {
+            bytes[first + at] |= (code >> taken & ((1_u16 << part) - 1) as u8) << place;
+            (first, taken) = (first + 4 * part, taken + part);
+        };
+        if bits == 8 {
+            put(8, column, 0);
+        }
+        if bits & 4 != 0 {
+            put(4, 4 * word + byte, 4 * half);
+        }
+        if bits & 2 != 0 {
+            put(2, word / 2 * 4 + byte, 4 * (word % 2) + 2 * half);
+        }
+        if bits & 1 != 0 {
+            put(1, byte, 2 * word + half);
+        }
+    }
+    bytes
 }
 
 /// A number that is wanted, and the size of the terms that make it up.

@@ -1,0 +1,124 @@
+//! Codes of a block of 32 columns as an affine format stores them, and one by one. See [`forge_ir::Affine`] for the order.
+
+use forge_ir::{BLOCK, Bits};
+
+/// Bytes of a block's codes.
+pub(crate) const fn block_bytes(bits: Bits) -> usize {
+    BLOCK * bits.count() / 8
+}
+
+/// The columns whose pairs are in a byte, from its lowest bits on.
+fn of_pairs(byte: usize) -> [usize; 4] {
+    let column = byte / 4 * 8 + byte % 4;
+    [column, column + 16, column + 4, column + 20]
+}
+
+/// The columns whose single bits are in a byte, from its lowest on.
+fn of_singles(byte: usize) -> [usize; 8] {
+    std::array::from_fn(|bit| bit / 2 * 4 + byte + bit % 2 * 16)
+}
+
+/// The codes of a block.
+pub(crate) fn unpack(bits: Bits, mut bytes: &[u8]) -> [u8; BLOCK] {
+    let mut codes = [0; BLOCK];
+    let parts = bits.count();
+    if parts & 8 != 0 {
+        codes.copy_from_slice(&bytes[..BLOCK]);
+        return codes;
+    }
+    let mut shift = 0;
+    if parts & 4 != 0 {
+        let (low, high) = codes.split_at_mut(BLOCK / 2);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+            (*low, *high) = (byte & 15, byte >> 4);
+        }
+        (bytes, shift) = (&bytes[BLOCK / 2..], 4);
+    }
+    if parts & 2 != 0 {
+        for (index, byte) in bytes[..BLOCK / 4].iter().enumerate() {
+            for (place, column) in of_pairs(index).into_iter().enumerate() {
+                codes[column] |= (byte >> (2 * place) & 3) << shift;
+            }
+        }
+        (bytes, shift) = (&bytes[BLOCK / 4..], shift + 2);
+    }
+    if parts & 1 != 0 {
+        for (index, byte) in bytes[..BLOCK / 8].iter().enumerate() {
+            for (place, column) in of_singles(index).into_iter().enumerate() {
+                codes[column] |= (byte >> place & 1) << shift;
+            }
+        }
+    }
+    codes
+}
+
+/// Stores the codes of a block, none of which has more bits.
+pub(crate) fn pack(bits: Bits, codes: &[u8; BLOCK], mut bytes: &mut [u8]) {
+    let parts = bits.count();
+    if parts & 8 != 0 {
+        bytes.copy_from_slice(codes);
+        return;
+    }
+    let mut shift = 0;
+    if parts & 4 != 0 {
+        let (nibbles, rest) = bytes.split_at_mut(BLOCK / 2);
+        for (index, byte) in nibbles.iter_mut().enumerate() {
+            *byte = codes[index] & 15 | codes[index + BLOCK / 2] << 4;
+        }
+        (bytes, shift) = (rest, 4);
+    }
+    if parts & 2 != 0 {
+        let (pairs, rest) = bytes.split_at_mut(BLOCK / 4);
+        for (index, byte) in pairs.iter_mut().enumerate() {
+            let part = |(place, column): (usize, usize)| (codes[column] >> shift & 3) << (2 * place);
+            *byte = of_pairs(index).into_iter().enumerate().map(part).fold(0, |all, part| all | part);
+        }
+        (bytes, shift) = (rest, shift + 2);
+    }
+    if parts & 1 != 0 {
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            let part = |(place, column): (usize, usize)| (codes[column] >> shift & 1) << place;
+            *byte = of_singles(index).into_iter().enumerate().map(part).fold(0, |all, part| all | part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Bits; 6] = [Bits::Two, Bits::Three, Bits::Four, Bits::Five, Bits::Six, Bits::Eight];
+
+    proptest! {
+        #[test]
+        fn what_is_packed_is_unpacked(codes in any::<[u8; BLOCK]>()) {
+            for bits in ALL {
+                let codes = codes.map(|code| code & ((1_u16 << bits.count()) - 1) as u8);
+                let mut bytes = vec![0; block_bytes(bits)];
+                pack(bits, &codes, &mut bytes);
+                prop_assert_eq!(unpack(bits, &bytes), codes, "{:?}", bits);
+            }
+        }
+    }
+
+    #[test]
+    fn bits_lie_where_the_format_says() {
+        // The bytes in which one column's code of all ones stands.
+        let of = |bits: Bits, column: usize| {
+            let mut codes = [0; BLOCK];
+            codes[column] = ((1_u16 << bits.count()) - 1) as u8;
+            let mut bytes = vec![0; block_bytes(bits)];
+            pack(bits, &codes, &mut bytes);
+            let set = bytes.into_iter().enumerate().filter(|(_, byte)| *byte != 0);
+            set.map(|(index, byte)| format!("{index}:{byte:08b}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(Bits::Four, 21), "5:11110000");
+        assert_eq!(of(Bits::Two, 0), "0:00000011");
+        assert_eq!(of(Bits::Two, 13), "5:00110000");
+        assert_eq!(of(Bits::Three, 29), "5:11000000 9:10000000");
+        assert_eq!(of(Bits::Five, 6), "6:00001111 18:00000100");
+        assert_eq!(of(Bits::Six, 18), "2:11110000 18:00001100");
+        assert_eq!(of(Bits::Eight, 7), "7:11111111");
+    }
+}

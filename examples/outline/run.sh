@@ -1,0 +1,17 @@
+#!/bin/sh
+# A server with a schema: compiles a model, builds its program, and asks it for an answer that is a type.
+#
+#     sh examples/outline/run.sh [checkpoint]
+#
+# FORGE names a forge that is already built.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+model=$(cd "${1:-$here/../fable}" && pwd)
+if [ -n "${FORGE:-}" ]; then
+    "$FORGE" compile "$model" -o "$here/fable" --name fable --force
+else
+    (cd "$here/../.." && cargo run --quiet --release -- compile "$model" -o "$here/fable" --name fable --force)
+fi
+cd "$here"
+cargo build --release --quiet --manifest-path fable/Cargo.toml
+cargo run --release --quiet -- "${CARGO_TARGET_DIR:-fable/target}/release/fable"

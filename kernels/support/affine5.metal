@@ -1,0 +1,39 @@
+// A packet of affine codes of 5 bits: 20 bytes, 32 columns. The weight is the code times its group's scale, plus its group's
+// offset. Four words hold the lower bits as those of affine4 lie; of the fifth, bit 2i + h of byte j is the highest bit of
+// column 4i + j + 16h.
+struct Affine5 {
+    uint4 nibbles;
+    uint singles;
+};
+
+inline Affine5 affine5_at(device const uint* codes, uint packet) {
+    device const uint* words = codes + 5u * packet;
+    Affine5 found;
+    found.nibbles = uint4(words[0], words[1], words[2], words[3]);
+    found.singles = words[4];
+    return found;
+}
+
+// The packet's half that holds words 0 and 1 of it, or words 2 and 3, in the place of words 0 and 1.
+inline Affine5 affine5_half(device const uint* codes, uint packet, uint part) {
+    device const uint* words = codes + 5u * packet;
+    Affine5 found;
+    found.nibbles = uint4(words[2u * part], words[2u * part + 1u], 0u, 0u);
+    found.singles = words[4] >> (4u * part);
+    return found;
+}
+
+// Word i: columns 4i .. 4i + 3, and those 16 further.
+inline void affine5_word(Affine5 packet, uint i, thread float4& low, thread float4& high) {
+    const uint nibbles = packet.nibbles[i];
+    const uint singles = packet.singles >> (2u * i);
+    low = affine8_word((nibbles & 0x0f0f0f0fu) | ((singles & 0x01010101u) << 4u));
+    high = affine8_word(((nibbles >> 4u) & 0x0f0f0f0fu) | (((singles >> 1u) & 0x01010101u) << 4u));
+}
+
+inline void affine5_decode(Affine5 packet, thread float4* codes) {
+    #pragma unroll
+    for (uint i = 0u; i < 4u; i++) {
+        affine5_word(packet, i, codes[i], codes[i + 4u]);
+    }
+}

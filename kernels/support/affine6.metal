@@ -1,0 +1,42 @@
+// A packet of affine codes of 6 bits: 24 bytes, 32 columns. The weight is the code times its group's scale, plus its group's
+// offset. Four words hold the lower bits as those of affine4 lie, two the higher ones as those of affine2 do.
+struct Affine6 {
+    uint4 nibbles;
+    uint2 pairs;
+};
+
+inline Affine6 affine6_at(device const uint2* codes, uint packet) {
+    device const uint2* words = codes + 3u * packet;
+    const uint2 first = words[0];
+    const uint2 second = words[1];
+    Affine6 found;
+    found.nibbles = uint4(first.x, first.y, second.x, second.y);
+    found.pairs = words[2];
+    return found;
+}
+
+// The packet's half that holds words 0 and 1 of it, or words 2 and 3, in the place of words 0 and 1.
+inline Affine6 affine6_half(device const uint2* codes, uint packet, uint part) {
+    device const uint2* words = codes + 3u * packet;
+    const uint2 nibbles = words[part];
+    const uint2 pairs = words[2];
+    Affine6 found;
+    found.nibbles = uint4(nibbles.x, nibbles.y, 0u, 0u);
+    found.pairs = uint2(part == 0u ? pairs.x : pairs.y, 0u);
+    return found;
+}
+
+// Word i: columns 4i .. 4i + 3, and those 16 further.
+inline void affine6_word(Affine6 packet, uint i, thread float4& low, thread float4& high) {
+    const uint nibbles = packet.nibbles[i];
+    const uint pairs = (i < 2u ? packet.pairs.x : packet.pairs.y) >> (4u * (i & 1u));
+    low = affine8_word((nibbles & 0x0f0f0f0fu) | ((pairs & 0x03030303u) << 4u));
+    high = affine8_word(((nibbles >> 4u) & 0x0f0f0f0fu) | (((pairs >> 2u) & 0x03030303u) << 4u));
+}
+
+inline void affine6_decode(Affine6 packet, thread float4* codes) {
+    #pragma unroll
+    for (uint i = 0u; i < 4u; i++) {
+        affine6_word(packet, i, codes[i], codes[i + 4u]);
+    }
+}

@@ -1,0 +1,161 @@
+//! Checkpoints that are quantised already: kept bit for bit, or decoded and stored otherwise; and those that are refused.
+
+use forge_frontend::{Memory, read_model};
+use forge_ir::{Graph, Numbers, WeightId};
+use forge_planner::{Options, Quant, plan};
+use forge_weights::{PackedFile, Stored};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tests::{forge_with, mixed_mlx, model};
+
+fn memory(checkpoint: &Path) -> Memory {
+    let file =
+        |name: &str| (name.to_owned(), std::fs::read(checkpoint.join(name)).expect("it has this file"));
+    Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)))
+}
+
+/// Compiles; gives the weight file and what is said in JSON, or the complaint.
+fn compiled(checkpoint: &Path, quant: &str) -> Result<(Vec<u8>, Value), String> {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (from, to) = (checkpoint.display().to_string(), folder.path().join("out").display().to_string());
+    let output = forge_with(&["compile", &from, "-o", &to, "--quant", quant, "--no-golden", "--json"]);
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let file = std::fs::read(folder.path().join("out/weights.safetensors")).expect("it was written");
+    Ok((file, serde_json::from_slice(&output.stdout).expect("it is JSON")))
+}
+
+/// Every number of every weight, by tensor.
+fn numbers(graph: &Graph, source: &dyn Numbers) -> BTreeMap<String, Vec<f32>> {
+    let of = |(index, weight): (usize, &forge_ir::Weight)| {
+        let mut out = vec![0.0; weight.shape.iter().product()];
+        source.rows(WeightId(index), 0..weight.rows(), &mut out).expect("it can be read");
+        (weight.tensor.clone(), out)
+    };
+    graph.weights.iter().enumerate().map(of).collect()
+}
+
+/// The numbers of a checkpoint, and those that a crate made of it has.
+fn before_and_after(checkpoint: &Path, quant: &str) -> [BTreeMap<String, Vec<f32>>; 2] {
+    let (file, _) = compiled(checkpoint, quant).unwrap_or_else(|said| panic!("{said}"));
+    let memory = memory(checkpoint);
+    let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it was compiled");
+    let stored =
+        Stored::new(&opened.graph, |tensor, offset, out| opened.tensors.read(&memory, tensor, offset, out));
+    let options = Options { quant: Quant::from_name(quant).expect("a format"), ..Options::default() };
+    let plan = plan(&opened.graph, &options).expect("it was compiled");
+    let read = |offset: u64, out: &mut [u8]| {
+        out.copy_from_slice(&file[offset as usize..][..out.len()]);
+        Ok(())
+    };
+    let packed = PackedFile::open(&opened.graph, &plan.weights, read).expect("it was written for this plan");
+    [numbers(&opened.graph, &stored), numbers(&opened.graph, &packed)]
+}
+
+fn checkpoints() -> [PathBuf; 3] {
+    [model("llama_mlx4"), model("qwen3_mlx8"), mixed_mlx()[0].clone()]
+}
+
+#[test]
+fn what_is_kept_means_exactly_what_it_meant() {
+    for checkpoint in checkpoints() {
+        let [before, after] = before_and_after(&checkpoint, "keep");
+        for (tensor, numbers) in &before {
+            let same = numbers.iter().zip(&after[tensor]).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && numbers.len() == after[tensor].len(), "{}: {tensor}", checkpoint.display());
+        }
+        let (_, summary) = compiled(&checkpoint, "keep").expect("it was compiled before");
+        assert_eq!(summary["errors"]["all"], 0.0, "{}", checkpoint.display());
+    }
+}
+
+#[test]
+fn codes_mean_what_the_layout_says() {
+    let [quantised, plain] = mixed_mlx().clone();
+    let [numbers, _] = before_and_after(&quantised, "keep");
+    let [meant, _] = before_and_after(&plain, "f32");
+    assert_eq!(numbers.len(), meant.len());
+    for (tensor, numbers) in numbers {
+        assert!(numbers == meant[&tensor], "{tensor} is decoded wrong");
+    }
+}
+
+#[test]
+fn modules_have_the_formats_that_the_configuration_gives_them() {
+    let (_, summary) = compiled(&mixed_mlx()[0], "keep").expect("it compiles");
+    let weights = summary["weights"].as_array().expect("a list");
+    let format = |name: &str| {
+        let found = weights.iter().find(|weight| weight["name"] == name);
+        found.map_or("nothing", |weight| weight["format"].as_str().unwrap_or_default()).to_owned()
+    };
+    for (name, expected) in [
+        ("embed", "affine6"),
+        ("layers.0.query", "affine2_32"),
+        ("layers.0.key", "affine2_32"),
+        ("layers.0.value", "affine3"),
+        ("layers.0.output", "affine5_128"),
+        ("layers.0.gate_up", "affine3_32"),
+        ("layers.0.down", "affine8_128"),
+        ("layers.1.query", "affine4"),
+        ("layers.1.key", "bf16"),
+        ("head", "affine4_128"),
+    ] {
+        assert_eq!(format(name), expected, "{name}");
+    }
+}
+
+#[test]
+fn another_format_is_made_of_what_the_codes_mean() {
+    for checkpoint in checkpoints() {
+        let [before, after] = before_and_after(&checkpoint, "f32");
+        // Gains are folded in f32: a table or a value that no norm precedes is as it was.
+        let table = "model.embed_tokens.weight";
+        assert_eq!(before[table], after[table], "{}", checkpoint.display());
+        let (_, summary) = compiled(&checkpoint, "q8_0").expect("it compiles");
+        let error = summary["errors"]["all"].as_f64().expect("a number");
+        assert!(error > 0.0 && error < 0.02, "{}: {error}", checkpoint.display());
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_refused() {
+    type Change = fn(&mut Value);
+    let cases: [(Change, &[&str]); 7] = [
+        (|config| config["quantization"]["bits"] = json!(8), &["quantization_config", "differs"]),
+        (|config| both(config, "bits", json!(8)), &["embed_tokens.weight", "[512, 32]"]),
+        (|config| both(config, "bits", json!(7)), &["7 bits"]),
+        (|config| both(config, "group_size", json!(128)), &["scales", "[512, 1]"]),
+        (|config| both(config, "mode", json!("mxfp4")), &["mode", "mxfp4"]),
+        (|config| both(config, "quant_method", json!("gptq")), &["quant_method"]),
+        (
+            |config| {
+                config.as_object_mut().expect("an object").retain(|key, _| !key.starts_with("quantization"));
+            },
+            &["stored as U32", "quantization"],
+        ),
+    ];
+    for (change, named) in cases {
+        let copy = tempfile::tempdir().expect("a temporary directory");
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            std::fs::copy(model("llama_mlx4").join(file), copy.path().join(file)).expect("it has this file");
+        }
+        let path = copy.path().join("config.json");
+        let text = std::fs::read_to_string(&path).expect("it was just copied");
+        let mut config = serde_json::from_str(&text).expect("it is JSON");
+        change(&mut config);
+        std::fs::write(&path, format!("{config:#}")).expect("it is writable");
+        let said = compiled(copy.path(), "keep").expect_err("it is not what the tensors are");
+        for name in named {
+            assert!(said.contains(name), "should name {name}:\n{said}");
+        }
+    }
+}
+
+/// Sets a key of both sections.
+fn both(config: &mut Value, key: &str, value: Value) {
+    for section in ["quantization", "quantization_config"] {
+        config[section][key] = value.clone();
+    }
+}
