@@ -43,6 +43,17 @@ def openai():
     assert len(several.choices) == 2
     plain = client.completions.create(model=model, prompt=["Once there was", "One day"], max_tokens=8, temperature=0, logprobs=1)
     assert len(plain.choices) == 2 and plain.choices[0].text
+    tools = [{"type": "function", "function": {"name": "adopt", "parameters": PET}}]
+    try:
+        wanted = dict(model=model, messages=MESSAGES, tools=tools, tool_choice="required", parallel_tool_calls=False)
+        call = client.chat.completions.create(**wanted).choices[0].message.tool_calls[0]
+        assert call.function.name == "adopt" and is_pet(json.loads(call.function.arguments))
+        with client.chat.completions.stream(**wanted) as stream:
+            call = stream.get_final_completion().choices[0].message.tool_calls[0]
+        assert call.function.name == "adopt" and is_pet(json.loads(call.function.arguments))
+    except openai.BadRequestError as refusal:
+        assert "knows no tools" in refusal.message, refusal
+        print("openai: functions skipped, the model's chat template knows none")
     response = client.responses.create(model=model, input=MESSAGES[0]["content"], max_output_tokens=20, temperature=0)
     assert response.output_text == text, (response.output_text, text)
     with client.responses.stream(model=model, input="x", temperature=0,

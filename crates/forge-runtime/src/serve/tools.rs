@@ -52,14 +52,18 @@ impl Dialect {
         let mut without = caller.clone();
         without.content = Value::Null;
         let text = render(caller).or_else(|| render(without))?;
-        let before = &text[..text.find("probed")?];
-        let call = &text[before.rfind('{')?..];
-        let of_list = before.rfind("[TOOL_CALLS]").is_some() && call.contains("\"arguments\"");
-        let of_tag = before.rfind("<tool_call>").is_some_and(|at| !before[at..].contains("</tool_call>"));
-        match (of_list, of_tag, call.contains("\"parameters\"")) {
-            (true, ..) => Some(Dialect::Listed),
-            (_, true, _) if call.contains("\"arguments\"") => Some(Dialect::Tagged),
-            (_, false, true) => Some(Dialect::Bare),
+        let (before, after) = text.split_once("probed")?;
+        let (around, begin) = before.rsplit_once('{')?;
+        // An object that begins with the name, and is in no other.
+        if begin.split_whitespace().collect::<String>() != "\"name\":\"" || around.trim_end().ends_with(':') {
+            return None;
+        }
+        let (keyed, parameters) = (after.contains("\"arguments\""), after.contains("\"parameters\""));
+        let tag = around.rfind("<tool_call>").is_some_and(|at| !around[at..].contains("</tool_call>"));
+        match (tag, around.contains("[TOOL_CALLS]")) {
+            (true, false) if keyed => Some(Dialect::Tagged),
+            (false, true) if keyed => Some(Dialect::Listed),
+            (false, false) if parameters => Some(Dialect::Bare),
             _ => None,
         }
     }
@@ -228,14 +232,48 @@ impl Tools {
 fn arguments(function: &Value, grammars: &Grammars) -> Result<Value, Failure> {
     let any = json!({ "type": "object" });
     let Some(schema) = function.get("parameters").filter(|schema| !schema.is_null()) else { return Ok(any) };
+    let schema = closed(schema);
     match grammars.constraint(&Grammar::Schema(schema.clone())) {
-        Ok(_) => Ok(schema.clone()),
+        Ok(_) => Ok(schema),
         Err(Failure::Misuse(message)) if function["strict"] == true => {
             Err(Failure::Misuse(format!("function {}: {message}", function["name"])))
         }
         Err(Failure::Misuse(_)) => Ok(any),
         Err(failure) => Err(failure),
     }
+}
+
+/// A schema whose objects have no properties but those that it names, unless it speaks of others: a function has no
+/// parameters but its own.
+fn closed(schema: &Value) -> Value {
+    let Value::Object(fields) = schema else { return schema.clone() };
+    let elsewhere = [
+        "additionalProperties",
+        "patternProperties",
+        "unevaluatedProperties",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "$ref",
+        "if",
+    ];
+    let mut fields = fields.clone();
+    for (name, value) in &mut fields {
+        match (name.as_str(), &mut *value) {
+            ("properties" | "$defs" | "definitions", Value::Object(named)) => {
+                named.values_mut().for_each(|schema| *schema = closed(schema));
+            }
+            ("anyOf" | "oneOf" | "prefixItems", Value::Array(several)) => {
+                several.iter_mut().for_each(|schema| *schema = closed(schema));
+            }
+            ("items", schema) => *schema = closed(schema),
+            _ => {}
+        }
+    }
+    if fields.contains_key("properties") && !elsewhere.iter().any(|name| fields.contains_key(*name)) {
+        fields.insert("additionalProperties".to_owned(), false.into());
+    }
+    Value::Object(fields)
 }
 
 /// Arguments of calls in a conversation, which clients write as text and templates read as what the text says.
@@ -245,6 +283,128 @@ pub(super) fn read_arguments(message: &mut Message) {
         let arguments = &mut call["function"]["arguments"];
         if let Some(value) = arguments.as_str().and_then(|text| serde_json::from_str(text).ok()) {
             *arguments = value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use llguidance::api::TopLevelGrammar;
+    use llguidance::toktrie::ApproximateTokEnv;
+    use llguidance::{Matcher, ParserFactory};
+
+    /// How templates of four families write a call, and one that knows none.
+    #[test]
+    fn a_template_shows_how_its_model_calls() {
+        let calls = |before: &str, call: &str, after: &str| {
+            format!(
+                "{{% for m in messages %}}{{{{ m.content }}}}{{% if m.tool_calls %}}{before}{{% for c in m.tool_calls %}}\
+                 {{% set f = c.function %}}{call}{{% endfor %}}{after}{{% endif %}}{{% endfor %}}"
+            )
+        };
+        let object = |key: &str| {
+            format!("{{{{ '{{\"name\": \"' + f.name + '\", \"{key}\": ' }}}}{{{{ f.arguments | tojson }}}}}}")
+        };
+        let described =
+            "{% if tools %}{{ tools | tojson }} as <tool_call>\n{\"name\": <name>}\n</tool_call>{% endif %}";
+        for (template, dialect) in [
+            (
+                calls("", &format!("\n<tool_call>\n{}\n</tool_call>", object("arguments")), ""),
+                Some(Dialect::Tagged),
+            ),
+            (
+                described.to_owned()
+                    + &calls("", &format!("<tool_call>{}</tool_call>", object("arguments")), ""),
+                Some(Dialect::Tagged),
+            ),
+            (calls("<|start|>assistant\n", &object("parameters"), "<|eot|>"), Some(Dialect::Bare)),
+            ("{{ tools | tojson }}".to_owned() + &calls("", &object("parameters"), ""), Some(Dialect::Bare)),
+            (
+                calls("[TOOL_CALLS] [", "{{ (f | tojson)[:-1] }}, \"id\": \"{{ c.id }}\"}", "]"),
+                Some(Dialect::Listed),
+            ),
+            // The name stands before the object; a call lies in an object of another kind; nothing is made of calls.
+            (calls("[TOOL_CALLS]", "{{ f.name }}[ARGS]{{ f.arguments | tojson }}", ""), None),
+            (calls("", "{{ c | tojson }}", ""), None),
+            ("{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}".to_owned(), None),
+            ("{{ raise_exception('no') }}".to_owned(), None),
+        ] {
+            let read = Template::new(&template, None, Map::new()).unwrap();
+            assert_eq!(Dialect::of(&read), dialect, "{template}");
+        }
+    }
+
+    #[test]
+    fn a_function_has_no_parameters_but_its_own() {
+        for (schema, wanted) in [
+            (json!({ "type": "object" }), json!({ "type": "object" })),
+            (
+                json!({ "properties": { "a": { "properties": { "b": {} } }, "c": { "items": { "properties": {} } } } }),
+                json!({
+                    "properties": {
+                        "a": { "properties": { "b": {} }, "additionalProperties": false },
+                        "c": { "items": { "properties": {}, "additionalProperties": false } },
+                    },
+                    "additionalProperties": false,
+                }),
+            ),
+            (
+                json!({ "properties": { "a": {} }, "additionalProperties": true }),
+                json!({ "properties": { "a": {} }, "additionalProperties": true }),
+            ),
+            (
+                json!({ "allOf": [{ "properties": { "a": {} } }], "properties": { "b": {} } }),
+                json!({ "allOf": [{ "properties": { "a": {} } }], "properties": { "b": {} } }),
+            ),
+        ] {
+            assert_eq!(closed(&schema), wanted);
+        }
+    }
+
+    #[test]
+    fn calls_are_held_to_names_and_schemas() {
+        let environment = ApproximateTokEnv::single_byte_env();
+        let mut factory = ParserFactory::new_simple(&environment).unwrap();
+        factory.quiet();
+        let call = |key: &str| {
+            json!({
+                "type": "object",
+                "properties": { "name": { "const": "f" }, key: { "type": "object", "properties": { "a": { "type": "integer" } },
+                    "required": ["a"], "additionalProperties": false } },
+                "required": ["name", key], "additionalProperties": false,
+            })
+        };
+        for (dialect, several, text, whole) in [
+            (Dialect::Tagged, false, "\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", true),
+            (Dialect::Tagged, false, "{\"name\":\"f\",\"arguments\":{\"a\":-1}}</tool_call>", true),
+            (Dialect::Tagged, false, "{\"name\": \"g", false),
+            (Dialect::Tagged, false, "{\"name\": \"f\", \"arguments\": {\"b", false),
+            (
+                Dialect::Tagged,
+                true,
+                "\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 2}}\n</tool_call>",
+                true,
+            ),
+            (Dialect::Bare, true, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", true),
+            (Dialect::Bare, true, "Words", false),
+            (Dialect::Listed, false, " [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", true),
+            (Dialect::Listed, false, "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {", false),
+            (
+                Dialect::Listed,
+                true,
+                "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"f\", \"arguments\": {\"a\": 2}}]",
+                true,
+            ),
+        ] {
+            let grammar = dialect.grammar(&with_few_blanks(call(dialect.arguments())), several);
+            let grammar = TopLevelGrammar::from_lark(format!("start: calls\n{grammar}"));
+            let mut matcher = Matcher::new(factory.create_parser(grammar));
+            assert_eq!(matcher.get_error(), None, "{dialect:?}");
+            let bytes: Vec<u32> = text.bytes().map(u32::from).collect();
+            let taken = matcher.try_consume_tokens(&bytes).unwrap();
+            let is_whole = taken == bytes.len() && (matcher.is_stopped() || matcher.is_accepting().unwrap());
+            assert_eq!(is_whole, whole, "{dialect:?} {text}: {taken} of {} bytes", bytes.len());
         }
     }
 }
