@@ -62,7 +62,7 @@ fn recipe() {
 #[test]
 fn outline() {
     let said = run_copy("outline");
-    for expected in ["Outline {", "kind: \"goat\"", "ending: "] {
+    for expected in ["Outline {", "kind: \"troll\"", "ending: "] {
         assert!(said.contains(expected), "should say {expected}: {said}");
     }
 }

@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import chat
 from export import TEMPERATURE, TOP_P
 from fable.conversation import story_turn
-from fable.questions import pairs
+from fable.questions import OUTLINE_REQUESTS, outline, pairs
 from prompts import PROMPTS
 from verdict import judged
 
 SEPARATOR = "\n\n* * *\n\n"
 LONGEST = 560
 """Tokens after which an answer is taken to have no end."""
-QUESTION_SEED, REQUEST_SEED = 5_000_000, 6_000_000
+QUESTION_SEED, REQUEST_SEED, OUTLINE_SEED = 5_000_000, 6_000_000, 7_000_000
 
 
 def device():
@@ -78,8 +78,8 @@ def questions(tokenizer, model, count):
     for index in range(count):
         rng = random.Random(QUESTION_SEED + index)
         scene, request, story = story_turn(rng)
-        # a story may have several titles, of which the scene knows one
-        key, question, _ = rng.choice([entry for entry in pairs(scene, rng) if entry[0] != "title"])
+        # a story may have several titles, of which the scene knows one; outlines are counted by themselves
+        key, question, _ = rng.choice([entry for entry in pairs(scene, rng) if entry[0] not in ("title", "outline")])
         accepted = set()
         for attempt in range(12):
             accepted |= {_plain(answer, scene) for other, asked_as, answer in pairs(scene, random.Random(attempt)) if other == key and (key not in ("plot", "unknown") or asked_as == question or key == "unknown")}
@@ -99,6 +99,41 @@ def questions(tokenizer, model, count):
         if not good and len(wrong) < 25:
             wrong.append({"question": question, "answer": answer, "accepted": sorted(accepted)[:2]})
     return {"asked": count, "right": right, "by_kind": {key: f"{good} of {all_}" for key, (good, all_) in sorted(by_key.items())}, "wrong": wrong}
+
+
+def outlines(tokenizer, model, count):
+    """Outlines of the generator's stories: the share that is the generator's to the letter, and how often each part is right."""
+    asked, expected = [], []
+    for index in range(count):
+        rng = random.Random(OUTLINE_SEED + index)
+        scene, request, story = story_turn(rng)
+        asked.append(chat.prompt([(request, story), (rng.choice(OUTLINE_REQUESTS),)]))
+        expected.append(outline(scene))
+    got = answers(tokenizer, model, asked, longest=200)
+    parts = {key: sum(_parts(answer).get(key, "") == json.loads(line)[key] for answer, line in zip(got, expected)) for key in json.loads(expected[0])}
+    wrong = [{"answer": answer, "expected": line} for answer, line in zip(got, expected) if answer != line]
+    return {"asked": count, "right": count - len(wrong), "json": sum(list(_parts(answer)) == list(parts) for answer in got), "by_part": parts, "wrong": wrong[:25]}
+
+
+def own_outlines(tokenizer, model, told):
+    """Outlines of the model's own stories, (request, story) each: how many are complete and name only what their story does."""
+    got = answers(tokenizer, model, [chat.prompt([turn, (OUTLINE_REQUESTS[0],)]) for turn in told], longest=200)
+    bad = []
+    for (request, story), answer in zip(told, got):
+        parts = _parts(answer)
+        named = [parts.get(key) for key in ("hero", "kind", "trait", "thing")] + ([parts["helper"]] if parts.get("helper") else [])
+        if len(parts) != 8 or not all(isinstance(word, str) and word in story for word in named):
+            bad.append({"request": request, "answer": answer})
+    return {"asked": len(told), "borne_out": len(told) - len(bad), "others": bad}
+
+
+def _parts(answer):
+    """What an outline says; nothing where it is no JSON object."""
+    try:
+        parts = json.loads(answer)
+    except ValueError:
+        return {}
+    return parts if isinstance(parts, dict) else {}
 
 
 def _plain(answer, scene):
@@ -127,6 +162,8 @@ def everything(folder, out, checker, quick=False):
     for temperature in (TEMPERATURE,) if quick else (TEMPERATURE, 1.0):
         results[f"many_drawn_{temperature}"] = judged(checker, many, answers(tokenizer, model, texts, seed=9, temperature=temperature))
     results["questions"] = questions(tokenizer, model, 64 if quick else 512)
+    results["outlines"] = outlines(tokenizer, model, 64 if quick else 512)
+    results["own_outlines"] = own_outlines(tokenizer, model, [(request, story) for (request, _), story in zip(PROMPTS, greedy)])
     results["talk"] = talk(tokenizer, model)
     (Path(out) / "samples.json").write_text(json.dumps(samples, indent=1) + "\n")
     return results

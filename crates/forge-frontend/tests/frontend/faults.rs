@@ -136,6 +136,67 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "SmolLM3: layers that are not told",
         set!("architectures": "REMOVE", "model_type": "smollm3", "no_rope_layers": [1, "no"]),
     ),
+    (
+        "longrope: factors that are too few",
+        set!("rope_scaling": {
+            "rope_type": "longrope", "short_factor": [1.0], "long_factor": "2", "original_max_position_embeddings": 64
+        }),
+    ),
+    (
+        "Phi3: positions scaled another way",
+        set!(
+            "architectures": "REMOVE", "model_type": "phi3", "rope_scaling": {"type": "linear", "factor": 2.0}
+        ),
+    ),
+    (
+        "Phi3: an original context that does not count",
+        set!(
+            "architectures": "REMOVE", "model_type": "phi3",
+            "rope_scaling": {
+                "type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": [1, 1, 1, 1, 1, 1, 1, 1],
+                "original_max_position_embeddings": 64
+            }
+        ),
+    ),
+    (
+        "Phi3: biases",
+        set!("architectures": "REMOVE", "model_type": "phi3", "attention_bias": true, "lm_head_bias": true),
+    ),
+    (
+        "Granite: nothing left of branches",
+        set!("architectures": "REMOVE", "model_type": "granite", "residual_multiplier": 0),
+    ),
+    (
+        "Gemma3: both spellings",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 8.0},
+            "rope_parameters": {"full_attention": {"rope_type": "default"}}
+        ),
+    ),
+    ("Gemma3: a wrapper around nothing", set!("architectures": "REMOVE", "model_type": "gemma3")),
+    (
+        "Gemma3: a wrapper around another model",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma3", "tie_word_embeddings": false,
+            "text_config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 56}
+        ),
+    ),
+    (
+        "Hunyuan: what other versions have",
+        set!(
+            "architectures": "REMOVE", "model_type": "hunyuan_v1_dense", "use_cla": true, "use_qk_norm": false,
+            "mlp_bias": true
+        ),
+    ),
+    (
+        "Cohere2: heads of a width of their own",
+        set!("architectures": "REMOVE", "model_type": "cohere2", "head_dim": 32),
+    ),
+    (
+        "Cohere2: branches one after the other",
+        set!("architectures": "REMOVE", "model_type": "cohere2", "use_parallel_block": false),
+    ),
+    ("GPT-2: sizes under other names", set!("architectures": "REMOVE", "model_type": "gpt2")),
     ("bad generation settings", |files| text(files, "generation_config.json", "{")),
 ];
 

@@ -2,7 +2,7 @@
 
 use crate::common::{Raw, edit, edit_weights, model, models, read, shard};
 use forge_frontend::{Memory, Options, read_model};
-use forge_ir::{Graph, Op};
+use forge_ir::{Graph, Op, Rotation};
 use serde_json::{Value, json};
 
 #[test]
@@ -114,6 +114,82 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         config["max_window_layers"] = json!(1);
         config["layer_types"] = json!(["full_attention", "full_attention", "full_attention"]);
     });
+    same("granite", &|config| {
+        without(config, &["rope_theta", "model_type"]);
+        config["attention_bias"] = json!(false);
+        config["mlp_bias"] = json!(false);
+        config["head_dim"] = json!(16);
+    });
+    same("phi3", &|config| {
+        without(
+            config,
+            &["rms_norm_eps", "rope_theta", "sliding_window", "tie_word_embeddings", "rope_scaling"],
+        );
+        config["original_max_position_embeddings"] = json!(64);
+        config["partial_rotary_factor"] = json!(1.0);
+        config["auto_map"] = json!({"AutoConfig": "configuration_phi3.Phi3Config"});
+        config["attention_bias"] = json!(false);
+        config["full_attn_mod"] = json!(1);
+    });
+    for other in ["su", "yarn"] {
+        same("phi3_longrope", &|config| config["rope_scaling"]["type"] = json!(other));
+    }
+    same("phi3_longrope", &|config| {
+        let mut scaling = config["rope_scaling"].take();
+        scaling["rope_theta"] = config["rope_theta"].take();
+        scaling["rope_type"] = json!("longrope");
+        scaling["original_max_position_embeddings"] = json!(48);
+        scaling["factor"] = json!(8.0);
+        config["rope_parameters"] = scaling;
+    });
+    same("gemma3_text", &|config| {
+        without(config, &["rope_theta", "rope_local_base_freq", "hidden_activation", "rms_norm_eps"]);
+        config["attn_logit_softcapping"] = json!(9.0);
+        config["final_logit_softcapping"] = json!(null);
+        config["tie_word_embeddings"] = json!(true);
+        config["_sliding_window_pattern"] = json!(6);
+        config["rope_parameters"] = json!({
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}
+        });
+    });
+    same("gemma3_text", &|config| {
+        without(config, &["sliding_window_pattern"]);
+        config["layer_types"] = json!(["sliding_attention", "sliding_attention", "full_attention"]);
+    });
+    same("ernie4_5", &|config| {
+        without(
+            config,
+            &["rms_norm_eps", "rope_theta", "use_bias", "tie_word_embeddings", "num_key_value_heads"],
+        );
+    });
+    same("glm4", &|config| {
+        without(config, &["rope_theta", "partial_rotary_factor", "attention_bias", "tie_word_embeddings"]);
+        without(config, &["num_key_value_heads"]);
+    });
+    same("hunyuan_v1_dense", &|config| {
+        without(config, &["rms_norm_eps", "rope_theta", "rope_scaling", "head_dim"]);
+        config["use_qk_norm"] = json!(true);
+        config["eod_token_id"] = json!(3);
+        config["dense_list"] = json!([64, 0]);
+    });
+    same("cohere2", &|config| {
+        without(config, &["tie_word_embeddings", "layer_norm_eps"]);
+        config["head_dim"] = json!(16);
+        config["attention_bias"] = json!(false);
+        config["use_parallel_block"] = json!(true);
+        config["layer_types"] = json!(["sliding_attention", "full_attention"]);
+        config["_sliding_window_pattern"] = json!(4);
+    });
+    same("gpt2", &|config| {
+        without(config, &["n_inner", "activation_function", "layer_norm_epsilon", "model_type"]);
+        config["n_ctx"] = json!(128);
+        config["tie_word_embeddings"] = json!(true);
+        config["reorder_and_upcast_attn"] = json!(true);
+        config["scale_attn_weights"] = json!(true);
+        config["summary_type"] = json!("cls_index");
+        config["task_specific_params"] = json!({"text-generation": {"do_sample": true}});
+    });
     // Where the models have another value than the one that is assumed.
     let assumes = |name: &str, assumed: Value| {
         let keys: Vec<&str> = assumed.as_object().unwrap().keys().map(String::as_str).collect();
@@ -134,6 +210,34 @@ fn both_spellings_and_absent_keys_mean_the_same() {
     assumes(
         "smollm3",
         json!({"rope_theta": 2e6, "max_position_embeddings": 32768, "no_rope_layer_interval": 4}),
+    );
+    assumes(
+        "granite",
+        json!({
+            "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 1.0, "logits_scaling": 1.0,
+            "rms_norm_eps": 1e-6, "max_position_embeddings": 2048
+        }),
+    );
+    assumes(
+        "phi3_longrope",
+        json!({"original_max_position_embeddings": 4096, "max_position_embeddings": 4096}),
+    );
+    assumes(
+        "gemma3_text",
+        json!({
+            "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
+            "max_position_embeddings": 131_072
+        }),
+    );
+    assumes("ernie4_5", json!({"max_position_embeddings": 131_072}));
+    assumes("glm4", json!({"max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-7}));
+    assumes("hunyuan_v1_dense", json!({"max_position_embeddings": 2048}));
+    assumes(
+        "cohere2",
+        json!({
+            "logit_scale": 0.0625, "sliding_window": 4096, "sliding_window_pattern": 4, "rope_theta": 1e4,
+            "max_position_embeddings": 8192
+        }),
     );
     assumes("qwen2", json!({"rope_theta": 1e4, "max_position_embeddings": 32768}));
     assumes(
@@ -219,14 +323,18 @@ fn caps_may_be_left_out() {
     assert_eq!(caps(json!({"final_logit_softcapping": null})), [5.0, 5.0]);
 }
 
-/// The frequencies of the first rotation of the first layer.
-fn frequencies(graph: &Graph) -> Vec<f32> {
+/// The first rotation of the first layer.
+fn rotation(graph: &Graph) -> Rotation {
     let body = graph.body(&graph.layers[0]);
     let rotation = body.nodes.iter().find_map(|node| match &node.op {
-        Op::Rotate { rotation, .. } => Some(rotation.frequencies.clone()),
+        Op::Rotate { rotation, .. } => Some(rotation.clone()),
         _ => None,
     });
     rotation.unwrap()
+}
+
+fn frequencies(graph: &Graph) -> Vec<f32> {
+    rotation(graph).frequencies
 }
 
 #[test]
@@ -253,6 +361,114 @@ fn positions_are_scaled() {
     let stretched = llama3(Some(64));
     assert_eq!(stretched[0], plain[0], "a short wave is kept");
     assert_eq!(stretched[7], plain[7] / 2.0, "a long wave is stretched");
+}
+
+#[test]
+fn kinds_of_scaling_are_what_transformers_computes() {
+    let llama = |changes: Value| {
+        let graph = configured("llama", |config| {
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        });
+        rotation(&graph)
+    };
+    let plain = llama(json!({}));
+    let yarn = |more: Value| {
+        let mut scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+        scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        llama(json!({"rope_scaling": scaling}))
+    };
+    let usual = yarn(json!({}));
+    assert_eq!(usual.frequencies[0], plain.frequencies[0], "what turns often is kept");
+    assert_eq!(usual.frequencies[7], plain.frequencies[7] / 4.0, "what turns rarely is stretched");
+    assert!((usual.magnitude - (0.1 * 4_f32.ln() + 1.0)).abs() < 1e-6);
+    assert_eq!(yarn(json!({"beta_fast": 32, "beta_slow": 1, "truncate": true, "mscale": 0})), usual);
+    assert_eq!(yarn(json!({"attention_factor": 0.5})).magnitude, 0.5);
+    assert_eq!(yarn(json!({"mscale": 1.0, "mscale_all_dim": 1.0})).magnitude, 1.0);
+    assert_ne!(yarn(json!({"truncate": false})).frequencies, usual.frequencies);
+    // Half of a model's 256 positions, or of more.
+    assert_eq!(yarn(json!({"factor": null})), usual);
+
+    let long = |context: usize, original: usize| {
+        let factors = |factor: f32| vec![factor; 8];
+        llama(json!({
+            "max_position_embeddings": context,
+            "rope_scaling": {
+                "rope_type": "longrope", "short_factor": factors(1.0), "long_factor": factors(2.0),
+                "original_max_position_embeddings": original
+            }
+        }))
+    };
+    let rotation = long(256, 64);
+    assert_eq!(rotation.within(64), plain.frequencies);
+    let halves: Vec<f32> = plain.frequencies.iter().map(|frequency| frequency / 2.0).collect();
+    assert_eq!((rotation.within(65), rotation.within(256)), (&halves[..], &halves[..]));
+    assert!((rotation.magnitude - (1.0 + 4_f32.ln() / 64_f32.ln()).sqrt()).abs() < 1e-6);
+    assert_eq!((long(64, 64).long, long(64, 64).magnitude), (None, 1.0), "no context is long");
+
+    let hunyuan = configured("hunyuan_v1_dense", |config| {
+        config["rope_scaling"] = json!({"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mscale": 1.0});
+    });
+    let stretched = 1.0 / (1e4 * 1000_f64.powf(16.0 / 14.0)).powf(14.0 / 16.0);
+    let last = f64::from(frequencies(&hunyuan)[7]);
+    assert!((last / stretched - 1.0).abs() < 1e-6, "{last} is not {stretched}");
+}
+
+#[test]
+fn gemma_3_may_be_wrapped() {
+    let text = model("gemma3_text");
+    let mut wrapped = text.clone();
+    edit(&mut wrapped, "config.json", |config| {
+        let mut text = config.take();
+        without(&mut text, &["architectures", "torch_dtype", "transformers_version"]);
+        *config = json!({
+            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text,
+            "vision_config": {"hidden_size": 16}, "mm_tokens_per_image": 4, "image_token_index": 500,
+            "bos_token_id": 2, "eos_token_id": 1
+        });
+    });
+    edit_weights(&mut wrapped, |all| {
+        all.iter_mut().for_each(|tensor| tensor.name = format!("language_model.{}", tensor.name));
+        let name = "vision_tower.encoder.layers.0.mlp.fc1.weight".to_owned();
+        all.push(Raw { name: name.clone(), dtype: "F32".to_owned(), shape: vec![2], bytes: vec![0; 8] });
+    });
+    let (text, wrapped) = (read(&text).unwrap(), read(&wrapped).unwrap());
+    assert_eq!(wrapped.ignored, ["vision_tower.encoder.layers.0.mlp.fc1.weight"]);
+    assert_eq!((&wrapped.graph.bodies, &wrapped.graph.layers), (&text.graph.bodies, &text.graph.layers));
+    let names = |opened: &forge_frontend::Opened| -> Vec<String> {
+        let names = opened.graph.weights.iter().map(|weight| weight.tensor.clone());
+        names.map(|name| name.trim_start_matches("language_model.").to_owned()).collect()
+    };
+    assert_eq!(names(&wrapped), names(&text));
+}
+
+#[test]
+fn gpt_2_may_be_without_its_head_s_scope() {
+    let mut bare = model("gpt2");
+    edit_weights(&mut bare, |all| {
+        for tensor in all.iter_mut() {
+            tensor.name = tensor.name.trim_start_matches("transformer.").to_owned();
+        }
+        let name = "h.0.attn.bias".to_owned();
+        all.push(Raw { name, dtype: "U8".to_owned(), shape: vec![1, 1, 1, 1], bytes: vec![1] });
+    });
+    let bare = read(&bare).unwrap();
+    assert_eq!(bare.ignored, ["h.0.attn.bias"]);
+    assert_eq!(bare.graph.bodies, read(&model("gpt2")).unwrap().graph.bodies);
+    let scales = |changes: Value| {
+        let graph = configured("gpt2", |config| {
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        });
+        let scale = |layer| {
+            graph.body(layer).nodes.iter().find_map(|node| match node.op {
+                Op::Attention { scale, .. } => Some(scale),
+                _ => None,
+            })
+        };
+        graph.layers.iter().map(|layer| scale(layer).unwrap()).collect::<Vec<f32>>()
+    };
+    assert_eq!(scales(json!({})), [0.25, 0.25]);
+    assert_eq!(scales(json!({"scale_attn_weights": false})), [1.0, 1.0]);
+    assert_eq!(scales(json!({"scale_attn_by_inverse_layer_idx": true})), [0.25, 0.125]);
 }
 
 #[test]

@@ -67,6 +67,11 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         ("gemma2", 4, 64),
         ("olmo2", 64, 64),
         ("smollm3", 4, 64),
+        ("granite", 64, 64),
+        ("gemma3_text", 4, 64),
+        ("ernie4_5", 2, 64),
+        ("glm4", 2, 64),
+        ("hunyuan_v1_dense", 64, 64),
     ] {
         let heads = |value: Value| {
             let sizes = json!({"num_attention_heads": 64, "head_dim": 4, "num_key_value_heads": value});
@@ -83,6 +88,11 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         ("gemma2", 256, 4),
         ("olmo2", 4, 4),
         ("smollm3", 4, 4),
+        ("granite", 4, 4),
+        ("gemma3_text", 256, 4),
+        ("ernie4_5", 128, 4),
+        ("glm4", 128, 4),
+        ("hunyuan_v1_dense", 4, 4),
     ] {
         let width = |value: Value| {
             let sizes = json!({"num_attention_heads": 16, "head_dim": value, "num_key_value_heads": 2});
@@ -90,6 +100,24 @@ fn sizes_that_are_left_out_are_those_of_the_configuration_class() {
         };
         assert_eq!((width(json!("REMOVE")), width(json!(null))), (absent, null), "{name}");
     }
+}
+
+#[test]
+fn gemma_3_may_leave_out_what_is_usual() {
+    // All that the published wrapper of 4B tells of its text.
+    let graph = graph(
+        &json!({
+            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "text_config": {
+                "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024
+            }
+        })
+        .to_string(),
+    );
+    let parameters: usize = graph.weights.iter().map(|weight| weight.shape.iter().product::<usize>()).sum();
+    assert_eq!(parameters, 3_880_263_168);
+    assert_eq!(graph.bodies.len(), 4, "an embedding, two kinds of layers, a head");
 }
 
 #[test]

@@ -25,8 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The most bytes of a body.
-const BODY: usize = 16 << 20;
+/// Bytes that any body may have, and for each position of the context: more than a token has, written in the most
+/// roundabout way.
+const BODY: usize = 2 << 20;
+const BODY_FOR_POSITION: usize = 64;
 /// How long a body may take to come.
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// Ids of a plain completion that says nothing of how many: as OpenAI has it.
@@ -81,9 +83,7 @@ async fn health() -> Response {
 }
 
 async fn ready(State(service): Shared) -> Response {
-    let (status, word) = if service.is_stopping.load(Relaxed) {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping")
-    } else if service.is_ready.load(Relaxed) {
+    let (status, word) = if service.is_ready.load(Relaxed) {
         (StatusCode::OK, "ready")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "warming up")
@@ -157,18 +157,19 @@ async fn aside<T: Send + 'static>(
     body: Body,
     work: impl FnOnce(&Service, Fields) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let bytes = read(body).await?;
+    let most = BODY.max(BODY_FOR_POSITION * service.context as usize);
+    let bytes = read(body, most).await?;
     let done = tokio::task::spawn_blocking(move || work(&service, Fields::parse(&bytes)?)).await;
     done.unwrap_or_else(|_| {
         Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail"))
     })
 }
 
-async fn read(body: Body) -> Result<Bytes, Refusal> {
-    match tokio::time::timeout(BODY_TIME, to_bytes(body, BODY)).await {
+async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {
+    match tokio::time::timeout(BODY_TIME, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
-            let message = format!("the body did not come whole, or has more than {BODY} bytes");
+            let message = format!("the body did not come whole, or has more than {most} bytes");
             Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message))
         }
         Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come")),

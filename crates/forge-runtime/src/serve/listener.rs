@@ -3,6 +3,7 @@
 use super::super::failure::Failure;
 use super::Stop;
 use super::endpoints::router;
+use super::patient::Patient;
 use super::service::Service;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -10,7 +11,6 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -18,6 +18,8 @@ use tokio::sync::Semaphore;
 const HEADER_TIME: Duration = Duration::from_secs(30);
 /// The most bytes of a request's head.
 const HEADER_BYTES: usize = 64 << 10;
+/// Threads that read bodies into prompts.
+const ASIDE: usize = 4;
 /// Connections beyond those that are being answered or wait.
 const SPARE: usize = 64;
 
@@ -42,7 +44,11 @@ pub(super) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr),
 /// Answers connections until the first signal, and those that are there until their answers have ended or the second.
 pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| Failure::wrong(format!("the server: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrong)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(ASIDE)
+        .build()
+        .map_err(wrong)?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(wrong)?;
         let mut signals = Signals::new().map_err(wrong)?;
@@ -68,7 +74,8 @@ pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
             };
             // Events are small, and each is wanted at once.
             let _ = stream.set_nodelay(true);
-            let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), router.clone()));
+            let connection =
+                graceful.watch(http.serve_connection(TokioIo::new(Patient::new(stream)), router.clone()));
             tokio::spawn(async move {
                 // A connection that breaks is the client's business.
                 let _ = connection.await;
@@ -76,7 +83,6 @@ pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
             });
         }
         drop(listener);
-        service.is_stopping.store(true, Relaxed);
         eprintln!("stopping when the answers under way have ended; once more to stop at once");
         tokio::select! {
             () = graceful.shutdown() => Ok(()),

@@ -14,6 +14,7 @@ mod fields;
 mod grammar;
 mod listener;
 mod metrics;
+mod patient;
 mod queue;
 mod refusal;
 mod responses;
@@ -136,7 +137,6 @@ impl Server {
             metrics: metrics.clone(),
             access: Access::new(address.ip(), options.api_keys, options.origins),
             is_ready: AtomicBool::new(false),
-            is_stopping: AtomicBool::new(false),
             aliases: options.aliases,
             created: shape::now(),
         });

@@ -35,8 +35,6 @@ pub(super) struct Service {
     pub(super) access: Access,
     /// Whether the device has warmed up.
     pub(super) is_ready: AtomicBool,
-    /// Whether no more requests are taken.
-    pub(super) is_stopping: AtomicBool,
     /// Other names that the model answers to.
     pub(super) aliases: Vec<String>,
     /// When the server began, in seconds since 1970.

@@ -121,7 +121,7 @@ def _declined(rng):
 def _about(rng, scene, count):
     """Questions about a story, no kind of question twice."""
     pool = questions.pairs(scene, rng)
-    weights = {"want": 5, "ending": 3, "why": 2, "plot": 2.5, "unknown": 2, "summary": 1.5, "helper": 2, "obstacle": 2, "solved": 2, "name": 2.5, "other_name": 2.5, "other": 1.5, "kind": 1.5}
+    weights = {"want": 5, "ending": 3, "why": 2, "plot": 2.5, "unknown": 2, "summary": 1.5, "helper": 2, "obstacle": 2, "solved": 2, "name": 2.5, "other_name": 2.5, "other": 1.5, "kind": 1.5, "outline": 4}
     turns, used = [], set()
     while pool and len(turns) < count:
         total = [weights.get(key, 1) for key, _, _ in pool]

@@ -1,5 +1,7 @@
 """Questions about a story that has just been told, and their answers, all from what the story has made true."""
 
+import json
+
 WEATHER = {"rain": "It was raining.", "snow": "There was snow.", "wind": "It was windy.", "fog": "It was foggy.", "sun": "It was sunny and warm.", "frost": "It was cold and frosty.",
            "leaves": "It was autumn, and the leaves were falling.", "spring": "It was a mild day in spring."}
 
@@ -8,6 +10,10 @@ UNKNOWN_ANSWERS = ("The story does not say.", "That I do not know; the story doe
 NOT_TOLD = ("How old was {h}?", "What did {h} have for breakfast?", "What colour were {his} eyes?", "How tall was {h}?", "What was {his} mother called?", "When was {h} born?", "How much did {x} cost?",
             "What is the name of the country?", "In which year did this happen?", "How many brothers did {h} have?", "What was the weather like the next day?", "Did {h} ever marry?", "What is {his} favourite colour?",
             "How heavy was {x}?", "What did {h} do the year after?", "What language did they speak?", "How far was it in miles?", "What was {his} last name?", "Could {h} swim?", "Was {h} rich?", "Who made {x}?", "What did {o} have for supper?")
+
+OUTLINE_REQUESTS = ("Give me the outline as JSON.", "Give me the outline of the story as JSON.", "Write down the outline of the story as JSON.", "Write the outline as JSON.", "What is the outline, as JSON?",
+                    "Outline it as JSON, please.", "Outline the story as JSON.", "Can you outline the story as JSON?", "Can you give me the outline as JSON?", "The outline as JSON, please.",
+                    "Now the outline as JSON.", "And the outline, as JSON?", "Give me an outline of the story in JSON.", "What is the outline of the story in JSON?")
 
 
 def pairs(scene, rng):
@@ -58,6 +64,7 @@ def pairs(scene, rng):
     for questions, answer in scene.asked:
         ask("plot", [scene.write(question) for question in questions], scene.write("^" + answer))
     ask("unknown", [question.replace("{his}", h.name + "'s").replace("{h}", both()).replace("{x}", scene.look_up("x.the")).replace("{o}", o.name) for question in NOT_TOLD], UNKNOWN_ANSWERS)
+    ask("outline", OUTLINE_REQUESTS, outline(scene))
     return found
 
 
@@ -72,6 +79,13 @@ def summary(scene, rng):
     h, facts = scene.h, scene.facts
     solved = facts["solved"]
     return f"{h.name} the {h.kind.noun} wanted {facts['want']}. But {facts['obstacle']}. {solved[0].upper() + solved[1:]}. In the end {facts['ending']}."
+
+
+def outline(scene):
+    """The story as one line of JSON; it says what the answers to the other questions say."""
+    h, facts = scene.h, scene.facts
+    return json.dumps({"hero": h.name, "kind": h.kind.noun, "trait": h.trait, "want": facts["want"], "obstacle": facts["obstacle"], "helper": facts.get("helper_name") or None,
+                       "thing": scene.look_up("x.full"), "ending": scene.mood})
 
 
 def moral(scene, rng):

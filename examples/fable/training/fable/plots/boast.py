@@ -132,7 +132,7 @@ def tell(s):
     s.echo(0.5)
     ending = {"happy": "{h} and {o.name} did it together and shared {x.the}", "funny": "nobody could say whether {h} had won, but everybody laughed", "sad": "{h} won {x.the}, but nobody was there to be glad with {h.him}"}[s.mood]
     s.fact(want="to win and to be right", why=WHY[0], obstacle="{h.he} had boasted that {h.he} could " + feat, object="{x.a}", where="it happened {p.at}",
-           other="{o.name} was {o.a} who asked {h.him} to prove it", helper="{o.name} the {o.kind} helped a little" if s.happy else "nobody did", solved="{h.he} tried it in front of everybody",
+           other="{o.name} was {o.a} who asked {h.him} to prove it", helper="{o.name} the {o.kind} helped a little" if s.happy else "nobody did", helper_name="{o.name}" if s.happy else "", solved="{h.he} tried it in front of everybody",
            ending=ending, holder={"happy": "they shared {x.the}", "funny": "it is not quite clear who had {x.the}", "sad": "{h.name} had {x.the}"}[s.mood],
            moral={"happy": "What one cannot do alone, two can do badly, which is better.", "funny": "Think before you speak, or at least afterwards.", "sad": "It is lonely to be right alone."}[s.mood],
            title="[{h.name}'s Boast|The {h.kind} Who Said Too Much]")

@@ -113,7 +113,7 @@ def tell(s):
     s.echo(0.5)
     ending = {"happy": "it grew after all, and {h} and {o.name} sat in its shade", "funny": "something grew, though it was not what {h} had expected", "sad": "it did not grow as {h} had hoped, but {o.name} looked after the place"}[s.mood]
     s.fact(want="to see it grow", why="{h.he} wished for something of {h.his} own that was alive", obstacle="the little plant was nearly lost", object="{x.a}", where="{h.name} planted it {p.at}",
-           other="{o.name} was {o.a} who came by and helped", helper="{o.name} the {o.kind} helped", solved="{o.name} came by and helped", ending=ending, holder="nobody had {x.the}; it was in the ground {p.at}",
+           other="{o.name} was {o.a} who came by and helped", helper="{o.name} the {o.kind} helped", helper_name="{o.name}", solved="{o.name} came by and helped", ending=ending, holder="nobody had {x.the}; it was in the ground {p.at}",
            moral={"happy": "What is small needs time and company.", "funny": "Love what comes up.", "sad": "One plants for others too."}[s.mood], title="[The {x.noun}|{h.name}'s {x.noun}|Good Night, Little {x.noun}]")
     s.ask(["What did {h.name} plant?", "What did the {h.kind} plant?"], "{h.he} planted {x.a}.")
     s.ask(["Where did {h.name} plant {x.the}?", "Where was it planted?"], "{h.he} planted it {p.at}.")

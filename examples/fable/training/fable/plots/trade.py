@@ -137,7 +137,7 @@ def tell(s):
     ending = {"happy": "{h} got {y.the}, {t.name} got {x.the}, and everybody was content", "funny": "{h} got {y.the}, after far too many swaps",
               "sad": "{h} got {y.the}, but missed {x.the}"}[s.mood]
     s.fact(want="to have {y.a}", why=because, obstacle="{o.name} did not want {x.the} in exchange", object="{x.a}",
-           where="{h.name} went to {p.the}", other="{o.name} was {o.a} who had {y.a}", helper="{t.name} the {t.kind} gave {h.him} something that {o.name} wanted",
+           where="{h.name} went to {p.the}", other="{o.name} was {o.a} who had {y.a}", helper="{t.name} the {t.kind} gave {h.him} something that {o.name} wanted", helper_name="{t.name}",
            solved="{h.he} gave {x.the} to {t.name} and brought {o.name} what {t.name} gave for it", ending=ending, holder="{t.name} had {x.the}" if not s.funny else "{h.name} had {y.the}",
            moral={"happy": "One person's spare thing is another's treasure.", "funny": "Say please first.", "sad": "Every swap costs something."}[s.mood],
            title="[The Great Exchange|{h.name} Makes a Swap|{x.noun} for {y.noun}]")

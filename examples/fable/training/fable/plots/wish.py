@@ -117,7 +117,7 @@ def tell(s):
     s.maybe(0.35, *(HOME_SAD if s.sad else HOME_GLAD))
     s.echo(0.6)
     s.fact(want=wish.want, why=wish.why, obstacle=obstacle.name, object="{x.a}", where="{h.he} went to {p.the}",
-           other="{o.name} was {o.a} whom {h.name} met on the way", helper="{o.name} the {o.kind} came along and kept {h.him} company",
+           other="{o.name} was {o.a} whom {h.name} met on the way", helper="{o.name} the {o.kind} came along and kept {h.him} company", helper_name="{o.name}",
            solved="{h.he} got past it with the help of {x.the}", ending=wish.end[s.mood], holder="{h.name} still had {x.the}", moral=wish.moral,
            title="[{h.name} and the " + s.p.place.noun + "|The Way to the " + s.p.place.noun + "|What {h.name} Wanted]")
     s.ask(["Whom did {h.name} meet on the way?", "Who did {h.name} meet?"], "{h.he} met {o.a} named {o.name}.")
