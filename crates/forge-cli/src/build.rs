@@ -6,6 +6,46 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Whose program lies in a build folder under a package's name.
+///
+/// To cargo two crates of one name are one package, wherever they are, and what it has built of the one is fresh for the
+/// other: without this, `forge run` would run a model's program in another format. So the sources of a crate that was
+/// not the last of its name are made newer than whatever was built.
+struct Stamp {
+    file: PathBuf,
+    directory: String,
+}
+
+impl Stamp {
+    fn of(crate_directory: &Path, folder: &Path) -> Result<Stamp, Failure> {
+        let manifest = crate_directory.join("Cargo.toml");
+        let text = std::fs::read_to_string(&manifest).map_err(|error| Failure::read(&manifest, &error))?;
+        let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap_or_default();
+        let file = crate_directory.join(folder).join(format!(".forge-{}", name.trim_matches('"')));
+        let directory = crate_directory.canonicalize().unwrap_or_else(|_| crate_directory.to_owned());
+        let stamp = Stamp { file, directory: directory.display().to_string() };
+        if std::fs::read_to_string(&stamp.file).ok().as_ref() != Some(&stamp.directory) {
+            // Gone until this build is done: one that is interrupted leaves nobody's program.
+            let _ = std::fs::remove_file(&stamp.file);
+            for source in ["src/lib.rs", "src/main.rs"].map(|source| crate_directory.join(source)) {
+                let touched = std::fs::File::options().append(true).open(&source);
+                match touched.and_then(|file| file.set_modified(std::time::SystemTime::now())) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(Failure::write(&source, &error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(stamp)
+    }
+
+    /// The program is this crate's.
+    fn leave(&self) -> Result<(), Failure> {
+        std::fs::write(&self.file, &self.directory).map_err(|error| Failure::write(&self.file, &error))
+    }
+}
+
 /// How much of a crate is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
@@ -34,6 +74,9 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
     if let Some(target) = target {
         command.env("CARGO_TARGET_DIR", target);
     }
+    let folder =
+        target.map(Path::to_owned).or_else(|| std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from));
+    let stamp = folder.map(|folder| Stamp::of(crate_directory, &folder)).transpose()?;
     let spinner = terminal::spinner("Building", "cargo build --release");
     if spinner.is_hidden() {
         terminal::stage("Building", "cargo build --release: a minute or two the first time");
@@ -73,9 +116,51 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
     spinner.finish_and_clear();
     let said = said.join().unwrap_or_default();
     match program {
-        Some(program) if status.success() => Ok(program),
+        Some(program) if status.success() => {
+            if let Some(stamp) = stamp {
+                stamp.leave()?;
+            }
+            Ok(program)
+        }
         _ => {
             Err(Failure::other(format!("{} does not build:\n{}", crate_directory.display(), said.join("\n"))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_crate_is_built_anew_after_another_of_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, long_ago) = (root.path().join("target"), SystemTime::UNIX_EPOCH);
+        fs::create_dir(&folder).unwrap();
+        let crates = ["a", "b"].map(|name| root.path().join(name));
+        let old = |directory: &Path| {
+            let source = fs::File::create(directory.join("src/main.rs")).unwrap();
+            source.set_modified(long_ago).unwrap();
+        };
+        for directory in &crates {
+            fs::create_dir_all(directory.join("src")).unwrap();
+            fs::write(directory.join("Cargo.toml"), "[package]\nname = \"model\"\n").unwrap();
+            old(directory);
+        }
+        // Whether a crate's sources are made newer, and whether its build comes to an end.
+        for (directory, is_new, ends) in
+            [(0, true, true), (0, false, true), (1, true, false), (0, true, true)]
+        {
+            let directory = &crates[directory];
+            let stamp = Stamp::of(directory, &folder).unwrap();
+            let modified = fs::metadata(directory.join("src/main.rs")).unwrap().modified().unwrap();
+            assert_eq!(modified != long_ago, is_new, "{}", directory.display());
+            if ends {
+                stamp.leave().unwrap();
+            }
+            old(directory);
         }
     }
 }

@@ -58,6 +58,8 @@ impl Config {
     pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
         let mut unknown = Vec::new();
         self.unknown(&self.root(), allowed, &mut unknown);
+        // In an order of ours: that of the file is kept or not as the program is built.
+        unknown.sort();
         let asked = self.asked.borrow();
         for path in unknown {
             let message = format!("this configuration has a key that forge does not know: {path}");

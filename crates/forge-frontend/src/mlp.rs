@@ -47,8 +47,10 @@ pub(crate) fn activation(config: &Section<'_>, key: &str, default: Activation) -
         None => default,
         Some("silu" | "swish") => Activation::Silu,
         Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
+        Some("gelu") => Activation::Gelu,
+        Some("relu") => Activation::Relu,
         Some(_) => {
-            config.refuse(key, "forge knows silu and gelu_pytorch_tanh", &[]);
+            config.refuse(key, "forge knows silu, gelu, gelu_pytorch_tanh and relu", &[]);
             default
         }
     }

@@ -246,6 +246,10 @@ pub enum Activation {
     Silu,
     /// x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))
     GeluTanh,
+    /// x times the normal distribution's share below x
+    Gelu,
+    /// max(x, 0)
+    Relu,
 }
 
 impl Activation {
@@ -254,6 +258,8 @@ impl Activation {
         match self {
             Activation::Silu => "silu",
             Activation::GeluTanh => "gelu_tanh",
+            Activation::Gelu => "gelu",
+            Activation::Relu => "relu",
         }
     }
 }

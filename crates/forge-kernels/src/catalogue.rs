@@ -37,7 +37,7 @@ pub const TEMPLATES: [Source; 15] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 26] = [
+pub const SUPPORT: [Source; 28] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -61,6 +61,8 @@ pub const SUPPORT: [Source; 26] = [
     source!("support/float8_single"),
     source!("support/silu"),
     source!("support/gelu_tanh"),
+    source!("support/gelu"),
+    source!("support/relu"),
     source!("support/softcap"),
     source!("support/turn"),
     source!("support/ordered"),

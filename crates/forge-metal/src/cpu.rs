@@ -175,6 +175,8 @@ fn activation(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "cpu::Activation::Silu",
         Activation::GeluTanh => "cpu::Activation::GeluTanh",
+        Activation::Gelu => "cpu::Activation::Gelu",
+        Activation::Relu => "cpu::Activation::Relu",
     }
 }
 

@@ -147,11 +147,32 @@ fn unbound(body: &Body, param: ParamId) -> Diagnostic {
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => x * share_below(x),
+        Activation::Relu => x.max(0.0),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh())
         }
     }
+}
+
+/// The normal distribution's share below x.
+fn share_below(x: f64) -> f64 {
+    if x < -3.0 {
+        // A continued fraction, as no digits may cancel where little is left.
+        let fraction = (1..=60).rev().fold(-x, |rest, term| -x + f64::from(term) / rest);
+        return (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() / fraction;
+    }
+    if x > 3.0 {
+        return 1.0 - share_below(-x);
+    }
+    // x + x³ / 3 + x⁵ / (3 · 5) + ..., times the density.
+    let (mut term, mut sum) = (x, x);
+    for odd in (3..120).step_by(2) {
+        term *= x * x / f64::from(odd);
+        sum += term;
+    }
+    0.5 + sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
 }
 
 /// Each of the equal parts of a row over its root mean square, times the gain.
@@ -201,6 +222,24 @@ mod tests {
             near(Activation::Silu, x, silu);
             near(Activation::GeluTanh, x, gelu);
         }
+        // Shares as tables of the normal distribution have them.
+        for (x, share) in [
+            (0.0, 0.5),
+            (1.0, 0.841_344_746_068_543),
+            (-1.0, 0.158_655_253_931_457),
+            (-3.0, 0.001_349_898_031_630_1),
+            (3.5, 0.999_767_370_920_965),
+            (-6.0, 9.865_876_450_377e-10),
+        ] {
+            let found = share_below(x);
+            assert!((found - share).abs() < 1e-9 * share, "{x}: {found}");
+            near(Activation::Gelu, x, x * share);
+        }
+        // Either way of summing up gives the same where they meet.
+        let (sum, fraction) = (share_below(-3.0), share_below(-3.0 - 1e-12));
+        assert!((sum - fraction).abs() < 1e-10 * sum, "{sum} {fraction}");
+        near(Activation::Relu, 2.5, 2.5);
+        near(Activation::Relu, -2.5, 0.0);
     }
 
     #[test]

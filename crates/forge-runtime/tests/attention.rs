@@ -95,6 +95,20 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
     }
 }
 
+/// x times the normal distribution's share below x, which is summed up in so many steps.
+fn gelu(x: f64) -> f64 {
+    let density = |y: f64| (-y * y / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if x.abs() > 12.0 {
+        return x.max(0.0);
+    }
+    let (end, steps) = (x.abs(), 2000);
+    let step = end / f64::from(steps);
+    // Simpson's rule.
+    let weight = |i: i32| if i == 0 || i == steps { 1.0 } else { f64::from(2 + i % 2 * 2) };
+    let share = (0..=steps).map(|i| weight(i) * density(f64::from(i) * step)).sum::<f64>() * step / 3.0;
+    x * (0.5 + share * x.signum())
+}
+
 #[test]
 fn layer_norm_takes_the_mean_off() {
     kernel_under_test!(SHAPE, cpu::LayerNorm, cpu::layer_norm);
@@ -154,6 +168,8 @@ fn elementwise_is_its_function() {
         for (function, binary) in [
             (Function::Each(Each::Activate(Activation::Silu)), false),
             (Function::Each(Each::Activate(Activation::GeluTanh)), false),
+            (Function::Each(Each::Activate(Activation::Gelu)), false),
+            (Function::Each(Each::Activate(Activation::Relu)), false),
             (Function::Each(Each::Softcap(30.0)), false),
             (Function::Each(Each::Softcap(0.5)), false),
             (Function::Each(Each::Scale(-0.22)), false),
@@ -172,6 +188,9 @@ fn elementwise_is_its_function() {
                         // An error of the exponent's last place is one of as many parts as the exponent is large.
                         (y, y.abs().max(1e-30) * (1.0 + u.abs()))
                     }
+                    // A part of x is taken off max(x, 0): an error is one of x.
+                    Function::Each(Each::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
+                    Function::Each(Each::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
                     Function::Each(Each::Softcap(cap)) => {
                         let y = f64::from(cap) * (a / f64::from(cap)).tanh();
                         (y, y.abs())

@@ -36,7 +36,8 @@ enum Ending {
 fn main() -> Result<(), Box<dyn Error>> {
     let program = std::env::args().nth(1).ok_or("outline PROGRAM, a program that forge has compiled")?;
     let server = Server::start(&program)?;
-    let mut messages = vec![json!({ "role": "user", "content": "Please tell me a happy story about a troll and a goat." })];
+    let mut messages =
+        vec![json!({ "role": "user", "content": "Please tell me a happy story about a troll and a goat." })];
     let story = server.ask(&messages, None)?;
     println!("{story}\n");
 

@@ -54,7 +54,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "wrong types",
         set!("hidden_size": "64", "rope_theta": [1], "attention_bias": 1, "num_attention_heads": 0),
     ),
-    ("unknown activation", set!("hidden_act": "gelu")),
+    ("unknown activation", set!("hidden_act": "quick_gelu")),
     ("quantised", set!("quantization_config": {"quant_method": "gptq"})),
     ("split for training", set!("pretraining_tp": 2)),
     ("unsupported scaling", set!("rope_scaling": {"rope_type": "fog", "factor": 4.0, "beta_fast": 32})),
@@ -119,7 +119,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     ),
     (
         "Gemma2: an activation under its own name",
-        set!("architectures": "REMOVE", "model_type": "gemma2", "hidden_activation": "gelu"),
+        set!("architectures": "REMOVE", "model_type": "gemma2", "hidden_activation": "tanh"),
     ),
     (
         "SmolLM3: windows",

@@ -262,6 +262,8 @@ pub(crate) fn others() -> Vec<Spec> {
         }
         for function in [
             Function::Each(Each::Activate(Activation::GeluTanh)),
+            Function::Each(Each::Activate(Activation::Gelu)),
+            Function::Each(Each::Activate(Activation::Relu)),
             Function::Each(Each::Softcap(30.0)),
             Function::Each(Each::Scale(0.22)),
             Function::Multiply,
