@@ -2,12 +2,12 @@
 // times exp(-x^2 / 2), to 2 units in the seventh place. Beyond 12 it is less than any f32 nearby can tell from 0, and exp
 // stays finite.
 inline float gelu(float x) {
-    const float far = min(abs(x), 12.0f);
+    const float far = min(fabs(x), 12.0f);
     const float t = 1.0f / (1.0f + 0.23164189f * far);
     float share = 0.5307027f;
     share = share * t - 0.726576f;
     share = share * t + 0.7107069f;
     share = share * t - 0.14224836f;
     share = share * t + 0.1274148f;
-    return max(x, 0.0f) - abs(x) * (share * t * exp(-0.5f * far * far));
+    return max(x, 0.0f) - fabs(x) * (share * t * exp(-0.5f * far * far));
 }

@@ -8,7 +8,8 @@ pub(crate) fn test() -> Result<(), String> {
     have_clang()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
-    cargo(&["test", "--workspace"])
+    // Everything that is wrong is told at once.
+    cargo(&["test", "--workspace", "--no-fail-fast"])
 }
 
 /// The referee compiles kernels with clang. Where it is missing it is installed if that needs nobody's password;
