@@ -50,7 +50,7 @@ fn configurations_that_are_not_understood_are_refused() {
     let cases: [(Value, &[&str]); 5] = [
         (json!({"attn_temperature_tuning": 4.0}), &["attn_temperature_tuning", "--allow-unknown"]),
         (json!({"num_key_value_head": 2}), &["num_key_value_head", "num_key_value_heads"]),
-        (json!({"hidden_act": "relu"}), &["hidden_act", "relu"]),
+        (json!({"hidden_act": "quick_gelu"}), &["hidden_act", "quick_gelu"]),
         (json!({"rope_scaling": {"rope_type": "wavy", "factor": 2.0}}), &["wavy"]),
         (json!({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}), &["Mamba"]),
     ];
