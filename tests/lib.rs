@@ -260,7 +260,8 @@ pub fn build_together(
     members: impl Iterator<Item = String>,
     work: Work,
 ) -> BTreeMap<String, PathBuf> {
-    let list: Vec<String> = members.map(|name| format!("{name:?}")).collect();
+    let members: Vec<String> = members.collect();
+    let list: Vec<String> = members.iter().map(|name| format!("{name:?}")).collect();
     let (profile, target) = match work {
         Work::Little => ("[profile.release]\nopt-level = 0\n", "target"),
         Work::Much => ("[profile.release]\ndebug = false\n", "release"),
@@ -281,8 +282,16 @@ pub fn build_together(
         "--message-format=json-render-diagnostics",
     ];
     let mut command = Command::new(env!("CARGO"));
-    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", scratch().join(target));
-    executables(&run(&mut command))
+    let target = scratch().join(target);
+    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", &target);
+    let programs = executables(&run(&mut command));
+    // What `forge verify` leaves where it has built a program, so that it does not build these again.
+    for name in &members {
+        let directory = workspace.join(name).canonicalize().expect("it was built");
+        let stamp = target.join(format!(".forge-{name}"));
+        std::fs::write(stamp, directory.display().to_string()).expect("the build folder is writable");
+    }
+    programs
 }
 
 impl Built {
