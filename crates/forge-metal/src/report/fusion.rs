@@ -186,7 +186,9 @@ impl<'a> Bound<'a> {
     fn own_steps(&self, steps: &[Step], index: usize, node: &Node) -> Vec<usize> {
         let wanted = |step: &Step| match (&node.op, self.spec(step)) {
             (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
+            (Op::Place { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (Op::Linear { weight, .. }, Some(Spec::Project(_))) => self.takes(step, *weight),
+            (Op::LayerNorm { gain, .. }, Some(Spec::LayerNorm(_))) => self.takes(step, *gain),
             (Op::RmsNorm { gain, .. }, Some(Spec::RmsNorm(_))) => {
                 step.name == node.name || self.takes(step, *gain)
             }
