@@ -36,7 +36,7 @@ fn append_fills_the_cache() {
             Argument::Output(cache_bytes(&before, cache)),
             Argument::Output(cache_bytes(&before, cache)),
         ];
-        *SHAPE.write().unwrap() = Some(cpu::Append { key_heads, width, cache });
+        *SHAPE.write().unwrap() = Some(cpu::Append { key_heads, width, cache, ring: None });
         each_level(|level, threads| {
             let got = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
             for (got, wanted) in got.iter().zip(&wanted) {
@@ -115,7 +115,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
             rotation = long(rotation, context - 1);
             seen.frequencies = rotation.long.unwrap().frequencies;
         }
-        let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, norm, rotation };
+        let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, ring: None, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
         let raw = raw(&mut random, [query_heads, key_heads, width], norm, &seen, &positions);
         let before = random.numbers(2 * key_heads * context * width);

@@ -11,6 +11,7 @@ mod support;
 mod append;
 mod attend;
 mod norms;
+mod ring;
 mod rotate;
 
 use forge_runtime::cpu::{Format, Long, Pairing, Rotation};

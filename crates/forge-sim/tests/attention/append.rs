@@ -1,7 +1,7 @@
 //! Rotation, and the way of keys and values to the cache.
 
 use crate::shape::{Batch, Shape, shapes};
-use crate::{CONTEXT, Given, Kernels, Random, compare, numbers_of, rotated, wide};
+use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
 use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_kernels::spec::{Append, Rotate};
@@ -16,7 +16,8 @@ fn rotation_and_appending() {
         Spec::Rotate(Rotate { heads: shape.query_heads, width: shape.width, rotation, pairing })
     };
     let append = |shape: &Shape| {
-        Spec::Append(Append { key_heads: shape.key_heads, width: shape.width, cache: shape.cache })
+        let Shape { key_heads, width, cache, ring, .. } = *shape;
+        Spec::Append(Append { key_heads, width, cache, ring })
     };
     let kernels =
         Kernels::of(shapes.iter().flat_map(|shape| [rotate(shape), append(shape), shape.rotate_append()]));
@@ -24,7 +25,7 @@ fn rotation_and_appending() {
     let rows = batch.rows();
     for (index, shape) in shapes.iter().enumerate() {
         let Shape { query_heads, key_heads, width, .. } = *shape;
-        let scalars = [("rows", rows), ("context", CONTEXT)];
+        let scalars = shape.scalars(rows, 1);
         let positions = ("positions", Given::Words(&batch.positions));
         let x = random.numbers(rows * query_heads * width);
         let given = [("x", Given::Numbers(&x)), positions, ("y", Given::Unwritten(x.len() * 4))];

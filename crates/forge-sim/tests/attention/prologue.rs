@@ -1,7 +1,7 @@
 //! Attention that prepares its own row, and appends it.
 
 use crate::shape::{Batch, cache, shapes};
-use crate::{CONTEXT, Given, Kernels, Random, compare, numbers_of};
+use crate::{Given, Kernels, Random, compare, numbers_of};
 use forge_ir::Format;
 use forge_kernels::prologue_fits;
 
@@ -31,7 +31,7 @@ fn attention_that_prepares_its_row() {
             let many = splits > 1;
             let heads = rows * shape.query_heads * shape.width * 4;
             let partials = rows * shape.query_heads * splits * (shape.width + 2) * 4;
-            let scalars = [("rows", rows), ("context", CONTEXT), ("splits", splits)];
+            let scalars = shape.scalars(rows, splits);
             let mut written = kernels.run(
                 2 * index,
                 &scalars,

@@ -12,6 +12,7 @@ pub(crate) struct Shape {
     pub(crate) key_heads: usize,
     pub(crate) width: usize,
     pub(crate) cache: Format,
+    pub(crate) ring: Option<usize>,
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: bool,
@@ -29,7 +30,7 @@ impl Shape {
     }
 
     pub(crate) fn split(&self, prologue: bool) -> Spec {
-        let Shape { query_heads, key_heads, width, cache, window, softcap, sinks, norm, .. } = *self;
+        let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, norm, .. } = *self;
         let (rotation, pairing) = (self.rotation.clone(), self.rotation.pairing);
         let prologue = prologue.then_some(Prologue { norm, rotation, pairing });
         let scale = self.scale();
@@ -38,6 +39,7 @@ impl Shape {
             key_heads,
             width,
             cache,
+            ring,
             scale,
             window,
             softcap,
@@ -47,9 +49,19 @@ impl Shape {
     }
 
     pub(crate) fn tiled(&self) -> Spec {
-        let Shape { query_heads, key_heads, width, cache, window, softcap, sinks, .. } = *self;
+        let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, .. } = *self;
         let scale = self.scale();
-        Spec::AttendTiled(AttendTiled { query_heads, key_heads, width, cache, scale, window, softcap, sinks })
+        Spec::AttendTiled(AttendTiled {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks,
+        })
     }
 
     pub(crate) fn join(&self) -> Spec {
@@ -57,18 +69,38 @@ impl Shape {
     }
 
     pub(crate) fn rotate_append(&self) -> Spec {
-        let Shape { query_heads, key_heads, width, cache, norm, .. } = *self;
+        let Shape { query_heads, key_heads, width, cache, ring, norm, .. } = *self;
         let (rotation, pairing) = (self.rotation.clone(), self.rotation.pairing);
-        Spec::RotateAppend(RotateAppend { query_heads, key_heads, width, cache, norm, rotation, pairing })
+        Spec::RotateAppend(RotateAppend {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            norm,
+            rotation,
+            pairing,
+        })
+    }
+
+    /// Positions that a slot has room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.unwrap_or(CONTEXT).min(CONTEXT)
     }
 
     /// Where a position of a slot begins in the cache.
     pub(crate) fn place(&self, slot: u32, head: usize, position: usize) -> usize {
-        ((slot as usize * self.key_heads + head) * CONTEXT + position) * self.width
+        let position = self.ring.map_or(position, |ring| position % ring);
+        ((slot as usize * self.key_heads + head) * self.capacity() + position) * self.width
     }
 
     pub(crate) fn cache_count(&self) -> usize {
-        SLOTS * self.key_heads * CONTEXT * self.width
+        SLOTS * self.key_heads * self.capacity() * self.width
+    }
+
+    /// Scalars of a dispatch.
+    pub(crate) fn scalars(&self, rows: usize, splits: usize) -> [(&'static str, usize); 4] {
+        [("rows", rows), ("context", CONTEXT), ("capacity", self.capacity()), ("splits", splits)]
     }
 
     /// What one row's query heads get.
@@ -133,6 +165,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         key_heads,
         width,
         cache,
+        ring: None,
         window: None,
         softcap: None,
         sinks: false,
@@ -166,6 +199,23 @@ pub(crate) fn shapes() -> Vec<Shape> {
         // A long context's own frequencies, and those of one that is as long as any that is not long.
         Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
         Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        // Rings: as many positions as 58 rows of one pass need and not one more, and more than the context has.
+        Shape {
+            norm,
+            window: Some(19),
+            ring: Some(76),
+            softcap: Some(2.0),
+            sinks: true,
+            rotation: rotation(20, Pairing::Interleaved, 1.0),
+            ..plain(10, 2, 80, Format::F16)
+        },
+        Shape { window: Some(7), ring: Some(67), ..plain(4, 2, 18, Format::F32) },
+        Shape {
+            window: Some(40),
+            ring: Some(1000),
+            rotation: long(CONTEXT - 1),
+            ..plain(4, 2, 16, Format::F32)
+        },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
@@ -194,7 +244,9 @@ pub(crate) fn cache(random: &mut Random, shape: &Shape, seen: impl Fn(u32) -> us
     let mut numbers = random.numbers(shape.cache_count());
     for slot in 0..SLOTS as u32 {
         for head in 0..shape.key_heads {
-            numbers[shape.place(slot, head, seen(slot))..shape.place(slot, head, CONTEXT)].fill(f32::NAN);
+            let (begin, capacity) = (shape.place(slot, head, 0), shape.capacity());
+            let written = seen(slot).min(capacity);
+            numbers[begin + written * shape.width..begin + capacity * shape.width].fill(f32::NAN);
         }
     }
     let bytes = bytes_of(&numbers, shape.cache);
