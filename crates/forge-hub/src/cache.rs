@@ -72,10 +72,10 @@ impl Cache {
         let Ok(disk) = rustix::fs::statvfs(&directory) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if bytes > free {
-            let [bytes, free] = [bytes, free].map(|bytes| bytes as f64 / 1e9);
+            let [bytes, free] = [bytes, free].map(|bytes| bytes.div_ceil(1_000_000));
             return Err(Error::Space(format!(
-                "{bytes:.2} GB are to be fetched, and the disk of {} has room for {free:.2} GB; make room, or put the \
-                 cache elsewhere with HF_HUB_CACHE",
+                "{bytes} MB are to be fetched, and the disk of {} has room for {free} MB; make room, or put the cache \
+                 elsewhere with HF_HUB_CACHE",
                 directory.display()
             )));
         }

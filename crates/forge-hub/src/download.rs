@@ -46,11 +46,17 @@ pub(crate) fn download(
     let mut resumed = partial.length > 0;
     watch(Event::Begin { file: name, done: partial.length, size: wanted.size });
     let found = loop {
-        patience.persist(watch, |watch, got_on| {
+        let filled = patience.persist(watch, |watch, got_on| {
             let before = partial.length;
             let outcome = partial.fill(ask, watch);
             *got_on = partial.length >= before + STEP;
             outcome
+        });
+        filled.map_err(|error| match error {
+            Error::GaveUp(what) => Error::GaveUp(format!(
+                "{name}: {what}; what was fetched so far stays and is not fetched again"
+            )),
+            error => error,
         })?;
         let found = partial.sum.clone().finish();
         if found == wanted.digest.digits() || !resumed {

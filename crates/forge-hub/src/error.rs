@@ -38,7 +38,7 @@ pub enum Error {
         found: String,
     },
     /// The server was tried often enough.
-    #[error("{0}; what was fetched so far stays and is not fetched again")]
+    #[error("{0}")]
     GaveUp(String),
     /// The server answered what makes no sense.
     #[error("{0}")]

@@ -95,7 +95,7 @@ pub fn fetch(request: &Request, settings: &Settings, watch: &mut Watch<'_>) -> R
         )));
     }
     let hub = Hub { request, settings, cache: &cache, transport: Transport::new(settings)? };
-    let listing = match (hub.list(watch), found) {
+    let listing = match (hub.list(found.is_some(), watch), found) {
         (Ok(listing), _) => listing,
         (Err(error), Some(found)) => {
             let commit = &found.0[..found.0.len().min(8)];
@@ -131,14 +131,14 @@ struct Hub<'a> {
 }
 
 impl Hub<'_> {
-    /// Asks what the repository holds.
-    fn list(&self, watch: &mut Watch<'_>) -> Result<Listing, Error> {
+    /// Asks what the repository holds: once, where there is another way to go on.
+    fn list(&self, once: bool, watch: &mut Watch<'_>) -> Result<Listing, Error> {
         let Settings { endpoint, patience, .. } = self.settings;
         let Request { repository, revision, .. } = self.request;
         let url =
             format!("{endpoint}/api/models/{repository}/revision/{}?blobs=true", escaped(revision, false));
-        // It is asked every time, so whoever is not on line is not kept waiting.
-        let patience = Patience { tries: patience.tries.min(3), ..patience.clone() };
+        // Who is not on line is not kept waiting.
+        let patience = Patience { tries: patience.tries.min(if once { 1 } else { 3 }), ..patience.clone() };
         let bytes = patience.persist(watch, |_, _| self.get(&url, 0)?.bytes(&url))?;
         Listing::parse(&bytes)
     }

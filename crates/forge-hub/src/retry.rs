@@ -68,7 +68,9 @@ impl Patience {
                 return Err(Error::GaveUp(format!("{what}, and asks to come back in {seconds} s")));
             }
             if failures >= self.tries {
-                return Err(Error::GaveUp(format!("{what}, {failures} times in a row")));
+                let times =
+                    if failures == 1 { String::new() } else { format!(", {failures} times in a row") };
+                return Err(Error::GaveUp(what + &times));
             }
             let pause =
                 wait.unwrap_or_else(|| (self.first * 2_u32.pow((failures - 1).min(16))).min(self.longest));
