@@ -13,7 +13,7 @@
 //! * `quantised`: matrices that are stored as codes.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
-//!   that `binding` finds.
+//!   that `binding` finds. `families` says what each knows, and which is nearest to one that none does.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
@@ -25,6 +25,7 @@ mod checkpoint;
 mod config;
 mod copies;
 mod decoder;
+mod families;
 mod header;
 mod inert;
 mod json;
@@ -39,6 +40,7 @@ mod tensors;
 mod windows;
 
 pub use checkpoint::{Checkpoint, Memory};
+pub use families::{Family, families};
 pub use header::Tensor;
 pub use shapes::Shapes;
 pub use tensors::Tensors;
