@@ -25,6 +25,7 @@ mod codec;
 mod codes;
 mod errors;
 mod gather;
+mod ggml;
 mod layout;
 mod matrix;
 mod mlx;
