@@ -37,6 +37,8 @@ LONG = [1.1, 1.5, 2.2, 3.0, 4.1, 6.3, 9.0, 14.5]
 # Name: class of the configuration, its keys, the tokenizer's model in tests/models, its pre-tokenizer, keys that the
 # converter wants in config.json and transformers does not write.
 FAMILIES = {
+    "tiny": ("Llama", dict(SIZES, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+             num_key_value_heads=1, tie_word_embeddings=True), "llama", "llama-bpe", {}),
     "llama": ("Llama", dict(SIZES, rms_norm_eps=1e-5), "llama", "llama-bpe", {}),
     "llama3": ("Llama", dict(SIZES, tie_word_embeddings=True, head_dim=32, rope_parameters=LLAMA3), "llama", "llama-bpe", {}),
     "llama_bias": ("Llama", dict(SIZES, attention_bias=True, mlp_bias=True), "llama", "llama-bpe", {}),
@@ -64,7 +66,7 @@ FAMILIES = {
     "smollm3": ("SmolLM3", dict(SIZES, num_hidden_layers=5, pad_token_id=0, rope_theta=5e6), "smollm3", "llama-bpe", {}),
     "granite": ("Granite", dict(SIZES, embedding_multiplier=6.0, residual_multiplier=0.4, attention_multiplier=0.15,
                 logits_scaling=3.0, tie_word_embeddings=True), "granite", "gpt-2", {}),
-    "glm4": ("Glm4", dict(SIZES, head_dim=32, pad_token_id=0, attention_bias=True, partial_rotary_factor=0.5), "glm4", "chatglm-bpe", {}),
+    "glm4": ("Glm4", dict(SIZES, head_dim=32, pad_token_id=0, attention_bias=True, partial_rotary_factor=0.5), "glm4", "glm4", {}),
     "hunyuan": ("HunYuanDenseV1", dict(SIZES, head_dim=32, pad_token_id=0, tie_word_embeddings=True), "hunyuan_v1_dense", "llama-bpe", {}),
     "hunyuan_alpha": ("HunYuanDenseV1", dict(SIZES, head_dim=32, pad_token_id=0, tie_word_embeddings=True,
                       max_position_embeddings=32768, rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, alpha=1000.0,
@@ -74,8 +76,8 @@ FAMILIES = {
                 dict(rotary_pct=1.0)),
     "gpt2": ("GPT2", dict(vocab_size=512, n_embd=64, n_layer=2, n_head=4, n_positions=128), "gpt2", "gpt-2", dict(n_ctx=128)),
 }
-KEPT = ["llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-bf16", "phi3_longrope-q4_1", "qwen2-f16",
-        "gpt2-q8_0", "hunyuan_alpha-q4_0", "glm4-f32"]
+KEPT = ["tiny-f32", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
+        "qwen2-bf16", "glm4-f16", "gpt2-q8_0"]
 CONVERTED = ["f32", "f16", "bf16", "q8_0"]
 TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1"]
 FOUND = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
@@ -223,7 +225,7 @@ def pieces(path, out):
     processor = SentencePieceProcessor(os.path.join(path, "tokenizer.model"))
     texts = json.load(open(os.path.join(MODELS, "mistral", "tokenizer_golden.json")))["texts"]
     texts = [entry["text"] for entry in texts if "<" not in entry["text"]]
-    json.dump([dict(text=text, ids=processor.encode(text)) for text in texts], open(out, "w"), indent=1)
+    json.dump([dict(text=text, ids=processor.encode(text)) for text in texts], open(out, "w"))
 
 
 def make(name, out):

@@ -123,9 +123,9 @@ fn whole(
         return Err(vec![fault.note(format!("it knows {}", names.join(", ")))]);
     };
     let (texts, tensors) = translated(checkpoint, &metadata, family, entries);
-    let (mut faults, is_broken) = metadata.faults(allowed);
+    let mut faults = metadata.faults(allowed);
     match tensors {
-        Ok(tensors) if faults.is_empty() && !is_broken => {
+        Ok(tensors) if faults.is_empty() => {
             Ok(Translated { texts, tensors, conventions: family.conventions })
         }
         tensors => {

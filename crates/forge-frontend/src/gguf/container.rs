@@ -69,7 +69,7 @@ pub(super) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container,
         Some(Value::Unsigned(alignment)) if alignment.is_power_of_two() && *alignment <= 1 << 20 => {
             *alignment
         }
-        Some(other) => return Err(cursor.fault(&format!("{ALIGNMENT} is {other:?}"))),
+        Some(_) => return Err(cursor.fault(&format!("{ALIGNMENT} is no power of two"))),
     };
     cursor.expect(tensors.checked_mul(LEAST_TENSOR), "the list of tensors")?;
     let tensors = read_tensors(&mut cursor, tensors)?;

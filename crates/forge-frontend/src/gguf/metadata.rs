@@ -74,9 +74,11 @@ impl Metadata {
         self.fault(format!("forge cannot compile a model with {key} {value}"), &[why]);
     }
 
-    /// Notes that a key is missing.
+    /// Notes that a key is missing. One that is there has been found wrong.
     pub(super) fn missing<T>(&self, key: &str) -> Option<T> {
-        self.fault(format!("{} lacks {key}", self.file), &[]);
+        if !self.values.contains_key(key) {
+            self.fault(format!("{} lacks {key}", self.file), &[]);
+        }
         None
     }
 
@@ -185,11 +187,14 @@ impl Metadata {
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(beginning))
     }
 
-    /// Every fault found, those of keys that nothing asked for and that are not allowed to be there unknown among them.
-    pub(super) fn faults(self, allowed: &[String]) -> (Vec<Diagnostic>, bool) {
-        let broken = self.broken.get();
+    /// Every fault found. Without one that leaves the translation incomplete, those of keys that nothing asked for are among
+    /// them, and that are not allowed to be there unknown; with one, some have not been asked for because of it.
+    pub(super) fn faults(self, allowed: &[String]) -> Vec<Diagnostic> {
         let asked = self.asked.into_inner();
         let mut faults = self.faults.into_inner();
+        if self.broken.get() {
+            return faults;
+        }
         for key in self.values.keys() {
             if asked.contains(key)
                 || allowed.contains(key)
@@ -208,6 +213,6 @@ impl Metadata {
                     .note(format!("if you know that it has no effect: --allow-unknown {key}")),
             );
         }
-        (faults, broken)
+        faults
     }
 }
