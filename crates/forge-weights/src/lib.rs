@@ -21,11 +21,12 @@
 //! Reading and writing are done by whoever calls: this crate is given functions and a sink, and knows `forge-ir` alone.
 
 mod affine;
+mod blocks;
 mod codec;
 mod codes;
 mod errors;
 mod gather;
-mod ggml;
+
 mod layout;
 mod matrix;
 mod mlx;

@@ -3,7 +3,7 @@
 //! tensor are cut out of it, columns turned to rows: nobody after this has to know.
 
 use crate::codec::{decode_row, plane_bytes};
-use crate::{ggml, mlx};
+use crate::{blocks, mlx};
 use forge_ir::{Blocks, Cut, Diagnostic, Format, Graph, Numbers, Weight, WeightId};
 use std::io;
 use std::ops::Range;
@@ -61,7 +61,7 @@ where
         for (row, (bytes, out)) in
             bytes.chunks_exact(of_row).zip(out.chunks_exact_mut(codes + scales)).enumerate()
         {
-            ggml::planes(blocks, bytes, out.split_at_mut(codes).into()).map_err(|block| {
+            blocks::planes(blocks, bytes, out.split_at_mut(codes).into()).map_err(|block| {
                 let place = format!("block {block} of row {}", rows.start + row);
                 let message = format!("{} has a scale in {place} that is too large", weight.tensor);
                 Diagnostic::new("F0602", message)
