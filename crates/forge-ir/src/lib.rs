@@ -33,7 +33,7 @@ mod tolerance;
 mod validate;
 
 pub use diagnostic::{Diagnostic, Place};
-pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, Scales};
+pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use graph::{
     Activation, Apply, Body, BodyId, Cut, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
     StateId, ValueId, Weight, WeightId,
