@@ -1,9 +1,9 @@
-//! Blocks of codes, as ggml stores a row of a matrix: one after the other, each with its scales before or among its codes.
+//! Blocks of codes, and superblocks of blocks, as ggml stores a row of a matrix: one after the other, each with its scales before or among its codes.
 //!
 //! What the codes mean is what one of our formats means, number for number, so a weight in blocks has that format; only the
 //! bytes lie otherwise. One line a kind says all that the rest of the compiler asks.
 
-use crate::format::{Affine, BLOCK, Bits, Format, Group, Scales};
+use crate::format::{Affine, BLOCK, Bits, Format, Group, SUPERBLOCK, Scales};
 use serde::{Serialize, Serializer};
 
 /// A kind of block.
@@ -20,11 +20,26 @@ pub enum Blocks {
     Q5_1,
     /// A scale in f16, then 32 signed bytes: value = code * scale.
     Q8_0,
+    /// What [`Format::Q4K`] means, its scales packed.
+    Q4_K,
+    /// What [`Format::Q5K`] means, its scales packed.
+    Q5_K,
+    /// What [`Format::Q6K`] means.
+    Q6_K,
 }
 
 impl Blocks {
     /// Every kind.
-    pub const ALL: [Blocks; 5] = [Blocks::Q4_0, Blocks::Q4_1, Blocks::Q5_0, Blocks::Q5_1, Blocks::Q8_0];
+    pub const ALL: [Blocks; 8] = [
+        Blocks::Q4_0,
+        Blocks::Q4_1,
+        Blocks::Q5_0,
+        Blocks::Q5_1,
+        Blocks::Q8_0,
+        Blocks::Q4_K,
+        Blocks::Q5_K,
+        Blocks::Q6_K,
+    ];
 
     /// What ggml calls it.
     pub const fn name(self) -> &'static str {
@@ -34,6 +49,9 @@ impl Blocks {
             Blocks::Q5_0 => "Q5_0",
             Blocks::Q5_1 => "Q5_1",
             Blocks::Q8_0 => "Q8_0",
+            Blocks::Q4_K => "Q4_K",
+            Blocks::Q5_K => "Q5_K",
+            Blocks::Q6_K => "Q6_K",
         }
     }
 
@@ -52,12 +70,18 @@ impl Blocks {
             Blocks::Q4_1 => affine(Bits::Four),
             Blocks::Q5_0 | Blocks::Q5_1 => affine(Bits::Five),
             Blocks::Q8_0 => Format::Q8_0,
+            Blocks::Q4_K => Format::Q4K,
+            Blocks::Q5_K => Format::Q5K,
+            Blocks::Q6_K => Format::Q6K,
         }
     }
 
     /// Columns of a block.
     pub const fn columns(self) -> usize {
-        BLOCK
+        match self {
+            Blocks::Q4_K | Blocks::Q5_K | Blocks::Q6_K => SUPERBLOCK,
+            _ => BLOCK,
+        }
     }
 
     /// Bytes of a block.
@@ -68,6 +92,9 @@ impl Blocks {
             Blocks::Q5_0 => 22,
             Blocks::Q5_1 => 24,
             Blocks::Q8_0 => 34,
+            Blocks::Q4_K => 144,
+            Blocks::Q5_K => 176,
+            Blocks::Q6_K => 210,
         }
     }
 

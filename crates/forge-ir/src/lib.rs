@@ -35,7 +35,7 @@ mod validate;
 
 pub use blocks::Blocks;
 pub use diagnostic::{Diagnostic, Place};
-pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, Scales};
+pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use graph::{
     Activation, Apply, Body, BodyId, Cut, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
     StateId, ValueId, Weight, WeightId,

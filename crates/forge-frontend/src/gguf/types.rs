@@ -110,6 +110,6 @@ mod tests {
             assert_eq!(kind.bytes(&[3 * blocks.columns(), 7]), Some(21 * blocks.bytes() as u64));
             assert_eq!(kind.bytes(&[blocks.columns() - 1, 7]), None);
         }
-        assert_eq!(Type::readable(), "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, BF16");
+        assert_eq!(Type::readable(), "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16");
     }
 }
