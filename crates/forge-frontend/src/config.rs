@@ -14,9 +14,21 @@ use std::collections::BTreeSet;
 /// A configuration file and what is known of it so far.
 pub(crate) struct Config {
     document: Document,
+    conventions: Conventions,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
     broken: Cell<bool>,
+}
+
+/// How a checkpoint's tensors differ from those that the architectures' authors publish. Nothing differs by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conventions {
+    /// The rows of queries and keys lie such that neighbouring channels of a head turn together.
+    pub(crate) neighbours_turn: bool,
+    /// Gains are whole, also where others keep them less 1.
+    pub(crate) whole_gains: bool,
+    /// Matrices have a row for each output, also where others store them the other way round.
+    pub(crate) rows_are_outputs: bool,
 }
 
 /// An object of the configuration: the whole file, or the value of one of its keys.
@@ -32,8 +44,9 @@ const LARGEST: u64 = u32::MAX as u64;
 
 impl Config {
     /// A configuration of which nothing has been asked.
-    pub(crate) fn new(document: Document) -> Config {
-        Config { document, asked: RefCell::default(), faults: RefCell::default(), broken: Cell::new(false) }
+    pub(crate) fn new(document: Document, conventions: Conventions) -> Config {
+        let (asked, faults) = (RefCell::default(), RefCell::default());
+        Config { document, conventions, asked, faults, broken: Cell::new(false) }
     }
 
     /// The whole file.
@@ -145,6 +158,11 @@ impl<'a> Section<'a> {
     /// The file that it is of.
     pub(crate) fn document(&self) -> &'a Document {
         &self.config.document
+    }
+
+    /// How the checkpoint's tensors are stored.
+    pub(crate) fn conventions(&self) -> Conventions {
+        self.config.conventions
     }
 
     /// Whether a getter was called for a key.

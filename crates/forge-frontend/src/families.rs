@@ -5,7 +5,7 @@
 //! is what it knows.
 
 use crate::architectures::{ALL, Architecture};
-use crate::config::Config;
+use crate::config::{Config, Conventions};
 use crate::json::{self, Document};
 use crate::scaling::KNOWS;
 use crate::{inert, quantised};
@@ -48,7 +48,7 @@ impl Family {
 
 /// A configuration of ours that an architecture has read.
 fn tried(text: &str, architecture: &Architecture) -> Config {
-    let config = Config::new(json::parse("config.json", text).unwrap_or_default());
+    let config = Config::new(json::parse("config.json", text).unwrap_or_default(), Conventions::default());
     (architecture.read)(&config.root());
     config
 }
@@ -83,7 +83,7 @@ struct Try {
 fn nearest(name: &str, document: &Document) -> Vec<String> {
     let of_file = document.value.as_object().map_or(0, serde_json::Map::len);
     let tries = ALL.iter().map(|architecture| {
-        let config = Config::new(document.clone());
+        let config = Config::new(document.clone(), Conventions::default());
         (architecture.read)(&config.root());
         around(&config);
         Try { class: architecture.class, unknown: config.unknown_keys(&[]), faults: config.faults() }

@@ -35,7 +35,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 /// What all Gemmas have.
 pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
-    model.norm.plus_one = true;
+    model.norm.plus_one = !config.conventions().whole_gains;
     model.norms = Norms {
         attention: Some("input_layernorm"),
         output: Some("post_attention_layernorm"),

@@ -29,7 +29,7 @@ pub(crate) const fn packet_columns(format: Format) -> usize {
         Format::F32 => 4,
         Format::F16 | Format::Bf16 => 8,
         Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }) => 16,
-        Format::Q4_0 | Format::Affine(_) => 32,
+        Format::Q4_0 | Format::Q4K | Format::Q5K | Format::Q6K | Format::Affine(_) => 32,
     }
 }
 
