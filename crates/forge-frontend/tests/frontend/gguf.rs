@@ -2,7 +2,7 @@
 
 use crate::common::read;
 use crate::gguf_file::File;
-use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_frontend::{Memory, Opened, Options, Tensors, read_model};
 use forge_ir::Diagnostic;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -315,4 +315,15 @@ proptest! {
             prop_assert!(!faults.is_empty());
         }
     }
+}
+
+#[test]
+fn tensors_are_shown_where_no_model_can_be_made_of_them() {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    file.set_text("general.architecture", "mystery");
+    let tensor = file.tensor("blk.0.ffn_down.weight");
+    (tensor.2, tensor.3) = (20, vec![0; 64 * 2 * 18]);
+    let tensors = Tensors::open(&memory(file.write())).unwrap();
+    let found = tensors.get("blk.0.ffn_down.weight").unwrap();
+    assert_eq!((found.dtype.as_str(), &found.shape[..], found.bytes), ("IQ4_NL", &[64, 64][..], 64 * 2 * 18));
 }
