@@ -191,13 +191,13 @@ fn a_key_may_be_there_unknown_if_the_user_says_so() {
 }
 
 #[test]
-fn pieces_of_one_score_have_no_order() {
+fn pieces_that_all_have_one_score_have_no_order() {
     let mut file = File::parse(&bytes("gguf/mistral-q5_0.gguf"));
     let scores = file.values.iter_mut().find(|value| value.0 == "tokenizer.ggml.scores").unwrap();
     // The kind and the count of the list stay.
     scores.2[12..].as_chunks_mut::<4>().0.iter_mut().for_each(|score| *score = (-1000.0_f32).to_le_bytes());
     let said = said(&file, &Options::default());
-    assert!(said.contains("one score") && said.contains("tokenizer.model"), "{said}");
+    assert!(said.contains("all pieces one score") && said.contains("tokenizer.model"), "{said}");
 }
 
 #[test]
