@@ -76,8 +76,10 @@ pub(crate) enum Command {
 /// What is compiled, and how.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompileArguments {
-    /// A checkpoint's directory, a GGUF file (of one that is split, any part), or the name of a hub repository that is in the
-    /// local hub cache.
+    /// A checkpoint's directory; a GGUF file, of one that is split any part; or a repository of the Hugging Face hub:
+    /// owner/name, owner/name@revision, and of one that holds GGUF files owner/name:file.gguf or owner/name:Q4_K_M. What of it
+    /// is not in the hub's cache is fetched into it. HF_TOKEN says who asks, HF_HUB_CACHE where the cache is, HF_ENDPOINT
+    /// where the hub is; HF_HUB_OFFLINE=1 keeps off the network.
     pub(crate) model: String,
     /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0, or affine2, 3, 4, 5, 6 or 8 (groups of 64; affine4_32
     /// and affine4_128 and their like for others, affine4_bf16 and its like for scales in bf16). auto:5 chooses for each matrix, 5 bits a weight on average with

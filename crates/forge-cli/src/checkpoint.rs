@@ -1,9 +1,12 @@
-//! A checkpoint on disk: a directory, a GGUF file, or a repository of the local hub cache.
+//! A checkpoint on disk: a directory, a GGUF file, or what a repository of the hub has of either, which is fetched into the
+//! cache where it is not there.
 //!
 //! Files are read by position and never mapped, so the memory a compilation takes is what it asks for.
 
 use crate::failure::Failure;
+use crate::fetch::fetch;
 use forge_frontend::Checkpoint;
+use forge_hub::Request;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -19,14 +22,19 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Finds the checkpoint that the user named.
+    /// Finds the checkpoint that the user named. What is on this disk goes before what is on the hub.
     pub(crate) fn find(model: &str) -> Result<Directory, Failure> {
         let path = PathBuf::from(model);
+        let path = match Request::parse(model) {
+            Some(request) if !path.exists() => fetch(&request)?,
+            _ => path,
+        };
+        let shown = path.display();
         if path.is_dir() {
-            let directory = Directory::at(path);
+            let directory = Directory::at(path.clone());
             if !directory.is_checkpoint() {
                 return Err(Failure::other(format!(
-                    "{model} has no config.json; a checkpoint is a directory with config.json, safetensors and tokenizer.json, or a GGUF file"
+                    "{shown} has no config.json; a checkpoint is a directory with config.json, safetensors and tokenizer.json, or a GGUF file"
                 )));
             }
             return Ok(directory);
@@ -34,17 +42,13 @@ impl Directory {
         if path.is_file() {
             return Directory::of_file(&path).ok_or_else(|| {
                 Failure::other(format!(
-                    "{model} is a file; a checkpoint is a directory with config.json in it, or a GGUF file"
+                    "{shown} is a file; a checkpoint is a directory with config.json in it, or a GGUF file"
                 ))
             });
         }
-        match in_hub_cache(model) {
-            Some(snapshot) => Ok(Directory::at(snapshot)),
-            None if is_repository(model) => Err(Failure::other(format!(
-                "{model} is neither a directory nor in the local hub cache; fetch it first: hf download {model}"
-            ))),
-            None => Err(Failure::other(format!("{model} is not a directory"))),
-        }
+        Err(Failure::other(format!(
+            "{model} is neither a directory nor a file, nor the name of a repository of the hub, as in owner/name"
+        )))
     }
 
     /// The files of a directory, whatever they are.
@@ -77,7 +81,11 @@ impl Directory {
     pub(crate) fn name(&self, asked_for: &str) -> String {
         // A snapshot's own directory is a hash; a repository's name ends in the model's.
         let path = Path::new(asked_for);
-        let named = if path.is_dir() { path.canonicalize().ok() } else { Some(path.to_owned()) };
+        let named = match Request::parse(asked_for) {
+            Some(request) if !path.exists() => Some(PathBuf::from(request.name())),
+            _ if path.is_dir() => path.canonicalize().ok(),
+            _ => Some(path.to_owned()),
+        };
         let name = named.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
         let name = name.unwrap_or_else(|| "model".to_owned());
         match part_of(&name) {
@@ -141,30 +149,6 @@ fn part_of(file: &str) -> Option<(&str, &str)> {
     (is_number(count) && is_number(number)).then_some((stem, count))
 }
 
-/// Whether a name could be a hub repository's, `owner/name`.
-fn is_repository(name: &str) -> bool {
-    let plain = |part: &str| {
-        part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-    };
-    name.split_once('/').is_some_and(|(owner, name)| plain(owner) && plain(name))
-}
-
-/// The newest snapshot of a repository in the hub's cache on this machine.
-fn in_hub_cache(name: &str) -> Option<PathBuf> {
-    if !is_repository(name) {
-        return None;
-    }
-    let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    let cache = variable("HF_HUB_CACHE")
-        .or_else(|| variable("HF_HOME").map(|home| home.join("hub")))
-        .or_else(|| variable("HOME").map(|home| home.join(".cache/huggingface/hub")))?;
-    let repository = cache.join(format!("models--{}", name.replace('/', "--")));
-    let commit = std::fs::read_to_string(repository.join("refs/main")).ok()?;
-    let snapshot = repository.join("snapshots").join(commit.trim());
-    Directory::at(snapshot.clone()).is_checkpoint().then_some(snapshot)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,15 +182,5 @@ mod tests {
         let both = ["b-00001-of-00002.gguf", "b-00002-of-00002.gguf"].map(str::to_owned);
         assert_eq!(files(&both[1]), Some(both.to_vec()));
         assert_eq!(files("config.json"), None);
-    }
-
-    #[test]
-    fn repositories_are_told_from_paths() {
-        for name in ["meta-llama/Llama-3.2-1B", "a/b"] {
-            assert!(is_repository(name), "{name}");
-        }
-        for name in ["llama", "./llama", "a/b/c", "/tmp/x", "a/", "../a"] {
-            assert!(!is_repository(name), "{name}");
-        }
     }
 }

@@ -67,12 +67,23 @@ impl Config {
         self.faults.into_inner()
     }
 
-    /// Notes a fault for every key that nothing asked for and that is not allowed to be there unknown.
-    pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
+    /// Every key that was asked for, with the objects before it.
+    pub(crate) fn asked(&self) -> BTreeSet<String> {
+        self.asked.borrow().clone()
+    }
+
+    /// Every key that nothing asked for and that is not allowed to be there unknown.
+    pub(crate) fn unknown_keys(&self, allowed: &[String]) -> Vec<String> {
         let mut unknown = Vec::new();
         self.unknown(&self.root(), allowed, &mut unknown);
         // In an order of ours: that of the file is kept or not as the program is built.
         unknown.sort();
+        unknown
+    }
+
+    /// Notes a fault for every such key.
+    pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
+        let unknown = self.unknown_keys(allowed);
         let asked = self.asked.borrow();
         for path in unknown {
             let message = format!("this configuration has a key that forge does not know: {path}");
@@ -142,6 +153,11 @@ impl<'a> Section<'a> {
     /// Whether a fault was found that leaves the model's description incomplete.
     pub(crate) fn is_broken(&self) -> bool {
         self.config.is_broken()
+    }
+
+    /// The file that it is of.
+    pub(crate) fn document(&self) -> &'a Document {
+        &self.config.document
     }
 
     /// How the checkpoint's tensors are stored.

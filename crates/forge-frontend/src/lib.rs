@@ -14,7 +14,7 @@
 //!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
-//!   that `binding` finds.
+//!   that `binding` finds. `families` says what each knows, and which is nearest to one that none does.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
@@ -26,6 +26,7 @@ mod checkpoint;
 mod config;
 mod copies;
 mod decoder;
+mod families;
 mod gguf;
 mod header;
 mod inert;
@@ -41,6 +42,7 @@ mod tensors;
 mod windows;
 
 pub use checkpoint::{Checkpoint, Memory};
+pub use families::{Family, families};
 pub use header::Tensor;
 pub use shapes::Shapes;
 pub use tensors::Tensors;

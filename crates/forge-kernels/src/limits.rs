@@ -180,10 +180,6 @@ impl Limits<'_> {
         columns: usize,
         format: Format,
     ) -> Result<(), KernelError> {
-        if matches!(format, Format::Q4K | Format::Q5K | Format::Q6K) {
-            return self
-                .holds(what, rows, false, || format!("of another format: no kernel reads {format} yet"));
-        }
         let packets = rows.saturating_mul(columns.next_multiple_of(format.group()) / packet_columns(format));
         let elements = packets.saturating_mul(packet_elements(format));
         self.holds(what, rows, fits_word(elements), || {

@@ -13,7 +13,7 @@ const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 fn formats() -> Vec<Format> {
-    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "q5_k", "q4_k"];
     let affine =
         ["affine8_32_bf16", "affine6_128", "affine5", "affine4_bf16", "affine4_128", "affine3", "affine2_32"];
     let named = |name| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
@@ -67,8 +67,8 @@ fn products(
                 let (w, x) = (weights[output * it.inputs + column], x[row * it.inputs + column]);
                 sum += f64::from(w) * f64::from(x);
                 size += (f64::from(w) * f64::from(x)).abs();
-                // An affine weight is the difference of its scaled code and its offset.
-                if matches!(it.format, Format::Affine(_)) {
+                // Such a weight is the difference of its scaled code and its offset.
+                if it.format.has_offsets() {
                     size += f64::from(x).abs();
                 }
             }

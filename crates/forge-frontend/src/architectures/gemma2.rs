@@ -7,8 +7,12 @@ use crate::decoder::{Decoder, Defaults, Norms};
 use crate::windows::Windows;
 use forge_ir::Activation;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Gemma2ForCausalLM", family: "gemma2", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Gemma2ForCausalLM",
+    family: "gemma2",
+    hub: &["google/gemma-2-2b-it", "google/gemma-2-9b-it"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults {
     context: 8192,

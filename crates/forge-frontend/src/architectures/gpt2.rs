@@ -8,7 +8,8 @@ use crate::config::Section;
 use crate::mlp::activation;
 use forge_ir::{Activation, Apply, Cut, ValueId};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture { class: "GPT2LMHeadModel", family: "gpt2", read };
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "GPT2LMHeadModel", family: "gpt2", hub: &["openai-community/gpt2"], read };
 
 /// A description of it.
 struct Gpt2 {

@@ -183,6 +183,15 @@ impl Writer {
                 let value = if column < columns { self.float() } else { 0.0 };
                 match (format, plane) {
                     // A half of 2^-8, and an offset.
+                    (Format::Q4K | Format::Q5K, "scales") if column % group == 0 => {
+                        // Halves of 2^-12 and 2^-8, and 6 bits for each 16 columns.
+                        bytes.extend([0x0c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
+                        bytes.extend((0..16).map(|_| self.random() as u8 & 63));
+                    }
+                    (Format::Q6K, "scales") if column % group == 0 => {
+                        bytes.extend(0x0400u16.to_le_bytes());
+                        bytes.extend((0..16).map(|_| self.random() as u8));
+                    }
                     (_, "scales") if column % group == 0 => {
                         bytes.extend(0x1c00u16.to_le_bytes());
                         if matches!(format, Format::Affine(_)) {
@@ -196,11 +205,11 @@ impl Writer {
                     }
                     (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
-                    (Format::Q4_0, _) if column % 2 == 0 => bytes.push(self.random() as u8),
-                    (Format::Affine(affine), _) if column % 8 == 0 => {
-                        bytes.extend((0..affine.bits.count()).map(|_| self.random() as u8));
+                    _ if column % 8 == 0 => {
+                        let bits = format.bits().map_or(0, |bits| bits.count());
+                        bytes.extend((0..bits).map(|_| self.random() as u8));
                     }
-                    (Format::Q4_0 | Format::Affine(_), _) => {}
+                    _ => {}
                 }
             }
         }
