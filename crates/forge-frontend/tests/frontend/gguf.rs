@@ -13,8 +13,10 @@ use tokenizers::Tokenizer;
 const FILE: &str = "model.gguf";
 
 /// Files that llama.cpp's converter made, and the model of tests/models whose tokenizer they have.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 12] = [
     ("tiny-f32", "llama"),
+    ("tiny-f16", "llama"),
+    ("wide-q4_k", "llama"),
     ("llama-q4_0", "llama"),
     ("llama3-q8_0", "llama"),
     ("mistral-q5_0", "mistral"),
@@ -22,7 +24,7 @@ const FILES: [(&str, &str); 10] = [
     ("gemma3-q4_1", "gemma3_text"),
     ("phi3_longrope-q4_0", "gpt2"),
     ("qwen2-bf16", "qwen2"),
-    ("glm4-f16", "glm4"),
+    ("glm4-q4_0", "glm4"),
     ("gpt2-q8_0", "gpt2"),
 ];
 
