@@ -21,6 +21,7 @@
 //! Reading and writing are done by whoever calls: this crate is given functions and a sink, and knows `forge-ir` alone.
 
 mod affine;
+mod blocks;
 mod codec;
 mod codes;
 mod errors;

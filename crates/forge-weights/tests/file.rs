@@ -39,6 +39,7 @@ fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
         format: Format::F32,
         plus_one: plus_one.contains(&index),
         cut: None,
+        blocks: None,
     };
     let draft = Draft {
         model: Model {

@@ -191,7 +191,7 @@ fn begin_chat(service: &Service, fields: &mut Fields) -> Begun {
         fields.take("parallel_tool_calls")?.unwrap_or(true),
         service.template.as_ref(),
     )?;
-    let mut asked = Asked::take(fields, service, usize::MAX)?;
+    let mut asked = Asked::take(fields, service, 1, usize::MAX)?;
     if let Some(tools) = &tools {
         asked.offer(tools, service)?;
     }
@@ -245,9 +245,11 @@ fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
 
 fn begin_plain(service: &Service, fields: &mut Fields) -> Begun {
     let prompts = prompts(service, fields)?;
-    fields.only("echo", &json!(false), "is false: only what follows the prompt is given")?;
+    let echo = fields.take("echo")?.unwrap_or(false);
     fields.only("suffix", &json!(""), "is not something that this model can be asked to lead to")?;
-    let mut asked = Asked::take(fields, service, PLAIN_COUNT)?;
+    // Who wants the prompt back may want nothing else.
+    let mut asked = Asked::take(fields, service, u64::from(!echo), PLAIN_COUNT)?;
+    asked.echo = echo;
     fields.only("best_of", &json!(asked.texts), "is `n`: all texts are given")?;
     asked.settings.logprobs = fields.count("logprobs", 0, 20)?;
     std::mem::take(fields).finish()?;

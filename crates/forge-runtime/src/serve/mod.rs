@@ -12,6 +12,7 @@ mod calls;
 mod endpoints;
 mod fields;
 mod grammar;
+mod job;
 mod listener;
 mod metrics;
 mod patient;

@@ -50,7 +50,7 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
     if let Some(count) = fields.take::<u64>("max_output_tokens")? {
         fields.set("max_completion_tokens", count.into());
     }
-    let mut asked = Asked::take(fields, service, usize::MAX)?;
+    let mut asked = Asked::take(fields, service, 1, usize::MAX)?;
     if asked.texts != 1 {
         return Err(Refusal::of("n", "a response is one text"));
     }

@@ -1,6 +1,6 @@
 //! What the endpoints share: the model's words and limits, and the way to the scheduler.
 
-use super::super::completion::{Completion, Settings};
+use super::super::completion::{Completion, Echo, Settings};
 use super::super::failure::Failure;
 use super::super::model::Info;
 use super::super::sampler::Sampling;
@@ -105,7 +105,8 @@ impl Service {
                 };
                 let end = self.info.end;
                 let completion = Completion::new(Some(&self.text), end, &prompt, settings, constraint);
-                texts.push((prompt.clone(), completion));
+                let echo = asked.echo.then(|| Echo::new(&self.text, asked.settings.logprobs));
+                texts.push((prompt.clone(), completion, echo));
             }
         }
         let left = texts.len();

@@ -61,9 +61,9 @@ impl Call {
     }
 }
 
-/// What is told of ids.
+/// What is told of ids. Of the first of a text nobody says how probable it was.
 #[derive(Clone, Debug, Default)]
-struct Tokens(Vec<(u32, Logprobs)>);
+struct Tokens(Vec<(u32, Option<Logprobs>)>);
 
 impl CompletionShape {
     /// `choices` texts.
@@ -219,10 +219,10 @@ impl Shape for CompletionShape {
 
     fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Event> {
         let choice = &mut self.choices[index];
-        let told = match (piece.id, &piece.logprobs) {
+        let told = match (piece.id, &choice.logprobs) {
             // The id that ends a text is none of the text's.
-            (Some(id), Some(logprobs)) if piece.end != Some(End::EndOfText) => {
-                Some(Tokens(vec![(id, logprobs.clone())]))
+            (Some(id), Some(_)) if piece.end != Some(End::EndOfText) => {
+                Some(Tokens(vec![(id, piece.logprobs.clone())]))
             }
             _ => None,
         };
@@ -277,6 +277,7 @@ impl Tokens {
             json!({ "token": token, "logprob": finite(logprob), "bytes": token.as_bytes() })
         };
         let content = self.0.iter().map(|(id, logprobs)| {
+            let Some(logprobs) = logprobs else { return Value::Null };
             let mut of_id = entry(*id, logprobs.chosen);
             of_id["top_logprobs"] = logprobs.top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
             of_id
@@ -299,10 +300,11 @@ impl Tokens {
                 start
             })
             .collect();
+        let known = || self.0.iter().map(|(_, logprobs)| logprobs.as_ref());
         json!({
             "tokens": self.0.iter().map(|(id, _)| token(*id)).collect::<Vec<_>>(),
-            "token_logprobs": self.0.iter().map(|(_, logprobs)| finite(logprobs.chosen)).collect::<Vec<_>>(),
-            "top_logprobs": self.0.iter().map(|(_, logprobs)| top(logprobs)).collect::<Vec<_>>(),
+            "token_logprobs": known().map(|it| it.map(|it| finite(it.chosen))).collect::<Vec<_>>(),
+            "top_logprobs": known().map(|it| it.map(top)).collect::<Vec<_>>(),
             "text_offset": offsets,
         })
     }
