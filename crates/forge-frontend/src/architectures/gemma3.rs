@@ -9,6 +9,7 @@ use crate::decoder::{Decoder, Defaults};
 use crate::inert;
 use crate::windows::Windows;
 use forge_ir::{Activation, Rotation};
+use serde_json::Value;
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "Gemma3ForCausalLM", family: "gemma3_text", read };
@@ -41,6 +42,12 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
         return Box::new(read_text(config));
     };
     text.only("model_type", "gemma3_text", "forge knows gemma3 with a text model of its own alone");
+    // Transformers caps the logits of Gemma 3 by itself, and forgets to where it is wrapped; others do not forget.
+    text.only(
+        "final_logit_softcapping",
+        Value::Null,
+        "whether gemma3 caps its logits depends on who computes them",
+    );
     let mut model = read_text(&text);
     model.scope = "language_model.";
     model.ignored = &["vision_tower.", "multi_modal_projector."];
