@@ -186,7 +186,7 @@ MODELS = {
     "cohere2_bare": model("cohere2", 40, 21, 4, None, 61, layers=4, context=None, shard=15_000, pad_token_id=0,
         rope_scaling=yarn()),
 
-    "gpt2_narrow": gpt2(42, 2, 6, 101, n_inner=31, n_positions=37, activation_function="gelu_pytorch_tanh",
+    "gpt2_narrow": gpt2(42, 2, 7, 101, n_inner=31, n_positions=37, activation_function="gelu_pytorch_tanh",
         scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=1e-3, dtype="f16", strip="transformer.", extra="masks"),
     "gpt2_untied": gpt2(40, 1, 5, 83, n_positions=41, scale_attn_weights=False, tie_word_embeddings=False,
         activation_function="silu", style="new"),

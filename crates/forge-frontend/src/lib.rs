@@ -39,6 +39,7 @@ mod tensors;
 mod windows;
 
 pub use checkpoint::{Checkpoint, Memory};
+pub use config::Keys;
 pub use header::Tensor;
 pub use shapes::Shapes;
 pub use tensors::Tensors;
@@ -65,6 +66,8 @@ pub struct Opened {
     pub tensors: Tensors,
     /// Tensors that the model does not need and that were left out knowingly.
     pub ignored: Vec<String>,
+    /// What its configuration was asked for.
+    pub keys: Keys,
 }
 
 /// Reads a checkpoint.
@@ -82,7 +85,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, blueprint, quantization, mut faults } = described;
+    let Described { mut model, blueprint, quantization, mut faults, keys } = described;
 
     let mut builder = Builder::new(Some(&tensors));
     builder.bindings.quantization = quantization;
@@ -109,7 +112,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(Opened { graph: draft.validate()?, tensors, ignored })
+    Ok(Opened { graph: draft.validate()?, tensors, ignored, keys })
 }
 
 /// What the configuration alone says.
@@ -119,6 +122,7 @@ struct Described {
     quantization: Option<Quantization>,
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
+    keys: Keys,
 }
 
 fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described, Vec<Diagnostic>> {
@@ -133,10 +137,10 @@ fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described,
     let blueprint = (architecture.read)(&root);
     let specials = specials::read(checkpoint, &root);
     let quantization = quantised::read(&root);
-    inert::check(&root);
+    inert::check(&root, architecture.family);
     config.refuse_unknown(architecture.family, &options.allow_unknown);
 
-    let broken = config.is_broken();
+    let (broken, keys) = (config.is_broken(), config.keys());
     let mut faults = config.faults();
     let specials = specials.unwrap_or_else(|more| {
         faults.extend(more);
@@ -153,5 +157,5 @@ fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described,
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, quantization, faults })
+    Ok(Described { model, blueprint, quantization, faults, keys })
 }

@@ -56,15 +56,9 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     }
     for key in ["bos_token_id", "eos_token_id"] {
         // The same tokens are told beside it, and in generation_config.json.
-        text.get(key);
+        text.pass_over(key);
     }
-    inert::check(&text);
-    // Of pictures, and where they stand in a text.
-    for key in
-        ["vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index", "eoi_token_index"]
-    {
-        config.get(key);
-    }
+    inert::check(&text, ARCHITECTURE.family);
     Box::new(model)
 }
 
@@ -75,8 +69,6 @@ fn read_text(config: &Section<'_>) -> Decoder {
     model.softcap = config
         .get("final_logit_softcapping")
         .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
-    // A leftover: transformers does not compute it.
-    config.get("attn_logit_softcapping");
     model.windows = Windows::of_all_but(config, model.layers, model.context, 6);
     let [everywhere, window] = rotations(config, &model);
     model.attention.rotation = everywhere;

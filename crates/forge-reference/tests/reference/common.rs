@@ -99,8 +99,17 @@ impl Case {
         tokens.iter().map(|token| token.as_u64().unwrap() as u32).collect()
     }
 
-    /// Tokens of a text in golden.safetensors.
+    /// The texts in golden.safetensors: two or three.
+    pub(crate) fn texts(&self) -> std::ops::Range<usize> {
+        let file = SafeTensors::deserialize(&self.files.0["golden.safetensors"]).unwrap();
+        0..file.names().iter().filter(|name| name.starts_with("last_")).count()
+    }
+
+    /// The tokens of a text, which are in golden.json, or beside the logits where there is none.
     pub(crate) fn ids(&self, text: usize) -> Vec<u32> {
+        if !self.golden.is_null() {
+            return self.tokens(text, "ids");
+        }
         let file = SafeTensors::deserialize(&self.files.0["golden.safetensors"]).unwrap();
         let bytes = file.tensor(&format!("ids_{text}")).unwrap().data();
         bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()

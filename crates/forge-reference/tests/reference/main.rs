@@ -2,5 +2,6 @@
 
 mod common;
 mod golden;
+mod mutation;
 mod odd;
 mod oracle;
