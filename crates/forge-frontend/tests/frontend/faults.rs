@@ -193,6 +193,16 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         ),
     ),
     (
+        "Gemma3: capped logits in a wrapper",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma3",
+            "text_config": {
+                "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 56,
+                "final_logit_softcapping": 30.0
+            }
+        ),
+    ),
+    (
         "Hunyuan: what other versions have",
         set!(
             "architectures": "REMOVE", "model_type": "hunyuan_v1_dense", "use_cla": true, "use_qk_norm": false,
