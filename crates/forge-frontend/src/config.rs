@@ -52,6 +52,9 @@ pub struct Keys {
 /// The largest number that a count may be: products of two fit a 64-bit integer.
 const LARGEST: u64 = u32::MAX as u64;
 
+/// The most layers of a model; published ones have less than two hundred.
+const MOST_LAYERS: usize = 1000;
+
 impl Config {
     /// A configuration of which nothing has been asked.
     pub(crate) fn new(document: Document, conventions: Conventions) -> Config {
@@ -219,6 +222,16 @@ impl<'a> Section<'a> {
             Some(value) => self.as_count(key, value),
             None => self.missing(key, 1),
         }
+    }
+
+    /// A number of layers, of which each is described before any of its tensors is looked for.
+    pub(crate) fn layers(&self, key: &str) -> usize {
+        let layers = self.count(key);
+        if layers <= MOST_LAYERS {
+            return layers;
+        }
+        self.contradiction(key, format!("{key} is {layers}, and forge takes {MOST_LAYERS} at most"));
+        1
     }
 
     /// A positive whole number with a default.

@@ -42,7 +42,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         vocabulary: config.count("vocab_size"),
         hidden,
         context: config.count_or("n_positions", 1024),
-        layers: config.count("n_layer"),
+        layers: config.layers("n_layer"),
         heads,
         inner: config.count_or("n_inner", 4 * hidden),
         activation: activation(config, "activation_function", Activation::GeluTanh),
