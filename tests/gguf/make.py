@@ -7,16 +7,15 @@ which is too much to keep; NAME is such a name, `llama-q8_0`. Nothing of llama.c
 not know of a tokenizer that nobody published: the name of its pre-tokenizer, and that ERNIE's is not SentencePiece here.
 
 Weights are random, norms and biases too. Matrices of the model that gives the logits are quantised and dequantised by
-gguf-py, so that the logits are those of the numbers that the file holds. What gguf-py only dequantises, the types of
-superblocks, ggml itself quantises: its shared library is GGML=/path/to/libggml-base.so.
+gguf-py, so that the logits are those of the numbers that the file holds.
 """
 import argparse
-import ctypes
 import json
 import os
 import shutil
 import sys
 import tempfile
+import zlib
 
 LLAMA = os.environ.get("LLAMA_CPP", "llama.cpp")
 sys.path[:0] = [LLAMA, LLAMA + "/gguf-py"]
@@ -41,8 +40,8 @@ LONG = [1.1, 1.5, 2.2, 3.0, 4.1, 6.3, 9.0, 14.5]
 FAMILIES = {
     "tiny": ("Llama", dict(SIZES, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
              num_key_value_heads=1, tie_word_embeddings=True), "llama", "llama-bpe", {}),
-    "wide": ("Llama", dict(SIZES, hidden_size=256, intermediate_size=256, num_hidden_layers=1, tie_word_embeddings=True), "llama",
-             "llama-bpe", {}),
+    "wide": ("Llama", dict(SIZES, hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_key_value_heads=1,
+             tie_word_embeddings=True), "llama", "llama-bpe", {}),
     "llama": ("Llama", dict(SIZES, rms_norm_eps=1e-5), "llama", "llama-bpe", {}),
     "llama3": ("Llama", dict(SIZES, tie_word_embeddings=True, head_dim=32, rope_parameters=LLAMA3), "llama", "llama-bpe", {}),
     "llama_bias": ("Llama", dict(SIZES, attention_bias=True, mlp_bias=True), "llama", "llama-bpe", {}),
@@ -80,11 +79,12 @@ FAMILIES = {
                 dict(rotary_pct=1.0)),
     "gpt2": ("GPT2", dict(vocab_size=512, n_embd=64, n_layer=2, n_head=4, n_positions=128), "gpt2", "gpt-2", dict(n_ctx=128)),
 }
-KEPT = ["tiny-f32", "wide-q4_k_m", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
+KEPT = ["tiny-f32", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
         "qwen2-bf16", "glm4-f16", "gpt2-q8_0"]
 CONVERTED = ["f32", "f16", "bf16", "q8_0"]
 TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1"]
-FOUND = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+# gguf-py reads superblocks and does not make them: a row's are any bytes, the same for the same row. Of "wide" alone.
+SUPERBLOCKS = {"q4_k": 0, "q5_k": 0, "q6_k": 208}
 
 
 def model_of(family):
@@ -174,6 +174,25 @@ def convert(family, path, kind, out):
     convert_hf_to_gguf.main()
 
 
+def quantised(data, to):
+    kind = to.name.lower()
+    if kind not in SUPERBLOCKS:
+        return gguf.quants.quantize(data, to)
+    _, size = gguf.GGML_QUANT_SIZES[to]
+    halves = np.array([0.002 if kind == "q6_k" else 0.006], dtype=np.float16).view(np.uint8)
+
+    def row(numbers):
+        made = np.random.default_rng(zlib.crc32(numbers.tobytes())).integers(0, 256, (len(numbers) // 256, size), dtype=np.uint8)
+        if kind == "q6_k":
+            # Its scales are signed bytes.
+            made[:, 192:208] >>= 4
+            made[:, 208:210] = halves
+        else:
+            made[:, 0:4] = np.concatenate([halves, (halves.view(np.float16) * np.float16(7.5)).view(np.uint8)])
+        return made.reshape(-1)
+    return np.stack([row(numbers) for numbers in np.ascontiguousarray(data, dtype=np.float32)])
+
+
 def requantise(source, kind, out):
     """The same file with matrices of another type."""
     reader = gguf.GGUFReader(source)
@@ -186,34 +205,12 @@ def requantise(source, kind, out):
         writer.add_key_value(name, field.contents(), kinds[0], kinds[1] if len(kinds) > 1 else None)
     for tensor in reader.tensors:
         data = np.array(tensor.data)
-        to = type_of(kind, tensor.name) if is_quantised(tensor.name, data.shape) else gguf.GGMLQuantizationType.F32
+        to = gguf.GGMLQuantizationType[kind.upper()] if is_quantised(tensor.name, data.shape) else gguf.GGMLQuantizationType.F32
         writer.add_tensor(tensor.name, quantised(data, to), raw_dtype=to)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def type_of(kind, name):
-    """A tensor's type, by its name here or in the file. Mixed files have more bits where they matter; one has Q5_K as well."""
-    if kind != "q4_k_m":
-        return gguf.GGMLQuantizationType[kind.upper()]
-    if "up" in name:
-        return gguf.GGMLQuantizationType.Q5_K
-    six = any(part in name for part in ["down", "v_proj", "attn_v", "lm_head", "embed", "embd"]) or name == "output.weight"
-    return gguf.GGMLQuantizationType.Q6_K if six else gguf.GGMLQuantizationType.Q4_K
-
-
-def quantised(data, to):
-    """Bytes of rows in a type."""
-    if not to.name.endswith("_K"):
-        return gguf.quants.quantize(data, to)
-    columns, size = gguf.GGML_QUANT_SIZES[to]
-    data = np.ascontiguousarray(data, dtype=np.float32)
-    out = np.zeros((data.shape[0], data.shape[1] // columns * size), dtype=np.uint8)
-    of_rows = getattr(ctypes.CDLL(os.environ["GGML"]), f"quantize_row_{to.name.replace('Q', 'q')}_ref")
-    of_rows(data.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(data.size))
-    return out
 
 
 def is_quantised(name, shape):
@@ -222,11 +219,12 @@ def is_quantised(name, shape):
 
 def rounded(model, kind):
     """Makes the model's matrices what they are in the file."""
+    to = gguf.GGMLQuantizationType[kind.upper()]
     turned = [id(module.weight) for module in model.modules() if type(module).__name__ == "Conv1D"]
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2 and is_quantised(name, weight.shape):
-                given, to = weight.t() if id(weight) in turned else weight, type_of(kind, name)
+                given = weight.t() if id(weight) in turned else weight
                 made = gguf.quants.dequantize(quantised(given.contiguous().numpy(), to), to)
                 made = torch.from_numpy(np.array(made, dtype=np.float32))
                 weight.copy_(made.t() if id(weight) in turned else made)
@@ -277,6 +275,6 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     os.makedirs(arguments.out, exist_ok=True)
-    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES]
+    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES] + [f"wide-{kind}" for kind in SUPERBLOCKS]
     for name in arguments.names or (everything if arguments.all else KEPT):
         make(name, arguments.out)

@@ -318,7 +318,7 @@ fn say_plan(plan: &Plan) {
 fn say_ready(planned: &Planned, out: &Path, started: Instant) {
     let plan = &planned.plan;
     let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
-    let cache = plan.cache_bytes_per_position() as u64 * plan.context as u64 * plan.slots as u64;
+    let cache = plan.state_bytes(plan.context, plan.slots);
     terminal::stage(
         "Ready",
         &format!(
@@ -357,6 +357,7 @@ fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Valu
         "memory": {
             "weights_bytes": plan.weight_bytes(),
             "kv_bytes_per_position": plan.cache_bytes_per_position(),
+            "kv_bytes": plan.state_bytes(plan.context, plan.slots),
             "arena_bytes": plan.arena_bytes,
             "context": plan.context,
             "slots": plan.slots,

@@ -113,7 +113,7 @@ fn attention() {
         "rotate",
         Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation, pairing: Pairing::Half }),
     );
-    snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache }));
+    snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
     let split = common::split(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(AttendSplit { prologue, ..split.clone() }));
@@ -134,6 +134,19 @@ fn attention() {
         ..common::tiled(9, 1, 6, Format::F32)
     };
     snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
+}
+
+#[test]
+fn rings() {
+    let (cache, window, ring) = (Format::F16, Some(40), Some(320));
+    snapshot("append_ring", Spec::Append(Append { key_heads: 8, width: 128, cache, ring }));
+    let rotate = common::rotate(4, 2, 32, cache, 16, Pairing::Half);
+    snapshot("rotate_append_ring", Spec::RotateAppend(RotateAppend { ring, ..rotate.clone() }));
+    let prologue = Some(common::prologue(&rotate));
+    let split = AttendSplit { prologue, window, ring, ..common::split(4, 2, 32, cache) };
+    snapshot("attend_split_ring", Spec::AttendSplit(split));
+    let tiled = AttendTiled { window, ring, ..common::tiled(4, 2, 32, cache) };
+    snapshot("attend_tiled_ring", Spec::AttendTiled(tiled));
 }
 
 #[test]
