@@ -79,7 +79,7 @@ FAMILIES = {
                 dict(rotary_pct=1.0)),
     "gpt2": ("GPT2", dict(vocab_size=512, n_embd=64, n_layer=2, n_head=4, n_positions=128), "gpt2", "gpt-2", dict(n_ctx=128)),
 }
-KEPT = ["tiny-f32", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
+KEPT = ["tiny-f32", "wide-q4_k", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
         "qwen2-bf16", "glm4-f16", "gpt2-q8_0"]
 CONVERTED = ["f32", "f16", "bf16", "q8_0"]
 TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1"]
