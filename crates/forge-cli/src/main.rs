@@ -11,6 +11,7 @@ mod compile;
 mod counters;
 mod doctor;
 mod failure;
+mod fetch;
 mod inspect;
 mod options;
 mod output;

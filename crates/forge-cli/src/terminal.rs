@@ -47,6 +47,18 @@ pub(crate) fn bytes_bar(verb: &str, total: u64) -> ProgressBar {
     bar
 }
 
+/// A bar over a file's bytes on their way.
+pub(crate) fn transfer_bar(file: &str, total: u64) -> ProgressBar {
+    let bar = bytes_bar("Fetching", total);
+    if let Ok(style) = ProgressStyle::with_template(
+        "  {prefix:<10.green.bold} {bar:30.cyan} {decimal_bytes} of {decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left  {msg}",
+    ) {
+        bar.set_style(style.progress_chars("██░"));
+    }
+    bar.set_message(file.to_owned());
+    bar
+}
+
 /// A bar over steps.
 pub(crate) fn steps_bar(verb: &str, total: u64) -> ProgressBar {
     let bar = bytes_bar(verb, total);

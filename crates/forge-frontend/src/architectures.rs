@@ -20,6 +20,7 @@ mod smollm3;
 
 use crate::builder::Builder;
 use crate::config::Section;
+use crate::families;
 use forge_ir::Apply;
 
 /// Every architecture; the order is that of messages.
@@ -48,6 +49,8 @@ pub(crate) struct Architecture {
     pub(crate) class: &'static str,
     /// What `model_type` says in config.json.
     pub(crate) family: &'static str,
+    /// Repositories of the hub that hold such models, for people who look for one.
+    pub(crate) hub: &'static [&'static str],
     /// From the configuration to a description of the model. Faults are noted in the configuration.
     pub(crate) read: fn(&Section<'_>) -> Box<dyn Blueprint>,
 }
@@ -84,10 +87,6 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     let family = config.word("model_type");
     let classes = config.get("architectures");
     let class = classes.and_then(|classes| classes.get(0)).and_then(serde_json::Value::as_str);
-    let known = || {
-        let names: Vec<&str> = ALL.iter().map(|known| known.class).collect();
-        vec![format!("it knows {}", names.join(", "))]
-    };
     let (key, found) = match (class, family) {
         (Some(class), _) => ("architectures[0]", ALL.iter().find(|known| known.class == class)),
         (None, Some(family)) => ("model_type", ALL.iter().find(|known| known.family == family)),
@@ -97,7 +96,10 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
         }
     };
     match (found, family) {
-        (None, _) => config.refuse_architecture(key, class.or(family).unwrap_or_default(), &known()),
+        (None, _) => {
+            let name = class.or(family).unwrap_or_default();
+            config.refuse_architecture(key, name, &families::way_out(name, config.document()));
+        }
         (Some(known), Some(family)) if known.family != family => config.contradiction(
             "model_type",
             format!("the architecture {} is of the type {}, not {family}", known.class, known.family),

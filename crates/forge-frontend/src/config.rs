@@ -14,10 +14,22 @@ use std::collections::BTreeSet;
 /// A configuration file and what is known of it so far.
 pub(crate) struct Config {
     document: Document,
+    conventions: Conventions,
     asked: RefCell<BTreeSet<String>>,
     passed: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
     broken: Cell<bool>,
+}
+
+/// How a checkpoint's tensors differ from those that the architectures' authors publish. Nothing differs by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conventions {
+    /// The rows of queries and keys lie such that neighbouring channels of a head turn together.
+    pub(crate) neighbours_turn: bool,
+    /// Gains are whole, also where others keep them less 1.
+    pub(crate) whole_gains: bool,
+    /// Matrices have a row for each output, also where others store them the other way round.
+    pub(crate) rows_are_outputs: bool,
 }
 
 /// An object of the configuration: the whole file, or the value of one of its keys.
@@ -45,9 +57,10 @@ const MOST_LAYERS: usize = 1000;
 
 impl Config {
     /// A configuration of which nothing has been asked.
-    pub(crate) fn new(document: Document) -> Config {
+    pub(crate) fn new(document: Document, conventions: Conventions) -> Config {
         Config {
             document,
+            conventions,
             asked: RefCell::default(),
             passed: RefCell::default(),
             faults: RefCell::default(),
@@ -79,12 +92,18 @@ impl Config {
         Keys { read: read.iter().cloned().collect(), inert: passed.difference(&read).cloned().collect() }
     }
 
-    /// Notes a fault for every key that nothing asked for and that is not allowed to be there unknown.
-    pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
+    /// Every key that nothing asked for and that is not allowed to be there unknown.
+    pub(crate) fn unknown_keys(&self, allowed: &[String]) -> Vec<String> {
         let mut unknown = Vec::new();
         self.unknown(&self.root(), allowed, &mut unknown);
         // In an order of ours: that of the file is kept or not as the program is built.
         unknown.sort();
+        unknown
+    }
+
+    /// Notes a fault for every such key.
+    pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
+        let unknown = self.unknown_keys(allowed);
         let (asked, passed) = (self.asked.borrow(), self.passed.borrow());
         for path in unknown {
             let message = format!("this configuration has a key that forge does not know: {path}");
@@ -158,6 +177,16 @@ impl<'a> Section<'a> {
     /// Whether a fault was found that leaves the model's description incomplete.
     pub(crate) fn is_broken(&self) -> bool {
         self.config.is_broken()
+    }
+
+    /// The file that it is of.
+    pub(crate) fn document(&self) -> &'a Document {
+        &self.config.document
+    }
+
+    /// How the checkpoint's tensors are stored.
+    pub(crate) fn conventions(&self) -> Conventions {
+        self.config.conventions
     }
 
     /// Whether a key was asked for or passed over.

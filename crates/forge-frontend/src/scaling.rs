@@ -17,6 +17,20 @@ pub(crate) enum Kinds {
     Alpha,
 }
 
+impl Kinds {
+    /// What they are called, for people.
+    fn names(self) -> &'static str {
+        match self {
+            Kinds::Usual => "default, linear, llama3, yarn and longrope",
+            Kinds::LongRope { .. } => "default and longrope",
+            Kinds::Alpha => "default, linear, llama3, yarn, longrope, and dynamic with an alpha",
+        }
+    }
+}
+
+/// What comes before their names in a message.
+pub(crate) const KNOWS: &str = "it knows ";
+
 /// A rotation before it is scaled.
 pub(crate) struct Plain {
     /// The base of the frequencies.
@@ -73,7 +87,7 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
     match (plain.kinds, kind) {
         (_, "default") => Scaled::of(plain.frequencies()),
         (Kinds::LongRope { .. }, "longrope" | "su" | "yarn") => longrope(config, scaling, plain),
-        (Kinds::LongRope { .. }, _) => unknown(scaling, new.is_some(), kind, "default and longrope", plain),
+        (Kinds::LongRope { .. }, _) => unknown(scaling, new.is_some(), kind, plain),
         (Kinds::Alpha, "dynamic") if scaling.get("alpha").is_some() => alpha(scaling, plain),
         (_, "linear") => {
             let factor = positive(scaling, "factor");
@@ -82,14 +96,14 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
         (_, "llama3") => Scaled::of(llama3(config, scaling, plain)),
         (_, "yarn") => yarn(config, scaling, plain),
         (_, "longrope") => longrope(config, scaling, plain),
-        _ => unknown(scaling, new.is_some(), kind, "default, linear, llama3, yarn and longrope", plain),
+        _ => unknown(scaling, new.is_some(), kind, plain),
     }
 }
 
-fn unknown(scaling: &Section<'_>, is_new: bool, kind: &str, known: &str, plain: &Plain) -> Scaled {
+fn unknown(scaling: &Section<'_>, is_new: bool, kind: &str, plain: &Plain) -> Scaled {
     let key = if is_new { "rope_type" } else { "type" };
     let why = format!("forge does not know how {kind} scales positions");
-    scaling.refuse(key, &why, &[format!("it knows {known}")]);
+    scaling.refuse(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
     scaling.ask_all();
     Scaled::of(plain.frequencies())
 }

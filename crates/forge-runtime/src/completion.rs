@@ -182,6 +182,11 @@ impl Completion {
         }
     }
 
+    /// Whether the text has as many ids as it may have.
+    pub fn is_full(&self) -> bool {
+        self.left == 0
+    }
+
     /// Chooses an id by the logits after the last one, which are changed on the way.
     pub fn choose(&mut self, logits: &mut [f32]) -> Result<Piece, Failure> {
         let models = self.logprobs.map(|_| logits.to_vec());
@@ -231,5 +236,37 @@ impl Completion {
         }
         let end = if is_stopped { End::StopString } else { end };
         Ok(Piece { id: None, text, logprobs: None, end: Some(end) })
+    }
+}
+
+/// A prompt given back in pieces, as if it had been written.
+pub struct Echo {
+    text: Option<TextStream>,
+    logprobs: Option<usize>,
+}
+
+impl Echo {
+    /// For a prompt of `text`; `logprobs`: whether to tell the probability of each id, and how many of the most probable
+    /// beside it.
+    pub fn new(text: &Text, logprobs: Option<usize>) -> Echo {
+        Echo { text: Some(text.stream()), logprobs }
+    }
+
+    /// Whether it has to be known what the model said before each id.
+    pub fn wants_logits(&self) -> bool {
+        self.logprobs.is_some()
+    }
+
+    /// The next id of the prompt, with the logits that it was chosen from, as it were; of the first id there are none.
+    pub fn piece(&mut self, id: u32, logits: Option<&[f32]>, is_last: bool) -> Result<Piece, Failure> {
+        let mut text = match &mut self.text {
+            Some(stream) => stream.push(id)?,
+            None => String::new(),
+        };
+        if is_last {
+            text += &self.text.take().map_or_else(|| Ok(String::new()), TextStream::finish)?;
+        }
+        let logprobs = logits.zip(self.logprobs).map(|(logits, count)| Logprobs::of(logits, id, count));
+        Ok(Piece { id: Some(id), text, logprobs, end: None })
     }
 }

@@ -274,23 +274,42 @@ fn info_counts_memory_to_the_byte() {
     assert_eq!(info["decode"]["dispatches"], 22);
     assert_eq!(info["decode"]["dispatches_per_layer"], serde_json::json!([9, 9]));
     assert_eq!(info["formats"]["q8_0"], 19_400);
-    assert_eq!(info["kernels"].as_array().unwrap().len(), 12);
+    assert_eq!(info["kernels"].as_array().unwrap().len(), 14);
     assert_eq!(json(&folder, "info --json")["memory"]["context"], 64);
     let text = text(&run(&folder, "info").stdout);
     assert!(text.contains("22 dispatches (9 a layer and 4), 21 barriers"), "{text}");
+    assert!(text.contains("1 × 64 positions of 80 bytes and 64 of 80 bytes in f16"), "{text}");
 }
 
 #[test]
 fn bench_measures_prompts_and_generation() {
     let folder = directory(0.0);
     let result = json(&folder, "bench -p 4,20 -n 5 -r 2 --threads 1 --json");
-    assert_eq!(result["threads"], 1);
+    assert_eq!(result["n_threads"], 1);
+    assert_eq!(result["model_type"], "tiny q8_0");
     let tests: Vec<&str> =
         result["results"].as_array().unwrap().iter().map(|result| result["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp4", "pp20", "tg5"]);
     for result in result["results"].as_array().unwrap() {
-        assert_eq!(result["samples"].as_array().unwrap().len(), 2);
-        assert!(result["tokens_per_second"].as_f64().unwrap() > 0.0);
+        assert_eq!(result["samples_ts"].as_array().unwrap().len(), 2);
+        assert!(result["avg_ts"].as_f64().unwrap() > 0.0);
+    }
+    let table = text(&run(&folder, "bench -p 4 -n 5 -r 1 --threads 1").stdout);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('|').map(str::trim).collect()).collect();
+    assert_eq!(rows[0][1..8], ["model", "size", "params", "backend", "threads", "test", "t/s"], "{table}");
+    assert_eq!((rows.len(), rows[2][4..7].to_vec()), (4, vec!["CPU", "1", "pp4"]), "{table}");
+    let widths: Vec<usize> = table.lines().map(|line| line.chars().count()).collect();
+    assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
+}
+
+#[test]
+fn shells_are_told_what_can_be_typed() {
+    let folder = directory(0.0);
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = text(&run(&folder, &format!("completions {shell}")).stdout);
+        for word in ["tiny-model", "generate", "temperature"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! What tests share with the chores.
 
+pub mod models;
 pub mod random_model;
 pub mod shapes;

@@ -6,6 +6,7 @@ mod validate;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use xtask::models;
 use xtask::random_model;
 use xtask::shapes::{self, Question};
 
@@ -21,6 +22,8 @@ struct Arguments {
 enum Chore {
     /// Everything that must pass: formatting, clippy, tests. Installs clang first where it is missing and it may.
     Test,
+    /// Write docs/models.md: what forge compiles, told by the architectures' own files.
+    Models,
     /// Write a checkpoint with random weights: the same bytes every time.
     RandomModel {
         /// A config.json to write weights for; without it, a Llama of 1.1 billion parameters.
@@ -63,6 +66,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Test => test::test(),
+        Chore::Models => models::write(),
         Chore::RandomModel { config, shard, out } => random_model::write_from(config.as_deref(), shard, &out),
         Chore::Shapes { chip, quant, length, json, configs } => {
             shapes::shapes(&Question { configs: &configs, chip: &chip, quant: &quant, length, json })

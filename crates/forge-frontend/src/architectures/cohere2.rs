@@ -9,8 +9,12 @@ use crate::decoder::{Decoder, Defaults, Norms};
 use crate::windows::Windows;
 use forge_ir::Pairing;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Cohere2ForCausalLM", family: "cohere2", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Cohere2ForCausalLM",
+    family: "cohere2",
+    hub: &["CohereLabs/c4ai-command-r7b-12-2024"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults {
     context: 8192,

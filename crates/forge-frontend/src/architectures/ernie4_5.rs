@@ -5,8 +5,12 @@ use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use forge_ir::Pairing;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Ernie4_5ForCausalLM", family: "ernie4_5", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Ernie4_5ForCausalLM",
+    family: "ernie4_5",
+    hub: &["baidu/ERNIE-4.5-0.3B-PT"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults {
     context: 131_072,

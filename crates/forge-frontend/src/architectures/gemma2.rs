@@ -7,8 +7,12 @@ use crate::decoder::{Decoder, Defaults, Norms};
 use crate::windows::Windows;
 use forge_ir::Activation;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Gemma2ForCausalLM", family: "gemma2", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Gemma2ForCausalLM",
+    family: "gemma2",
+    hub: &["google/gemma-2-2b-it", "google/gemma-2-9b-it"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults {
     context: 8192,
@@ -31,7 +35,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 /// What all Gemmas have.
 pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
-    model.norm.plus_one = true;
+    model.norm.plus_one = !config.conventions().whole_gains;
     model.norms = Norms {
         attention: Some("input_layernorm"),
         output: Some("post_attention_layernorm"),

@@ -11,12 +11,20 @@ use crate::windows::Windows;
 use forge_ir::{Activation, Rotation};
 use serde_json::Value;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Gemma3ForCausalLM", family: "gemma3_text", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Gemma3ForCausalLM",
+    family: "gemma3_text",
+    hub: &["google/gemma-3-270m-it", "google/gemma-3-1b-it"],
+    read,
+};
 
 /// The same beside what sees pictures.
-pub(super) const WRAPPED: Architecture =
-    Architecture { class: "Gemma3ForConditionalGeneration", family: "gemma3", read: read_wrapped };
+pub(super) const WRAPPED: Architecture = Architecture {
+    class: "Gemma3ForConditionalGeneration",
+    family: "gemma3",
+    hub: &["google/gemma-3-4b-it"],
+    read: read_wrapped,
+};
 
 const DEFAULTS: Defaults = Defaults {
     context: 131_072,

@@ -6,7 +6,8 @@ use crate::config::Section;
 use crate::decoder::{Decoder, Defaults, Norms};
 use forge_ir::Pairing;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture { class: "Glm4ForCausalLM", family: "glm4", read };
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Glm4ForCausalLM", family: "glm4", hub: &["zai-org/GLM-4-9B-0414"], read };
 
 const DEFAULTS: Defaults = Defaults {
     context: 131_072,

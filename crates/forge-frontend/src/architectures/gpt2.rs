@@ -8,7 +8,8 @@ use crate::config::Section;
 use crate::mlp::activation;
 use forge_ir::{Activation, Apply, Cut, ValueId};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture { class: "GPT2LMHeadModel", family: "gpt2", read };
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "GPT2LMHeadModel", family: "gpt2", hub: &["openai-community/gpt2"], read };
 
 /// A description of it.
 struct Gpt2 {
@@ -26,6 +27,8 @@ struct Gpt2 {
     scale_by_layer: bool,
     norm: Norm,
     tied: bool,
+    /// Whether matrices are stored as elsewhere.
+    rows_are_outputs: bool,
 }
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -51,6 +54,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
             kind: NormKind::Layer { bias: true },
         },
         tied: config.flag_or("tie_word_embeddings", true),
+        rows_are_outputs: config.conventions().rows_are_outputs,
     })
 }
 
@@ -66,35 +70,38 @@ impl Gpt2 {
         let joined = format!("{at}.attn.c_attn");
         let [query, key, value] = ["query", "key", "value"].map(|role| {
             let first = ["query", "key", "value"].iter().position(|other| *other == role).unwrap_or(0);
-            let cut = Some(Cut::Columns { first: first * hidden, of: 3 * hidden });
-            layer.cut_linear(role, x, (&joined, cut), [hidden, hidden], true)
+            let (first, of) = (first * hidden, 3 * hidden);
+            let cut =
+                if self.rows_are_outputs { Cut::Rows { first, of } } else { Cut::Columns { first, of } };
+            layer.cut_linear(role, x, (&joined, Some(cut)), [hidden, hidden], true)
         });
         let cache = layer.cache(heads, hidden / heads);
         let scale = if self.scale_by_layer { self.scale / (index + 1) as f64 } else { self.scale };
         let x = layer.attention("heads", [query, key, value], heads, scale as f32, cache, None, None);
-        let branch = turned(&mut layer, "output", x, &format!("{at}.attn.c_proj"), [hidden, hidden]);
+        let branch = self.linear(&mut layer, "output", x, &format!("{at}.attn.c_proj"), [hidden, hidden]);
         let stream = layer.add("stream", stream, branch);
 
         let gain = ("mlp_gain", &*format!("{at}.ln_2"));
         let x = layer.norm("mlp_norm", stream, gain, [1, hidden], self.norm);
-        let x = turned(&mut layer, "up", x, &format!("{at}.mlp.c_fc"), [self.inner, hidden]);
+        let x = self.linear(&mut layer, "up", x, &format!("{at}.mlp.c_fc"), [self.inner, hidden]);
         let x = layer.activate("inner", x, self.activation);
-        let branch = turned(&mut layer, "down", x, &format!("{at}.mlp.c_proj"), [hidden, self.inner]);
+        let branch = self.linear(&mut layer, "down", x, &format!("{at}.mlp.c_proj"), [hidden, self.inner]);
         layer.add("stream", stream, branch);
         layer.finish()
     }
-}
 
-/// A linear layer whose matrix is stored the other way round.
-fn turned(
-    layer: &mut Layer<'_, '_>,
-    role: &str,
-    x: ValueId,
-    module: &str,
-    [outputs, inputs]: [usize; 2],
-) -> ValueId {
-    let cut = Some(Cut::Columns { first: 0, of: outputs });
-    layer.cut_linear(role, x, (module, cut), [outputs, inputs], true)
+    /// A linear layer whose matrix is stored the other way round, or as elsewhere.
+    fn linear(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        role: &str,
+        x: ValueId,
+        module: &str,
+        [outputs, inputs]: [usize; 2],
+    ) -> ValueId {
+        let cut = (!self.rows_are_outputs).then_some(Cut::Columns { first: 0, of: outputs });
+        layer.cut_linear(role, x, (module, cut), [outputs, inputs], true)
+    }
 }
 
 impl Blueprint for Gpt2 {

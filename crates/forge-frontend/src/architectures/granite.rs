@@ -5,8 +5,12 @@ use super::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "GraniteForCausalLM", family: "granite", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "GraniteForCausalLM",
+    family: "granite",
+    hub: &["ibm-granite/granite-3.3-2b-instruct"],
+    read,
+};
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &Defaults::USUAL);

@@ -7,8 +7,12 @@ use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::scaling::Kinds;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "HunYuanDenseV1ForCausalLM", family: "hunyuan_v1_dense", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "HunYuanDenseV1ForCausalLM",
+    family: "hunyuan_v1_dense",
+    hub: &["tencent/Hunyuan-0.5B-Instruct", "tencent/Hunyuan-1.8B-Instruct"],
+    read,
+};
 
 const DEFAULTS: Defaults =
     Defaults { epsilon: ("rms_norm_eps", 1e-5), scaling: Kinds::Alpha, ..Defaults::USUAL };

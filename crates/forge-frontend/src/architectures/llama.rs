@@ -4,8 +4,16 @@ use super::{Architecture, Blueprint};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "LlamaForCausalLM", family: "llama", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "LlamaForCausalLM",
+    family: "llama",
+    hub: &[
+        "meta-llama/Llama-3.2-1B-Instruct",
+        "HuggingFaceTB/SmolLM2-360M-Instruct",
+        "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    ],
+    read,
+};
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &Defaults::USUAL);

@@ -6,8 +6,12 @@ use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::windows::Windows;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "MistralForCausalLM", family: "mistral", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "MistralForCausalLM",
+    family: "mistral",
+    hub: &["mistralai/Mistral-7B-Instruct-v0.3"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults { context: 131_072, key_heads: Some(8), ..Defaults::USUAL };
 

@@ -6,8 +6,12 @@ use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults, Norms};
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Olmo2ForCausalLM", family: "olmo2", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Olmo2ForCausalLM",
+    family: "olmo2",
+    hub: &["allenai/OLMo-2-0425-1B-Instruct"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults { epsilon: ("rms_norm_eps", 1e-5), ..Defaults::USUAL };
 

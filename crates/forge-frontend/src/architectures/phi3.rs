@@ -7,7 +7,12 @@ use crate::decoder::{Decoder, Defaults};
 use crate::scaling::Kinds;
 use crate::windows::Windows;
 
-pub(super) const ARCHITECTURE: Architecture = Architecture { class: "Phi3ForCausalLM", family: "phi3", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Phi3ForCausalLM",
+    family: "phi3",
+    hub: &["microsoft/Phi-3.5-mini-instruct", "microsoft/Phi-4-mini-instruct"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults {
     context: 4096,

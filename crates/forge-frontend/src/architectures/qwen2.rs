@@ -6,8 +6,12 @@ use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::windows::Windows;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Qwen2ForCausalLM", family: "qwen2", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Qwen2ForCausalLM",
+    family: "qwen2",
+    hub: &["Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"],
+    read,
+};
 
 const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(32), ..Defaults::USUAL };
 

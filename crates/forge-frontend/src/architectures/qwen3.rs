@@ -7,8 +7,12 @@ use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::windows::Windows;
 
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "Qwen3ForCausalLM", family: "qwen3", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Qwen3ForCausalLM",
+    family: "qwen3",
+    hub: &["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"],
+    read,
+};
 
 const DEFAULTS: Defaults =
     Defaults { context: 32_768, key_heads: Some(32), width: Some(128), ..Defaults::USUAL };

@@ -7,7 +7,7 @@ use crate::decoder::{Decoder, Defaults};
 use serde_json::Value;
 
 pub(super) const ARCHITECTURE: Architecture =
-    Architecture { class: "SmolLM3ForCausalLM", family: "smollm3", read };
+    Architecture { class: "SmolLM3ForCausalLM", family: "smollm3", hub: &["HuggingFaceTB/SmolLM3-3B"], read };
 
 const DEFAULTS: Defaults =
     Defaults { context: 32_768, theta: 2e6, tied: true, key_heads: Some(4), ..Defaults::USUAL };

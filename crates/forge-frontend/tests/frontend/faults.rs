@@ -42,6 +42,17 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     }),
     ("a key given twice", |files| text(files, CONFIG, r#"{"hidden_size": 64, "hidden_size": 65}"#)),
     ("unknown architecture", set!("architectures": ["MysteryForCausalLM"], "model_type": "mystery")),
+    (
+        "unknown architecture that is nearly a known one",
+        set!(
+            "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8,
+            "num_experts_per_tok": 2, "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1,
+            "hidden_act": "quick_gelu"
+        ),
+    ),
+    ("unknown architecture that nobody is near", |files| {
+        text(files, CONFIG, r#"{"architectures": ["FogModel"], "a": 1, "b": 2, "c": {"d": 3}}"#)
+    }),
     ("unknown type", set!("architectures": "REMOVE", "model_type": "mystery")),
     ("neither architecture nor type", set!("architectures": "REMOVE", "model_type": "REMOVE")),
     ("architecture of another type", set!("model_type": "mystery")),

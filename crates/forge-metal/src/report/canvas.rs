@@ -49,9 +49,14 @@ impl Canvas {
         self.titled(&shape, "rect", title);
     }
 
-    pub(super) fn dot(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
-        let shape = format!("<circle class=\"{class}\" cx=\"{}\" cy=\"{}\" r=\"4\"", place(x), place(y));
-        self.titled(&shape, "circle", title);
+    /// Many dots of one class, each with its title.
+    pub(super) fn dots(&mut self, dots: &[(Place, String)], class: &str) {
+        let _ = writeln!(self.body, "<g class=\"{class}\">");
+        for ((x, y), title) in dots {
+            let shape = format!("<circle cx=\"{}\" cy=\"{}\" r=\"4\"", place(*x), place(*y));
+            self.titled(&shape, "circle", title);
+        }
+        self.close();
     }
 
     pub(super) fn line(&mut self, from: Place, to: Place, class: &str) {
@@ -106,6 +111,16 @@ impl Canvas {
         };
         let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
         let _ = writeln!(self.body, "<text{class} x=\"{x}\" y=\"{y}\"{anchor}>{}</text>", escaped(text));
+    }
+
+    /// Many texts of one class, each in the middle of its place.
+    pub(super) fn labels(&mut self, labels: &[(Place, String)], class: &str) {
+        let anchor = Anchor::Middle.name();
+        let _ = writeln!(self.body, "<g class=\"{class}\" text-anchor=\"{anchor}\">");
+        for (at, text) in labels {
+            self.text(*at, Anchor::Start, "", text);
+        }
+        self.close();
     }
 
     /// A text that reads upwards and ends at this place.

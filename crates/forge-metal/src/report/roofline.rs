@@ -78,7 +78,7 @@ pub(super) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
     for (side, points) in sides.iter().enumerate() {
         let wanted: Vec<f64> = points.iter().map(|point| y.at(point.rate)).collect();
         let places = spread(&wanted, LABEL, (TOP + 8.0, bottom - 8.0));
-        let mut leaders = Vec::new();
+        let (mut leaders, mut dots) = (Vec::new(), Vec::new());
         for (point, place) in points.iter().zip(places) {
             let spot = (x.at(point.intensity), y.at(point.rate));
             let name = fitted(&point.step.step, LEFT - 24.0);
@@ -94,9 +94,10 @@ pub(super) fn picture(chip: &Chip, token: &Prediction, prompt: &Prediction) -> S
                 point.rate / 1e9,
                 point.step.time.limit().name()
             );
-            canvas.dot(spot, class[side], &title);
+            dots.push((spot, title));
             canvas.text((label, place), anchor, "", &name);
         }
+        canvas.dots(&dots, class[side]);
         canvas.lines(&leaders, "leader");
     }
     canvas.finish(&format!("Roofline of {}: the steps of a token and of a prompt", chip.name))

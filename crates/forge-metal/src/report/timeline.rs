@@ -137,7 +137,7 @@ fn draw(canvas: &mut Canvas, strip: &Strip<'_>, top: f64) {
         .map(|(middle, place)| ((*middle, bar - 10.0), (*place, top + 30.0)))
         .collect();
     canvas.lines(&leaders, "leader");
-    for ((number, _), place) in strip.steps.iter().zip(places) {
-        canvas.text((place, top + 24.0), Anchor::Middle, "quiet", &number.to_string());
-    }
+    let numbers = strip.steps.iter().map(|(number, _)| number.to_string());
+    let labels: Vec<_> = places.into_iter().map(|place| (place, top + 24.0)).zip(numbers).collect();
+    canvas.labels(&labels, "quiet");
 }

@@ -4,6 +4,7 @@ use super::super::failure::Failure;
 use super::super::open::{DeviceKind, Setup};
 use super::super::sampler::Sampling;
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -70,6 +71,8 @@ pub(super) enum Command {
     Verify(Verify),
     /// Say what the model is and what memory it takes
     Info(Info),
+    /// Print a script that lets a shell finish what is typed
+    Completions(Completions),
     /// Write down what a device is told to do, for a simulator to replay
     #[command(hide = true)]
     Record(Record),
@@ -254,6 +257,15 @@ pub(super) struct Info {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "bash:  source <(PROGRAM completions bash)\nfish:  PROGRAM completions fish | source\nzsh:   PROGRAM completions zsh > \"${fpath[1]}/_PROGRAM\""
+)]
+pub(super) struct Completions {
+    /// The shell
+    pub(super) shell: Shell,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Record {
     /// The ids
     #[arg(long, value_name = "ID,ID,..", value_delimiter = ',', required = true)]
@@ -312,6 +324,8 @@ mod tests {
             ("chat -p Hello --load F", false),
             ("perplexity F --separator --- --end --json", true),
             ("perplexity", false),
+            ("completions zsh", true),
+            ("completions perl", false),
             ("talk", false),
             ("", false),
         ] {

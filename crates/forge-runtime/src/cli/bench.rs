@@ -1,4 +1,5 @@
-//! `bench`: how fast prompts are read (`ppN`) and ids generated (`tgN`).
+//! `bench`: how fast prompts are read (`ppN`) and ids generated (`tgN`), in the columns of llama-bench, so that what
+//! reads those reads these.
 
 use super::super::device::Device;
 use super::super::engine::{Engine, Want};
@@ -6,7 +7,7 @@ use super::super::failure::Failure;
 use super::super::model::Model;
 use super::super::open::Program;
 use super::arguments::{Bench, Common};
-use super::output::{Outcome, print, print_json};
+use super::output::{Outcome, print, print_json, remark};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -16,52 +17,120 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
     let needed = prompts.clone().chain([command.count, 1]).max().unwrap_or(1);
     let mut engine = common.setup().engine::<M>(program, Some(needed as usize))?;
     let device = engine.device().describe();
+    let threads = common.threads.map(usize::from);
+    let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
+    let about = About { model: described::<M>(), device: &device, threads: threads.unwrap_or(1) };
+    if !command.json {
+        print(&about.heading())?;
+    }
     let mut results = Vec::new();
-    let prompts = prompts.map(|count| ("pp", count));
-    for (kind, count) in prompts.chain((command.count > 0).then_some(("tg", command.count))) {
+    let tests = prompts.map(|count| (count, 0)).chain((command.count > 0).then_some((0, command.count)));
+    for (prompt, generated) in tests {
         let mut samples = Vec::new();
         for repeat in 0..=command.repeat {
-            let seconds = if kind == "pp" {
-                read_prompt(&mut engine, count)?
+            let seconds = if prompt > 0 {
+                read_prompt(&mut engine, prompt)?
             } else {
-                generate(&mut engine, if repeat == 0 { count.min(8) } else { count })?
+                generate(&mut engine, if repeat == 0 { generated.min(8) } else { generated })?
             };
             if repeat > 0 {
-                samples.push(f64::from(count) / seconds);
+                samples.push(f64::from(prompt + generated) / seconds);
             }
         }
-        let result = Result { test: format!("{kind}{count}"), samples };
+        let result = Result { prompt, generated, samples };
         if !command.json {
-            print(&format!(
-                "{:>8} {:>10.2} ± {:.2} tokens/s\n",
-                result.test,
-                result.mean(),
-                result.deviation()
-            ))?;
+            print(&about.row::<M>(&result))?;
         }
         results.push(result);
     }
     if command.json {
-        let threads = common.threads.map(usize::from);
-        let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
         print_json(&json!({
+            "model_type": about.model,
+            "model_size": size::<M>(),
+            "model_n_params": M::INFO.parameters,
+            "backends": about.backend(),
             "device": device,
-            "threads": threads,
+            "n_threads": about.threads,
             "results": results.iter().map(Result::json).collect::<Vec<_>>(),
         }))?;
     } else {
-        eprintln!("{device}");
+        remark(&device);
     }
     Ok(true)
 }
 
+/// What all tests have in common.
+struct About<'a> {
+    model: String,
+    device: &'a str,
+    threads: usize,
+}
+
+/// The model, and the format that most of its bytes are in.
+fn described<M: Model>() -> String {
+    let most = M::INFO.formats.iter().max_by_key(|(_, bytes)| *bytes);
+    format!("{} {}", M::INFO.name, most.map_or("", |(format, _)| format))
+}
+
+/// Bytes of all weights.
+fn size<M: Model>() -> u64 {
+    M::INFO.formats.iter().map(|(_, bytes)| bytes).sum()
+}
+
+impl About<'_> {
+    /// What computes, in a word.
+    fn backend(&self) -> &str {
+        self.device.split([' ', ',']).next().unwrap_or_default()
+    }
+
+    /// The titles of the columns.
+    fn heading(&self) -> String {
+        let width = self.model.chars().count().max(5);
+        format!(
+            "| {:<width$} | {:>10} | {:>10} | {:<7} | {:>7} | {:>8} | {:>18} |\n\
+             | {:-<width$} | ---------: | ---------: | ------- | ------: | -------: | -----------------: |\n",
+            "model", "size", "params", "backend", "threads", "test", "t/s", "",
+        )
+    }
+
+    /// A test.
+    fn row<M: Model>(&self, result: &Result) -> String {
+        let width = self.model.chars().count().max(5);
+        let (gibibytes, parameters) = (size::<M>() as f64 / (1_u64 << 30) as f64, M::INFO.parameters as f64);
+        let size = if gibibytes >= 1.0 {
+            format!("{gibibytes:.2} GiB")
+        } else {
+            format!("{:.2} MiB", gibibytes * 1024.0)
+        };
+        let parameters = if parameters >= 1e9 {
+            format!("{:.2} B", parameters / 1e9)
+        } else {
+            format!("{:.2} M", parameters / 1e6)
+        };
+        let speed = format!("{:.2} ± {:.2}", result.mean(), result.deviation());
+        format!(
+            "| {:<width$} | {size:>10} | {parameters:>10} | {:<7} | {:>7} | {:>8} | {speed:>18} |\n",
+            self.model,
+            self.backend(),
+            self.threads,
+            result.name(),
+        )
+    }
+}
+
 /// Tokens per second of one test.
 struct Result {
-    test: String,
+    /// Ids of the prompt, or of what was generated: one of them is 0.
+    prompt: u32,
+    generated: u32,
     samples: Vec<f64>,
 }
 
 impl Result {
+    fn name(&self) -> String {
+        if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generated) }
+    }
+
     fn mean(&self) -> f64 {
         self.samples.iter().sum::<f64>() / self.samples.len() as f64
     }
@@ -75,10 +144,12 @@ impl Result {
 
     fn json(&self) -> Value {
         json!({
-            "test": self.test,
-            "tokens_per_second": self.mean(),
-            "stddev": self.deviation(),
-            "samples": self.samples,
+            "test": self.name(),
+            "n_prompt": self.prompt,
+            "n_gen": self.generated,
+            "avg_ts": self.mean(),
+            "stddev_ts": self.deviation(),
+            "samples_ts": self.samples,
         })
     }
 }

@@ -12,7 +12,7 @@ use super::super::session::{Session, Written, no_conversations};
 use super::super::template::{Conversation, Message};
 use super::arguments::{Chat, Common};
 use super::generate::{account, given, show};
-use super::output::{Ended, Outcome, print};
+use super::output::{Ended, Outcome, complain, print, remark};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Map, Value};
@@ -46,7 +46,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Chat) 
     match &command.prompt {
         Some(prompt) => {
             talk.say(given(prompt)?.trim())?;
-            eprintln!("{}", talk.stats());
+            remark(&talk.stats());
         }
         None => talk.converse(M::INFO.name)?,
     }
@@ -79,7 +79,7 @@ impl<M: Model> Talk<M> {
     fn converse(&mut self, name: &str) -> Result<(), Ended> {
         let is_watched = stdin().is_terminal() && stderr().is_terminal();
         if is_watched {
-            eprintln!("{name} on {}. /help says what else can be typed.", self.session.describe());
+            remark(&format!("{name} on {}. /help says what else can be typed.", self.session.describe()));
         }
         let mut editor = DefaultEditor::new().map_err(|error| Failure::wrong(error.to_string()))?;
         loop {
@@ -87,7 +87,7 @@ impl<M: Model> Talk<M> {
                 Ok(line) => line,
                 Err(ReadlineError::Eof) => return Ok(()),
                 Err(ReadlineError::Interrupted) => {
-                    eprintln!("Ctrl-D or /quit ends the conversation.");
+                    remark(&"Ctrl-D or /quit ends the conversation.");
                     continue;
                 }
                 Err(error) => return Err(Failure::wrong(format!("standard input: {error}")).into()),
@@ -104,7 +104,7 @@ impl<M: Model> Talk<M> {
             };
             match outcome {
                 // What one message did wrong does not end the conversation.
-                Err(Ended::Failed(Failure::Misuse(message))) => eprintln!("error: {message}"),
+                Err(Ended::Failed(Failure::Misuse(message))) => complain(&message),
                 other => other?,
             }
         }
@@ -128,8 +128,8 @@ impl<M: Model> Talk<M> {
         let written = show(session, &prompt, settings.clone(), true)?;
         print("\n")?;
         match written.end {
-            End::Context => eprintln!("The context is full: /reset begins again, --context makes more room."),
-            End::Count => eprintln!("The answer was cut at {} ids (--count).", settings.count),
+            End::Context => remark(&"The context is full: /reset begins again, --context makes more room."),
+            End::Count => remark(&format!("The answer was cut at {} ids (--count).", settings.count)),
             _ => {}
         }
         // The next answer is not to be made of the same dice.
@@ -144,8 +144,8 @@ impl<M: Model> Talk<M> {
         let (word, rest) = asked.split_once(char::is_whitespace).unwrap_or((asked, ""));
         let rest = rest.trim();
         match word {
-            "help" => eprintln!("{HELP}"),
-            "stats" => eprintln!("{}", self.stats()),
+            "help" => remark(&HELP),
+            "stats" => remark(&self.stats()),
             "system" => self.set_system(rest),
             "reset" => self.messages.retain(|message| message.role == "system"),
             "retry" => return self.retry(),

@@ -10,7 +10,7 @@ use super::super::session::{Event, Session, Written};
 use super::super::text::Text;
 use super::arguments::{Common, Generate};
 use super::interrupt;
-use super::output::{Ended, Outcome, print, print_json};
+use super::output::{Ended, Outcome, print, print_json, remark};
 use super::progress::Progress;
 use serde_json::json;
 use std::io::Read;
@@ -56,7 +56,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Genera
     } else {
         print("\n")?;
         let drawn = if is_greedy { String::new() } else { format!(" · seed {seed}") };
-        eprintln!("{}{drawn} · {}", account(&written), session.describe());
+        remark(&format!("{}{drawn} · {}", account(&written), session.describe()));
     }
     Ok(true)
 }

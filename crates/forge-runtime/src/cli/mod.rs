@@ -6,6 +6,7 @@
 mod arguments;
 mod bench;
 mod chat;
+mod completions;
 mod generate;
 mod info;
 mod interrupt;
@@ -30,7 +31,7 @@ pub fn main<M: Model>(program: &Program) -> ExitCode {
     match run::<M>(program, std::env::args_os()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("error: {failure}");
+            output::complain(&failure);
             ExitCode::from(failure.exit_code())
         }
     }
@@ -66,6 +67,7 @@ pub fn run<M: Model>(
         Command::Bench(command) => bench::run::<M>(program, common, command),
         Command::Verify(command) => verify::run::<M>(program, common, command),
         Command::Info(command) => info::run::<M>(program, common, command),
+        Command::Completions(command) => completions::run::<M>(command),
         Command::Record(command) => record::run::<M>(program, common, command),
     };
     match outcome {

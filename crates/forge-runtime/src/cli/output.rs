@@ -1,7 +1,10 @@
-//! The one way to standard output, and the two ways in which a command can end early.
+//! The one way to standard output, what is said on standard error beside it, and the two ways in which a command can end
+//! early. Standard error has colours if it is a terminal; `NO_COLOR` and `CLICOLOR_FORCE` are heeded.
 
 use super::super::failure::Failure;
+use anstyle::{AnsiColor, Style};
 use serde_json::Value;
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
 /// Why a command ended before its end.
@@ -41,4 +44,17 @@ pub(super) fn print(text: &str) -> Result<(), Ended> {
 /// Writes a JSON value on a line of its own.
 pub(super) fn print_json(value: &Value) -> Result<(), Ended> {
     print(&format!("{value}\n"))
+}
+
+const TROUBLE: Style = AnsiColor::Red.on_default().bold();
+const ASIDE: Style = Style::new().dimmed();
+
+/// Says on standard error what is wrong.
+pub(super) fn complain(trouble: &dyn Display) {
+    anstream::eprintln!("{TROUBLE}error:{TROUBLE:#} {trouble}");
+}
+
+/// Says something on standard error that is not what was asked for: how fast it was, where it was done.
+pub(super) fn remark(text: &dyn Display) {
+    anstream::eprintln!("{ASIDE}{text}{ASIDE:#}");
 }

@@ -13,7 +13,7 @@ use super::super::model::Model;
 use super::super::open::Program;
 use super::arguments::{Common, Perplexity};
 use super::interrupt;
-use super::output::{Outcome, print, print_json};
+use super::output::{Outcome, print, print_json, remark};
 use super::progress::Progress;
 use serde_json::json;
 use std::time::Instant;
@@ -106,14 +106,14 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perple
             loss.exp(),
             loss.exp() * error
         ))?;
-        eprintln!(
+        remark(&format!(
             "{} texts · {} tokens, {:.1}/s · context {} · {}",
             texts.len(),
             losses.count,
             losses.count as f64 / seconds,
             engine.context(),
             engine.device().describe(),
-        );
+        ));
     }
     Ok(true)
 }

@@ -4,9 +4,9 @@
 //! carries updates to it is the same for all shapes.
 
 use super::super::completion::{End, Piece};
+use super::job::Update;
 use super::queue::Updates;
 use super::refusal::{Refusal, json_response, typed};
-use super::scheduler::Update;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -166,6 +166,7 @@ impl Answer {
                 }
                 Ok(Vec::new())
             }
+            Some((index, Update::Echo(piece))) => Ok(self.shape.piece(index, &piece)),
             Some((index, Update::Piece(piece))) => {
                 self.left -= usize::from(piece.end.is_some());
                 self.usage.written += usize::from(piece.id.is_some() && piece.end != Some(End::EndOfText));

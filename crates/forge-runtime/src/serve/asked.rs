@@ -18,6 +18,8 @@ pub(super) struct Asked {
     pub(super) settings: Settings,
     /// How many texts for each prompt.
     pub(super) texts: usize,
+    /// Whether each begins with its prompt.
+    pub(super) echo: bool,
     /// What the texts have to be.
     pub(super) grammar: Option<Grammar>,
     /// Tells calls of functions from words, where functions may be called.
@@ -29,13 +31,20 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Takes the fields that all requests for text have. Without a count a text may have `count` ids.
-    pub(super) fn take(fields: &mut Fields, service: &Service, count: usize) -> Result<Asked, Refusal> {
+    /// Takes the fields that all requests for text have. Without a count a text may have `count` ids; one of fewer than
+    /// `least` makes no sense.
+    pub(super) fn take(
+        fields: &mut Fields,
+        service: &Service,
+        least: u64,
+        count: usize,
+    ) -> Result<Asked, Refusal> {
         let stream = fields.take("stream")?.unwrap_or(false);
         let include_usage = stream_options(fields, stream)?;
         let seed = fields.take::<i64>("seed")?.map(|seed| seed as u64).unwrap_or_else(new_seed);
         let texts = fields.count("n", 1, service.queue.most() as u64)?.unwrap_or(1);
-        let [old, new] = ["max_tokens", "max_completion_tokens"].map(|name| fields.count(name, 1, u64::MAX));
+        let [old, new] =
+            ["max_tokens", "max_completion_tokens"].map(|name| fields.count(name, least, u64::MAX));
         let settings = Settings {
             sampling: sampling(fields, &service.sampling)?,
             seed,
@@ -44,7 +53,15 @@ impl Asked {
             ignore_end: fields.take("ignore_eos")?.unwrap_or(false),
             logprobs: None,
         };
-        Ok(Asked { settings, texts, grammar: grammar(fields)?, calls: None, stream, include_usage })
+        Ok(Asked {
+            settings,
+            texts,
+            echo: false,
+            grammar: grammar(fields)?,
+            calls: None,
+            stream,
+            include_usage,
+        })
     }
 }
 

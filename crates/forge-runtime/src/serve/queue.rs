@@ -1,9 +1,9 @@
 //! The way from requests to the scheduler: so many may be written to or wait, and no more.
 
-use super::super::completion::Completion;
+use super::super::completion::{Completion, Echo};
+use super::job::{Job, Update};
 use super::metrics::Metrics;
 use super::refusal::Refusal;
-use super::scheduler::{Job, Update};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -37,16 +37,19 @@ impl Queue {
     }
 
     /// Leaves the texts of one request: all of them, or none if there is not room for all.
-    pub(super) fn submit(&self, texts: Vec<(Vec<u32>, Completion)>) -> Result<Updates, Refusal> {
+    pub(super) fn submit(
+        &self,
+        texts: Vec<(Vec<u32>, Completion, Option<Echo>)>,
+    ) -> Result<Updates, Refusal> {
         let Ok(mut places) = self.places.clone().try_acquire_many_owned(texts.len() as u32) else {
             self.metrics.refused.add(1);
             return Err(Refusal::busy(self.patience()));
         };
         let (updates, receiver) = unbounded_channel();
         let arrived = Instant::now();
-        for (index, (prompt, completion)) in texts.into_iter().enumerate() {
+        for (index, (prompt, completion, echo)) in texts.into_iter().enumerate() {
             let Some(_place) = places.split(1) else { break };
-            let job = Job { prompt, completion, updates: updates.clone(), index, arrived, _place };
+            let job = Job { prompt, completion, echo, updates: updates.clone(), index, arrived, _place };
             // A scheduler that has ended leaves no updates, and that is noticed where they are waited for.
             let _ = self.jobs.send(job);
         }

@@ -7,67 +7,23 @@
 //!
 //! Who is written to already is not to wait for those who come: beside rows of theirs a prompt's portion is short.
 
-use super::super::completion::{Completion, End, Piece};
+use super::super::completion::End;
 use super::super::device::Device;
 use super::super::engine::{Engine, Row, Want};
 use super::super::failure::Failure;
 use super::super::golden::largest;
 use super::super::model::Model;
+use super::job::{Job, Update, Work};
 use super::metrics::Metrics;
 use super::slots::{Slot, choose};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 /// The most rows of prompts in a pass that writes texts as well.
 const BESIDE: usize = 64;
-
-/// A text to be written.
-pub(super) struct Job {
-    /// What it begins with: 1 id or more, and no more than the context has positions.
-    pub(super) prompt: Vec<u32>,
-    pub(super) completion: Completion,
-    /// Where its updates go, and which of the texts there it is.
-    pub(super) updates: UnboundedSender<(usize, Update)>,
-    pub(super) index: usize,
-    pub(super) arrived: Instant,
-    /// Its place among those who are written to or wait.
-    pub(super) _place: OwnedSemaphorePermit,
-}
-
-/// What a job is told.
-#[derive(Debug)]
-pub(super) enum Update {
-    /// It has a slot, and so many ids of its prompt need not be read again.
-    Began { reused: usize },
-    /// A piece of its text. One with an end is the last update.
-    Piece(Piece),
-    /// It cannot go on. The last update.
-    Failed(Failure),
-}
-
-/// A job in a slot.
-struct Work {
-    job: Job,
-    /// How many ids of its prompt are read.
-    read: usize,
-    /// The id to be read next, when the prompt is.
-    next: Option<u32>,
-}
-
-impl Work {
-    fn is_unwanted(&self) -> bool {
-        self.job.updates.is_closed()
-    }
-
-    /// Tells, whoever listens. Whether anybody does is asked before every pass.
-    fn tell(&self, update: Update) {
-        let _ = self.job.updates.send((self.job.index, update));
-    }
-}
 
 /// Serves jobs until there can be no more.
 pub(super) struct Scheduler<M, D> {
@@ -167,22 +123,26 @@ impl<M: Model, D: Device> Scheduler<M, D> {
     /// A slot for whoever has waited longest, while there are any.
     fn give_slots(&mut self) {
         while let Some(job) = self.waiting.front() {
-            let Some(index) = choose(&self.slots, &job.prompt) else { return };
+            let kept = |index: usize, length: usize| self.engine.kept(index as u32, length as u32) as usize;
+            let Some(index) = choose(&self.slots, &job.prompt, kept) else { return };
             let Some(job) = self.waiting.pop_front() else { return };
             let slot = &mut self.slots[index];
-            // The engine may have given the last position of an idle slot away.
-            slot.ids.truncate(self.engine.length(index as u32) as usize);
-            let read = slot.common(&job.prompt);
+            // What the model says after ids that it does not read again is not known.
+            let common = if job.tells_of_prompt() { 0 } else { slot.common(&job.prompt) };
+            let read = self.engine.truncate(index as u32, common as u32) as usize;
             slot.ids.truncate(read);
-            self.engine.truncate(index as u32, read as u32);
             self.metrics.started.add(1);
             self.metrics.prompt.add(job.prompt.len());
             self.metrics.reused.add(read);
-            let work = Work { job, read, next: None };
+            let mut work = Work { job, read, next: None };
             work.tell(Update::Began { reused: read });
+            let echoed = work.echo_begin();
             slot.work = Some(work);
             self.touch(index);
             self.readers.push_back(index);
+            if let Err(failure) = echoed {
+                self.fail(index, &failure);
+            }
         }
     }
 
@@ -229,10 +189,11 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             self.slots[index].work.as_ref().is_some_and(|work| work.read < work.job.prompt.len())
         });
         for (number, &row) in pass.wanted.iter().enumerate() {
-            let index = pass.rows[row as usize].slot as usize;
+            let Row { slot, position, .. } = pass.rows[row as usize];
+            let index = slot as usize;
             let next =
                 if pass.logits { Chosen::By(&mut fed.logits[number]) } else { Chosen::Id(fed.next[number]) };
-            if let Err(failure) = self.go_on(index, next) {
+            if let Err(failure) = self.go_on(index, position as usize + 1, next) {
                 self.fail(index, &failure);
             }
         }
@@ -256,24 +217,33 @@ impl<M: Model, D: Device> Scheduler<M, D> {
         for &index in &self.readers {
             let Some(work) = &self.slots[index].work else { continue };
             let portion = &work.job.prompt[work.read..];
-            let portion = &portion[..portion.len().min(room)];
+            // Logits take room: those of a few rows at a time.
+            let most = if work.job.tells_of_prompt() { M::INFO.head_rows as usize } else { room };
+            let portion = &portion[..portion.len().min(room).min(most)];
             room -= portion.len();
-            let rows = (work.read as u32..).zip(portion);
-            pass.rows.extend(rows.map(|(position, &id)| Row { id, slot: index as u32, position }));
-            if !portion.is_empty() && work.read + portion.len() == work.job.prompt.len() {
-                pass.wanted.push(pass.rows.len() as u32 - 1);
-                pass.logits |= work.job.completion.want() == Want::Logits;
+            for (position, &id) in (work.read..).zip(portion) {
+                if work.job.tells_of_prompt() || position + 1 == work.job.prompt.len() {
+                    pass.want(work);
+                }
+                pass.rows.push(Row { id, slot: index as u32, position: position as u32 });
             }
         }
         pass
     }
 
-    /// Writes on in a slot, by what the model says after its last id.
-    fn go_on(&mut self, index: usize, next: Chosen<'_>) -> Result<(), Failure> {
+    /// Goes on in a slot by what the model says after its first `length` ids: tells of the prompt, or writes.
+    fn go_on(&mut self, index: usize, length: usize, next: Chosen<'_>) -> Result<(), Failure> {
         let slot = &mut self.slots[index];
         let Some(work) = &mut slot.work else { return Ok(()) };
+        if length < work.job.prompt.len() {
+            return match next {
+                Chosen::By(logits) => work.echo(length, Some(logits)),
+                Chosen::Id(_) => Ok(()),
+            };
+        }
         let completion = &mut work.job.completion;
         let piece = match next {
+            _ if completion.is_full() => completion.finish(End::Count)?,
             Chosen::Id(id) => completion.next(id)?,
             Chosen::By(logits) if completion.want() == Want::Next => {
                 completion.next(largest(logits) as u32)?
@@ -283,7 +253,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
         if work.job.prompt.len() == slot.ids.len() {
             self.metrics.first.add(work.job.arrived.elapsed());
         }
-        self.metrics.written.add(usize::from(piece.end != Some(End::EndOfText)));
+        self.metrics.written.add(usize::from(piece.id.is_some() && piece.end != Some(End::EndOfText)));
         let mut end = piece.end;
         work.next = piece.id;
         let is_full = slot.ids.len() >= self.engine.context() as usize;
@@ -327,6 +297,6 @@ impl Composed {
     /// The row that comes next is one of `work`, and what follows it is wanted.
     fn want(&mut self, work: &Work) {
         self.wanted.push(self.rows.len() as u32);
-        self.logits |= work.job.completion.want() == Want::Logits;
+        self.logits |= work.job.tells_of_prompt() || work.job.completion.want() == Want::Logits;
     }
 }

@@ -1,6 +1,6 @@
 //! What the endpoints share: the model's words and limits, and the way to the scheduler.
 
-use super::super::completion::{Completion, Settings};
+use super::super::completion::{Completion, Echo, Settings};
 use super::super::failure::Failure;
 use super::super::model::Info;
 use super::super::sampler::Sampling;
@@ -14,6 +14,7 @@ use super::grammar::Grammars;
 use super::metrics::Metrics;
 use super::queue::Queue;
 use super::refusal::Refusal;
+use super::shape::{CompletionShape, Kind};
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -80,6 +81,18 @@ impl Service {
         Ok(self.text.encode(&text, false)?)
     }
 
+    /// Has texts written after each prompt, as a completion of either kind.
+    pub(super) fn begin_texts(
+        &self,
+        asked: &Asked,
+        prompts: Vec<Vec<u32>>,
+        kind: Kind,
+    ) -> Result<Answer, Refusal> {
+        let choices = prompts.len() * asked.texts;
+        let shape = CompletionShape::new(kind, self.info.name, self.text.clone(), choices, asked);
+        self.begin(asked, prompts, Box::new(shape))
+    }
+
     /// Has texts written after each prompt: as many as asked for, with seeds that count up.
     pub(super) fn begin(
         &self,
@@ -105,7 +118,8 @@ impl Service {
                 };
                 let end = self.info.end;
                 let completion = Completion::new(Some(&self.text), end, &prompt, settings, constraint);
-                texts.push((prompt.clone(), completion));
+                let echo = asked.echo.then(|| Echo::new(&self.text, asked.settings.logprobs));
+                texts.push((prompt.clone(), completion, echo));
             }
         }
         let left = texts.len();

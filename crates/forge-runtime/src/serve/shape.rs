@@ -1,10 +1,11 @@
 //! What OpenAI's clients expect of a chat completion and of a plain one.
 
-use super::super::completion::{End, Logprobs, Piece};
+use super::super::completion::{End, Piece};
 use super::super::text::Text;
 use super::answer::{Event, Shape, Usage};
 use super::asked::Asked;
 use super::calls::{Calls, Part};
+use super::probabilities::Tokens;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -60,10 +61,6 @@ impl Call {
         json!({ "id": self.id, "type": "function", "function": function })
     }
 }
-
-/// What is told of ids.
-#[derive(Clone, Debug, Default)]
-struct Tokens(Vec<(u32, Logprobs)>);
 
 impl CompletionShape {
     /// `choices` texts.
@@ -219,10 +216,10 @@ impl Shape for CompletionShape {
 
     fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Event> {
         let choice = &mut self.choices[index];
-        let told = match (piece.id, &piece.logprobs) {
+        let told = match (piece.id, &choice.logprobs) {
             // The id that ends a text is none of the text's.
-            (Some(id), Some(logprobs)) if piece.end != Some(End::EndOfText) => {
-                Some(Tokens(vec![(id, logprobs.clone())]))
+            (Some(id), Some(_)) if piece.end != Some(End::EndOfText) => {
+                Some(Tokens(vec![(id, piece.logprobs.clone())]))
             }
             _ => None,
         };
@@ -268,49 +265,6 @@ impl Shape for CompletionShape {
         whole.insert("usage".to_owned(), usage.json());
         Value::Object(whole)
     }
-}
-
-impl Tokens {
-    fn of_chat(&self, text: &Text) -> Value {
-        let entry = |id: u32, logprob: f32| {
-            let token = text.decode(&[id]).unwrap_or_default();
-            json!({ "token": token, "logprob": finite(logprob), "bytes": token.as_bytes() })
-        };
-        let content = self.0.iter().map(|(id, logprobs)| {
-            let mut of_id = entry(*id, logprobs.chosen);
-            of_id["top_logprobs"] = logprobs.top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
-            of_id
-        });
-        json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
-    }
-
-    fn of_plain(&self, text: &Text) -> Value {
-        let token = |id: u32| text.decode(&[id]).unwrap_or_default();
-        let top = |logprobs: &Logprobs| -> Map<String, Value> {
-            logprobs.top.iter().map(|&(id, logprob)| (token(id), json!(finite(logprob)))).collect()
-        };
-        let mut end = 0;
-        let offsets: Vec<usize> = self
-            .0
-            .iter()
-            .map(|(id, _)| {
-                let start = end;
-                end += token(*id).chars().count();
-                start
-            })
-            .collect();
-        json!({
-            "tokens": self.0.iter().map(|(id, _)| token(*id)).collect::<Vec<_>>(),
-            "token_logprobs": self.0.iter().map(|(_, logprobs)| finite(logprobs.chosen)).collect::<Vec<_>>(),
-            "top_logprobs": self.0.iter().map(|(_, logprobs)| top(logprobs)).collect::<Vec<_>>(),
-            "text_offset": offsets,
-        })
-    }
-}
-
-/// JSON has no infinity; OpenAI writes this for what cannot be.
-fn finite(logprob: f32) -> f32 {
-    logprob.max(-9999.0)
 }
 
 /// An id that nobody else has.

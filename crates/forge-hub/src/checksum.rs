@@ -1,0 +1,108 @@
+//! What a file's content is called: git's name of a small file, the SHA-256 of a large one. The cache keeps content under
+//! this name, so it says both where a file goes and whether it is right.
+
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+use std::fmt;
+
+/// The name of a content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Digest {
+    /// Of a file that the repository holds itself: SHA-1 of a header and the content.
+    GitBlob(String),
+    /// Of a file in the large-file storage.
+    Sha256(String),
+}
+
+impl Digest {
+    /// Understands hexadecimal digits, quoted and marked as weak as they may be in a header.
+    pub(crate) fn parse(text: &str) -> Option<Digest> {
+        let text = text.trim().trim_start_matches("W/").trim_matches('"');
+        let hexadecimal = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        match text.len() {
+            40 if hexadecimal => Some(Digest::GitBlob(text.to_owned())),
+            64 if hexadecimal => Some(Digest::Sha256(text.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// Its hexadecimal digits.
+    pub(crate) fn digits(&self) -> &str {
+        match self {
+            Digest::GitBlob(digits) | Digest::Sha256(digits) => digits,
+        }
+    }
+
+    /// A sum that is to come out as this, of a content of so many bytes.
+    pub(crate) fn sum(&self, size: u64) -> Sum {
+        match self {
+            Digest::GitBlob(_) => Sum::GitBlob(Sha1::new_with_prefix(format!("blob {size}\0"))),
+            Digest::Sha256(_) => Sum::Sha256(Sha256::new()),
+        }
+    }
+}
+
+/// A content's name in the making.
+#[derive(Clone)]
+pub(crate) enum Sum {
+    GitBlob(Sha1),
+    Sha256(Sha256),
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        match self {
+            Sum::GitBlob(sum) => sum.update(bytes),
+            Sum::Sha256(sum) => sum.update(bytes),
+        }
+    }
+
+    /// The hexadecimal digits.
+    pub(crate) fn finish(self) -> String {
+        match self {
+            Sum::GitBlob(sum) => digits(&sum.finalize()),
+            Sum::Sha256(sum) => digits(&sum.finalize()),
+        }
+    }
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.digits())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_have_the_names_that_git_and_sha256sum_give_them() {
+        let cases = [
+            // printf 'hello\n' | git hash-object --stdin
+            ("ce013625030ba8dba906f756967f9e9ca394464a", "hello\n"),
+            // printf 'hello\n' | sha256sum
+            ("5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03", "hello\n"),
+            ("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", ""),
+        ];
+        for (name, content) in cases {
+            let mut sum = Digest::parse(name).unwrap().sum(content.len() as u64);
+            sum.add(content.as_bytes());
+            assert_eq!(sum.finish(), name);
+        }
+        for name in [
+            "",
+            "abc",
+            "CE013625030BA8DBA906F756967F9E9CA394464A",
+            "../../../../etc/passwd0000000000000000000",
+        ] {
+            assert_eq!(Digest::parse(name), None, "{name}");
+        }
+        let quoted = Digest::parse("W/\"ce013625030ba8dba906f756967f9e9ca394464a\"");
+        assert_eq!(quoted, Digest::parse("ce013625030ba8dba906f756967f9e9ca394464a"));
+    }
+}

@@ -1,0 +1,198 @@
+//! Which files of a repository a compilation needs. Repositories hold the same weights several times, in other formats,
+//! and each may be gigabytes.
+
+use crate::error::Error;
+use crate::request::Request;
+use std::collections::BTreeSet;
+
+/// Weights in one file; it goes before shards.
+pub(crate) const SINGLE: &str = "model.safetensors";
+
+/// Which shard holds which tensor.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// What there may be beside weights, without which a model has no shape, no words or no voice.
+const SMALL: [&str; 8] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+/// What is to be fetched.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// These files, and nothing else.
+    Files(Vec<String>),
+    /// These files, and the shards that [`INDEX`], one of them, names.
+    Sharded(Vec<String>),
+    /// One file that is a whole model.
+    Gguf(String),
+}
+
+impl Choice {
+    /// Chooses among the names of a repository's files.
+    pub(crate) fn of(request: &Request, names: &[&str]) -> Result<Choice, Error> {
+        let repository = &request.repository;
+        if let Some(pick) = &request.pick {
+            return gguf(repository, pick, names).map(Choice::Gguf);
+        }
+        let small = SMALL.iter().filter(|name| names.contains(name));
+        let with = |weights: &str| small.map(|name| (*name).to_owned()).chain([weights.to_owned()]).collect();
+        let files: Vec<&&str> = names.iter().filter(|name| name.ends_with(".gguf")).collect();
+        if names.contains(&"config.json") && names.contains(&SINGLE) {
+            Ok(Choice::Files(with(SINGLE)))
+        } else if names.contains(&"config.json") && names.contains(&INDEX) {
+            Ok(Choice::Sharded(with(INDEX)))
+        } else if !files.is_empty() {
+            let example = files[0];
+            Err(Error::Choice(format!(
+                "{repository} holds GGUF files; say which, as in {repository}:{example}, or by its quantisation \
+                 alone:{}",
+                lines(files.iter().map(|name| **name))
+            )))
+        } else {
+            let weights = [".safetensors", ".bin", ".pth", ".pt", ".onnx", ".h5", ".msgpack", "config.json"];
+            let is_weights = |name: &&&str| weights.iter().any(|end| name.ends_with(end));
+            let held = lines(names.iter().filter(is_weights).copied());
+            let held = if held.is_empty() { " it holds no weights at all".to_owned() } else { held };
+            Err(Error::Choice(format!(
+                "{repository} is not a checkpoint that forge reads, which has config.json and {SINGLE} or {INDEX}:{held}"
+            )))
+        }
+    }
+}
+
+/// The shards that an index names, each of which has to be in the repository.
+pub(crate) fn shards(index: &[u8], names: &[&str]) -> Result<Vec<String>, Error> {
+    let wrong = |what: &str| Error::Answer(format!("{INDEX} {what}"));
+    let index: serde_json::Value = serde_json::from_slice(index).map_err(|_| wrong("is not JSON"))?;
+    let map = index["weight_map"].as_object().ok_or_else(|| wrong("has no object weight_map"))?;
+    let shards: BTreeSet<&str> = map.values().filter_map(serde_json::Value::as_str).collect();
+    match shards.iter().find(|shard| !names.contains(shard)) {
+        Some(shard) => Err(wrong(&format!("names {shard:?}, which the repository does not hold"))),
+        None => Ok(shards.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+/// The one GGUF file of that name or quantisation.
+fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<String, Error> {
+    let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(".gguf")).collect();
+    if files.contains(&pick) {
+        return Ok(pick.to_owned());
+    }
+    let wanted = pick.to_lowercase();
+    let is_of = |name: &&&str| {
+        let stem = name.trim_end_matches(".gguf").to_lowercase();
+        let before = stem.strip_suffix(&wanted);
+        // The projector of an image model is named like a model and is none.
+        !stem.rsplit('/').next().is_some_and(|file| file.starts_with("mmproj"))
+            && before.is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
+    };
+    let found: Vec<&str> = files.iter().filter(is_of).copied().collect();
+    match (&found[..], &files[..]) {
+        ([one], _) => Ok((*one).to_owned()),
+        ([], []) => Err(Error::Choice(format!("{repository} holds no GGUF files; leave :{pick} out"))),
+        ([], _) => Err(Error::Choice(format!(
+            "{repository} has no GGUF file {pick}, and none of that quantisation; it has{}",
+            lines(files)
+        ))),
+        _ => Err(Error::Choice(format!("{repository}:{pick} may be any of{}", lines(found)))),
+    }
+}
+
+fn lines<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| format!("\n    {name}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(request: &str, names: &[&str]) -> Result<Choice, String> {
+        Choice::of(&Request::parse(request).unwrap(), names).map_err(|error| error.to_string())
+    }
+
+    fn owned(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn weights_are_fetched_once_and_nothing_beside_them() {
+        let beside = [
+            ".gitattributes",
+            "README.md",
+            "config.json",
+            "consolidated.safetensors",
+            "onnx/model.onnx",
+            "pytorch_model.bin",
+            "tokenizer.json",
+            "x-Q8_0.gguf",
+        ];
+        let with = |more: &[&'static str]| [&beside[..], more].concat();
+        assert_eq!(
+            choose("a/b", &with(&[SINGLE, INDEX])),
+            Ok(Choice::Files(owned(&["config.json", "tokenizer.json", SINGLE])))
+        );
+        assert_eq!(
+            choose("a/b", &with(&[INDEX, "model-00001-of-00002.safetensors"])),
+            Ok(Choice::Sharded(owned(&["config.json", "tokenizer.json", INDEX])))
+        );
+        assert_eq!(choose("a/b:Q8_0", &with(&[SINGLE])), Ok(Choice::Gguf("x-Q8_0.gguf".to_owned())));
+    }
+
+    #[test]
+    fn one_gguf_file_is_picked_by_name_or_quantisation() {
+        let names = ["m-IQ4_NL.gguf", "m-Q4_K_M.gguf", "m.q8_0.gguf", "deep/m-F16.gguf", "mmproj-F16.gguf"];
+        let picked = |pick: &str| choose(&format!("a/b:{pick}"), &names).ok();
+        let gguf = |name: &str| Some(Choice::Gguf(name.to_owned()));
+        assert_eq!(picked("Q4_K_M"), gguf("m-Q4_K_M.gguf"));
+        assert_eq!(picked("Q8_0"), gguf("m.q8_0.gguf"));
+        assert_eq!(picked("f16"), gguf("deep/m-F16.gguf"));
+        assert_eq!(picked("mmproj-F16.gguf"), gguf("mmproj-F16.gguf"));
+        for pick in ["4_NL", "Q4_K", "Q5_K_M", "other.gguf"] {
+            assert_eq!(picked(pick), None, "{pick}");
+        }
+        let several = choose("a/b:Q8_0", &["one-Q8_0.gguf", "two-Q8_0.gguf"]).unwrap_err();
+        assert_eq!(several, "a/b:Q8_0 may be any of\n    one-Q8_0.gguf\n    two-Q8_0.gguf");
+    }
+
+    #[test]
+    fn what_cannot_be_chosen_is_told_with_the_way_out() {
+        let refused = [
+            choose("a/b", &["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"]).unwrap_err(),
+            choose("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err(),
+            choose("a/b", &["README.md"]).unwrap_err(),
+            choose("a/b:Q8_0", &["config.json", SINGLE]).unwrap_err(),
+            choose("a/b:Q5_0", &["m-Q4_K_M.gguf"]).unwrap_err(),
+        ];
+        assert_eq!(
+            refused.join("\n"),
+            "a/b holds GGUF files; say which, as in a/b:m-Q4_K_M.gguf, or by its quantisation alone:
+    m-Q4_K_M.gguf
+    m-Q8_0.gguf
+a/b is not a checkpoint that forge reads, which has config.json and model.safetensors or model.safetensors.index.json:
+    config.json
+    pytorch_model.bin
+a/b is not a checkpoint that forge reads, which has config.json and model.safetensors or \
+             model.safetensors.index.json: it holds no weights at all
+a/b holds no GGUF files; leave :Q8_0 out
+a/b has no GGUF file Q5_0, and none of that quantisation; it has
+    m-Q4_K_M.gguf"
+        );
+    }
+
+    #[test]
+    fn shards_are_files_of_the_repository() {
+        let names = ["a.safetensors", "b.safetensors"];
+        let of = |index: &str| shards(index.as_bytes(), &names).map_err(|error| error.to_string());
+        let sound = r#"{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}"#;
+        assert_eq!(of(sound), Ok(owned(&names)));
+        assert!(of(r#"{"weight_map": {"x": "../../c.safetensors"}}"#).unwrap_err().contains("does not hold"));
+        assert!(of("{}").unwrap_err().contains("weight_map"));
+    }
+}

@@ -1,0 +1,198 @@
+//! One content, from the hub into the cache.
+//!
+//! Bytes are appended to a partial file and summed as they come. A connection that ends early is taken up where it ended,
+//! by this process or a later one; what does not come out as its digest is thrown away.
+
+use crate::cache::Cache;
+use crate::checksum::{Digest, Sum};
+use crate::error::Error;
+use crate::retry::{Patience, Trouble};
+use crate::transport::{Answer, Unanswered};
+use crate::{Event, Watch};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+
+/// Bytes that are read at once.
+const PIECE: usize = 256 << 10;
+
+/// Bytes that count as getting on: a server that gives less before it hangs up is one to lose patience with.
+const STEP: u64 = 1 << 20;
+
+/// A file of the repository, and the content that it has.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) path: String,
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+}
+
+/// Fetches a content unless it is there. `ask` asks for its bytes from one on.
+pub(crate) fn download(
+    wanted: &Wanted,
+    cache: &Cache,
+    patience: &Patience,
+    ask: &dyn Fn(u64) -> Result<Answer, Trouble>,
+    watch: &mut Watch<'_>,
+) -> Result<(), Error> {
+    let name = &wanted.path;
+    let _lock = cache.lock(&wanted.digest, || {
+        watch(Event::Note(&format!("another process fetches {name}; waiting for it")));
+    })?;
+    if cache.has(&wanted.digest, wanted.size) {
+        return Ok(());
+    }
+    let mut partial = Partial::open(wanted, cache.partial(&wanted.digest))?;
+    let mut resumed = partial.length > 0;
+    watch(Event::Begin { file: name, done: partial.length, size: wanted.size });
+    let found = loop {
+        let filled = patience.persist(watch, |watch, got_on| {
+            let before = partial.length;
+            let outcome = partial.fill(ask, watch);
+            *got_on = partial.length >= before + STEP;
+            outcome
+        });
+        filled.map_err(|error| match error {
+            Error::GaveUp(what) => Error::GaveUp(format!(
+                "{name}: {what}; what was fetched so far stays and is not fetched again"
+            )),
+            error => error,
+        })?;
+        let found = partial.sum.clone().finish();
+        if found == wanted.digest.digits() || !resumed {
+            break found;
+        }
+        // What an earlier process left may be at fault.
+        watch(Event::Note(&format!("{name}: what had been fetched before was wrong; starting over")));
+        resumed = false;
+        partial.clear()?;
+    };
+    if found != wanted.digest.digits() {
+        let _ = fs::remove_file(&partial.path);
+        return Err(Error::Checksum { file: name.clone(), expected: wanted.digest.to_string(), found });
+    }
+    partial.finish(cache.blob(&wanted.digest))?;
+    watch(Event::End);
+    Ok(())
+}
+
+/// How many bytes of a content are still to come.
+pub(crate) fn missing(wanted: &Wanted, cache: &Cache) -> u64 {
+    if cache.has(&wanted.digest, wanted.size) {
+        return 0;
+    }
+    let begun = fs::metadata(cache.partial(&wanted.digest)).map_or(0, |metadata| metadata.len());
+    wanted.size.saturating_sub(begun)
+}
+
+/// A content in the making. The sum is always that of the file's bytes.
+struct Partial {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    size: u64,
+    sum: Sum,
+    empty: Sum,
+}
+
+impl Partial {
+    /// Takes up what is there.
+    fn open(wanted: &Wanted, path: PathBuf) -> Result<Partial, Error> {
+        let file = File::options().create(true).read(true).append(true).open(&path);
+        let file = file.map_err(|error| Error::cache(&path, error))?;
+        let empty = wanted.digest.sum(wanted.size);
+        let mut partial = Partial { path, file, length: 0, size: wanted.size, sum: empty.clone(), empty };
+        let mut piece = vec![0; PIECE];
+        while partial.length <= partial.size {
+            match partial.file.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => {
+                    partial.sum.add(&piece[..count]);
+                    partial.length += count as u64;
+                }
+                Err(error) => return Err(Error::cache(&partial.path, error)),
+            }
+        }
+        if partial.length > partial.size {
+            partial.clear()?;
+        }
+        Ok(partial)
+    }
+
+    fn clear(&mut self) -> Result<(), Error> {
+        let cleared = self.file.set_len(0).and_then(|()| self.file.seek(SeekFrom::Start(0)));
+        cleared.map_err(|error| Error::cache(&self.path, error))?;
+        (self.length, self.sum) = (0, self.empty.clone());
+        Ok(())
+    }
+
+    /// Asks once for what is missing, and takes what comes.
+    fn fill(
+        &mut self,
+        ask: &dyn Fn(u64) -> Result<Answer, Trouble>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Trouble> {
+        if self.length == self.size {
+            return Ok(());
+        }
+        let mut answer = ask(self.length)?;
+        let first = match (answer.status, answer.header("content-range")) {
+            (206, Some(range)) => first_of(range),
+            // A server that knows no ranges sends all of it.
+            (200, _) => Some(0),
+            // One that does not have this range has another file than we have begun.
+            (416, _) => None,
+            (status, _) => {
+                return Err(Trouble::passing(format!("the server answers with the status {status}")));
+            }
+        };
+        if first != Some(self.length) {
+            self.clear()?;
+            watch(Event::Progress(0));
+        }
+        if first != Some(self.length) {
+            return Err(Trouble::passing("the server sends another part of the file than it was asked for"));
+        }
+        self.take(answer.body(), watch)
+    }
+
+    /// Appends what comes, to the size that the content has and no further.
+    fn take(&mut self, body: &mut impl Read, watch: &mut Watch<'_>) -> Result<(), Trouble> {
+        let mut piece = vec![0; PIECE];
+        while self.length < self.size {
+            let most = (self.size - self.length).min(PIECE as u64) as usize;
+            let count = match body.read(&mut piece[..most]) {
+                Ok(0) => return Err(Trouble::passing("the connection ended early")),
+                Ok(count) => count,
+                Err(error) => return Err(Trouble::passing(format!("the connection broke ({error})"))),
+            };
+            self.file.write_all(&piece[..count]).map_err(|error| Error::cache(&self.path, error))?;
+            self.sum.add(&piece[..count]);
+            self.length += count as u64;
+            watch(Event::Progress(self.length));
+        }
+        Ok(())
+    }
+
+    /// Gives it its name, once the disk has it.
+    fn finish(self, blob: PathBuf) -> Result<(), Error> {
+        let named = self.file.sync_data().and_then(|()| fs::rename(&self.path, &blob));
+        named.map_err(|error| Error::cache(&blob, error))
+    }
+}
+
+/// The first byte of a `Content-Range`, as in `bytes 100-199/200`.
+fn first_of(range: &str) -> Option<u64> {
+    range.trim().strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
+}
+
+/// What to do about a question that was not answered.
+pub(crate) fn trouble(
+    unanswered: Unanswered,
+    explain: impl FnOnce(crate::error::Refusal) -> Error,
+) -> Trouble {
+    match unanswered {
+        Unanswered::Refused(refusal) => Trouble::Lasting(explain(refusal)),
+        Unanswered::Trouble(trouble) => trouble,
+    }
+}

@@ -1,0 +1,126 @@
+//! How long to go on where a server does not do what it should, and how long to wait in between.
+
+use crate::error::Error;
+use crate::{Event, Watch};
+use std::time::{Duration, SystemTime};
+
+/// What is to be done about an answer that is not the one hoped for.
+pub(crate) enum Trouble {
+    /// It may pass: a cut connection, a busy server. The server may have said when to come back.
+    Passing {
+        /// What happened.
+        what: String,
+        /// What the server asked to wait.
+        wait: Option<Duration>,
+    },
+    /// It will not.
+    Lasting(Error),
+}
+
+impl Trouble {
+    pub(crate) fn passing(what: impl Into<String>) -> Trouble {
+        Trouble::Passing { what: what.into(), wait: None }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Lasting(error)
+    }
+}
+
+/// How often to try, and how long to wait.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// Tries without progress before giving up.
+    pub tries: u32,
+    /// The wait after the first of them; it doubles.
+    pub first: Duration,
+    /// The longest wait. A server that asks for more is not waited for.
+    pub longest: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { tries: 6, first: Duration::from_secs(1), longest: Duration::from_secs(300) }
+    }
+}
+
+impl Patience {
+    /// Does something until it succeeds, cannot, or was tried often enough. It says in its argument when it got on: what
+    /// went wrong before does not count then.
+    pub(crate) fn persist<T>(
+        &self,
+        watch: &mut Watch<'_>,
+        mut attempt: impl FnMut(&mut Watch<'_>, &mut bool) -> Result<T, Trouble>,
+    ) -> Result<T, Error> {
+        let mut failures = 0;
+        loop {
+            let mut got_on = false;
+            let (what, wait) = match attempt(watch, &mut got_on) {
+                Ok(done) => return Ok(done),
+                Err(Trouble::Lasting(error)) => return Err(error),
+                Err(Trouble::Passing { what, wait }) => (what, wait),
+            };
+            failures = if got_on { 1 } else { failures + 1 };
+            if let Some(wait) = wait.filter(|wait| *wait > self.longest) {
+                let seconds = wait.as_secs();
+                return Err(Error::GaveUp(format!("{what}, and asks to come back in {seconds} s")));
+            }
+            if failures >= self.tries {
+                let times =
+                    if failures == 1 { String::new() } else { format!(", {failures} times in a row") };
+                return Err(Error::GaveUp(what + &times));
+            }
+            let pause =
+                wait.unwrap_or_else(|| (self.first * 2_u32.pow((failures - 1).min(16))).min(self.longest));
+            if pause >= Duration::from_secs(1) {
+                watch(Event::Note(&format!("{what}; trying again in {} s", pause.as_secs())));
+            }
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// `Retry-After`: seconds, or a date.
+pub(crate) fn retry_after(header: &str) -> Option<Duration> {
+    let header = header.trim();
+    match header.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => {
+            let date = httpdate::parse_http_date(header).ok()?;
+            Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_say_when_to_come_back() {
+        assert_eq!(retry_after("7"), Some(Duration::from_secs(7)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
+        let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(60));
+        assert!(retry_after(&soon).is_some_and(|wait| (50..=60).contains(&wait.as_secs())));
+        assert_eq!(retry_after("later"), None);
+    }
+
+    #[test]
+    fn progress_renews_patience_and_nothing_else_does() {
+        let patience = Patience { tries: 3, first: Duration::ZERO, longest: Duration::ZERO };
+        let tried = |gets_on: &dyn Fn(u32) -> bool| {
+            let mut tries = 0;
+            let outcome: Result<(), Error> = patience.persist(&mut |_| {}, |_, got_on| {
+                tries += 1;
+                *got_on = gets_on(tries);
+                Err(Trouble::passing("cut off"))
+            });
+            assert!(matches!(outcome, Err(Error::GaveUp(_))));
+            tries
+        };
+        assert_eq!(tried(&|_| false), 3);
+        assert_eq!(tried(&|tries| tries == 2), 4);
+    }
+}

@@ -1,0 +1,239 @@
+//! One question to a server and its answer. This alone speaks HTTP; what to ask and what an answer means is decided by
+//! others.
+//!
+//! Redirections are followed here, one by one, because each decides who may see the token: the hub, and nobody that it
+//! sends us to.
+
+use crate::error::{Error, Refusal};
+use crate::retry::{Trouble, retry_after};
+use crate::settings::Settings;
+use std::io::{Read, Take};
+use std::sync::Arc;
+use std::time::Duration;
+use ureq::http::{HeaderMap, Uri};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, BodyReader};
+
+/// Redirections that are followed.
+const REDIRECTIONS: usize = 8;
+
+/// More than any list of files; what is longer is not one.
+const LONGEST_TEXT: u64 = 64 << 20;
+
+/// Asks servers.
+pub(crate) struct Transport {
+    agent: Agent,
+    home: Origin,
+    token: Option<String>,
+}
+
+/// An answer that is not a refusal.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    headers: HeaderMap,
+    body: BodyReader<'static>,
+}
+
+/// A question's outcome that is none, and why.
+pub(crate) enum Unanswered {
+    /// The server says no.
+    Refused(Refusal),
+    /// Anything else.
+    Trouble(Trouble),
+}
+
+/// Scheme, host and port: who is on the other side.
+#[derive(Debug, PartialEq, Eq)]
+struct Origin(String, String, Option<u16>);
+
+impl Transport {
+    /// Prepares to ask the hub of these settings.
+    pub(crate) fn new(settings: &Settings) -> Result<Transport, Error> {
+        let uri: Option<Uri> = settings.endpoint.parse().ok();
+        let home = uri.as_ref().and_then(Origin::of).ok_or_else(|| {
+            Error::Answer(format!("HF_ENDPOINT is {:?}, which is no address of a server", settings.endpoint))
+        })?;
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("forge/", env!("CARGO_PKG_VERSION")))
+            // Sizes and checksums are those of the file, not of a compressed one.
+            .accept_encoding("identity")
+            .timeout_connect(Some(settings.silence.min(Duration::from_secs(10))))
+            .timeout_recv_response(Some(settings.silence))
+            .timeout_per_read(Some(settings.silence));
+        if ["localhost", "127.0.0.1", "[::1]"].contains(&&*home.1) {
+            config = config.proxy(None);
+        }
+        if let Some(roots) = own_roots()? {
+            config = config.tls_config(TlsConfig::builder().root_certs(roots).build());
+        }
+        let token = settings.token.as_ref().map(|token| token.text.clone());
+        Ok(Transport { agent: config.build().into(), home, token })
+    }
+
+    /// Asks for a file, from its byte `from` on.
+    pub(crate) fn get(&self, url: &str, from: u64) -> Result<Answer, Unanswered> {
+        self.ask(url, from, true)
+    }
+
+    /// Asks what the hub says of a file, and not for its bytes.
+    pub(crate) fn head(&self, url: &str) -> Result<Answer, Unanswered> {
+        self.ask(url, 0, false)
+    }
+
+    fn ask(&self, url: &str, from: u64, whole: bool) -> Result<Answer, Unanswered> {
+        let mut url = url.to_owned();
+        for _ in 0..REDIRECTIONS {
+            let bad = || Unanswered::from(Error::Answer(format!("{url:?} is no address of a server")));
+            let origin = url.parse().ok().as_ref().and_then(Origin::of).ok_or_else(bad)?;
+            let mut request = if whole { self.agent.get(&url) } else { self.agent.head(&url) };
+            if from > 0 {
+                request = request.header("Range", format!("bytes={from}-"));
+            }
+            if let (Some(token), true) = (&self.token, origin == self.home) {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            let response = request.call().map_err(|error| failed(&url, error))?;
+            let (parts, body) = response.into_parts();
+            let answer =
+                Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.into_reader() };
+            let target = answer.header("location").and_then(|location| origin.join(location));
+            match target {
+                // Who is asked for the bytes instead does not know what the hub says of them.
+                Some(target) if answer.is_redirection() && (whole || self.is_home(&target)) => url = target,
+                _ => return answer.or_refused(&url),
+            }
+        }
+        Err(Error::Answer(format!("{url} is the last of {REDIRECTIONS} redirections, and it redirects too"))
+            .into())
+    }
+
+    fn is_home(&self, url: &str) -> bool {
+        url.parse().ok().as_ref().and_then(Origin::of).is_some_and(|origin| origin == self.home)
+    }
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Its bytes as they come.
+    pub(crate) fn body(&mut self) -> &mut impl Read {
+        &mut self.body
+    }
+
+    /// All of it, for what is short.
+    pub(crate) fn bytes(self, url: &str) -> Result<Vec<u8>, Trouble> {
+        let mut bytes = Vec::new();
+        let mut body: Take<_> = self.body.take(LONGEST_TEXT);
+        body.read_to_end(&mut bytes)
+            .map_err(|error| Trouble::passing(format!("{url} was cut off ({error})")))?;
+        Ok(bytes)
+    }
+
+    fn is_redirection(&self) -> bool {
+        matches!(self.status, 301 | 302 | 303 | 307 | 308)
+    }
+
+    fn or_refused(self, url: &str) -> Result<Answer, Unanswered> {
+        let text = |name| self.header(name).unwrap_or_default().to_owned();
+        match self.status {
+            // A range that is not there is for who asked for it to understand.
+            200..=399 | 416 => Ok(self),
+            408 | 425 | 429 | 500 | 502..=504 => Err(Unanswered::Trouble(Trouble::Passing {
+                what: format!("{url} was answered by the status {}", self.status),
+                wait: self.header("retry-after").and_then(retry_after),
+            })),
+            status => Err(Unanswered::Refused(Refusal {
+                status,
+                code: text("x-error-code"),
+                message: text("x-error-message"),
+                url: url.to_owned(),
+            })),
+        }
+    }
+}
+
+impl Origin {
+    fn of(uri: &Uri) -> Option<Origin> {
+        let scheme = uri.scheme_str().filter(|scheme| ["http", "https"].contains(scheme))?;
+        let port = uri.port_u16().or(if scheme == "http" { Some(80) } else { Some(443) });
+        Some(Origin(scheme.to_owned(), uri.host()?.to_lowercase(), port))
+    }
+
+    /// Where a redirection of this server leads; none where it leads nowhere.
+    fn join(&self, location: &str) -> Option<String> {
+        let Origin(scheme, host, port) = self;
+        if location.starts_with("//") {
+            Some(format!("{scheme}:{location}"))
+        } else if location.starts_with('/') {
+            Some(format!("{scheme}://{host}:{}{location}", (*port)?))
+        } else {
+            location.parse().ok().as_ref().and_then(Origin::of).map(|_| location.to_owned())
+        }
+    }
+}
+
+impl From<Error> for Unanswered {
+    fn from(error: Error) -> Unanswered {
+        Unanswered::Trouble(Trouble::Lasting(error))
+    }
+}
+
+/// Certificates of who signs for servers, where a company's proxy needs its own; Mozilla's otherwise.
+fn own_roots() -> Result<Option<RootCerts>, Error> {
+    let Some(path) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    let path = std::path::PathBuf::from(path);
+    let text = std::fs::read(&path).map_err(|error| Error::cache(&path, error))?;
+    let items = parse_pem(&text).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let certificates: Vec<_> = items.collect();
+    Ok((!certificates.is_empty()).then(|| RootCerts::Specific(Arc::new(certificates))))
+}
+
+/// What did not come about at all.
+fn failed(url: &str, error: ureq::Error) -> Unanswered {
+    match error {
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
+            Error::Answer(format!("{url}: {error}")).into()
+        }
+        ureq::Error::HostNotFound => {
+            Unanswered::Trouble(Trouble::passing(format!("{url}: there is no way to that server from here")))
+        }
+        error => Unanswered::Trouble(Trouble::passing(format!("{url}: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_a_redirection_leads_to() {
+        let origin = |url: &str| url.parse().ok().as_ref().and_then(Origin::of);
+        let home = origin("https://hub.example").unwrap();
+        for (location, same) in [
+            ("/a/b", true),
+            ("https://HUB.example/x", true),
+            ("https://hub.example:443/x", true),
+            ("http://hub.example/x", false),
+            ("https://hub.example:8443/x", false),
+            ("//other.example/x", false),
+            ("https://hub.example@other.example/x", false),
+            ("https://hub.example.other.example/", false),
+        ] {
+            let target = home.join(location).unwrap();
+            assert_eq!(origin(&target).unwrap() == home, same, "{location}");
+        }
+        for location in ["ftp://hub.example/x", "file:///etc/passwd", "x y"] {
+            assert_eq!(home.join(location), None, "{location}");
+        }
+    }
+}

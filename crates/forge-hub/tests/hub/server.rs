@@ -1,0 +1,243 @@
+//! A hub on the loopback: it lists and serves one repository, and misbehaves where a test tells it to.
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The commit of everything.
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    /// The file, or `list`.
+    pub(crate) file: String,
+    /// How often it was asked for before.
+    pub(crate) before: usize,
+    /// `HEAD` rather than `GET`.
+    pub(crate) head: bool,
+    /// Who asks.
+    pub(crate) token: Option<String>,
+}
+
+/// What the server does about it.
+pub(crate) enum Act {
+    /// What a sound one does.
+    Serve,
+    /// Answers with a status and these headers.
+    Status(u16, &'static [(&'static str, &'static str)]),
+    /// Promises everything and hangs up after so many bytes.
+    Cut(usize),
+    /// Sends everything, whatever range was asked for.
+    Whole,
+    /// Sends from another byte than it was asked for.
+    From(usize),
+    /// Says that there are so many bytes more, or fewer.
+    Length(isize),
+    /// Sends something else.
+    Instead(Vec<u8>),
+    /// Sends one to another address.
+    Redirect(String),
+    /// Falls silent after so many bytes.
+    Silence(usize),
+    /// Sends little at a time.
+    Drip,
+}
+
+type Script = Box<dyn Fn(&Ask) -> Act + Send + Sync>;
+
+/// A repository, `owner/name`, that is being served.
+pub(crate) struct Server {
+    pub(crate) address: String,
+    asked: Arc<Mutex<Vec<Ask>>>,
+    served: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl Server {
+    /// Serves these files; what each answer is, `script` says.
+    pub(crate) fn start(
+        files: &[(&str, Vec<u8>)],
+        script: impl Fn(&Ask) -> Act + Send + Sync + 'static,
+    ) -> Server {
+        let list = listing(files);
+        let files: BTreeMap<String, Vec<u8>> = files
+            .iter()
+            .map(|(name, bytes)| ((*name).to_owned(), bytes.clone()))
+            .chain([("list".to_owned(), list)])
+            .collect();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, served) = (Arc::<Mutex<Vec<Ask>>>::default(), Arc::<Mutex<BTreeMap<_, _>>>::default());
+        let shared = Arc::new((files, Box::new(script) as Script, asked.clone(), served.clone()));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = shared.clone();
+                std::thread::spawn(move || {
+                    let (files, script, asked, served) = &*shared;
+                    // Clients hang up when they have had enough, and that is no fault.
+                    let _ = answer(stream, files, script, asked, served);
+                });
+            }
+        });
+        Server { address, asked, served }
+    }
+
+    /// Everything that was asked.
+    pub(crate) fn asked(&self) -> Vec<Ask> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// Bytes of a file that were sent.
+    pub(crate) fn served(&self, file: &str) -> usize {
+        self.served.lock().unwrap().get(file).copied().unwrap_or(0)
+    }
+}
+
+/// The list of files, as the hub gives it: the weights in the large-file storage, the rest in the repository.
+fn listing(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let files = files.iter().map(|(name, bytes)| {
+        let mut file = serde_json::json!({"rfilename": name, "size": bytes.len(), "blobId": git_name(bytes)});
+        if is_large(name) {
+            let sum = hexadecimal(&Sha256::digest(bytes));
+            file["lfs"] = serde_json::json!({"sha256": sum, "size": bytes.len(), "pointerSize": 130});
+        }
+        file
+    });
+    let files: serde_json::Value = files.collect();
+    serde_json::json!({"id": "owner/name", "sha": COMMIT, "siblings": files}).to_string().into_bytes()
+}
+
+fn is_large(name: &str) -> bool {
+    name.ends_with(".safetensors") || name.ends_with(".gguf")
+}
+
+fn git_name(bytes: &[u8]) -> String {
+    let header = format!("blob {}\0", bytes.len());
+    hexadecimal(&Sha1::digest([header.as_bytes(), bytes].concat()))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn answer(
+    mut stream: TcpStream,
+    files: &BTreeMap<String, Vec<u8>>,
+    script: &Script,
+    asked: &Mutex<Vec<Ask>>,
+    served: &Mutex<BTreeMap<String, usize>>,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let mut words = line.split(' ');
+    let (head, path) = (words.next() == Some("HEAD"), words.next().unwrap_or_default().to_owned());
+    let (mut from, mut token) = (None, None);
+    loop {
+        let mut header = String::new();
+        if reader.read_line(&mut header)? <= 2 {
+            break;
+        }
+        let (name, value) = header.split_once(':').unwrap_or_default();
+        match name.to_lowercase().as_str() {
+            "range" => {
+                from =
+                    value.trim().strip_prefix("bytes=").and_then(|it| it.trim_end_matches('-').parse().ok())
+            }
+            "authorization" => token = Some(value.trim().to_owned()),
+            _ => {}
+        }
+    }
+    let file = match path.split_once("/resolve/") {
+        Some((_, file)) => file.split_once('/').unwrap_or_default().1.to_owned(),
+        None if path.starts_with("/api/models/owner/name/revision/") => "list".to_owned(),
+        None => path.clone(),
+    };
+    let ask = {
+        let mut asked = asked.lock().unwrap();
+        let before = asked.iter().filter(|other| other.file == file).count();
+        let ask = Ask { file: file.clone(), before, head, token };
+        asked.push(ask.clone());
+        ask
+    };
+    let Some(content) = files.get(&file) else {
+        return write!(stream, "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    };
+    let act = script(&ask);
+    let mut from = from.unwrap_or(0);
+    let mut content = content.clone();
+    let (mut length, mut cut) = (0, usize::MAX);
+    match act {
+        Act::Status(status, headers) => {
+            write!(stream, "HTTP/1.1 {status} As Told\r\n")?;
+            for (name, value) in headers {
+                write!(stream, "{name}: {value}\r\n")?;
+            }
+            return write!(stream, "content-length: 0\r\nconnection: close\r\n\r\n");
+        }
+        Act::Redirect(to) => {
+            let to = if to.ends_with('/') { format!("{to}{}", path.trim_start_matches('/')) } else { to };
+            return write!(
+                stream,
+                "HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            );
+        }
+        Act::Whole => from = 0,
+        Act::From(other) => from = other,
+        Act::Cut(bytes) => cut = bytes,
+        Act::Silence(bytes) => cut = bytes,
+        Act::Length(more) => length = more,
+        Act::Instead(ref other) => content.clone_from(other),
+        Act::Serve | Act::Drip => {}
+    }
+    if from >= content.len() && from > 0 {
+        return write!(
+            stream,
+            "HTTP/1.1 416 No Such Range\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        );
+    }
+    let body = &content[from..];
+    let status = if from > 0 { "206 Partial Content" } else { "200 OK" };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n",
+        body.len() as isize + length
+    )?;
+    if from > 0 {
+        write!(stream, "content-range: bytes {from}-{}/{}\r\n", content.len() - 1, content.len())?;
+    }
+    if is_large(&file) {
+        write!(
+            stream,
+            "x-linked-etag: \"{}\"\r\nx-linked-size: {}\r\n",
+            hexadecimal(&Sha256::digest(&content)),
+            content.len()
+        )?;
+    } else {
+        write!(stream, "etag: \"{}\"\r\n", git_name(&content))?;
+    }
+    write!(stream, "\r\n")?;
+    if head {
+        return Ok(());
+    }
+    let body = &body[..body.len().min(cut)];
+    // Before they are sent: whoever has got them may look at the count at once.
+    *served.lock().unwrap().entry(file.clone()).or_default() += body.len();
+    match act {
+        Act::Drip => {
+            for piece in body.chunks(body.len().div_ceil(20)) {
+                stream.write_all(piece)?;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        _ => stream.write_all(body)?,
+    }
+    if let Act::Silence(_) = act {
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    Ok(())
+}

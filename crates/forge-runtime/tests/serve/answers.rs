@@ -1,0 +1,217 @@
+//! What is answered: the model's own text, in pieces or whole, ended and written as asked, whoever else asks.
+
+use crate::served::*;
+use crate::support::reference::Reference;
+use serde_json::{Value, json};
+
+#[test]
+fn a_greedy_answer_is_the_models() {
+    for slots in [1, 3] {
+        let served = serve(&Setting { slots, ..PLAIN });
+        let prompt = [1_u32, 5, 6, 7];
+        let words: Vec<String> =
+            Reference::new().greedy(&prompt, 12).iter().map(|id| format!("w{id}")).collect();
+        for prompt in [json!("w5 w6 w7"), json!(prompt), json!(["w5 w6 w7"]), json!([prompt])] {
+            let answer =
+                served.answer(PLAINLY, &json!({ "prompt": prompt, "max_tokens": 12, "temperature": 0 }));
+            assert_eq!(text(&answer), words.join(" "), "{slots} slots");
+            assert_eq!(answer["choices"][0]["finish_reason"], "length");
+            assert_eq!(answer["object"], "text_completion");
+            let usage = &answer["usage"];
+            assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&4.into(), &12.into()));
+        }
+        served.end();
+    }
+}
+
+/// Many clients at once, prompts of all lengths, some streamed, some that begin alike: what each gets is what it gets
+/// when nobody else is there.
+
+#[test]
+fn an_answer_does_not_depend_on_who_else_asks() {
+    let questions: Vec<Value> = (0..48)
+        .map(|i| {
+            let mut prompt = ids(i % 7, 1 + i * 11 % 40);
+            prompt.extend(ids(i, 3));
+            let mut question = greedy(&prompt, 1 + i * 5 % 20);
+            question["stream"] = (i % 3 == 0).into();
+            if i % 4 == 1 {
+                question["temperature"] = 0.8.into();
+                question["seed"] = i.into();
+            }
+            question
+        })
+        .collect();
+    let ask = |served: &Served, question: &Value| {
+        let response = served.post(PLAINLY, question);
+        assert_eq!(response.status, 200, "{}", response.body);
+        if question["stream"] == true {
+            response.events().iter().map(|event| text(event).to_owned()).collect::<String>()
+        } else {
+            text(&response.json()).to_owned()
+        }
+    };
+    // Alone: a server where nothing can be reused, for each.
+    let alone: Vec<String> = questions
+        .iter()
+        .map(|question| {
+            let served = serve(&Setting { slots: 2, ..PLAIN });
+            let answer = ask(&served, question);
+            served.end();
+            answer
+        })
+        .collect();
+    let served = serve(&Setting { slots: 5, pace: 1, ..PLAIN });
+    for round in 0..2 {
+        let together: Vec<String> = std::thread::scope(|scope| {
+            let askers: Vec<_> =
+                questions.iter().map(|question| scope.spawn(|| ask(&served, question))).collect();
+            askers.into_iter().map(|asker| asker.join().unwrap()).collect()
+        });
+        for (question, (together, alone)) in questions.iter().zip(together.iter().zip(&alone)) {
+            assert_eq!(together, alone, "round {round}: {question}");
+        }
+    }
+    assert!(served.metric("prompt_tokens_reused_total") > 0.0);
+    // Passes served several at once.
+    assert!(served.metric("pass_rows_total") > 2.0 * served.metric("passes_total"));
+    served.end();
+}
+
+#[test]
+fn a_stream_says_piece_by_piece_what_the_whole_says_at_once() {
+    let served = serve(&PLAIN);
+    let messages = json!([{ "role": "system", "content": "w20" }, { "role": "user", "content": "w21 w22" }]);
+    let mut question = json!({ "messages": messages, "max_tokens": 9, "temperature": 0, "ignore_eos": true });
+    let whole = served.answer(CHAT, &question);
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&message["role"], &whole["object"]), (&json!("assistant"), &json!("chat.completion")));
+    assert_eq!(whole["usage"]["prompt_tokens"], 7, "<s> w11 w20 w10 w21 w22 w12");
+    question["stream"] = true.into();
+    question["stream_options"] = json!({ "include_usage": true });
+    let response = served.post(CHAT, &question);
+    assert!(response.head.to_lowercase().contains("content-type: text/event-stream"), "{}", response.head);
+    let events = response.events();
+    assert_eq!(events[0]["choices"][0]["delta"], json!({ "role": "assistant", "content": "" }));
+    let said: String =
+        events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(said, message["content"]);
+    let reasons: Vec<&Value> = events
+        .iter()
+        .map(|event| &event["choices"][0]["finish_reason"])
+        .filter(|reason| !reason.is_null())
+        .collect();
+    assert_eq!(reasons, ["length"]);
+    let (last, others) = events.split_last().unwrap();
+    assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(9)));
+    assert!(
+        others.iter().all(|event| event["usage"].is_null() && event["object"] == "chat.completion.chunk")
+    );
+    // Without that option nothing is said of usage.
+    question["stream_options"] = Value::Null;
+    assert!(served.post(CHAT, &question).events().iter().all(|event| event.get("usage").is_none()));
+    served.end();
+}
+
+#[test]
+fn texts_end_for_the_reason_that_is_given() {
+    let served = serve(&PLAIN);
+    let prompt = ids(3, 5);
+    let answer = served.answer(PLAINLY, &greedy(&prompt, 12));
+    let words: Vec<&str> = text(&answer).split(' ').collect();
+    let stopped = |stop: Value| {
+        let mut question = greedy(&prompt, 12);
+        question["stop"] = stop;
+        served.answer(PLAINLY, &question)
+    };
+    let across = format!("{} {}", words[6], words[7]);
+    for stop in [json!(across), json!(["never", across])] {
+        let answer = stopped(stop);
+        assert!(text(&answer).len() < words[..7].join(" ").len(), "{answer}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+    // The context is full.
+    let full = served.answer(PLAINLY, &greedy(&ids(1, 60), 100));
+    assert_eq!(
+        (&full["choices"][0]["finish_reason"], &full["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(5))
+    );
+    // The model ends the text: some seed finds the id that does.
+    let ended = (0..300).find_map(|seed| {
+        let question = json!({ "prompt": [3, 4], "max_tokens": 50, "temperature": 3, "seed": seed });
+        let answer = served.answer(PLAINLY, &question);
+        (answer["choices"][0]["finish_reason"] == "stop").then_some(answer)
+    });
+    assert!(!text(&ended.expect("one of 300 texts ends")).contains("</s>"));
+    served.end();
+}
+
+#[test]
+fn texts_are_written_as_asked() {
+    let served = serve(&PLAIN);
+    let question = |more: Value| {
+        let mut question =
+            json!({ "prompt": ids(2, 6), "max_tokens": 8, "temperature": 1.5, "ignore_eos": true });
+        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        question
+    };
+    let texts = |more: Value| -> Vec<String> {
+        let answer = served.answer(PLAINLY, &question(more));
+        let choices = answer["choices"].as_array().unwrap();
+        assert!(choices.iter().enumerate().all(|(index, choice)| choice["index"] == index));
+        choices.iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    // The same seed gives the same texts, n of them differ, and the first is what it is by itself.
+    let three = texts(json!({ "seed": 5, "n": 3 }));
+    assert_eq!(three, texts(json!({ "seed": 5, "n": 3 })));
+    assert_eq!(three[..1], texts(json!({ "seed": 5 })));
+    assert!(three[0] != three[1] && three[1] != three[2]);
+    assert_ne!(texts(json!({})), texts(json!({})), "without a seed texts are new ones");
+    // Several prompts, each with its texts in turn.
+    assert_eq!(texts(json!({ "prompt": ["w5 w6", "w7"], "n": 2, "seed": 1 })).len(), 4);
+    // A bias that outweighs everything, and one that forbids.
+    assert_eq!(texts(json!({ "logit_bias": { "33": 100 } })), [["w33"; 8].join(" ")]);
+    let usual = texts(json!({ "temperature": 0 }))[0].clone();
+    let first = usual.split(' ').next().unwrap();
+    let other = texts(json!({ "temperature": 0, "logit_bias": { &first[1..]: -100 } }))[0].clone();
+    assert!(!other.split(' ').any(|word| word == first), "{other}");
+    // The most probable of one is the most probable.
+    for strict in [json!({ "top_k": 1 }), json!({ "top_p": 1e-6 }), json!({ "min_p": 1 })] {
+        assert_eq!(texts(strict)[0], usual);
+    }
+    // Words that were said are not said again.
+    let fresh = texts(
+        json!({ "temperature": 0, "presence_penalty": 2, "frequency_penalty": 2, "repetition_penalty": 5 }),
+    );
+    let words: Vec<&str> = fresh[0].split(' ').collect();
+    let different: std::collections::BTreeSet<&str> = words.iter().copied().collect();
+    assert_eq!(words.len(), different.len(), "{fresh:?}");
+    // The newer name of the count, and no name.
+    let count = |more: Value| served.answer(PLAINLY, &question(more))["usage"]["completion_tokens"].clone();
+    assert_eq!(count(json!({ "max_completion_tokens": 3 })), 3);
+    assert_eq!(count(json!({ "max_tokens": null })), 16);
+    served.end();
+}
+
+#[test]
+fn a_prompt_is_read_once() {
+    let served = serve(&PLAIN);
+    let reused = |prompt: &[usize]| {
+        let answer = served.answer(PLAINLY, &greedy(prompt, 6));
+        let answered: Vec<usize> = text(&answer).split(' ').map(|word| word[1..].parse().unwrap()).collect();
+        (answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap(), answered)
+    };
+    let mut conversation = ids(4, 9);
+    let (first, answer) = reused(&conversation);
+    assert_eq!(first, 0);
+    conversation.extend(answer);
+    conversation.extend(ids(5, 4));
+    // All but the answer's last id has been read.
+    assert_eq!(reused(&conversation).0, 14);
+    assert_eq!(reused(&conversation).0, 18, "all but the last id, which says what comes next");
+    assert_eq!(reused(&ids(6, 8)).0, 0);
+    // Another conversation has not cost the first its slot.
+    assert_eq!(reused(&conversation).0, 18);
+    assert_eq!(served.metric("prompt_tokens_reused_total"), (14 + 18 + 18) as f64);
+    served.end();
+}

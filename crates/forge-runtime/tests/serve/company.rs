@@ -1,0 +1,96 @@
+//! Several clients at once, and their coming and going.
+
+use crate::served::*;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+#[test]
+fn who_comes_when_all_places_are_taken_is_told_when_to_come_again() {
+    let served = serve(&Setting { slots: 1, queue: 1, pace: 10, ..PLAIN });
+    let mut first = served.ask(PLAINLY, &{
+        let mut question = greedy(&ids(1, 3), 40);
+        question["stream"] = true.into();
+        question
+    });
+    first.event().unwrap();
+    let second = served.ask(PLAINLY, &greedy(&ids(2, 3), 2));
+    served.becomes("texts_waiting", 1.0);
+    let third = served.post(PLAINLY, &greedy(&ids(3, 3), 2));
+    assert_eq!(third.status, 429);
+    assert!(third.head.to_lowercase().contains("retry-after: "), "{}", third.head);
+    assert_eq!(third.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(second.response().status, 200);
+    assert_eq!(served.metric("requests_refused_total"), 1.0);
+    assert_eq!(served.post(PLAINLY, &greedy(&ids(3, 3), 2)).status, 200);
+    served.end();
+}
+
+#[test]
+fn who_goes_away_leaves_a_slot_behind() {
+    let served = serve(&Setting { slots: 1, pace: 30, ..PLAIN });
+    for stream in [true, false] {
+        let before = served.metric("texts_cancelled_total");
+        let mut question = greedy(&ids(1, 3), 55);
+        question["stream"] = stream.into();
+        let mut asked = served.ask(PLAINLY, &question);
+        if stream {
+            asked.event().unwrap();
+        }
+        served.becomes("texts_active", 1.0);
+        let waiting = served.ask(PLAINLY, &greedy(&ids(2, 3), 50));
+        served.becomes("texts_waiting", 1.0);
+        let (start, written) = (Instant::now(), served.metric("tokens_total"));
+        drop(waiting);
+        drop(asked);
+        served.becomes("texts_cancelled_total", before + 2.0);
+        served.becomes("texts_active", 0.0);
+        let steps = served.metric("tokens_total") - written;
+        assert!(steps < 20.0, "{steps} tokens were written to nobody in {:?}", start.elapsed());
+    }
+    // What it had read is not lost.
+    let answer = served.answer(PLAINLY, &greedy(&ids(1, 3), 2));
+    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+    served.end();
+}
+
+/// A prompt is read beside the rows of those who are written to, in the passes that these have anyway.
+
+#[test]
+fn a_long_prompt_keeps_nobody_waiting() {
+    let served = serve(&Setting { slots: 2, pace: 15, ..PLAIN });
+    let mut question = greedy(&ids(1, 3), 45);
+    question["stream"] = true.into();
+    let before = served.metric("passes_total");
+    let mut asked = served.ask(PLAINLY, &question);
+    asked.event().unwrap();
+    let long = served.answer(PLAINLY, &greedy(&ids(2, 58), 2));
+    assert_eq!(long["usage"]["completion_tokens"], 2);
+    assert_eq!(served.metric("texts_active"), 1.0, "the first is still written to");
+    while asked.event().is_some() {}
+    // 46 passes for the first text; reading 58 ids by itself would have taken 8 more.
+    assert!(served.metric("passes_total") - before <= 48.0);
+    served.end();
+}
+
+#[test]
+fn a_server_that_stops_lets_answers_come_to_their_end() {
+    let mut served = serve(&Setting { slots: 2, pace: 5, ..PLAIN });
+    let alone = text(&served.answer(PLAINLY, &greedy(&ids(1, 3), 40))).to_owned();
+    let mut question = greedy(&ids(1, 3), 40);
+    question["stream"] = true.into();
+    let mut asked = served.ask(PLAINLY, &question);
+    let mut said = text(&serde_json::from_str(&asked.event().unwrap()).unwrap()).to_owned();
+    served.stop.stop();
+    let start = Instant::now();
+    while TcpStream::connect(served.address).is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while let Some(event) = asked.event() {
+        if event != "[DONE]" {
+            said.push_str(text(&serde_json::from_str(&event).unwrap()));
+        }
+    }
+    assert_eq!(said, alone);
+    served.thread.take().unwrap().join().unwrap().unwrap();
+}

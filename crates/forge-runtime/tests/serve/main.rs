@@ -1,0 +1,20 @@
+//! The server, asked over sockets: the tiny model, at its own speed or slow enough to interfere with.
+
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../../tiny/kernels.rs"]
+mod kernels;
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../../tiny/model.rs"]
+mod model;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod answers;
+mod company;
+mod constrained;
+mod probabilities;
+mod refusals;
+mod responses;
+mod served;
+
+use forge_runtime as runtime;

@@ -1,0 +1,86 @@
+//! Probabilities of what is written, and of what was asked.
+
+use crate::served::*;
+use serde_json::{Value, json};
+
+#[test]
+fn probabilities_are_told_if_asked_for() {
+    let served = serve(&PLAIN);
+    let messages = json!([{ "role": "user", "content": "w5 w6" }]);
+    let mut question = json!({ "messages": messages, "max_tokens": 4, "temperature": 0, "logprobs": true, "top_logprobs": 3 });
+    let answer = served.answer(CHAT, &question);
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 4);
+    for entry in content {
+        let top = entry["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["token"]), (3, &entry["token"]));
+        let of = |i: usize| top[i]["logprob"].as_f64().unwrap();
+        assert!(of(0) < 0.0 && of(0) >= of(1) && of(1) >= of(2), "{entry}");
+        assert_eq!(entry["logprob"], top[0]["logprob"]);
+    }
+    question["stream"] = true.into();
+    let streamed: Vec<Value> = served
+        .post(CHAT, &question)
+        .events()
+        .iter()
+        .flat_map(|event| event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default())
+        .collect();
+    assert_eq!(&streamed, content);
+    let plain =
+        served.answer(PLAINLY, &json!({ "prompt": "w5", "max_tokens": 3, "temperature": 0, "logprobs": 2 }));
+    let logprobs = &plain["choices"][0]["logprobs"];
+    for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(logprobs[list].as_array().unwrap().len(), 3, "{list}");
+    }
+    assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 2);
+    served.end();
+}
+
+/// What is said of a text that is given equals what was said of it when it was written: rows of a batch do not depend on
+/// their company.
+#[test]
+fn a_prompt_is_given_back_as_if_it_had_been_written() {
+    let served = serve(&PLAIN);
+    let prompt = ids(3, 40);
+    let mut question = greedy(&prompt, 9);
+    question["logprobs"] = 2.into();
+    // Ids that have text, which says which they are.
+    question["logit_bias"] = json!({ "0": -100, "1": -100, "2": -100 });
+    let answer = served.answer(PLAINLY, &question);
+    let written = &answer["choices"][0];
+    let ids_written = text(&answer).split(' ').map(|word| word[1..].parse().unwrap());
+    let all: Vec<usize> = prompt.iter().copied().chain(ids_written).collect();
+    for count in [0, 1] {
+        let mut question = greedy(&all, count);
+        (question["logprobs"], question["echo"]) = (2.into(), true.into());
+        let answer = served.answer(PLAINLY, &question);
+        let echoed = &answer["choices"][0];
+        assert_eq!(echoed["finish_reason"], "length");
+        assert_eq!(answer["usage"]["completion_tokens"], count);
+        for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+            assert_eq!(echoed["logprobs"][list].as_array().unwrap().len(), all.len() + count, "{list}");
+        }
+        assert!(
+            echoed["logprobs"]["token_logprobs"][0].is_null()
+                && echoed["logprobs"]["top_logprobs"][0].is_null()
+        );
+        for list in ["tokens", "token_logprobs", "top_logprobs"] {
+            let of_echo = &echoed["logprobs"][list].as_array().unwrap()[prompt.len()..all.len()];
+            assert_eq!(of_echo, written["logprobs"][list].as_array().unwrap(), "{list}");
+        }
+        let words: Vec<String> = all.iter().map(|id| format!("w{id}")).collect();
+        assert!(text(&answer).starts_with(&words.join(" ")), "{answer}");
+        // In pieces it is the same.
+        question["stream"] = true.into();
+        let events = served.post(PLAINLY, &question).events();
+        let pieces: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+        assert_eq!(pieces, text(&answer));
+    }
+    // Without probabilities it is text alone, and what has been read is not read again.
+    let mut question = greedy(&all, 0);
+    question["echo"] = true.into();
+    let answer = served.answer(PLAINLY, &question);
+    assert!(text(&answer).starts_with("w") && answer["choices"][0]["logprobs"].is_null());
+    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], all.len() - 1);
+    served.end();
+}

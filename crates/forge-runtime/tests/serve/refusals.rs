@@ -1,0 +1,187 @@
+//! What is refused, and how; who is let in; the small endpoints.
+
+use crate::served::*;
+use crate::support::http::send;
+use serde_json::json;
+
+#[test]
+fn what_is_not_understood_is_refused_by_name() {
+    let served = serve(&PLAIN);
+    let long: Vec<usize> = vec![5; 65];
+    for (path, body, status, param, part) in [
+        (PLAINLY, json!({}), 400, "prompt", "`prompt` is missing"),
+        (PLAINLY, json!({ "prompt": "" , "max_tokens": 1 }), 200, "", ""),
+        (PLAINLY, json!({ "prompt": [] }), 400, "prompt", "is empty"),
+        (PLAINLY, json!({ "prompt": { "a": 1 } }), 400, "prompt", "a text, a list of token ids"),
+        (PLAINLY, json!({ "prompt": [50] }), 400, "prompt", "outside the vocabulary"),
+        (PLAINLY, json!({ "prompt": long }), 400, "prompt", "has 65 tokens, and the context here is 64"),
+        (PLAINLY, json!({ "prompt": "w5", "echo": "loud" }), 400, "echo", "`echo`"),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0 }), 400, "max_tokens", "not 0"),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0, "echo": true }), 200, "", ""),
+        (PLAINLY, json!({ "prompt": "w5", "temperature": "hot" }), 400, "temperature", "`temperature`"),
+        (PLAINLY, json!({ "prompt": "w5", "temperature": -1 }), 400, "temperature", "0 to 100, not -1"),
+        (PLAINLY, json!({ "prompt": "w5", "n": 1000 }), 400, "n", "`n` is 1 to 68"),
+        (
+            PLAINLY,
+            json!({ "prompt": ["w5", "w6"], "n": 40 }),
+            400,
+            "n",
+            "80 texts at once; the server takes 68",
+        ),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0 }), 400, "max_tokens", "`max_tokens` is 1 to"),
+        (PLAINLY, json!({ "prompt": "w5", "stop": [""] }), 400, "stop", "none of them empty"),
+        (PLAINLY, json!({ "prompt": "w5", "logit_bias": { "x": 1 } }), 400, "logit_bias", "token ids"),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "stream_options": { "include_usage": true } }),
+            400,
+            "stream_options",
+            "streamed",
+        ),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "use_beam_search": true }),
+            400,
+            "use_beam_search",
+            "is not understood here",
+        ),
+        (PLAINLY, json!({ "prompt": "w5", "model": "gpt-4" }), 404, "", "the model here is \"tiny\""),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "max_tokens": 1, "model": "small", "user": "me", "seed": null }),
+            200,
+            "",
+            "",
+        ),
+        (CHAT, json!({}), 400, "messages", "`messages` is missing"),
+        (CHAT, json!({ "messages": [] }), 400, "messages", "is empty"),
+        (CHAT, json!({ "messages": [{ "content": "w5" }] }), 400, "messages", "role"),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "tool", "content": "w5" }] }),
+            400,
+            "messages",
+            "refuses this: no tools here",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
+            400,
+            "messages",
+            "this model reads text",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "w5" }] }], "max_tokens": 1 }),
+            200,
+            "",
+            "",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": "w5" }], "top_logprobs": 2 }),
+            400,
+            "top_logprobs",
+            "comes with `logprobs`",
+        ),
+        ("/v1/nowhere", json!({}), 404, "", "there is nothing at /v1/nowhere"),
+        ("/v1/models", json!({}), 405, "", "/v1/models does not take POST"),
+    ] {
+        let response = served.post(path, &body);
+        assert_eq!(response.status, status, "{path} {body}: {}", response.body);
+        if status != 200 {
+            let error = response.json()["error"].clone();
+            assert!(error["message"].as_str().unwrap().contains(part), "{path} {body}: {error}");
+            assert_eq!(error["param"].as_str().unwrap_or_default(), param, "{error}");
+            assert_eq!(error["type"], "invalid_request_error");
+        }
+    }
+    for body in ["", "[1]", "{\"prompt\": ", "\u{0}"] {
+        let response = send(served.address, "POST", PLAINLY, &[], body).response();
+        assert_eq!(response.status, 400, "{body}");
+        assert!(response.json()["error"]["message"].as_str().unwrap().contains("the body is not"), "{body}");
+    }
+    let huge = format!("{{\"prompt\": \"{}\"}}", "w5 ".repeat(1 << 20));
+    assert_eq!(send(served.address, "POST", PLAINLY, &[], &huge).response().status, 413);
+    served.end();
+    let served = serve(&Setting { without_template: true, ..PLAIN });
+    let response = served.post(CHAT, &json!({ "messages": [{ "role": "user", "content": "w5" }] }));
+    assert_eq!(response.status, 400);
+    assert!(response.body.contains("no chat template"), "{}", response.body);
+    served.end();
+}
+
+#[test]
+fn the_small_endpoints_answer() {
+    let served = serve(&PLAIN);
+    let page = served.get("/");
+    assert!(page.head.contains("text/html") && page.body.contains("</html>"), "{}", page.head);
+    assert!(!page.body.contains("http"), "the page asks nobody else for anything");
+    assert_eq!(served.get("/health").json(), json!({ "status": "ok" }));
+    assert_eq!(served.get("/ready").json(), json!({ "status": "ready" }));
+    let models = served.get("/v1/models").json();
+    assert_eq!((&models["data"][0]["id"], &models["data"][1]["id"]), (&json!("tiny"), &json!("small")));
+    assert_eq!(served.get("/v1/models/tiny").json()["context_length"], 64);
+    assert_eq!(served.get("/v1/models/other").status, 404);
+    let tokens = served.answer("/tokenize", &json!({ "prompt": "w5 w6" }));
+    assert_eq!(tokens, json!({ "tokens": [1, 5, 6], "count": 3, "max_model_len": 64 }));
+    let bare = served.answer("/tokenize", &json!({ "content": "w5 w6", "add_special_tokens": false }));
+    assert_eq!(bare["tokens"], json!([5, 6]));
+    let chat = served.answer("/tokenize", &json!({ "messages": [{ "role": "user", "content": "w5" }] }));
+    assert_eq!(chat["tokens"], json!([1, 10, 5, 12]));
+    assert_eq!(served.answer("/detokenize", &json!({ "tokens": [5, 6] }))["prompt"], "w5 w6");
+    served.answer(PLAINLY, &json!({ "prompt": "w5 w6", "max_tokens": 3, "ignore_eos": true }));
+    for (name, value) in
+        [("tokens_total", 3.0), ("prompt_tokens_total", 3.0), ("texts_finished_total", 1.0), ("slots", 4.0)]
+    {
+        served.becomes(name, value);
+    }
+    served.end();
+}
+
+#[test]
+fn only_who_may_gets_an_answer() {
+    let served = serve(&Setting {
+        keys: vec!["first".to_owned(), "second".to_owned()],
+        origins: vec!["https://friend.example".to_owned()],
+        ..PLAIN
+    });
+    let ask = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        send(served.address, method, path, headers, "").response()
+    };
+    for (headers, status) in [
+        (vec![], 401),
+        (vec![("Authorization", "Bearer third")], 401),
+        (vec![("Authorization", "first")], 401),
+        (vec![("Authorization", "Bearer second")], 200),
+        (vec![("Authorization", "Bearer second"), ("Origin", "https://friend.example")], 200),
+        (vec![("Authorization", "Bearer second"), ("Origin", "https://foe.example")], 403),
+        (vec![("Authorization", "Bearer second"), ("Origin", "null")], 403),
+        (
+            vec![("Authorization", "Bearer second"), ("Host", "localhost"), ("Origin", "http://localhost")],
+            200,
+        ),
+    ] {
+        assert_eq!(ask("GET", "/v1/models", &headers).status, status, "{headers:?}");
+    }
+    assert_eq!(ask("GET", "/health", &[]).status, 200);
+    assert_eq!(ask("GET", "/metrics", &[]).status, 401);
+    let preflight = ask("OPTIONS", CHAT, &[("Origin", "https://friend.example")]);
+    assert_eq!(preflight.status, 204);
+    assert!(
+        preflight.head.contains("access-control-allow-origin: https://friend.example"),
+        "{}",
+        preflight.head
+    );
+    assert_eq!(ask("OPTIONS", CHAT, &[("Origin", "https://foe.example")]).status, 403);
+    served.end();
+    // Without a key it matters by which name the server is asked: a page may have given this machine another.
+    let served = serve(&Setting { origins: vec!["https://friend.example".to_owned()], ..PLAIN });
+    for (host, status) in
+        [("localhost:1", 200), ("127.0.0.1", 200), ("friend.example", 200), ("foe.example", 403)]
+    {
+        let response = send(served.address, "GET", "/v1/models", &[("Host", host)], "").response();
+        assert_eq!(response.status, status, "{host}");
+    }
+    served.end();
+}

@@ -1,0 +1,184 @@
+//! The tiny model being served, and how it is asked.
+
+use crate::model::Tiny;
+use crate::runtime::cpu::CpuDevice;
+use crate::runtime::device::{Buffer, Device, Pass};
+use crate::runtime::engine::Engine;
+use crate::runtime::failure::Failure;
+use crate::runtime::model::Model;
+use crate::runtime::sampler::Sampling;
+use crate::runtime::serve::{Options, Server, Stop};
+use crate::runtime::template::Template;
+use crate::runtime::text::Text;
+use crate::runtime::weights::WeightFile;
+use crate::support::http::{Asked, Response, send};
+use crate::support::reference::{Reference, write_letters, write_tokenizer};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A device that takes its time.
+pub(crate) struct Slow(CpuDevice, Duration);
+
+impl Device for Slow {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        self.0.write(buffer, offset, bytes);
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        self.0.read(buffer, offset, bytes);
+    }
+
+    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        std::thread::sleep(self.1);
+        self.0.run(encode)
+    }
+}
+
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: Stop,
+    pub(crate) thread: Option<JoinHandle<Result<(), Failure>>>,
+    _folder: TempDir,
+}
+
+/// How the tiny model is served in a test.
+#[derive(Clone, Default)]
+pub(crate) struct Setting {
+    pub(crate) slots: u32,
+    pub(crate) queue: u32,
+    /// Milliseconds of a pass.
+    pub(crate) pace: u64,
+    pub(crate) keys: Vec<String>,
+    pub(crate) origins: Vec<String>,
+    /// Whether ids are letters rather than words.
+    pub(crate) letters: bool,
+    /// In place of the one that knows no tools.
+    pub(crate) template: Option<&'static str>,
+    pub(crate) without_template: bool,
+}
+
+pub(crate) const PLAIN: Setting = Setting {
+    slots: 4,
+    queue: 64,
+    pace: 0,
+    keys: Vec::new(),
+    origins: Vec::new(),
+    letters: false,
+    template: None,
+    without_template: false,
+};
+
+pub(crate) const TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}\
+    {% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}\
+    {% if message.role == 'user' %} w10 {% else %} w11 {% endif %}{{ message.content }}{% endfor %} w12";
+
+pub(crate) fn serve(setting: &Setting) -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    Reference::new().write_weights(&path);
+    let weights = WeightFile::open(&path).unwrap();
+    let tokenizer = folder.path().join("tokenizer.json");
+    if setting.letters {
+        write_letters(&tokenizer)
+    } else {
+        write_tokenizer(&tokenizer)
+    }
+    let text = Text::read(&tokenizer).unwrap();
+    let specials = json!({ "bos_token": "<s>" }).as_object().unwrap().clone();
+    let template = Template::new(setting.template.unwrap_or(TEMPLATE), None, specials).unwrap();
+    let template = (!setting.without_template).then_some(template);
+    let Setting { slots, queue, pace, .. } = *setting;
+    let server = Server::listen(Options {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        api_keys: setting.keys.clone(),
+        insecure: false,
+        queue,
+        origins: setting.origins.clone(),
+        aliases: vec!["small".to_owned()],
+    })
+    .unwrap();
+    let (address, stop) = (server.address(), server.stop());
+    let thread = std::thread::spawn(move || {
+        let tiny = Tiny::new(&weights, 64, slots).unwrap();
+        let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap();
+        let engine = Engine::new(tiny, Slow(device, Duration::from_millis(pace)), 64, slots);
+        let sampling = Sampling { temperature: 0.9, ..Sampling::default() };
+        server.run(engine, slots, text, tokenizer, template, sampling)
+    });
+    let served = Served { address, stop, thread: Some(thread), _folder: folder };
+    while served.get("/ready").status != 200 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    served
+}
+
+impl Served {
+    pub(crate) fn get(&self, path: &str) -> Response {
+        send(self.address, "GET", path, &[], "").response()
+    }
+
+    pub(crate) fn ask(&self, path: &str, body: &Value) -> Asked {
+        send(self.address, "POST", path, &[("Content-Type", "application/json")], &body.to_string())
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Response {
+        self.ask(path, body).response()
+    }
+
+    /// The answer to a request that has to get one.
+    pub(crate) fn answer(&self, path: &str, body: &Value) -> Value {
+        let response = self.post(path, body);
+        assert_eq!(response.status, 200, "{body}: {}", response.body);
+        response.json()
+    }
+
+    /// One of the numbers of `/metrics`.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let line = text.lines().find(|line| line.starts_with(&format!("model_{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Waits until one of the numbers is what it has to become.
+    pub(crate) fn becomes(&self, name: &str, value: f64) {
+        let start = Instant::now();
+        while self.metric(name) != value {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{name} is {}, not {value}",
+                self.metric(name)
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Stops it, and wants all to be well.
+    pub(crate) fn end(mut self) {
+        self.stop.stop();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const PLAINLY: &str = "/v1/completions";
+
+/// Ids of words that make a prompt.
+pub(crate) fn ids(seed: usize, count: usize) -> Vec<usize> {
+    (0..count).map(|i| 3 + (seed * 17 + i * (seed % 5 + 1) * 7 + i * i) % 47).collect()
+}
+
+pub(crate) fn greedy(prompt: &[usize], count: usize) -> Value {
+    json!({ "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true })
+}
+
+pub(crate) fn text(answer: &Value) -> &str {
+    answer["choices"][0]["text"].as_str().unwrap()
+}

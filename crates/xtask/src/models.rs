@@ -1,0 +1,227 @@
+//! `cargo xtask models`: docs/models.md, the page of what forge compiles.
+//!
+//! Nothing in it is written by hand twice: an architecture's sentence is the first of its own file, its keys and kinds of
+//! positions are what its reader answers, and what its models have is read from the graphs of the models that are compared
+//! with transformers.
+
+use forge_frontend::{Family, Memory, Options, families, read_model};
+use forge_ir::{Format, Graph, Op, Pairing};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the page is called, and how it comes about.
+pub const PAGE: &str = "docs/models.md";
+
+/// Writes the page.
+///
+/// # Errors
+/// What cannot be read or written.
+pub fn write() -> Result<(), String> {
+    let path = root().join(PAGE);
+    fs::write(&path, page()?).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A model that is compared with transformers.
+struct Oracle {
+    name: String,
+    class: String,
+    has: BTreeSet<String>,
+}
+
+/// The page's text.
+///
+/// # Errors
+/// What cannot be read.
+pub fn page() -> Result<String, String> {
+    let (families, oracles) = (families(), oracles()?);
+    let usual = usual_keys(&families);
+    let mut text = String::from(HEAD);
+    for family in &families {
+        let of_family: Vec<&Oracle> = oracles.iter().filter(|oracle| oracle.class == family.class).collect();
+        let names: Vec<String> = of_family.iter().map(|oracle| code(&oracle.name)).collect();
+        let scalings = family.scalings.as_deref().unwrap_or("learned");
+        let proof = if names.is_empty() { "none of its own".to_owned() } else { names.join(", ") };
+        let _ =
+            writeln!(text, "| {} | {} | {scalings} | {proof} |", code(family.class), code(family.model_type));
+    }
+    let formats = Format::ALL.map(Format::name).into_iter().filter(|name| !name.starts_with("affine"));
+    let formats: Vec<String> = formats.map(code).collect();
+    let usual_list: Vec<String> = usual.iter().map(code).collect();
+    let _ = write!(
+        text,
+        "\nAny of them is stored in any number format: {}, or affine (see [README](../README.md#what-works-today)).\n\n\
+         Almost all of them read {}.\n",
+        formats.join(", "),
+        usual_list.join(", ")
+    );
+    for family in &families {
+        let _ = write!(text, "\n## {}\n\n{}\n\n", family.class, sentence(family.class)?);
+        let of_family = oracles.iter().filter(|oracle| oracle.class == family.class);
+        let has: BTreeSet<&str> = of_family.flat_map(|oracle| &oracle.has).map(String::as_str).collect();
+        if !has.is_empty() {
+            let has: Vec<&str> = has.into_iter().collect();
+            let _ = writeln!(text, "- compared with transformers: {}", has.join(", "));
+        }
+        let own: Vec<String> = family.keys.iter().filter(|key| !usual.contains(*key)).map(code).collect();
+        if !own.is_empty() {
+            let _ = writeln!(text, "- keys of its own: {}", own.join(", "));
+        }
+        let hub: Vec<String> =
+            family.hub.iter().map(|name| format!("[{name}](https://huggingface.co/{name})")).collect();
+        let _ = writeln!(text, "- on the hub: {}", hub.join(", "));
+    }
+    Ok(text)
+}
+
+const HEAD: &str = "<!-- Written by `cargo xtask models` from the architectures' own files; a test fails when it is stale. -->
+
+# Models
+
+What forge compiles. A configuration decides: it names a class that is listed here, and every key in it is one that this
+class's reader knows, or that means nothing in any architecture. Anything else stops the compiler, which then says which
+architecture is nearest and what of the configuration that one would not read. How to add one:
+[adding-a-model.md](adding-a-model.md).
+
+The models in the last column are in `tests/models`, a hundred thousand parameters each, with logits that Hugging Face
+transformers computed; the program, the reference and the emulated Metal kernels are compared with them. Repositories of the
+hub are named for orientation, by their published configurations: they are no part of the tests.
+
+| class | `model_type` | scaled positions | compared with transformers |
+|---|---|---|---|
+";
+
+fn code(text: impl AsRef<str>) -> String {
+    format!("`{}`", text.as_ref())
+}
+
+/// The keys that most classes read.
+fn usual_keys(families: &[Family]) -> BTreeSet<String> {
+    let mut readers: BTreeMap<&String, usize> = BTreeMap::new();
+    for key in families.iter().flat_map(|family| &family.keys) {
+        *readers.entry(key).or_default() += 1;
+    }
+    let most = readers.into_iter().filter(|(_, readers)| 4 * readers >= 3 * families.len());
+    most.map(|(key, _)| key.clone()).collect()
+}
+
+/// What an architecture's own file says of it first.
+fn sentence(class: &str) -> Result<String, String> {
+    let folder = root().join("crates/forge-frontend/src/architectures");
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let text = fs::read_to_string(entry.map_err(failed)?.path()).map_err(failed)?;
+        if text.contains(&format!("\"{class}\"")) {
+            let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+            return Ok(lines.map(str::trim).collect::<Vec<_>>().join("\n"));
+        }
+    }
+    Err(format!("no architecture's file names {class}"))
+}
+
+/// Every model of tests/models, and what it has.
+fn oracles() -> Result<Vec<Oracle>, String> {
+    let folder = root().join("tests/models");
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut oracles = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if !path.join("config.json").is_file() {
+            continue;
+        }
+        let mut files = BTreeMap::new();
+        for file in fs::read_dir(&path).map_err(failed)? {
+            let file = file.map_err(failed)?;
+            files.insert(
+                file.file_name().to_string_lossy().into_owned(),
+                fs::read(file.path()).map_err(failed)?,
+            );
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let kind = files.get("config.json").and_then(|config| scaled(config));
+        let opened = read_model(&Memory(files), &Options { name: name.clone(), ..Options::default() });
+        let opened = opened.map_err(|faults| format!("{name}: {faults:?}"))?;
+        let (class, mut has) = (opened.graph.model.architecture.clone(), has(&opened.graph));
+        has.extend(kind);
+        oracles.push(Oracle { name, class, has });
+    }
+    oracles.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(oracles)
+}
+
+/// What a graph has that the standard decoder lacks.
+fn has(graph: &Graph) -> BTreeSet<String> {
+    let mut has = BTreeSet::new();
+    for body in &graph.bodies {
+        let any = |is: fn(&Op) -> bool| body.nodes.iter().any(|node| is(&node.op));
+        let is_placed =
+            graph.bodies[graph.prologue.body.0].nodes.iter().any(|node| matches!(node.op, Op::Place { .. }));
+        if any(|op| matches!(op, Op::Attention { .. }))
+            && !any(|op| matches!(op, Op::Rotate { .. }))
+            && !is_placed
+        {
+            has.insert("layers without rotation");
+        }
+        body.nodes.iter().for_each(|node| has.extend(of(&node.op)));
+    }
+    has.into_iter().map(str::to_owned).collect()
+}
+
+/// What of it an operation is.
+fn of(op: &Op) -> Vec<&'static str> {
+    let found = match op {
+        Op::Place { .. } => vec![(true, "learned positions")],
+        Op::Embed { scale, .. } => vec![(*scale != 1.0, "factors")],
+        Op::Scale(_) => vec![(true, "factors")],
+        Op::RmsNorm { parts, .. } => vec![(*parts > 1, "norms of heads")],
+        Op::LayerNorm { .. } => vec![(true, "norms that take the mean off")],
+        Op::Linear { bias, .. } => vec![(bias.is_some(), "biases")],
+        Op::Softcap(_) => vec![(true, "capped logits")],
+        Op::Rotate { rotation, width, .. } => vec![
+            (rotation.pairing == Pairing::Interleaved, "neighbouring channels that turn together"),
+            (2 * rotation.frequencies.len() < *width, "heads that turn in part"),
+            (rotation.long.is_some(), "frequencies that depend on the context"),
+        ],
+        Op::Attention { window, softcap, .. } => {
+            vec![(window.is_some(), "windows"), (softcap.is_some(), "capped scores")]
+        }
+        Op::Activate(_) | Op::Multiply | Op::Add => Vec::new(),
+    };
+    found.into_iter().filter_map(|(is, name)| is.then_some(name)).collect()
+}
+
+/// The kind of scaled positions that a configuration asks for.
+fn scaled(config: &[u8]) -> Option<String> {
+    let config: serde_json::Value = serde_json::from_slice(config).ok()?;
+    let scaling = ["rope_parameters", "rope_scaling"].into_iter().find_map(|key| config[key].as_object())?;
+    let kind = scaling.get("rope_type").or(scaling.get("type"))?.as_str()?;
+    (kind != "default").then(|| format!("{kind} positions"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_that_of_the_architectures() {
+        let written = fs::read_to_string(root().join(PAGE)).unwrap_or_default();
+        assert!(written == page().unwrap(), "{PAGE} is stale: cargo xtask models");
+    }
+
+    #[test]
+    fn every_class_is_compared_with_transformers_or_reads_as_one_that_is() {
+        let oracles = oracles().unwrap();
+        let unproven: Vec<&str> = families()
+            .iter()
+            .map(|family| family.class)
+            .filter(|class| oracles.iter().all(|oracle| oracle.class != *class))
+            .collect();
+        // It is Gemma 3 with other names of tensors: the frontend's tests want the same graph of both.
+        assert_eq!(unproven, ["Gemma3ForConditionalGeneration"]);
+    }
+}
