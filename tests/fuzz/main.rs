@@ -16,7 +16,6 @@ mod watch;
 
 use corpus::{models, seeds};
 use mutate::{Random, json, mutated_bytes, mutated_json};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Mutants of each target, unless the environment says otherwise.
@@ -25,6 +24,9 @@ const MUTANTS: u64 = 10_000;
 /// One configuration of so many is planned if it is understood: that takes longer than all the rest.
 const PLANNED: u64 = 20;
 
+/// Makes a mutant of files.
+type Mutate<'a> = dyn Fn(&mut Random, &[Vec<u8>]) -> Vec<u8> + 'a;
+
 /// A kind of file.
 struct Target<'a> {
     name: &'static str,
@@ -32,7 +34,7 @@ struct Target<'a> {
     file: &'static str,
     /// Files to make mutants of.
     corpus: Vec<Vec<u8>>,
-    mutate: &'a dyn Fn(&mut Random, &[Vec<u8>]) -> Vec<u8>,
+    mutate: &'a Mutate<'a>,
     /// What is done with a file, which is the only one in a folder, and its number: nought is that of all seeds.
     check: &'a dyn Fn(&Path, &[u8], u64),
 }
@@ -53,7 +55,7 @@ impl Target<'_> {
                 failed += 1;
                 let kept = folder.join(format!("{failed}.{}", self.file));
                 std::fs::copy(&path, &kept).unwrap();
-                writeln!(std::io::stderr(), "{}, {what}: {fault}: {}", self.name, kept.display()).unwrap();
+                eprintln!("{}, {what}: {fault}: {}", self.name, kept.display());
             }
         };
         for (name, bytes) in &seeds {

@@ -30,9 +30,10 @@ fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
     case.texts().skip(1).any(|text| {
         let other = logits(&opened.graph, opened, files, &case.ids(text));
         let own = case.logits(&format!("last_{text}")).remove(0);
+        let bound = tolerance(Format::F32).bound * deviation(&own);
         // NaN is far from everything.
-        other.len() != own.len()
-            || !(distance(&other, &own) <= tolerance(Format::F32).bound * deviation(&own))
+        let is_near = || distance(&other, &own).partial_cmp(&bound).is_some_and(std::cmp::Ordering::is_le);
+        other.len() != own.len() || !is_near()
     })
 }
 
