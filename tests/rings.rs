@@ -11,7 +11,7 @@ use forge_weights::PackedFile;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tests::{Built, Work, build_together, compile_member, deviation, forge_with, model, scratch};
 
 /// A model, and what its configuration says of its window besides what it says already.
@@ -89,8 +89,11 @@ fn all() -> &'static [Ringed] {
     })
 }
 
-/// Writes golden.json: one long text in several portions, and what the reference says of its last position.
-fn write_golden(it: &Ringed, portions: &[Vec<usize>]) {
+/// Writes golden.json: one long text in several portions, and what the reference says of its last position. It is there
+/// for as long as what this gives.
+fn write_golden(it: &Ringed, portions: &[Vec<usize>]) -> MutexGuard<'static, ()> {
+    static GOLDEN: Mutex<()> = Mutex::new(());
+    let only_one = GOLDEN.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = std::fs::read(it.built.directory.join("weights.safetensors")).expect("a crate has weights");
     let read = |offset: u64, out: &mut [u8]| {
         let part = bytes.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
@@ -113,6 +116,7 @@ fn write_golden(it: &Ringed, portions: &[Vec<usize>]) {
         "sequences": portions.iter().map(sequence).collect::<Vec<_>>(),
     });
     std::fs::write(it.built.directory.join("golden.json"), golden.to_string()).expect("it is writable");
+    only_one
 }
 
 /// Portions of odd sizes, of every kind of pass.
@@ -135,7 +139,7 @@ fn texts_longer_than_rings_are_the_references_however_they_are_read() {
     for it in all() {
         // In one prompt, in odd portions, one by one, and one by one after a prompt.
         let then_one_by_one = [vec![400], vec![1; 60]].concat();
-        write_golden(it, &[vec![LONG], odd_portions(LONG), vec![1; LONG], then_one_by_one]);
+        let _golden = write_golden(it, &[vec![LONG], odd_portions(LONG), vec![1; LONG], then_one_by_one]);
         let report = it.built.json(&["verify", "--json"]);
         println!("{}: worst {}", it.built.model, report["worst"]);
         assert_eq!(report["ok"], true, "{}: {report:#}", it.built.model);
@@ -146,7 +150,7 @@ fn texts_longer_than_rings_are_the_references_however_they_are_read() {
 fn the_referee_is_content_with_rings() {
     for it in all().iter().filter(|it| ["gemma3_text", "mistral"].contains(&it.built.model.as_str())) {
         // Once round, by passes of many rows, a few and one.
-        write_golden(it, &[[vec![256, 70, 5], vec![1; 3]].concat()]);
+        let _golden = write_golden(it, &[[vec![256, 70, 5], vec![1; 3]].concat()]);
         let directory = it.built.directory.display().to_string();
         let output = std::process::Command::new(tests::forge())
             .args(["verify", &directory, "--json"])

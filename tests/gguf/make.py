@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 
 LLAMA = os.environ.get("LLAMA_CPP", "llama.cpp")
 sys.path[:0] = [LLAMA, LLAMA + "/gguf-py"]
@@ -39,6 +40,8 @@ LONG = [1.1, 1.5, 2.2, 3.0, 4.1, 6.3, 9.0, 14.5]
 FAMILIES = {
     "tiny": ("Llama", dict(SIZES, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
              num_key_value_heads=1, tie_word_embeddings=True), "llama", "llama-bpe", {}),
+    "wide": ("Llama", dict(SIZES, hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_key_value_heads=1,
+             tie_word_embeddings=True), "llama", "llama-bpe", {}),
     "llama": ("Llama", dict(SIZES, rms_norm_eps=1e-5), "llama", "llama-bpe", {}),
     "llama3": ("Llama", dict(SIZES, tie_word_embeddings=True, head_dim=32, rope_parameters=LLAMA3), "llama", "llama-bpe", {}),
     "llama_bias": ("Llama", dict(SIZES, attention_bias=True, mlp_bias=True), "llama", "llama-bpe", {}),
@@ -76,11 +79,12 @@ FAMILIES = {
                 dict(rotary_pct=1.0)),
     "gpt2": ("GPT2", dict(vocab_size=512, n_embd=64, n_layer=2, n_head=4, n_positions=128), "gpt2", "gpt-2", dict(n_ctx=128)),
 }
-KEPT = ["tiny-f32", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
-        "qwen2-bf16", "glm4-f16", "gpt2-q8_0"]
+KEPT = ["tiny-f32", "tiny-f16", "wide-q4_k", "llama-q4_0", "llama3-q8_0", "mistral-q5_0", "gemma2-q5_1", "gemma3-q4_1", "phi3_longrope-q4_0",
+        "qwen2-bf16", "glm4-q4_0", "gpt2-q8_0"]
 CONVERTED = ["f32", "f16", "bf16", "q8_0"]
 TYPES = CONVERTED + ["q4_0", "q4_1", "q5_0", "q5_1"]
-FOUND = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+# gguf-py reads superblocks and does not make them: a row's are any bytes, the same for the same row. Of "wide" alone.
+SUPERBLOCKS = {"q4_k": 0, "q5_k": 0, "q6_k": 208}
 
 
 def model_of(family):
@@ -170,6 +174,25 @@ def convert(family, path, kind, out):
     convert_hf_to_gguf.main()
 
 
+def quantised(data, to):
+    kind = to.name.lower()
+    if kind not in SUPERBLOCKS:
+        return gguf.quants.quantize(data, to)
+    _, size = gguf.GGML_QUANT_SIZES[to]
+    halves = np.array([0.002 if kind == "q6_k" else 0.006], dtype=np.float16).view(np.uint8)
+
+    def row(numbers):
+        made = np.random.default_rng(zlib.crc32(numbers.tobytes())).integers(0, 256, (len(numbers) // 256, size), dtype=np.uint8)
+        if kind == "q6_k":
+            # Its scales are signed bytes.
+            made[:, 192:208] >>= 4
+            made[:, 208:210] = halves
+        else:
+            made[:, 0:4] = np.concatenate([halves, (halves.view(np.float16) * np.float16(7.5)).view(np.uint8)])
+        return made.reshape(-1)
+    return np.stack([row(numbers) for numbers in np.ascontiguousarray(data, dtype=np.float32)])
+
+
 def requantise(source, kind, out):
     """The same file with matrices of another type."""
     reader = gguf.GGUFReader(source)
@@ -183,7 +206,7 @@ def requantise(source, kind, out):
     for tensor in reader.tensors:
         data = np.array(tensor.data)
         to = gguf.GGMLQuantizationType[kind.upper()] if is_quantised(tensor.name, data.shape) else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(tensor.name, gguf.quants.quantize(data, to), raw_dtype=to)
+        writer.add_tensor(tensor.name, quantised(data, to), raw_dtype=to)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -202,7 +225,7 @@ def rounded(model, kind):
         for name, weight in model.named_parameters():
             if weight.dim() == 2 and is_quantised(name, weight.shape):
                 given = weight.t() if id(weight) in turned else weight
-                made = gguf.quants.dequantize(gguf.quants.quantize(given.contiguous().numpy(), to), to)
+                made = gguf.quants.dequantize(quantised(given.contiguous().numpy(), to), to)
                 made = torch.from_numpy(np.array(made, dtype=np.float32))
                 weight.copy_(made.t() if id(weight) in turned else made)
 
@@ -252,6 +275,6 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     os.makedirs(arguments.out, exist_ok=True)
-    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES]
+    everything = [f"{family}-{kind}" for family in FAMILIES for kind in TYPES] + [f"wide-{kind}" for kind in SUPERBLOCKS]
     for name in arguments.names or (everything if arguments.all else KEPT):
         make(name, arguments.out)

@@ -41,7 +41,7 @@ impl Family {
         let Architecture { class, family, hub, .. } = *architecture;
         let notes = tried(SCALED, architecture).faults().into_iter().flat_map(|fault| fault.notes);
         let scalings = notes.filter_map(|note| Some(note.strip_prefix(KNOWS)?.to_owned())).next();
-        let keys = tried(r#"{"text_config": {}}"#, architecture).asked();
+        let keys = tried(r#"{"text_config": {}}"#, architecture).keys().read.into_iter().collect();
         Family { class, model_type: family, hub, scalings, keys }
     }
 }
@@ -54,13 +54,13 @@ fn tried(text: &str, architecture: &Architecture) -> Config {
 }
 
 /// Reads what is read whatever the architecture.
-fn around(config: &Config) {
+fn around(config: &Config, family: &str) {
     let root = config.root();
     for key in ["architectures", "model_type", "bos_token_id", "eos_token_id"] {
         root.get(key);
     }
     quantised::read(&root);
-    inert::check(&root);
+    inert::check(&root, family);
 }
 
 /// What to say to who brings an architecture that forge does not know.
@@ -85,7 +85,7 @@ fn nearest(name: &str, document: &Document) -> Vec<String> {
     let tries = ALL.iter().map(|architecture| {
         let config = Config::new(document.clone(), Conventions::default());
         (architecture.read)(&config.root());
-        around(&config);
+        around(&config, architecture.family);
         Try { class: architecture.class, unknown: config.unknown_keys(&[]), faults: config.faults() }
     });
     let tries: Vec<Try> = tries.collect();

@@ -32,7 +32,7 @@ use container::{Container, Entry};
 use family::Family;
 use forge_ir::Diagnostic;
 use metadata::Metadata;
-use types::{Reading, Type};
+use types::Type;
 
 /// A file, translated.
 pub(crate) struct Translated {
@@ -57,18 +57,30 @@ pub(crate) fn translate(
     checkpoint: &dyn Checkpoint,
     allowed: &[String],
 ) -> Result<Option<Translated>, Vec<Diagnostic>> {
+    let parts = parts(checkpoint).map_err(|fault| vec![fault])?;
+    if parts.is_empty() { Ok(None) } else { whole(checkpoint, parts, allowed).map(Some) }
+}
+
+/// The tensors of such a file by the names that it has for them, whether or not a model can be made of them.
+pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>, Diagnostic> {
+    let parts = parts(checkpoint)?;
+    let of_part = |(file, part): (String, Container)| {
+        let tensor = move |Entry { name, shape, kind, offset, bytes }| {
+            let (file, dtype) = (file.clone(), kind.name.to_owned());
+            Tensor { name, file, dtype, shape, offset, bytes, blocks: kind.blocks() }
+        };
+        part.tensors.into_iter().map(tensor)
+    };
+    Ok((!parts.is_empty()).then(|| parts.into_iter().flat_map(of_part).collect()))
+}
+
+/// The headers of the file that a checkpoint is, or of its parts in their order; none where there is a config.json.
+fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagnostic> {
     if checkpoint.len("config.json").is_ok() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let files = files(checkpoint).map_err(|fault| vec![fault])?;
-    let mut parts = Vec::new();
-    for file in &files {
-        parts.push(container::read(checkpoint, file).map_err(|fault| vec![fault])?);
-    }
-    match files.first() {
-        None => Ok(None),
-        Some(first) => whole(checkpoint, first, &files, parts, allowed).map(Some),
-    }
+    let read = |file: String| container::read(checkpoint, &file).map(|part| (file, part));
+    files(checkpoint)?.into_iter().map(read).collect()
 }
 
 /// The file that is meant, or its parts in their order.
@@ -90,22 +102,21 @@ fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
 /// Puts the parts together: the first has the metadata, all have tensors.
 fn whole(
     checkpoint: &dyn Checkpoint,
-    file: &str,
-    files: &[String],
-    parts: Vec<Container>,
+    parts: Vec<(String, Container)>,
     allowed: &[String],
 ) -> Result<Translated, Vec<Diagnostic>> {
-    let mut values = None;
-    let mut entries = Vec::new();
-    for (file, part) in files.iter().zip(parts) {
-        values.get_or_insert(part.values);
-        entries.extend(part.tensors.into_iter().map(|entry| (file.as_str(), entry)));
+    let count = parts.len();
+    let (mut first, mut entries) = (None, Vec::new());
+    for (file, part) in parts {
+        first.get_or_insert((file.clone(), part.values));
+        entries.extend(part.tensors.into_iter().map(|entry| (file.clone(), entry)));
     }
-    let metadata = Metadata::new(file, values.unwrap_or_default());
+    let (file, values) = first.unwrap_or_default();
+    let metadata = Metadata::new(&file, values);
     let split = metadata.count("split.count").unwrap_or(1).max(1);
     let tensors = metadata.count("split.tensors.count");
-    if split != files.len() as u64 || tensors.is_some_and(|count| count != entries.len() as u64) {
-        let message = format!("{file} is one of {split} parts, and {} are here", files.len());
+    if split != count as u64 || tensors.is_some_and(|count| count != entries.len() as u64) {
+        let message = format!("{file} is one of {split} parts, of which {count} are here");
         metadata.fault(message, &["fetch all of them into one folder, and name the first"]);
     }
     if metadata.word("general.type").is_some_and(|kind| kind != "model") {
@@ -140,7 +151,7 @@ fn translated(
     checkpoint: &dyn Checkpoint,
     metadata: &Metadata,
     family: &Family,
-    mut entries: Vec<(&str, Entry)>,
+    mut entries: Vec<(String, Entry)>,
 ) -> (Memory, Result<Tensors, Vec<Diagnostic>>) {
     let rows = entries.iter().find(|(_, entry)| entry.name == "token_embd.weight");
     let vocabulary = rows.and_then(|(_, entry)| entry.shape.first()).copied().unwrap_or(0);
@@ -166,7 +177,7 @@ fn translated(
     let mut faults = Vec::new();
     let mut tensors = Vec::new();
     for (file, entry) in entries {
-        match tensor(family, file, entry) {
+        match tensor(family, &file, entry) {
             Ok(tensor) => tensors.push(tensor),
             Err(fault) => faults.push(fault),
         }
@@ -182,15 +193,10 @@ fn tensor(family: &Family, file: &str, entry: Entry) -> Result<Tensor, Diagnosti
             .note(format!("forge reads {}, and blocks of codes in matrices alone", Type::readable()))
             .note("make a file of such a type, Q8_0 or Q4_0 say, or compile the original model with --quant")
     };
-    let blocks = match kind.reading() {
-        Some(Reading::Plain) => None,
-        Some(Reading::Blocks(_)) if shape.len() != 2 => {
-            return Err(refuse(format!("{name} {shape:?} of {file} is stored as {}", kind.name)));
-        }
-        Some(Reading::Blocks(blocks)) => Some(blocks),
-        None => return Err(refuse(format!("{name} of {file} is stored as {}", kind.name))),
-    };
-    let name = family.tensor(&name);
+    if !kind.is_read() || kind.blocks().is_some() && shape.len() != 2 {
+        return Err(refuse(format!("{name} {shape:?} of {file} is stored as {}", kind.name)));
+    }
+    let (name, blocks) = (family.tensor(&name), kind.blocks());
     Ok(Tensor { name, file: file.to_owned(), dtype: kind.name.to_owned(), shape, offset, bytes, blocks })
 }
 
@@ -201,7 +207,7 @@ const MOST_PAIRS: u64 = 1 << 15;
 fn factors(
     checkpoint: &dyn Checkpoint,
     metadata: &Metadata,
-    (file, entry): &(&str, Entry),
+    (file, entry): &(String, Entry),
 ) -> Option<Vec<f32>> {
     if entry.kind.name != "F32" || entry.shape.len() != 1 || entry.bytes > 4 * MOST_PAIRS {
         let message = format!(

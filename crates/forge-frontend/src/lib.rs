@@ -42,6 +42,7 @@ mod tensors;
 mod windows;
 
 pub use checkpoint::{Checkpoint, Memory};
+pub use config::Keys;
 pub use families::{Family, families};
 pub use header::Tensor;
 pub use shapes::Shapes;
@@ -73,6 +74,8 @@ pub struct Opened {
     /// Texts that a checkpoint of one file holds in it, by the names of the files that they would have in a folder:
     /// configuration, tokenizer, chat template. Empty where they are files.
     pub texts: Memory,
+    /// What its configuration was asked for.
+    pub keys: Keys,
 }
 
 /// Reads a checkpoint.
@@ -94,7 +97,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, blueprint, quantization, mut faults } = described;
+    let Described { mut model, blueprint, quantization, mut faults, keys } = described;
 
     let mut builder = Builder::new(Some(&tensors));
     builder.bindings.quantization = quantization;
@@ -121,7 +124,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts })
+    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, keys })
 }
 
 /// What the configuration alone says.
@@ -131,6 +134,7 @@ struct Described {
     quantization: Option<Quantization>,
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
+    keys: Keys,
 }
 
 fn describe(
@@ -149,10 +153,10 @@ fn describe(
     let blueprint = (architecture.read)(&root);
     let specials = specials::read(checkpoint, &root);
     let quantization = quantised::read(&root);
-    inert::check(&root);
+    inert::check(&root, architecture.family);
     config.refuse_unknown(architecture.family, &options.allow_unknown);
 
-    let broken = config.is_broken();
+    let (broken, keys) = (config.is_broken(), config.keys());
     let mut faults = config.faults();
     let specials = specials.unwrap_or_else(|more| {
         faults.extend(more);
@@ -169,5 +173,5 @@ fn describe(
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, quantization, faults })
+    Ok(Described { model, blueprint, quantization, faults, keys })
 }

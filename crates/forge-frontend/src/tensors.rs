@@ -20,15 +20,15 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Tensors(BTreeMap<String, Tensor>);
 
 impl Tensors {
-    /// Finds the weight files and reads their headers.
+    /// Finds the weight files and reads their headers. Those of a GGUF file have the names that they have there.
     ///
     /// # Errors
     /// Every file that is missing, truncated or malformed, and every disagreement of index and shards.
     pub fn open(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
-        if let Some(translated) = gguf::translate(checkpoint, &[])? {
-            return Ok(translated.tensors);
+        match gguf::tensors(checkpoint).map_err(|fault| vec![fault])? {
+            Some(tensors) => Tensors::gather(tensors),
+            None => Tensors::of_folder(checkpoint),
         }
-        Tensors::of_folder(checkpoint)
     }
 
     /// The same of a checkpoint that is no GGUF file.

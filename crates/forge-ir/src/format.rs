@@ -291,6 +291,12 @@ impl Format {
         !matches!(self, Format::F32 | Format::F16 | Format::Bf16)
     }
 
+    /// Whether matrices of so many columns are stored in it. Rows are padded to whole groups, but not to whole superblocks:
+    /// what these formats save would be lost, and nobody else has such matrices.
+    pub const fn takes(self, columns: usize) -> bool {
+        self.group() < SUPERBLOCK || columns.is_multiple_of(SUPERBLOCK)
+    }
+
     /// Bits of a code, where codes lie as [`Affine`] says.
     pub const fn bits(self) -> Option<Bits> {
         match self {

@@ -265,7 +265,7 @@ fn few_rows() {
                 each: Some(Each::Scale(0.22)),
                 ..few(13, 130, Epilogue::Add)
             },
-            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 256, Epilogue::Store) },
+            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 640, Epilogue::Store) },
         ]);
     }
     check(&all, &[2, 11]);
@@ -288,7 +288,7 @@ fn many_rows() {
             },
             Project { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
             Project { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
-            Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 160, GATE) },
+            Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 288, GATE) },
         ]);
     }
     // Results in two parts.

@@ -145,18 +145,14 @@ proptest! {
 
     #[test]
     fn padding_is_harmless(row in rows()) {
-        for format in Format::ALL {
+        // Matrices in superblocks have whole ones or are refused, so there is nothing to pad.
+        for format in Format::ALL.into_iter().filter(|format| !SUPERBLOCKS.contains(format)) {
             let padded = row.len().next_multiple_of(format.group());
             let whole = decode(format, &encode(format, &row).unwrap(), padded);
             let (row, padding) = whole.split_at(row.len());
             // In an affine format it is the offset of the row's last group, which may be above none of its numbers.
             let group = &row[row.len().next_multiple_of(format.group()) - format.group()..];
-            // In one of superblocks it is what is nearest to zero.
-            let near_zero = |x: &f32| {
-                SUPERBLOCKS.contains(&format) && f64::from(x.abs()) <= bound(format, 0.0, group)
-            };
-            let is_harmless =
-                |x: &f32| *x == 0.0 || is_affine(format) && group.iter().all(|y| x <= y) || near_zero(x);
+            let is_harmless = |x: &f32| *x == 0.0 || is_affine(format) && group.iter().all(|y| x <= y);
             prop_assert!(padding.iter().all(is_harmless), "{}: {:?}", format, whole);
         }
     }

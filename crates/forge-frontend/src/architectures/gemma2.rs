@@ -47,9 +47,6 @@ pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.attention.output_bias = bias;
     model.attention.scale = config.positive_or("query_pre_attn_scalar", 256.0).sqrt().recip() as f32;
     config.only("use_bidirectional_attention", false, "forge computes attention to what came before");
-    // Names from before hidden_activation and sliding_window, written beside them and read by nobody.
-    config.get("hidden_act");
-    config.get("sliding_window_size");
 }
 
 /// A cap; null is none.

@@ -38,19 +38,11 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         config.contradiction("n_head", message);
     }
     let width = (hidden / heads).max(1) as f64;
-    // In one number format there is nothing to reorder, and the older name of the context is beside the newer.
-    config.get("reorder_and_upcast_attn");
-    config.get("n_ctx");
-    for key in ["type", "use_proj", "activation", "proj_to_labels", "first_dropout"] {
-        // Of a head that sums texts up.
-        config.get(&format!("summary_{key}"));
-    }
-    config.get("attn_pdrop");
     Box::new(Gpt2 {
         vocabulary: config.count("vocab_size"),
         hidden,
         context: config.count_or("n_positions", 1024),
-        layers: config.count("n_layer"),
+        layers: config.layers("n_layer"),
         heads,
         inner: config.count_or("n_inner", 4 * hidden),
         activation: activation(config, "activation_function", Activation::GeluTanh),

@@ -33,15 +33,17 @@ const WORDS: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\
 pub(super) fn cutting(name: &str) -> Option<Cutting> {
     let plain = |cut: Value| Cutting { normalizer: Value::Null, cut, whole_tokens: false, begins: false };
     let digits = || json!({"type": "Digits", "individual_digits": true});
+    let composed = || json!({"type": "NFC"});
     Some(match name {
         "gpt-2" | "olmo" => plain(bytes(true)),
-        "smollm" | "starcoder" | "refact" | "command-r" => plain(sequence(&[digits(), bytes(true)])),
+        "smollm" | "starcoder" | "refact" => plain(sequence(&[digits(), bytes(true)])),
+        "command-r" => Cutting { normalizer: composed(), ..plain(sequence(&[digits(), bytes(true)])) },
         "llama-bpe" | "llama3" | "llama-v3" => {
             Cutting { whole_tokens: true, begins: true, ..plain(split(&[THREE_DIGITS])) }
         }
         "dbrx" | "chatglm-bpe" => plain(split(&[THREE_DIGITS])),
         "glm4" => Cutting { whole_tokens: true, ..plain(split(&[THREE_DIGITS])) },
-        "qwen2" => Cutting { normalizer: json!({"type": "NFC"}), ..plain(split(&[ONE_DIGIT])) },
+        "qwen2" => Cutting { normalizer: composed(), ..plain(split(&[ONE_DIGIT])) },
         "deepseek-r1-qwen" | "hunyuan" => plain(split(&[ONE_DIGIT])),
         "tekken" => Cutting { whole_tokens: true, begins: true, ..plain(split(&[CASES_ONE_DIGIT])) },
         "gpt-4o" => plain(split(&[CASES_THREE_DIGITS])),

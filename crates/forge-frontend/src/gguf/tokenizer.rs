@@ -281,16 +281,16 @@ impl<'a> Vocabulary<'a> {
         let ids = self.ids()?;
         let normal = self.used().filter(|(_, _, kind)| *kind == Kind::Normal);
         let pieces: Pieces<'_> = normal.map(|(id, token, _)| (token, (id, scores[id]))).collect();
-        let pairs = merges(&pieces).map_err(|[one, other]| {
+        let Some(pairs) = merges(&pieces) else {
             metadata.fault(
-                format!("{key} of {} gives {one:?} and {other:?} one score", metadata.file),
+                format!("{key} of {} gives all pieces one score", metadata.file),
                 &[
-                    "what is joined first is not known then: the file was made without the model's tokenizer.model",
+                    "which are joined first is not known then: the file was made without the model's tokenizer.model",
                     "compile the original model, or convert it again with its tokenizer.model beside it",
                 ],
             );
-        });
-        let pairs = pairs.ok()?;
+            return None;
+        };
         let unknown = self.used().find(|(_, _, kind)| *kind == Kind::Unknown).map(|(_, token, _)| token);
         let space = SPACE.to_string();
         let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": space});

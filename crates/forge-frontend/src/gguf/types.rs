@@ -60,15 +60,6 @@ pub(super) fn of_number(number: u32) -> Option<&'static Type> {
     ALL.iter().find(|kind| kind.number == number)
 }
 
-/// How forge reads a type.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Reading {
-    /// As numbers.
-    Plain,
-    /// As blocks of codes.
-    Blocks(Blocks),
-}
-
 impl Type {
     /// Bytes of a tensor whose innermost dimension is the first; none if that is no whole number of blocks, or they are more
     /// than a number of 64 bits says.
@@ -81,18 +72,19 @@ impl Type {
         shape[1..].iter().try_fold(of_row, |bytes, size| bytes.checked_mul(*size as u64))
     }
 
-    /// How forge reads it, if it does.
-    pub(super) fn reading(&self) -> Option<Reading> {
-        match self.name {
-            "F32" | "F16" | "BF16" => Some(Reading::Plain),
-            name => Blocks::from_name(name).map(Reading::Blocks),
-        }
+    /// The blocks that it is made of, if forge knows them.
+    pub(super) fn blocks(&self) -> Option<Blocks> {
+        Blocks::from_name(self.name)
+    }
+
+    /// Whether forge reads it, as plain numbers or as blocks.
+    pub(super) fn is_read(&self) -> bool {
+        ["F32", "F16", "BF16"].contains(&self.name) || self.blocks().is_some()
     }
 
     /// The types that forge reads, for people.
     pub(super) fn readable() -> String {
-        let names: Vec<&str> =
-            ALL.iter().filter(|kind| kind.reading().is_some()).map(|kind| kind.name).collect();
+        let names: Vec<&str> = ALL.iter().filter(|kind| kind.is_read()).map(|kind| kind.name).collect();
         names.join(", ")
     }
 }
@@ -106,7 +98,7 @@ mod tests {
         for blocks in Blocks::ALL {
             let kind = ALL.iter().find(|kind| kind.name == blocks.name()).unwrap();
             assert_eq!((kind.columns, kind.block), (blocks.columns() as u64, blocks.bytes() as u64));
-            assert_eq!(kind.reading(), Some(Reading::Blocks(blocks)));
+            assert!(kind.is_read());
             assert_eq!(kind.bytes(&[3 * blocks.columns(), 7]), Some(21 * blocks.bytes() as u64));
             assert_eq!(kind.bytes(&[blocks.columns() - 1, 7]), None);
         }

@@ -2,7 +2,7 @@
 
 use crate::common::read;
 use crate::gguf_file::File;
-use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_frontend::{Memory, Opened, Options, Tensors, read_model};
 use forge_ir::Diagnostic;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -13,8 +13,10 @@ use tokenizers::Tokenizer;
 const FILE: &str = "model.gguf";
 
 /// Files that llama.cpp's converter made, and the model of tests/models whose tokenizer they have.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 12] = [
     ("tiny-f32", "llama"),
+    ("tiny-f16", "llama"),
+    ("wide-q4_k", "llama"),
     ("llama-q4_0", "llama"),
     ("llama3-q8_0", "llama"),
     ("mistral-q5_0", "mistral"),
@@ -22,7 +24,7 @@ const FILES: [(&str, &str); 10] = [
     ("gemma3-q4_1", "gemma3_text"),
     ("phi3_longrope-q4_0", "gpt2"),
     ("qwen2-bf16", "qwen2"),
-    ("glm4-f16", "glm4"),
+    ("glm4-q4_0", "glm4"),
     ("gpt2-q8_0", "gpt2"),
 ];
 
@@ -191,13 +193,13 @@ fn a_key_may_be_there_unknown_if_the_user_says_so() {
 }
 
 #[test]
-fn pieces_of_one_score_have_no_order() {
+fn pieces_that_all_have_one_score_have_no_order() {
     let mut file = File::parse(&bytes("gguf/mistral-q5_0.gguf"));
     let scores = file.values.iter_mut().find(|value| value.0 == "tokenizer.ggml.scores").unwrap();
     // The kind and the count of the list stay.
     scores.2[12..].as_chunks_mut::<4>().0.iter_mut().for_each(|score| *score = (-1000.0_f32).to_le_bytes());
     let said = said(&file, &Options::default());
-    assert!(said.contains("one score") && said.contains("tokenizer.model"), "{said}");
+    assert!(said.contains("all pieces one score") && said.contains("tokenizer.model"), "{said}");
 }
 
 #[test]
@@ -315,4 +317,15 @@ proptest! {
             prop_assert!(!faults.is_empty());
         }
     }
+}
+
+#[test]
+fn tensors_are_shown_where_no_model_can_be_made_of_them() {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    file.set_text("general.architecture", "mystery");
+    let tensor = file.tensor("blk.0.ffn_down.weight");
+    (tensor.2, tensor.3) = (20, vec![0; 64 * 2 * 18]);
+    let tensors = Tensors::open(&memory(file.write())).unwrap();
+    let found = tensors.get("blk.0.ffn_down.weight").unwrap();
+    assert_eq!((found.dtype.as_str(), &found.shape[..], found.bytes), ("IQ4_NL", &[64, 64][..], 64 * 2 * 18));
 }
