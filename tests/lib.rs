@@ -6,6 +6,7 @@
 
 mod mlx;
 
+use forge_ir::Format;
 use forge_planner::Fusion;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +33,9 @@ pub const MIXED: [(&str, &str, &[&str]); 2] = [
     ("llama3_rope", "bf16", &["lm_head=f32", "*.1.self_attn.v_proj=f32", "*.0.mlp.up_proj=f32"]),
     ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
 ];
+
+/// Models whose keys and values are cached in codes of 8 bits: one whose heads are normed, one with a window.
+pub const CODED: [&str; 2] = ["qwen3", "gemma2"];
 
 /// A model whose rows are whole superblocks, in every format of superblocks: mixed as in the files that most people have, and
 /// one layer apart.
@@ -126,6 +130,8 @@ pub struct Built {
     pub format: String,
     /// What `--quant-override` was.
     pub overrides: &'static [&'static str],
+    /// What `--kv` was.
+    pub kv: Option<&'static str>,
     /// What `--disable-fusion` was.
     pub disabled: BTreeSet<Fusion>,
     /// The crate.
@@ -174,6 +180,7 @@ fn all_to_build() -> Vec<Built> {
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
     all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
+    all.extend(CODED.map(|model| Built { kv: Some("q8_0"), ..Built::of(model, "f32") }));
     all.extend(
         MIXED
             .into_iter()
@@ -235,8 +242,8 @@ fn compile(built: &Built) {
         name => model(name),
     };
     let mut arguments = vec!["--quant", &built.format];
-    if built.format == "keep" {
-        arguments.extend(["--kv", "f32"]);
+    if let Some(format) = built.kv.or((built.format == "keep").then_some("f32")) {
+        arguments.extend(["--kv", format]);
     }
     for it in built.overrides {
         arguments.extend(["--quant-override", it]);
@@ -337,9 +344,19 @@ impl Built {
             model: model.to_owned(),
             format: format.to_owned(),
             overrides: &[],
+            kv: None,
             disabled: BTreeSet::new(),
             directory: PathBuf::new(),
             program: PathBuf::new(),
+        }
+    }
+
+    /// What keys and values are cached as.
+    pub fn cache(&self) -> Format {
+        match self.kv.and_then(Format::from_name) {
+            Some(format) => format,
+            None if ["f32", "keep"].contains(&self.format.as_str()) => Format::F32,
+            None => Format::F16,
         }
     }
 
@@ -351,7 +368,8 @@ impl Built {
             _ => "-unfused".to_owned(),
         };
         let mixed = if self.overrides.is_empty() { "" } else { "-mixed" };
-        format!("{}-{}{mixed}{left_out}", self.model, self.format).replace('_', "-")
+        let cached = self.kv.map_or_else(String::new, |format| format!("-kv-{format}"));
+        format!("{}-{}{mixed}{cached}{left_out}", self.model, self.format).replace('_', "-")
     }
 
     /// Runs the program; it must succeed. Gives what it printed.

@@ -63,6 +63,7 @@ fn ringed(name: &str, window: Option<usize>, workspace: &Path) -> Ringed {
         model: name.to_owned(),
         format: "f32".to_owned(),
         overrides: &[],
+        kv: None,
         disabled: BTreeSet::new(),
         directory,
         program: PathBuf::new(),

@@ -1,7 +1,12 @@
 {% set vector = element ~ step %}
 {% set room = "args.capacity" if ring else "args.context" %}
 {% set around = " % " ~ ring ~ "u" if ring else "" %}
+{% if quantised %}
+// Keys and values (heads: {{ key_heads }}) to the cache, to the row's slot and position, as records: {{ width }} codes, and a scale for each
+// 32 of them. A thread has a channel.
+{% else %}
 // Keys and values (heads: {{ key_heads }}) to the cache, to the row's slot and position. A thread moves {{ step }} of a head's {{ width }} channels.
+{% endif %}
 {% if ring %}
 // The cache is a ring: position p lies at p % {{ ring }}.
 {% endif %}
@@ -25,6 +30,34 @@ kernel void {{ name }}(
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
     uint thread_id [[thread_index_in_threadgroup]]) {
+{% if quantised %}
+    const uint i = group.x * {{ threads }}u + thread_id;
+{% if count % threads != 0 %}
+    const uint at = min(i, {{ count - 1 }}u);
+{% else %}
+    const uint at = i;
+{% endif %}
+    const uint row = group.y;
+    const uint channel = at % {{ width }}u;
+    const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(at / {{ width }}u);
+    const ulong target = (cached_head * ulong({{ room }}) + ulong(positions[row]{{ around }})) * {{ record }}ul;
+    const ulong scale_at = target + ulong({{ width }}u + channel / 32u * 2u);
+    half key_scale;
+    half value_scale;
+    const char key_code = encode32(key[row * {{ count }}u + at], &key_scale);
+    const char value_code = encode32(value[row * {{ count }}u + at], &value_scale);
+{% if count % threads != 0 %}
+    if (i >= {{ count }}u) {
+        return;
+    }
+{% endif %}
+    keys[target + ulong(channel)] = as_type<uchar>(key_code);
+    values[target + ulong(channel)] = as_type<uchar>(value_code);
+    if (channel % 32u == 0u) {
+        *(device half*)(keys + scale_at) = key_scale;
+        *(device half*)(values + scale_at) = value_scale;
+    }
+{% else %}
     const uint i = group.x * {{ threads }}u + thread_id;
 {% if count % threads != 0 %}
     if (i >= {{ count }}u) {
@@ -39,4 +72,5 @@ kernel void {{ name }}(
     const ulong target = (cached_head * ulong({{ room }}) + ulong(positions[row]{{ around }})) * {{ width }}ul + ulong(channel);
     *(device {{ vector }}*)(keys + target) = {{ vector }}(*(device const float{{ step }}*)(key + source));
     *(device {{ vector }}*)(values + target) = {{ vector }}(*(device const float{{ step }}*)(value + source));
+{% endif %}
 }

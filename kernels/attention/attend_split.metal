@@ -1,4 +1,4 @@
-{% set vector = element ~ "4" %}
+{% set vector = "float4" if quantised else element ~ "4" %}
 {% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "(first + h)" if head_parts > 1 else "h" %}
 {% set past = lanes * 8 > pitch %}
 {% set place = "place" if past else "channel" %}
@@ -8,12 +8,24 @@
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
+{% if quantised %}
+            device const uchar* record = cached_keys + ulong(p{{ around }}) * {{ record }}ul;
+            key[u][0] = {{ load }}(record, channel, {{ width }}u);
+            key[u][1] = {{ load }}(record, channel + 4u, {{ width }}u);
+{% else %}
             {{ load }}(cached_keys + ulong(p{{ around }}) * {{ width }}ul, channel{{ bound }}, key[u]);
+{% endif %}
         }
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
+{% if quantised %}
+            device const uchar* record = cached_values + ulong(p{{ around }}) * {{ record }}ul;
+            value[u][0] = {{ load }}(record, channel, {{ width }}u);
+            value[u][1] = {{ load }}(record, channel + 4u, {{ width }}u);
+{% else %}
             {{ load }}(cached_values + ulong(p{{ around }}) * {{ width }}ul, channel{{ bound }}, value[u]);
+{% endif %}
         }
 {% endmacro %}
 // softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of the positions that a row sees, and the {{ group }} query
@@ -110,7 +122,7 @@ kernel void {{ name }}(
 {% endif %}
 {% endif %}
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
-    const ulong cached = cached_head * ulong({{ room }}) * {{ width }}ul;
+    const ulong cached = cached_head * ulong({{ room }}) * {{ record }}ul;
     device const {{ element }}* cached_keys = keys + cached;
     device const {{ element }}* cached_values = values + cached;
 
@@ -147,7 +159,7 @@ kernel void {{ name }}(
 {% if prologue.norm %}
         device const float* gain = is_query ? query_gain : key_gain;
 {% endif %}
-        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ around }}) * {{ width }}ul;
+        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ around }}) * {{ record }}ul;
         uint one[{{ pairs_each }}];
         uint other[{{ pairs_each }}];
         float2 channels[{{ pairs_each }}];
@@ -198,6 +210,7 @@ kernel void {{ name }}(
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
             }
 {% endif %}
+{% if not quantised %}
             if (!is_query) {
                 // What the cache has of it, here and there.
                 const {{ element }}2 kept = {{ element }}2(channels[i]);
@@ -205,9 +218,25 @@ kernel void {{ name }}(
                 target[other[i]] = kept.y;
                 channels[i] = float2(kept);
             }
+{% endif %}
             shared[h * {{ pitch }}u + one[i]] = channels[i].x;
             shared[h * {{ pitch }}u + other[i]] = channels[i].y;
         }
+{% if quantised %}
+        if (!is_query) {
+            // What the cache has of it, here and there.
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint block = 0u; block < {{ width // 32 }}u; block++) {
+                half scale;
+                const char code = encode32(shared[h * {{ pitch }}u + block * 32u + lane], &scale);
+                target[block * 32u + lane] = as_type<uchar>(code);
+                if (lane == 0u) {
+                    *(device half*)(target + {{ width }}u + block * 2u) = scale;
+                }
+                shared[h * {{ pitch }}u + block * 32u + lane] = float(scale) * float(code);
+            }
+        }
+{% endif %}
 {% if pitch != width %}
         // Channels past the last are zeros.
         if (lane < {{ pitch - width }}u) {

@@ -121,8 +121,8 @@ kernel void {{ name }}(
             end++;
         }
         const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(head / {{ group }}u);
-        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ room }}) * {{ width }}ul;
-        device const {{ element }}* cached_values = values + cached_head * ulong({{ room }}) * {{ width }}ul;
+        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ room }}) * {{ record }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong({{ room }}) * {{ record }}ul;
 
         // This simdgroup's channels of the result: every 4th matrix of 8.
         simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
@@ -142,11 +142,16 @@ kernel void {{ name }}(
             for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
+{% if quantised %}
+                device const uchar* source = cached_keys + ulong(min(start + p, longest){{ around }}) * {{ record }}ul;
+                const float4 value = {{ load }}(source, c, {{ width }}u);
+{% else %}
                 device const {{ element }}* source = cached_keys + ulong(min(start + p, longest){{ around }}) * {{ width }}ul + ulong(c);
 {% if padded != width %}
                 const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
 {% else %}
                 const {{ vector }} value = {{ vector }}(*(device const {{ element }}{{ step }}*)source);
+{% endif %}
 {% endif %}
                 *(threadgroup {{ vector }}*)(staged + p * {{ pitch }}u + c) = value;
             }
@@ -173,11 +178,16 @@ kernel void {{ name }}(
             for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
+{% if quantised %}
+                device const uchar* source = cached_values + ulong(min(start + p, longest){{ around }}) * {{ record }}ul;
+                const float4 value = {{ load }}(source, c, {{ width }}u);
+{% else %}
                 device const {{ element }}* source = cached_values + ulong(min(start + p, longest){{ around }}) * {{ width }}ul + ulong(c);
 {% if padded != width %}
                 const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
 {% else %}
                 const {{ vector }} value = {{ vector }}(*(device const {{ element }}{{ step }}*)source);
+{% endif %}
 {% endif %}
                 *(threadgroup {{ vector }}*)(staged + p * {{ pitch }}u + c) = value;
             }

@@ -1,11 +1,17 @@
 {% set room = "args.capacity" if ring else "args.context" %}
 {% set around = " % " ~ ring ~ "u" if ring else "" %}
-{% if norm %}
+{% if by_head and not norm %}
+// Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
+// cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
+{% elif norm %}
 // {{ "Rotates and norms" if turned else "Norms and rotates" }} queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}), by the row's position. Queries go to q; keys and values go to
 // the cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
 {% else %}
 // Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
 // cache, to the row's slot and position. A thread takes two of a head's {{ width }} channels, those that turn together.
+{% endif %}
+{% if quantised %}
+// The cache has records: {{ width }} codes, and a scale for each 32 of them.
 {% endif %}
 {% if ring %}
 // The cache is a ring: position p lies at p % {{ ring }}.
@@ -29,7 +35,7 @@ struct {{ args }} {
 {% endif %}
 };
 
-{% if norm %}
+{% if by_head %}
 // grid: ceil({{ row_heads }} / {{ simdgroups }}), rows
 {% else %}
 // grid: ceil({{ row_pairs }} / {{ threads }}), rows
@@ -48,27 +54,34 @@ kernel void {{ name }}(
     device {{ element }}* values [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
-{% if norm %}
+{% if by_head %}
     uint simdgroup_id [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
 {% else %}
     uint thread_id [[thread_index_in_threadgroup]]) {
+{% endif %}
+{% if quantised %}
+    threadgroup float staged[{{ simdgroups * width }}];  // a head of keys or values for each simdgroup
 {% endif %}
     const uint row = group.y;
 {% if long %}
     // Where the context's own frequencies begin.
     const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
-{% if norm %}
+{% if by_head %}
     const uint head = group.x * {{ simdgroups }}u + simdgroup_id;
     const uint position = positions[row];
     device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
 
+{% if norm %}
     // The mean of squares{{ ", which turning does not change" if turned else "" }}.
+{% endif %}
     uint one[{{ pairs_each }}];
     uint other[{{ pairs_each }}];
     float2 channels[{{ pairs_each }}];
+{% if norm %}
     float squares = 0.0f;
+{% endif %}
     #pragma unroll
     for (uint i = 0u; i < {{ pairs_each }}u; i++) {
         const uint k = lane + 32u * i;
@@ -79,9 +92,13 @@ kernel void {{ name }}(
 {% else %}
         channels[i] = float2(source[one[i]], source[other[i]]);
 {% endif %}
+{% if norm %}
         squares += dot(channels[i], channels[i]);
+{% endif %}
     }
+{% if norm %}
     const float factor = rsqrt(simd_sum(squares) / {{ width_float }} + {{ epsilon }});
+{% endif %}
 
     // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which stay as they are.
     const bool is_query = head < {{ query_heads }}u;
@@ -89,8 +106,10 @@ kernel void {{ name }}(
     const uint key_head = is_query ? 0u : (head - {{ query_heads }}u) % {{ key_heads }}u;
     const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + ulong(key_head)) * ulong({{ room }}) + ulong(position{{ around }});
     device float* target = q + (row * {{ query_heads }}u + head) * {{ width }}u;
-    device {{ element }}* cached = (is_value ? values : keys) + place * {{ width }}ul;
+    device {{ element }}* cached = (is_value ? values : keys) + place * {{ record }}ul;
+{% if norm %}
     device const float* gain = is_query ? query_gain : key_gain;
+{% endif %}
     #pragma unroll
     for (uint i = 0u; i < {{ pairs_each }}u; i++) {
         const uint k = lane + 32u * i;
@@ -100,7 +119,7 @@ kernel void {{ name }}(
         }
 {% endif %}
         if (!is_value) {
-{% if not turned %}
+{% if norm and not turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
 {% if pairs < half %}
@@ -110,7 +129,7 @@ kernel void {{ name }}(
 {% else %}
             channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
 {% endif %}
-{% if turned %}
+{% if norm and turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
         }
@@ -118,10 +137,30 @@ kernel void {{ name }}(
             target[one[i]] = channels[i].x;
             target[other[i]] = channels[i].y;
         } else {
+{% if quantised %}
+            staged[simdgroup_id * {{ width }}u + one[i]] = channels[i].x;
+            staged[simdgroup_id * {{ width }}u + other[i]] = channels[i].y;
+{% else %}
             cached[one[i]] = {{ element }}(channels[i].x);
             cached[other[i]] = {{ element }}(channels[i].y);
+{% endif %}
         }
     }
+{% if quantised %}
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+
+    // Keys and values as codes, 32 at a time.
+    if (!is_query) {
+        for (uint block = 0u; block < {{ width // 32 }}u; block++) {
+            half scale;
+            const char code = encode32(staged[simdgroup_id * {{ width }}u + block * 32u + lane], &scale);
+            cached[block * 32u + lane] = as_type<uchar>(code);
+            if (lane == 0u) {
+                *(device half*)(cached + {{ width }}u + block * 2u) = scale;
+            }
+        }
+    }
+{% endif %}
 }
 {% else %}
     const uint pair = group.x * {{ threads }}u + thread_id;

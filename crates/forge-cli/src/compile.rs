@@ -216,7 +216,7 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Failu
         "Certifying",
         &format!("reference logits of {} texts, {rows} tokens", sequences.len()),
     );
-    let golden = forge_reference::golden(&opened.graph, &packed, &sequences);
+    let golden = forge_reference::golden(&opened.graph, &packed, plan.cache, &sequences);
     spinner.finish_and_clear();
     let golden = golden.map_err(failed)?;
     let tolerance = forge_ir::tolerance(plan.cache);

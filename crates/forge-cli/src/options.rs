@@ -23,9 +23,11 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f
     let cache = match &arguments.kv {
         None => None,
         Some(name) => Some(
-            Format::from_name(name).filter(|format| matches!(format, Format::F32 | Format::F16)).ok_or_else(
-                || Failure::misuse(format!("--kv {name}: keys and values are cached as f32 or f16")),
-            )?,
+            Format::from_name(name)
+                .filter(|format| matches!(format, Format::F32 | Format::F16 | Format::Q8_0))
+                .ok_or_else(|| {
+                    Failure::misuse(format!("--kv {name}: keys and values are cached as f32, f16 or q8_0"))
+                })?,
         ),
     };
     let slots = usize::from(arguments.slots);

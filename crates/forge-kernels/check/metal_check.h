@@ -116,6 +116,7 @@ FUNCTIONS
 }
 
 float fabs(float);
+float rint(float);
 float fma(float, float, float);
 float dot(float2, float2);
 float dot(float3, float3);

@@ -37,7 +37,7 @@ pub const TEMPLATES: [Source; 15] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 30] = [
+pub const SUPPORT: [Source; 33] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -61,6 +61,9 @@ pub const SUPPORT: [Source; 30] = [
     source!("support/float8_whole"),
     source!("support/float8_guarded"),
     source!("support/float8_single"),
+    source!("support/encode32"),
+    source!("support/record4_whole"),
+    source!("support/record4_single"),
     source!("support/silu"),
     source!("support/gelu_tanh"),
     source!("support/gelu"),

@@ -47,7 +47,7 @@ pub enum KernelError {
     },
     /// The cache has a format that attention cannot read.
     #[error(
-        "kernel `{kernel}`: keys and values in {format}; attention reads f32 and f16, so choose one of these"
+        "kernel `{kernel}`: keys and values in {format}; attention reads f32, f16 and q8_0, so choose one of these"
     )]
     Cache {
         /// The instance's name.

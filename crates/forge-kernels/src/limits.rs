@@ -88,19 +88,19 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         }
         Spec::Append(append) => {
             limits.heads(append.key_heads, append.key_heads, append.width)?;
-            limits.cache(append.cache)?;
+            limits.cache(append.cache, append.width)?;
             limits.ring(append.ring, None)
         }
         Spec::RotateAppend(rotate) => {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
-            limits.cache(rotate.cache)?;
+            limits.cache(rotate.cache, rotate.width)?;
             limits.ring(rotate.ring, None)?;
             limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
         Spec::AttendSplit(attend) => {
             limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
-            limits.cache(attend.cache)?;
+            limits.cache(attend.cache, attend.width)?;
             limits.ring(attend.ring, Some(attend.window))?;
             limits.scores(attend.scale, attend.window, attend.softcap)?;
             let Some(prologue) = &attend.prologue else { return Ok(()) };
@@ -117,7 +117,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
         Spec::AttendTiled(attend) => {
             limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
-            limits.cache(attend.cache)?;
+            limits.cache(attend.cache, attend.width)?;
             limits.ring(attend.ring, Some(attend.window))?;
             limits.scores(attend.scale, attend.window, attend.softcap)
         }
@@ -193,9 +193,12 @@ impl Limits<'_> {
         })
     }
 
-    fn cache(&self, format: Format) -> Result<(), KernelError> {
+    fn cache(&self, format: Format, width: usize) -> Result<(), KernelError> {
         match format {
             Format::F32 | Format::F16 => Ok(()),
+            Format::Q8_0 => self.holds("the head's width", width, width.is_multiple_of(32), || {
+                "a multiple of 32 where keys and values are cached as q8_0; cache them as f16".to_owned()
+            }),
             _ => Err(KernelError::Cache { kernel: self.kernel.to_owned(), format }),
         }
     }

@@ -70,7 +70,8 @@ fn refusals() {
         refusal("a", attend(4, 2, 512, Format::F16, 1.0)),
         refusal("a", attend(5, 2, 64, Format::F16, 1.0)),
         refusal("a", attend(64, 1, 64, Format::F16, 1.0)),
-        refusal("a", attend(4, 2, 64, Format::Q8_0, 1.0)),
+        refusal("a", attend(4, 2, 64, Format::Q4_0, 1.0)),
+        refusal("a", attend(4, 2, 80, Format::Q8_0, 1.0)),
         refusal("a", attend(4, 2, 64, Format::F16, f32::INFINITY)),
     ]
     .into_iter()
@@ -88,7 +89,8 @@ fn refusals() {
     kernel `a`: the head's width is 512, and must be at most 256: a wider head needs a kernel of its own
     kernel `a`: the number of query heads is 5, and must be a multiple of the key heads, which are 2
     kernel `a`: the number of query heads that read one key head is 64, and must be at most 32: repeat key heads until it is
-    kernel `a`: keys and values in q8_0; attention reads f32 and f16, so choose one of these
+    kernel `a`: keys and values in q4_0; attention reads f32, f16 and q8_0, so choose one of these
+    kernel `a`: the head's width is 80, and must be a multiple of 32 where keys and values are cached as q8_0; cache them as f16
     kernel `a`: the scale is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of rotated pairs is 16, and must be at most half the head's width, which is 16
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
@@ -146,7 +148,7 @@ fn refusals_of_attention() {
     kernel `a`: the cap is 0; leave the kernel out of the plan
     kernel `a`: the cap is NaN, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of parts is 0; leave the kernel out of the plan
-    kernel `a`: keys and values in bf16; attention reads f32 and f16, so choose one of these
+    kernel `a`: keys and values in bf16; attention reads f32, f16 and q8_0, so choose one of these
     kernel `a`: the length of a ring is 0; leave the kernel out of the plan
     kernel `a`: the length of a ring is 64, and must be below 2^32, and no less than a row sees: without a window the cache has the whole context
     kernel `a`: the length of a ring is 64, and must be below 2^32, and no less than a row sees: without a window the cache has the whole context

@@ -77,19 +77,22 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (buffers("x positions *y"), scalars, grid(pairs.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Append(append) => {
-            let step = if append.width % 4 == 0 { 4 } else { 2 };
+            let step = match append.cache {
+                Format::Q8_0 => 1,
+                _ if append.width % 4 == 0 => 4,
+                _ => 2,
+            };
             let groups = (append.key_heads * append.width / step).div_ceil(128).to_string();
             let scalars = with_ring(append.ring, "rows context capacity", "rows context");
             (buffers("key value slots positions *keys *values"), scalars, grid(groups, "rows", "1"))
         }
         Spec::RotateAppend(rotate) => {
             let heads = rotate.query_heads + 2 * rotate.key_heads;
-            let (gains, groups) = match rotate.norm {
-                Some(_) => (
-                    " query_gain key_gain",
-                    heads / [4, 2, 1].into_iter().find(|&n| heads % n == 0).unwrap_or(1),
-                ),
-                None => ("", (heads * rotate.width / 2).div_ceil(128)),
+            let gains = if rotate.norm.is_some() { " query_gain key_gain" } else { "" };
+            // A simdgroup has a head where it is normed, or becomes codes.
+            let groups = match rotate.norm.is_some() || rotate.cache == Format::Q8_0 {
+                true => heads / [4, 2, 1].into_iter().find(|&n| heads % n == 0).unwrap_or(1),
+                false => (heads * rotate.width / 2).div_ceil(128),
             };
             let names = buffers(&format!("qkv{gains} slots positions *q *keys *values"));
             let scalars = with_ring(rotate.ring, "rows context capacity", "rows context");

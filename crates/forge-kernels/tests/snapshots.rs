@@ -150,6 +150,20 @@ fn rings() {
 }
 
 #[test]
+fn codes() {
+    let cache = Format::Q8_0;
+    snapshot("append_q8_0", Spec::Append(Append { key_heads: 3, width: 32, cache, ring: None }));
+    let rotate = common::rotate(4, 2, 128, cache, 64, Pairing::Half);
+    snapshot("rotate_append_q8_0", Spec::RotateAppend(rotate.clone()));
+    let prologue = Some(common::prologue(&rotate));
+    snapshot(
+        "attend_split_q8_0",
+        Spec::AttendSplit(AttendSplit { prologue, ..common::split(4, 2, 128, cache) }),
+    );
+    snapshot("attend_tiled_q8_0", Spec::AttendTiled(common::tiled(4, 2, 96, cache)));
+}
+
+#[test]
 fn elementwise() {
     let function = Function::Each(Each::Softcap(30.0));
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));

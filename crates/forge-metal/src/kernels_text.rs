@@ -121,6 +121,7 @@ fn parameter_of(instance: &Instance, buffer: &forge_kernels::Buffer) -> (Paramet
     let element = match buffer.element.as_str() {
         "half" => "f16",
         "uint" => "u32",
+        "uchar" => "u8",
         _ => "f32",
     };
     let name = names::identifier(&buffer.name);

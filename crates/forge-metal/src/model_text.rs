@@ -67,6 +67,10 @@ struct Constant {
 struct CacheText {
     #[serde(rename = "type")]
     element: &'static str,
+    /// The format, for people.
+    format: &'static str,
+    /// Elements that a head of a position has, in constants of the model.
+    record: &'static str,
     /// Of one position of a slot, in layers that keep every position.
     bytes_per_position: String,
     /// What layers that do not keep instead, as an array.
@@ -281,8 +285,16 @@ fn cache_text(plan: &Plan) -> CacheText {
         .states()
         .map(|state| state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions)))
         .collect();
+    let (element, record) = match plan.cache {
+        Format::F32 => ("f32", "HEAD"),
+        // Codes, and a half for each 32 of them.
+        Format::Q8_0 => ("u8", "(HEAD + HEAD / 16)"),
+        _ => ("f16", "HEAD"),
+    };
     CacheText {
-        element: if plan.cache == Format::F32 { "f32" } else { "f16" },
+        element,
+        format: plan.cache.name(),
+        record,
         bytes_per_position: number(plan.kept_bytes_per_position()),
         kept: (!rings.is_empty()).then(|| of_layers(&kept)),
         rings: format!("[{}]", rings.join(", ")),

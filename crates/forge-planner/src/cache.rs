@@ -86,12 +86,17 @@ impl Plan {
 
     /// Bytes of a layer's keys and values for one position of one slot.
     fn position_bytes(&self, state: &State) -> usize {
-        2 * state.heads * state.width * self.cache_element()
+        2 * state.heads * self.record_bytes(state.width)
     }
 
-    /// Bytes of a cached number.
-    pub(crate) fn cache_element(&self) -> usize {
-        if self.cache == Format::F32 { 4 } else { 2 }
+    /// Bytes of the key, or of the value, that one head of one position has.
+    pub fn record_bytes(&self, width: usize) -> usize {
+        match self.cache {
+            Format::F32 => 4 * width,
+            // A code for each number, and a half for each 32.
+            Format::Q8_0 => width + width / 16,
+            _ => 2 * width,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! What a kernel loads beyond that (a row of x by every simdgroup) is served by the chip's caches, and is not counted
 //! here; the referee counts what is really loaded, and that its distinct bytes are these is tested.
 
-use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, Step, packed_bytes};
+use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
 use forge_kernels::spec::{Epilogue, Rows};
@@ -120,9 +120,10 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
             Operand::Field(field) => cost.weights_read += step_of.field(&section.fields[field]),
             Operand::Keys | Operand::Values => {
                 let (read, written) = step_of.positions();
-                let state = section.state.map_or(0, |state| (state.heads * state.width) as u64);
-                cost.cache_read += read * state * plan.cache_element() as u64;
-                cost.cache_written += written * state * plan.cache_element() as u64;
+                let bytes = |state: State| state.heads * plan.record_bytes(state.width);
+                let bytes = section.state.map_or(0, bytes) as u64;
+                cost.cache_read += read * bytes;
+                cost.cache_written += written * bytes;
             }
             Operand::Scratch(scratch) => {
                 let (read, written) = step_of.scratch(&argument.parameter, scratch);

@@ -45,7 +45,7 @@ pub struct Options {
     pub quant: Quant,
     /// Of some matrices, by their names; a later one wins.
     pub overrides: Vec<Override>,
-    /// Of cached keys and values; `None`: f32 where every matrix is f32, else f16.
+    /// Of cached keys and values: f32, f16 or q8_0; `None`: f32 where every matrix is f32, else f16.
     pub cache: Option<Format>,
     /// Most positions a conversation may have; `None`: what the model was made for.
     pub max_context: Option<usize>,

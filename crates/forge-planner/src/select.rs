@@ -8,7 +8,7 @@ use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
-use forge_ir::{Apply, Body, BodyId, Diagnostic, Format, Graph, WeightId};
+use forge_ir::{Apply, BLOCK, Body, BodyId, Diagnostic, Format, Graph, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) fn select(
     let plan = Plan {
         model: graph.model.clone(),
         weights: Vec::new(),
-        cache: cache_format(formats, options)?,
+        cache: cache_format(graph, formats, options)?,
         context: context(graph, options)?,
         slots: options.slots.max(1),
         chunk: options.chunk.max(FEW + 1),
@@ -69,14 +69,29 @@ fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
     graph.applications().enumerate().map(move |(index, apply)| (place(index), apply))
 }
 
-fn cache_format(formats: &Formats, options: &Options) -> Result<Format, Vec<Diagnostic>> {
+fn cache_format(graph: &Graph, formats: &Formats, options: &Options) -> Result<Format, Vec<Diagnostic>> {
+    let odd = graph.states.iter().find(|state| !state.width.is_multiple_of(BLOCK));
     match options.cache {
         None if formats.are_exact() => Ok(Format::F32),
         None => Ok(Format::F16),
         Some(format @ (Format::F32 | Format::F16)) => Ok(format),
+        Some(Format::Q8_0) => match odd {
+            None => Ok(Format::Q8_0),
+            Some(state) => Err(vec![
+                Diagnostic::new(
+                    "F0502",
+                    format!(
+                        "keys and values cannot be cached as q8_0: heads of {} channels are no multiple of {BLOCK}, \
+                         which share a scale",
+                        state.width
+                    ),
+                )
+                .note("the cache can be kept in halves: --kv f16"),
+            ]),
+        },
         Some(format) => Err(vec![
             Diagnostic::new("F0502", format!("keys and values cannot be cached as {format}"))
-                .note("the cache is kept as f32 or f16: --kv f16"),
+                .note("the cache is kept as f32, f16 or q8_0: --kv f16"),
         ]),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::rows::{self, Row};
 use crate::run::run;
-use forge_ir::{Diagnostic, Graph, Numbers};
+use forge_ir::{Diagnostic, Format, Graph, Numbers};
 use serde::Serialize;
 
 /// A text, and how many of its tokens each pass is given.
@@ -59,13 +59,14 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
     chosen
 }
 
-/// Evaluates all texts at once, each in a slot of its own, so that every weight is read once.
+/// Evaluates all texts at once, with keys and values cached as `cache`, each in a slot of its own, so that every weight is read once.
 ///
 /// # Errors
 /// As [`crate::evaluate`].
 pub fn golden(
     graph: &Graph,
     numbers: &dyn Numbers,
+    cache: Format,
     sequences: &[Sequence],
 ) -> Result<Vec<Golden>, Diagnostic> {
     let mut all: Vec<Row> = Vec::new();
@@ -77,7 +78,7 @@ pub fn golden(
         all.extend(rows::of_slot(slot, &sequence.ids));
         last.push(all.len() - 1);
     }
-    let logits = run(graph, numbers, &all, &last)?;
+    let logits = run(graph, numbers, cache, &all, &last)?;
     let golden = |(sequence, logits): (&Sequence, Vec<f32>)| Golden {
         ids: sequence.ids.clone(),
         chunks: sequence.chunks.clone(),

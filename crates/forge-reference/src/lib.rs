@@ -8,6 +8,7 @@
 //! Everything else is judged by this crate; this crate is judged by logits of the models' own authors.
 
 mod attention;
+mod cached;
 mod golden;
 mod linear;
 mod rows;
@@ -16,7 +17,7 @@ mod share;
 
 pub use golden::{Golden, Sequence, golden, sequences};
 
-use forge_ir::{Diagnostic, Graph, Numbers};
+use forge_ir::{Diagnostic, Format, Graph, Numbers};
 use rows::Row;
 
 /// Of which positions the logits are wanted.
@@ -28,7 +29,7 @@ pub enum Want {
     Last,
 }
 
-/// The logits after a text: one vector for each position wanted.
+/// The logits after a text: one vector for each position wanted. Keys and values are kept as they are.
 ///
 /// # Errors
 /// When a token is outside the vocabulary, the text is empty, or a weight cannot be read.
@@ -43,7 +44,7 @@ pub fn evaluate(
         Want::Last => ids.len().saturating_sub(1)..ids.len(),
     };
     let rows: Vec<Row> = rows::of_slot(0, ids).collect();
-    run::run(graph, numbers, &rows, &wanted.collect::<Vec<_>>())
+    run::run(graph, numbers, Format::F32, &rows, &wanted.collect::<Vec<_>>())
 }
 
 /// The `count` tokens that follow a text when the likeliest is taken each time; of equals the lowest.

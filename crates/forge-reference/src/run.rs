@@ -1,15 +1,19 @@
 //! Evaluates the graph's applications in order.
 
 use crate::attention::{Heads, attention, capped, rotate};
+use crate::cached::cached;
 use crate::linear::linear;
 use crate::rows::{Row, Values};
-use forge_ir::{Activation, Apply, Body, Diagnostic, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId};
+use forge_ir::{
+    Activation, Apply, Body, Diagnostic, Format, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId,
+};
 
-/// The logits of the rows wanted. `rows` hold all tokens of each of their slots from position 0 on; all slots have room
+/// The logits of the rows wanted, where keys and values are cached as `cache`. `rows` hold all tokens of each of their slots from position 0 on; all slots have room
 /// for the longest of them, and no more.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn Numbers,
+    cache: Format,
     rows: &[Row],
     wanted: &[usize],
 ) -> Result<Vec<Vec<f32>>, Diagnostic> {
@@ -22,7 +26,7 @@ pub(crate) fn run(
         return Err(Diagnostic::new("F0402", message));
     }
     let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
-    let run = Run { graph, numbers, context };
+    let run = Run { graph, numbers, cache, context };
     let mut stream = run.apply(&graph.prologue, rows, Values::default())?;
     for layer in &graph.layers {
         stream = run.apply(layer, rows, stream)?;
@@ -41,6 +45,8 @@ pub(crate) fn run(
 struct Run<'a> {
     graph: &'a Graph,
     numbers: &'a dyn Numbers,
+    /// Of keys and values.
+    cache: Format,
     /// Positions of every slot.
     context: usize,
 }
@@ -118,7 +124,7 @@ impl Run<'_> {
                     window: window.unwrap_or(usize::MAX),
                     softcap: *softcap,
                 };
-                attention(&heads, rows, [x, inputs[1], inputs[2]])
+                attention(&heads, rows, [x, &cached(inputs[1], self.cache), &cached(inputs[2], self.cache)])
             }
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
             Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),

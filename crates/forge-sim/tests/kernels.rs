@@ -126,6 +126,7 @@ fn others() -> Vec<Case> {
         once(norm(136, 2, true, true)),
         once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing), pairing })),
         once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
+        once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
         once(Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
@@ -246,6 +247,8 @@ fn kernels_are_silent() {
         (2, 32, 1, Format::F32, plain),
         (64, 4, 2, Format::F16, ring),
         (20, 3, 3, Format::F32, Extras { norm: false, ..ring }),
+        (64, 4, 2, Format::Q8_0, plain),
+        (128, 6, 1, Format::Q8_0, ring),
     ] {
         cases.extend(attention(width, query_heads, key_heads, cache, extras));
     }
@@ -275,6 +278,7 @@ fn planted_faults_are_caught() {
     cases.extend(attention(20, 13, 1, Format::F16, all));
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));
+    cases.extend(attention(192, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

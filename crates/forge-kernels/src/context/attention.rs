@@ -12,12 +12,36 @@ pub(super) fn step(width: usize) -> usize {
     if width.is_multiple_of(4) { 4 } else { 2 }
 }
 
-/// The Metal type of a cached element.
+/// The Metal type of a cached element, and bytes of registers that a number takes.
 pub(super) fn element(cache: Format) -> (&'static str, usize) {
     match cache {
         Format::F32 => ("float", 4),
+        Format::Q8_0 => ("uchar", 4),
         _ => ("half", 2),
     }
+}
+
+/// How a cache keeps a head of a position, as templates print it.
+#[derive(Serialize)]
+pub(super) struct Kept {
+    element: &'static str,
+    /// Elements of a head of a position.
+    record: usize,
+    /// Whether they are codes, and then the scales of each 32 of them.
+    quantised: bool,
+}
+
+impl Kept {
+    pub(super) fn of(cache: Format, width: usize) -> Kept {
+        let quantised = cache == Format::Q8_0;
+        let record = if quantised { width + width / 16 } else { width };
+        Kept { element: element(cache).0, record, quantised }
+    }
+}
+
+/// The support unit that loads four numbers of a record.
+fn load_record(width: usize) -> &'static str {
+    if width.is_multiple_of(64) { "record4_whole" } else { "record4_single" }
 }
 
 /// Distances by which a value is shuffled to be combined over lanes: from `first`, doubling, below `end`.
@@ -60,8 +84,9 @@ pub(super) struct SplitContext<'a> {
     spec: &'a AttendSplit,
     #[serde(flatten)]
     turn: Option<Turn>,
+    #[serde(flatten)]
+    kept: Kept,
     width_float: f32,
-    element: &'static str,
     /// Query heads that read one key head.
     group: usize,
     /// Heads of a row of qkv.
@@ -115,7 +140,7 @@ impl<'a> SplitContext<'a> {
         let head_parts = group.div_ceil(heads_each);
         let position_parts = (SIMDGROUPS / head_parts).max(1);
         let simdgroups = head_parts * position_parts;
-        let (element, bytes) = element(spec.cache);
+        let (_, bytes) = element(spec.cache);
         let lanes = spec.width.div_ceil(CHANNELS).next_power_of_two();
         let at_once = 32 / lanes;
         // 16 registers of keys and as many of values are under way at once, and twice that where the sums of one head
@@ -144,8 +169,8 @@ impl<'a> SplitContext<'a> {
             turn: spec.prologue.as_ref().map(turn),
             base,
             spec,
+            kept: Kept::of(spec.cache, spec.width),
             width_float: spec.width as f32,
-            element,
             group,
             row_heads: spec.query_heads + 2 * spec.key_heads,
             heads_each,
@@ -158,7 +183,10 @@ impl<'a> SplitContext<'a> {
             at_once,
             loads,
             block: at_once * loads,
-            load: loads_of[usize::from(bytes == 4)],
+            load: match spec.cache {
+                Format::Q8_0 => load_record(spec.width),
+                _ => loads_of[usize::from(bytes == 4)],
+            },
             bound,
             staged,
             query_load: loads_of[1],
@@ -177,7 +205,8 @@ impl<'a> SplitContext<'a> {
         let query_load = (!self.staged && self.query_load != self.load).then_some(self.query_load);
         let softcap = self.spec.softcap.map(|_| "softcap");
         let turn = self.spec.prologue.as_ref().map(|_| "turn");
-        [self.load].into_iter().chain(query_load).chain(softcap).chain(turn).collect()
+        let encode = (self.kept.quantised && self.spec.prologue.is_some()).then_some("encode32");
+        [self.load].into_iter().chain(query_load).chain(softcap).chain(turn).chain(encode).collect()
     }
 }
 
@@ -202,7 +231,10 @@ pub(super) struct TiledContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a AttendTiled,
-    element: &'static str,
+    #[serde(flatten)]
+    kept: Kept,
+    /// The support unit that loads four numbers of a record.
+    load: Option<&'static str>,
     /// Query heads that read one key head.
     group: usize,
     /// Positions staged at once.
@@ -236,7 +268,8 @@ impl<'a> TiledContext<'a> {
         TiledContext {
             base,
             spec,
-            element: element(spec.cache).0,
+            kept: Kept::of(spec.cache, spec.width),
+            load: (spec.cache == Format::Q8_0).then(|| load_record(spec.width)),
             group: spec.query_heads / spec.key_heads,
             tile,
             padded,
@@ -248,5 +281,9 @@ impl<'a> TiledContext<'a> {
             sums_each: matrices.div_ceil(4),
             distances: distances(tile, 32),
         }
+    }
+    /// The support units that the text calls.
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        self.load.into_iter().chain(self.spec.softcap.map(|_| "softcap")).collect()
     }
 }

@@ -61,8 +61,11 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             (value(context), support)
         }
         Spec::Rotate(rotate) => (value(RotateContext::of(base, rotate)), vec!["turn"]),
-        Spec::Append(append) => (value(AppendContext::of(base, append)), vec![]),
-        Spec::RotateAppend(rotate) => (value(RotateAppendContext::of(base, rotate)), vec!["turn"]),
+        Spec::Append(append) => (value(AppendContext::of(base, append)), encoder(append.cache).collect()),
+        Spec::RotateAppend(rotate) => {
+            let support = ["turn"].into_iter().chain(encoder(rotate.cache)).collect();
+            (value(RotateAppendContext::of(base, rotate)), support)
+        }
         Spec::AttendSplit(attend) => {
             let context = SplitContext::of(base, attend);
             let support = context.support();
@@ -70,8 +73,9 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         }
         Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
         Spec::AttendTiled(attend) => {
-            let support = attend.softcap.map(|_| "softcap").into_iter().collect();
-            (value(TiledContext::of(base, attend)), support)
+            let context = TiledContext::of(base, attend);
+            let support = context.support();
+            (value(context), support)
         }
         Spec::Elementwise(elementwise) => {
             let context = ElementwiseContext::of(base, elementwise);
@@ -82,6 +86,11 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         Spec::ArgmaxJoin(join) => (value(ArgmaxJoinContext::of(base, join)), vec![]),
     };
     Context { variables, support }
+}
+
+/// The support unit that makes codes of what goes to a cache.
+fn encoder(cache: Format) -> impl Iterator<Item = &'static str> {
+    (cache == Format::Q8_0).then_some("encode32").into_iter()
 }
 
 fn value(context: impl Serialize) -> Value {

@@ -1,9 +1,9 @@
 //! What the templates of rotation and of appending to the cache read.
 
-use forge_ir::{Pairing, Rotation};
+use forge_ir::{Format, Pairing, Rotation};
 use serde::Serialize;
 
-use super::attention::{element, step};
+use super::attention::{Kept, step};
 use super::{Base, literal};
 use crate::spec::{Append, Rotate, RotateAppend};
 
@@ -91,8 +91,8 @@ pub(super) struct AppendContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a Append,
-    /// Of the cache.
-    element: &'static str,
+    #[serde(flatten)]
+    kept: Kept,
     /// Elements moved at once.
     step: usize,
     /// Moves that a row needs.
@@ -102,11 +102,12 @@ pub(super) struct AppendContext<'a> {
 
 impl<'a> AppendContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Append) -> AppendContext<'a> {
-        let step = step(spec.width);
+        // A thread has a channel where 32 of them make codes.
+        let step = if spec.cache == Format::Q8_0 { 1 } else { step(spec.width) };
         AppendContext {
             base,
             spec,
-            element: element(spec.cache).0,
+            kept: Kept::of(spec.cache, spec.width),
             step,
             count: spec.key_heads * spec.width / step,
             threads: 128,
@@ -125,12 +126,14 @@ pub(super) struct RotateAppendContext<'a> {
     width: usize,
     /// Whether heads are normed.
     norm: bool,
+    /// Whether a simdgroup has a head: where it is normed, or becomes codes.
+    by_head: bool,
     /// Whether that is after they have been turned.
     turned: bool,
     epsilon: f32,
     width_float: f32,
-    /// Of the cache.
-    element: &'static str,
+    #[serde(flatten)]
+    kept: Kept,
     ring: Option<usize>,
     /// Heads of a row of qkv.
     row_heads: usize,
@@ -146,6 +149,7 @@ impl<'a> RotateAppendContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &RotateAppend) -> RotateAppendContext<'a> {
         let row_heads = spec.query_heads + 2 * spec.key_heads;
         let norm = spec.norm.is_some();
+        let by_head = norm || spec.cache == Format::Q8_0;
         // As many as leave none without a head.
         let simdgroups = [4, 2, 1].into_iter().find(|&each| row_heads.is_multiple_of(each)).unwrap_or(1);
         RotateAppendContext {
@@ -155,15 +159,16 @@ impl<'a> RotateAppendContext<'a> {
             key_heads: spec.key_heads,
             width: spec.width,
             norm,
+            by_head,
             turned: spec.norm.is_some_and(|norm| norm.turned),
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),
             width_float: spec.width as f32,
-            element: element(spec.cache).0,
+            kept: Kept::of(spec.cache, spec.width),
             ring: spec.ring,
             row_heads,
             row_pairs: row_heads * spec.width / 2,
             row_width: row_heads * spec.width,
-            threads: if norm { 32 * simdgroups } else { 128 },
+            threads: if by_head { 32 * simdgroups } else { 128 },
             simdgroups,
         }
     }

@@ -154,9 +154,10 @@ pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
 pub(crate) fn attentions() -> Vec<Spec> {
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
     let mut specs = Vec::new();
-    for width in [6, 16, 20, 30, 64, 80, 120, 128, 250, 256] {
+    for width in [6, 16, 20, 30, 64, 80, 96, 120, 128, 250, 256] {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
-            for cache in [Format::F16, Format::F32] {
+            let coded = (width % 32 == 0).then_some(Format::Q8_0);
+            for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
                 let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
                 let split = split(query_heads, key_heads, width, cache);
                 let tiled = tiled(query_heads, key_heads, width, cache);
@@ -203,6 +204,10 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 }
             }
             for ring in [None, Some(320)] {
+                specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
+            }
+            if width % 32 == 0 {
+                let (cache, ring) = (Format::Q8_0, None);
                 specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
             }
         }

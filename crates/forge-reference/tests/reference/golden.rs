@@ -1,7 +1,7 @@
 //! The texts that travel with a model, and faults of whoever asks.
 
 use crate::common::cases;
-use forge_ir::{Graph, Op, Rotation};
+use forge_ir::{Format, Graph, Op, Rotation};
 use forge_reference::{Sequence, Want, evaluate, golden, sequences};
 
 fn chunks(vocabulary: usize, context: usize, parameters: u64) -> Vec<Vec<usize>> {
@@ -35,7 +35,7 @@ fn texts_evaluated_together_are_those_evaluated_alone() {
     for case in cases() {
         let (graph, numbers) = (&case.opened.graph, case.stored());
         let texts = sequences(graph.model.vocabulary, graph.model.context, 1);
-        let together = golden(graph, &numbers, &texts).unwrap();
+        let together = golden(graph, &numbers, Format::F16, &texts).unwrap();
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap();
         for (text, golden) in texts.iter().zip(together) {
             let alone = evaluate(graph, &numbers, &text.ids, Want::Last).unwrap().remove(0);
@@ -73,6 +73,6 @@ fn texts_that_are_none_are_refused() {
         assert!(evaluate(graph, &numbers, ids, Want::All).is_err());
         let text = Sequence { ids: ids.to_vec(), chunks: vec![ids.len()] };
         let texts = [Sequence { ids: vec![1], chunks: vec![1] }, text];
-        assert!(golden(graph, &numbers, &texts).is_err());
+        assert!(golden(graph, &numbers, Format::F16, &texts).is_err());
     }
 }

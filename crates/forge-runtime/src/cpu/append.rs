@@ -1,7 +1,7 @@
 //! Keys and values to the cache. Scalars: rows, context[, capacity]. Buffers: key, value, slots, positions,
 //! keys, values.
 //!
-//! `key` and `value` are `[row, head, width]`, `keys` and `values` `[slot, head, context, width]` of one layer; a row's go
+//! `key` and `value` are `[row, head, width]`, `keys` and `values` `[slot, head, context, record]` of one layer; a row's go
 //! to its slot and position. A ring has `capacity` positions instead of the context's.
 
 use super::call::{Call, Output};
@@ -15,7 +15,7 @@ pub struct Append {
     pub key_heads: usize,
     /// Width of a head.
     pub width: usize,
-    /// Of keys and values in the cache: `F32` or `F16`.
+    /// Of keys and values in the cache: `F32`, `F16`, or `Q8_0` where widths are multiples of 32.
     pub cache: Format,
     /// R, where the cache is a ring, in which position p lies at p % R.
     pub ring: Option<usize>,
@@ -26,6 +26,7 @@ pub fn append(call: &Call<'_>, shape: &Append) {
     match shape.cache {
         Format::F32 => rows::<f32>(call, shape),
         Format::F16 => rows::<f16>(call, shape),
+        Format::Q8_0 => rows::<u8>(call, shape),
         other => panic!("a cache in {other:?} has no CPU kernel"),
     }
 }
@@ -92,7 +93,7 @@ impl<'a, C: Cached> Cache<'a, C> {
         let (context, room) = (call.scalar(1), Room::of(call, ring));
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let count = last * key_heads * room.positions * width;
+        let count = last * key_heads * room.positions * C::record(width);
         Cache {
             keys: call.output::<C>("keys", count),
             values: call.output::<C>("values", count),
@@ -119,18 +120,15 @@ impl<'a, C: Cached> Cache<'a, C> {
     /// Where a position of a row's slot begins.
     pub(super) fn place(&self, row: usize, head: usize, position: usize) -> usize {
         let of_head = (self.slots[row] as usize * self.key_heads + head) * self.room.positions;
-        (of_head + self.room.of_position(position)) * self.width
+        (of_head + self.room.of_position(position)) * C::record(self.width)
     }
 }
 
-/// Rounds `from` to the cache.
+/// Makes a record of `from`, at `at`.
 ///
 /// # Safety
 /// No other thread touches these elements of `to`.
 pub(super) unsafe fn store<C: Cached>(to: Output<'_, C>, at: usize, from: &[f32]) {
     // SAFETY: the caller's promise.
-    let to = unsafe { to.part(at..at + from.len()) };
-    for (to, &from) in to.iter_mut().zip(from) {
-        *to = C::narrow(from);
-    }
+    C::store(unsafe { to.part(at..at + C::record(from.len())) }, from);
 }

@@ -31,7 +31,7 @@ pub struct Attend {
     pub key_heads: usize,
     /// Width of a head.
     pub width: usize,
-    /// Of keys and values in the cache: `F32` or `F16`.
+    /// As in [`super::Append`].
     pub cache: Format,
     /// As in [`super::Append`], a multiple of 64.
     pub ring: Option<usize>,
@@ -75,6 +75,7 @@ pub fn attend(call: &Call<'_>, shape: &Attend) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Heads::<f16> { call, shape, cache: PhantomData }),
+        Format::Q8_0 => call.level().run(Heads::<u8> { call, shape, cache: PhantomData }),
         other => panic!("a cache in {other:?} has no CPU kernel"),
     }
 }
@@ -111,7 +112,7 @@ impl<C: Cached> Task for Heads<'_, C> {
         let positions = call.input::<u32>("positions", rows);
         let sinks = sinks.then(|| call.input::<f32>("sinks", query_heads));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let cached = last * key_heads * room.positions * width;
+        let cached = last * key_heads * room.positions * C::record(width);
         let heads = call.output::<f32>("heads", rows * query_heads * width);
         let (source, keys, values) = match prologue {
             None => (
@@ -150,7 +151,7 @@ impl<C: Cached> Task for Heads<'_, C> {
             sums[..count * padded].fill(0.0);
             let place = |row: usize, position: usize| {
                 let of_head = (slots[row] as usize * key_heads + head) * room.positions;
-                (of_head + room.of_position(position)) * width
+                (of_head + room.of_position(position)) * C::record(width)
             };
             for row in rows.clone() {
                 let position = positions[row] as usize;
@@ -286,14 +287,7 @@ impl<C: Cached> Step<C> {
     #[inline(always)]
     unsafe fn load<S: Simd>(&self, from: *const C, position: usize, channel: usize) -> S::V {
         // SAFETY: the caller promises that the position exists and that `channel` is below the width.
-        unsafe {
-            let from = from.add(position * self.width + channel);
-            if channel + S::LANES <= self.width {
-                C::load::<S>(from)
-            } else {
-                C::load_some::<S>(from, self.width - channel)
-            }
-        }
+        unsafe { C::load::<S>(from.add(position * C::record(self.width)), self.width, channel) }
     }
 
     /// `weights[query][position]` = query · key.

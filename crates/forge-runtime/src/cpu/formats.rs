@@ -307,55 +307,94 @@ impl Matrix for Q4_0 {
     }
 }
 
-/// Numbers of a cache: stored without scales, a row at a time, in rows of any length.
+/// How a cache keeps the numbers of a head: as a record of these elements for each position.
 pub(super) trait Cached: super::call::Number {
-    /// `LANES` numbers, widened.
-    unsafe fn load<S: Simd>(from: *const Self) -> S::V;
-    /// One number, rounded to the nearest.
-    fn narrow(x: f32) -> Self;
-    /// Zero.
-    fn zero() -> Self;
-
-    /// `count < LANES` numbers, widened, and zeros.
-    #[inline(always)]
-    unsafe fn load_some<S: Simd>(from: *const Self, count: usize) -> S::V {
-        let mut some = [Self::zero(); 16];
-        // SAFETY: the caller promises `count` numbers, and `some` has room for any vector.
-        unsafe {
-            std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(16));
-            Self::load::<S>(some.as_ptr())
-        }
+    /// Elements of a record of a head of so many channels.
+    fn record(width: usize) -> usize {
+        width
     }
+
+    /// `LANES` numbers of a record, from `channel`, which is a multiple of `LANES`; zeros past the width.
+    unsafe fn load<S: Simd>(record: *const Self, width: usize, channel: usize) -> S::V;
+
+    /// Makes a record of a head's numbers, each rounded to the nearest.
+    fn store(record: &mut [Self], from: &[f32]);
+}
+
+/// `count < LANES` numbers as they are stored, and zeros.
+#[inline(always)]
+unsafe fn some<T: Copy>(from: *const T, count: usize, zero: T) -> [T; 16] {
+    let mut some = [zero; 16];
+    // SAFETY: the caller promises `count` numbers, and `some` has room for any vector.
+    unsafe { std::ptr::copy_nonoverlapping(from, some.as_mut_ptr(), count.min(16)) };
+    some
 }
 
 impl Cached for f32 {
     #[inline(always)]
-    unsafe fn load<S: Simd>(from: *const f32) -> S::V {
+    unsafe fn load<S: Simd>(record: *const f32, width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { S::load(from) }
+        unsafe {
+            match channel + S::LANES <= width {
+                true => S::load(record.add(channel)),
+                false => S::load(some(record.add(channel), width - channel, 0.0).as_ptr()),
+            }
+        }
     }
 
-    fn narrow(x: f32) -> f32 {
-        x
-    }
-
-    fn zero() -> f32 {
-        0.0
+    fn store(record: &mut [f32], from: &[f32]) {
+        record.copy_from_slice(from);
     }
 }
 
 impl Cached for f16 {
     #[inline(always)]
-    unsafe fn load<S: Simd>(from: *const f16) -> S::V {
+    unsafe fn load<S: Simd>(record: *const f16, width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { S::load_f16(from) }
+        unsafe {
+            match channel + S::LANES <= width {
+                true => S::load_f16(record.add(channel)),
+                false => S::load_f16(some(record.add(channel), width - channel, f16::ZERO).as_ptr()),
+            }
+        }
     }
 
-    fn narrow(x: f32) -> f16 {
-        f16::from_f32(x)
+    fn store(record: &mut [f16], from: &[f32]) {
+        for (to, from) in record.iter_mut().zip(from) {
+            *to = f16::from_f32(*from);
+        }
+    }
+}
+
+/// [`Format::Q8_0`]: a code of a byte for each number, and after them a half for each 32: their scale. Widths are
+/// multiples of 32.
+impl Cached for u8 {
+    fn record(width: usize) -> usize {
+        width + width / BLOCK * size_of::<f16>()
     }
 
-    fn zero() -> f16 {
-        f16::ZERO
+    #[inline(always)]
+    unsafe fn load<S: Simd>(record: *const u8, width: usize, channel: usize) -> S::V {
+        // SAFETY: the caller's promise; `LANES` divides 16, so they have one scale, and loads take any alignment.
+        unsafe {
+            let scale = S::splat_f16(record.add(width + channel / BLOCK * size_of::<f16>()).cast());
+            S::mul(scale, S::load_i8(record.add(channel).cast()))
+        }
+    }
+
+    fn store(record: &mut [u8], from: &[f32]) {
+        let (codes, scales) = record.split_at_mut(from.len());
+        let blocks = from.chunks_exact(BLOCK).zip(codes.chunks_exact_mut(BLOCK));
+        for ((from, codes), to) in blocks.zip(scales.chunks_exact_mut(size_of::<f16>())) {
+            let largest = from.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            let scale = f16::from_f32(largest / 127.0);
+            let step = scale.to_f32();
+            to.copy_from_slice(&scale.to_ne_bytes());
+            for (code, x) in codes.iter_mut().zip(from) {
+                let rounded =
+                    if step > 0.0 { (x / step).round_ties_even().clamp(-127.0, 127.0) } else { 0.0 };
+                *code = (rounded as i8).cast_unsigned();
+            }
+        }
     }
 }

@@ -22,7 +22,7 @@ pub struct RotateAppend {
     pub key_heads: usize,
     /// Width of a head.
     pub width: usize,
-    /// Of keys and values in the cache: `F32` or `F16`.
+    /// As in [`super::Append`].
     pub cache: Format,
     /// As in [`super::Append`].
     pub ring: Option<usize>,
@@ -37,6 +37,7 @@ pub fn rotate_append(call: &Call<'_>, shape: &RotateAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),
         Format::F16 => call.level().run(Rows::<f16> { call, shape, cache: PhantomData }),
+        Format::Q8_0 => call.level().run(Rows::<u8> { call, shape, cache: PhantomData }),
         other => panic!("a cache in {other:?} has no CPU kernel"),
     }
 }

@@ -11,6 +11,7 @@ mod support;
 mod append;
 mod attend;
 mod norms;
+mod quantised;
 mod ring;
 mod rotate;
 

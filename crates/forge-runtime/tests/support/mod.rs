@@ -306,6 +306,7 @@ pub fn write_weights(path: &Path, tensors: &[Tensor]) {
 }
 
 /// What a test gives a kernel for one of its buffers.
+#[derive(Clone)]
 pub enum Argument {
     Bytes(Vec<u8>),
     Words(Vec<u32>),

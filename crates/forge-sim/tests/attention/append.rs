@@ -43,8 +43,8 @@ fn rotation_and_appending() {
             let row = |row: usize| qkv[row * row_width + from * width..][..heads * width].to_vec();
             (0..rows).flat_map(row).collect()
         };
-        let bytes = shape.cache_count() * if shape.cache == Format::F16 { 2 } else { 4 };
-        let unit = if shape.cache == Format::F16 { 1e-3 } else { 3e-6 };
+        let bytes = shape.bytes(&vec![0.0; shape.cache_count()]).len();
+        let unit = shape.unit();
         let (key, value) = (part(query_heads, key_heads), part(query_heads + key_heads, key_heads));
         let given = |q: usize| {
             [
@@ -73,12 +73,64 @@ fn rotation_and_appending() {
                 let in_row = head * width..(head + 1) * width;
                 let in_rows = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
                 let check = |bytes: &[u8], wanted: &[f64]| {
-                    compare(shape, &numbers_of(bytes, shape.cache)[at..][..width], wanted, unit)
+                    compare(shape, &shape.numbers(bytes)[at..][..width], wanted, unit)
                 };
                 check(&made[1], &keys[in_row.clone()]);
                 check(&made[2], &values[in_row]);
                 check(&plain[0], &wide(&key[in_rows.clone()]));
                 check(&plain[1], &wide(&value[in_rows]));
+            }
+        }
+    }
+}
+
+/// What goes to a cache of codes is, to the byte, what would go to one of f32, in codes.
+#[test]
+fn codes_are_those_of_what_f32_would_keep() {
+    let mut random = Random(8);
+    let mut coded = shapes();
+    coded.retain(|shape| shape.cache == Format::Q8_0);
+    let plain = |shape: &Shape| Shape { cache: Format::F32, ..shape.clone() };
+    let specs = |shape: &Shape| {
+        let Shape { key_heads, width, cache, ring, .. } = *shape;
+        [Spec::Append(Append { key_heads, width, cache, ring }), shape.rotate_append()]
+    };
+    let kernels = Kernels::of(coded.iter().flat_map(|shape| [specs(shape), specs(&plain(shape))].concat()));
+    let batch = Batch::of(&[(1, 100), (1, 101), (0, 7)]);
+    for (index, shape) in coded.iter().enumerate() {
+        let Shape { query_heads, key_heads, width, .. } = *shape;
+        let rows = batch.rows();
+        let qkv = random.numbers(rows * (query_heads + 2 * key_heads) * width);
+        // Of all sizes, and of none.
+        let mut part = || -> Vec<f32> {
+            let heads = random.numbers(rows * key_heads * width);
+            heads.iter().enumerate().map(|(i, x)| x * [1.0, 1e3, 0.0, 1e-6, 1e-9][i / 32 % 5]).collect()
+        };
+        let (key, value) = (part(), part());
+        let gains = [0; 2].map(|_| random.numbers(width));
+        let caches = [0, 1].map(|kernel| {
+            [shape.clone(), plain(shape)].map(|of| {
+                let empty = of.bytes(&vec![0.0; of.cache_count()]);
+                let given = [
+                    ("qkv", Given::Numbers(&qkv)),
+                    ("query_gain", Given::Numbers(&gains[0])),
+                    ("key_gain", Given::Numbers(&gains[1])),
+                    ("key", Given::Numbers(&key)),
+                    ("value", Given::Numbers(&value)),
+                    ("slots", Given::Words(&batch.slots)),
+                    ("positions", Given::Words(&batch.positions)),
+                    ("q", Given::Unwritten(rows * query_heads * width * 4)),
+                    ("keys", Given::Bytes(&empty)),
+                    ("values", Given::Bytes(&empty)),
+                ];
+                let number = 4 * index + kernel + if of.cache == Format::F32 { 2 } else { 0 };
+                let mut written = kernels.run(number, &of.scalars(rows, 1), &given);
+                written.split_off(written.len() - 2)
+            })
+        });
+        for [codes, numbers] in caches {
+            for (codes, numbers) in codes.iter().zip(&numbers) {
+                assert!(*codes == shape.bytes(&numbers_of(numbers, Format::F32)), "{shape:?}");
             }
         }
     }

@@ -58,10 +58,10 @@ fn attention_that_prepares_its_row() {
                     .swap_remove(0);
             }
             // The cache has the row's key and value, rounded, and what it had.
-            let after = [0, 1].map(|which| numbers_of(&written[which], shape.cache));
-            let unit = if shape.cache == Format::F16 { 1e-3 } else { 3e-6 };
+            let after = [0, 1].map(|which| shape.numbers(&written[which]));
+            let unit = shape.unit();
             let mut wanted = Vec::new();
-            let mut expected = before.map(|bytes| numbers_of(&bytes, shape.cache));
+            let mut expected = before.map(|bytes| shape.numbers(&bytes));
             for row in 0..rows {
                 let (slot, position) = (batch.slots[row], batch.positions[row]);
                 let [queries, key, value] =

@@ -4,6 +4,7 @@ use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated,
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{AttendJoin, AttendSplit, AttendTiled, HeadNorm, Prologue, RotateAppend};
+use half::f16;
 
 /// A layer's heads, and what attention does with them.
 #[derive(Clone, Debug)]
@@ -98,6 +99,39 @@ impl Shape {
         SLOTS * self.key_heads * self.capacity() * self.width
     }
 
+    /// What a cached number may be off by, of numbers that are hardly larger than 3.
+    pub(crate) fn unit(&self) -> f64 {
+        match self.cache {
+            Format::F32 => 3e-6,
+            // Half a step of 127.
+            Format::Q8_0 => 1.5e-2,
+            _ => 1e-3,
+        }
+    }
+
+    /// Bytes of a cache that is to hold these numbers.
+    pub(crate) fn bytes(&self, numbers: &[f32]) -> Vec<u8> {
+        match self.cache {
+            Format::Q8_0 => numbers.chunks_exact(self.width).flat_map(record).collect(),
+            format => bytes_of(numbers, format),
+        }
+    }
+
+    /// What a cache holds.
+    pub(crate) fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
+        let width = self.width;
+        let of_record = |record: &[u8]| -> Vec<f32> {
+            let scale = |at: usize| f16::from_le_bytes([record[width + at], record[width + at + 1]]).to_f32();
+            (0..width)
+                .map(|channel| scale(channel / 32 * 2) * f32::from(record[channel].cast_signed()))
+                .collect()
+        };
+        match self.cache {
+            Format::Q8_0 => bytes.chunks_exact(width + width / 16).flat_map(of_record).collect(),
+            format => numbers_of(bytes, format),
+        }
+    }
+
     /// Scalars of a dispatch.
     pub(crate) fn scalars(&self, rows: usize, splits: usize) -> [(&'static str, usize); 4] {
         [("rows", rows), ("context", CONTEXT), ("capacity", self.capacity()), ("splits", splits)]
@@ -158,6 +192,22 @@ impl Shape {
     }
 }
 
+/// A head of a position in codes of 8 bits, by the definition. What is no number stays none.
+pub(crate) fn record(head: &[f32]) -> Vec<u8> {
+    let (mut codes, mut scales) = (Vec::new(), Vec::new());
+    for block in head.chunks_exact(32) {
+        let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let is_nan = block.iter().any(|x| x.is_nan());
+        let scale = if is_nan { f16::NAN } else { f16::from_f32(largest / 127.0) };
+        let step = scale.to_f32();
+        let code = |x: &f32| if step > 0.0 { (x / step).round_ties_even() as i8 } else { 0 };
+        codes.extend(block.iter().map(|x| code(x).cast_unsigned()));
+        scales.extend(scale.to_le_bytes());
+    }
+    codes.extend(scales);
+    codes
+}
+
 /// Sizes and options that meet every branch of the templates.
 pub(crate) fn shapes() -> Vec<Shape> {
     let plain = |query_heads, key_heads, width, cache| Shape {
@@ -216,6 +266,18 @@ pub(crate) fn shapes() -> Vec<Shape> {
             rotation: long(CONTEXT - 1),
             ..plain(4, 2, 16, Format::F32)
         },
+        // Codes of 8 bits: every alignment of records, heads of one scale and of several, rings.
+        Shape { norm, ..plain(4, 2, 128, Format::Q8_0) },
+        Shape { rotation: rotation(20, Pairing::Interleaved, 1.0), ..plain(6, 2, 64, Format::Q8_0) },
+        Shape { sinks: true, rotation: rotation(11, Pairing::Half, 1.0), ..plain(3, 1, 32, Format::Q8_0) },
+        Shape {
+            norm: turned,
+            window: Some(19),
+            ring: Some(76),
+            softcap: Some(2.0),
+            ..plain(5, 1, 96, Format::Q8_0)
+        },
+        Shape { window: Some(40), ..plain(2, 2, 256, Format::Q8_0) },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
@@ -249,7 +311,7 @@ pub(crate) fn cache(random: &mut Random, shape: &Shape, seen: impl Fn(u32) -> us
             numbers[begin + written * shape.width..begin + capacity * shape.width].fill(f32::NAN);
         }
     }
-    let bytes = bytes_of(&numbers, shape.cache);
-    let numbers = numbers_of(&bytes, shape.cache);
+    let bytes = shape.bytes(&numbers);
+    let numbers = shape.numbers(&bytes);
     (bytes, numbers)
 }

@@ -233,7 +233,7 @@ impl Writer {
         whole: bool,
     ) -> Content {
         let capacity = capacity(ring);
-        let head = capacity * width * if format == Format::F16 { 2 } else { 4 };
+        let head = capacity * record(format, width);
         let rows = launch.positions.len();
         let mut parts = Vec::new();
         for slot in 0..SLOTS {
@@ -242,11 +242,15 @@ impl Writer {
             for number in 0..heads {
                 let written = (reach.unwrap_or(usize::from(!whole)) - usize::from(!whole)).min(capacity);
                 let words = written * head / capacity / 4;
-                let mut value = || match format {
+                // Of a record of codes the words after them are scales.
+                let is_scale = |word: usize| word * 4 % record(format, width) >= width;
+                let mut value = |word| match format {
                     Format::F16 => 0x3000_3400 ^ (self.random() & 0x83ff_83ff),
+                    Format::Q8_0 if is_scale(word) => 0x1c00_2000,
+                    Format::Q8_0 => self.random() ^ (self.random() << 16),
                     _ => self.float().to_bits(),
                 };
-                parts.push(((slot * heads + number) * head, (0..words).map(|_| value()).collect()));
+                parts.push(((slot * heads + number) * head, (0..words).map(&mut value).collect()));
             }
         }
         Content::Parts(SLOTS * heads * head, parts)
@@ -359,8 +363,16 @@ impl Writer {
 
 /// The cache of every slot, before anything is appended.
 fn unwritten_cache(format: Format, heads: usize, width: usize, ring: Option<usize>) -> Content {
-    let each = if format == Format::F16 { 2 } else { 4 };
-    Content::Unwritten(SLOTS * heads * capacity(ring) * width * each)
+    Content::Unwritten(SLOTS * heads * capacity(ring) * record(format, width))
+}
+
+/// Bytes of a head of a position.
+fn record(format: Format, width: usize) -> usize {
+    match format {
+        Format::F16 => 2 * width,
+        Format::Q8_0 => width + width / 16,
+        _ => 4 * width,
+    }
 }
 
 /// Positions that a slot has room for.

@@ -1,0 +1,39 @@
+//! Formats of keys and values: which a model can have, and in how many bytes.
+
+// The other sizes are for other tests.
+#[allow(dead_code)]
+mod support;
+
+use forge_ir::{Diagnostic, Format};
+use forge_planner::{Options, Plan, Quant, plan};
+use support::{ONE, Shape, graph};
+
+fn cached(width: usize, cache: Format) -> Result<Plan, Vec<Diagnostic>> {
+    let shape = Shape { width, layers: 2, ..ONE };
+    let options = Options { quant: Quant::To(Format::Q4_0), cache: Some(cache), ..Options::default() };
+    plan(&graph(&shape), &options)
+}
+
+#[test]
+fn a_position_takes_what_its_format_says() {
+    // Two layers of eight heads, keys and values.
+    for (cache, bytes) in [(Format::F32, 64 * 4), (Format::F16, 64 * 2), (Format::Q8_0, 64 + 2 * 2)] {
+        let plan = cached(64, cache).unwrap_or_else(|faults| panic!("{faults:?}"));
+        assert_eq!(plan.cache_bytes_per_position(), 2 * 8 * 2 * bytes, "{cache}");
+        assert_eq!(plan.state_bytes(128, 3), 2 * 8 * 2 * bytes as u64 * 128 * 3, "{cache}");
+    }
+}
+
+#[test]
+fn codes_need_heads_of_whole_blocks() {
+    for width in [32, 96, 128, 256] {
+        assert!(cached(width, Format::Q8_0).is_ok(), "{width}");
+    }
+    for (width, cache, words) in
+        [(80, Format::Q8_0, ["heads of 80 channels", "--kv f16"]), (64, Format::Q4_0, ["q4_0", "--kv f16"])]
+    {
+        let faults = cached(width, cache).expect_err("it is refused");
+        let said = format!("{faults:?}");
+        assert!(faults.len() == 1 && words.iter().all(|word| said.contains(word)), "{said}");
+    }
+}

@@ -1,0 +1,133 @@
+//! A cache of codes: what goes to it is, to the byte, what would go to one of f32, in codes; what comes of it is what comes
+//! of the numbers that they stand for.
+
+use crate::rotation;
+use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
+use forge_runtime::cpu::{self, Format, HeadNorm, Pairing};
+use half::f16;
+
+const HEADS: usize = 2;
+const CONTEXT: usize = 70;
+
+/// Heads in codes, by the definition: all codes, then a half for each 32.
+fn coded(numbers: &[f32], width: usize) -> Vec<u8> {
+    let record = |head: &[f32]| {
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        for block in head.chunks_exact(32) {
+            let scale = f16::from_f32(block.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0);
+            let step = scale.to_f32();
+            let code = |x: &f32| if step > 0.0 { (x / step).round_ties_even() as i8 } else { 0 };
+            codes.extend(block.iter().map(|x| code(x).cast_unsigned()));
+            scales.extend(scale.to_ne_bytes());
+        }
+        [codes, scales].concat()
+    };
+    numbers.chunks_exact(width).flat_map(record).collect()
+}
+
+/// The numbers that they stand for.
+fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
+    let head = |record: &[u8]| -> Vec<f32> {
+        let scale = |block: usize| {
+            let at = width + 2 * block;
+            f16::from_ne_bytes([record[at], record[at + 1]]).to_f32()
+        };
+        (0..width).map(|c| scale(c / 32) * f32::from(record[c].cast_signed())).collect()
+    };
+    bytes.chunks_exact(width + width / 16).flat_map(head).collect()
+}
+
+#[test]
+fn codes_are_those_of_what_f32_would_keep() {
+    kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
+    let mut random = Random(31);
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    for (width, rows, norm) in [(32, 3, None), (64, 7, norm), (96, 1, None), (128, 5, norm)] {
+        let qkv = random.numbers(rows * 4 * HEADS * width);
+        let gains = [0; 2].map(|_| random.numbers(width));
+        let before = random.numbers(HEADS * CONTEXT * width);
+        let mut buffers = vec!["qkv"];
+        let mut first = vec![Argument::Numbers(qkv)];
+        if norm.is_some() {
+            buffers.extend(["query_gain", "key_gain"]);
+            first.extend(gains.map(Argument::Numbers));
+        }
+        buffers.extend(["slots", "positions", "q", "keys", "values"]);
+        first.extend([
+            Argument::Words(vec![0; rows]),
+            Argument::Words((0..rows as u32).map(|row| row + 40).collect()),
+            Argument::Output(NAN.repeat(rows * 2 * HEADS * width)),
+        ]);
+        let kernel = kernel("rotate_append", buffers, run);
+        let shape = |cache| cpu::RotateAppend {
+            query_heads: 2 * HEADS,
+            key_heads: HEADS,
+            width,
+            cache,
+            ring: None,
+            norm,
+            rotation: rotation(width / 2, Pairing::Half, 1.0),
+        };
+        let with = |cache: Vec<u8>| {
+            let cache = [0; 2].map(|_| Argument::Output(cache.clone()));
+            first.iter().cloned().chain(cache).collect::<Vec<_>>()
+        };
+        let (of_numbers, of_codes) = (with(bytes_of(&before)), with(coded(&before, width)));
+        each_level(|level, threads| {
+            let scalars = [rows as u32, CONTEXT as u32];
+            *SHAPE.write().unwrap() = Some(shape(Format::F32));
+            let numbers = run_kernel(kernel, &of_numbers, &scalars, level, threads);
+            *SHAPE.write().unwrap() = Some(shape(Format::Q8_0));
+            let codes = run_kernel(kernel, &of_codes, &scalars, level, threads);
+            assert_eq!(codes[0], numbers[0], "{level:?} {width}: queries");
+            for which in [1, 2] {
+                let wanted = coded(&numbers_of(&numbers[which]), width);
+                assert!(codes[which] == wanted, "{level:?} {width}");
+            }
+        });
+    }
+}
+
+#[test]
+fn rows_see_the_numbers_that_codes_stand_for() {
+    kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
+    let mut random = Random(32);
+    let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
+    for (width, rows, window) in [(32, 1, None), (64, 9, Some(20)), (96, 30, None), (256, 2, None)] {
+        let caches = [0; 2].map(|_| coded(&random.numbers(HEADS * CONTEXT * width), width));
+        let q = random.numbers(rows * 3 * HEADS * width);
+        let shape = |cache| cpu::Attend {
+            query_heads: 3 * HEADS,
+            key_heads: HEADS,
+            width,
+            cache,
+            ring: None,
+            scale: 0.3,
+            window,
+            softcap: None,
+            sinks: false,
+            prologue: None,
+        };
+        let given = |[keys, values]: [Vec<u8>; 2]| {
+            [
+                Argument::Numbers(q.clone()),
+                Argument::Bytes(keys),
+                Argument::Bytes(values),
+                Argument::Words(vec![0; rows]),
+                Argument::Words((0..rows as u32).map(|row| row + 40).collect()),
+                Argument::Output(NAN.repeat(q.len())),
+            ]
+        };
+        let of_numbers = given(caches.each_ref().map(|cache| bytes_of(&decoded(cache, width))));
+        let of_codes = given(caches);
+        each_level(|level, threads| {
+            let scalars = [rows as u32, CONTEXT as u32];
+            *SHAPE.write().unwrap() = Some(shape(Format::F32));
+            let wanted = numbers_of(&run_kernel(kernel, &of_numbers, &scalars, level, threads)[0]);
+            *SHAPE.write().unwrap() = Some(shape(Format::Q8_0));
+            let got = numbers_of(&run_kernel(kernel, &of_codes, &scalars, level, threads)[0]);
+            let wanted: Vec<(f64, f64)> = wanted.iter().map(|&x| (f64::from(x), 2.0)).collect();
+            compare(&format!("{level:?} {width} {rows}"), &got, &wanted);
+        });
+    }
+}
