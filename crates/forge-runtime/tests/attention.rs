@@ -256,11 +256,13 @@ fn cache_unit(cache: Format) -> f64 {
 
 /// A rotation that contexts of more than so many positions turn at a seventh of the speed.
 fn long(rotation: Rotation, beyond: usize) -> Rotation {
+    Rotation { long: Some(Long::Other { beyond, frequencies: seventh(rotation) }), ..rotation }
+}
+
+/// Its frequencies at a seventh of the speed.
+fn seventh(rotation: Rotation) -> &'static [f32] {
     let frequencies: Vec<f32> = rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    Rotation {
-        long: Some(Long { beyond, frequencies: Box::leak(frequencies.into_boxed_slice()) }),
-        ..rotation
-    }
+    Box::leak(frequencies.into_boxed_slice())
 }
 
 #[test]
@@ -270,8 +272,18 @@ fn long_contexts_turn_heads_their_own_way() {
     let (rows, heads, width) = (3, 2, 16);
     let usual = rotation(8, Pairing::Half, 1.25);
     let shape = cpu::Rotate { heads, width, rotation: long(usual, 40) };
-    let slow = Rotation { frequencies: shape.rotation.long.unwrap().frequencies, ..usual };
-    for (context, turned_by) in [(40_u32, usual), (41, slow)] {
+    let slow = Rotation { frequencies: seventh(usual), ..usual };
+    let growing = Rotation { long: Some(Long::Stretched { beyond: 40, factor: 4.0 }), ..usual };
+    // Twice the context: 4 * 2 - 3 times the wave that was longest.
+    let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
+    let stretched = Rotation { frequencies: stretched.collect::<Vec<_>>().leak(), ..usual };
+    for (context, rotation, turned_by) in [
+        (40_u32, shape.rotation, usual),
+        (41, shape.rotation, slow),
+        (40, growing, usual),
+        (80, growing, stretched),
+    ] {
+        let shape = cpu::Rotate { rotation, ..shape };
         let x = random.numbers(rows * heads * width);
         let positions = [0, 3, 39];
         let turned =
@@ -431,7 +443,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
         let mut seen = rotation;
         if rows == 8 {
             rotation = long(rotation, context - 1);
-            seen.frequencies = rotation.long.unwrap().frequencies;
+            seen.frequencies = seventh(seen);
         }
         let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);

@@ -121,7 +121,12 @@ fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
 fn long(beyond: usize) -> Rotation {
     let plain = rotation(8, Pairing::Half, 1.25);
     let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    Rotation { long: Some(Long { beyond, frequencies }), ..plain }
+    Rotation { long: Some(Long::Other { beyond, frequencies }), ..plain }
+}
+
+/// One that is slower in contexts of more than so many positions, the longer the slower.
+fn stretched(beyond: usize) -> Rotation {
+    Rotation { long: Some(Long::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
 }
 
 fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
@@ -423,6 +428,8 @@ fn shapes() -> Vec<Shape> {
         // A long context's own frequencies, and those of one that is as long as any that is not long.
         Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
         Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: stretched(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
+        Shape { rotation: stretched(CONTEXT), ..plain(4, 2, 16, Format::F32) },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
