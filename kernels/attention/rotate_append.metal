@@ -48,9 +48,9 @@ kernel void {{ name }}(
 {% endif %}
     const uint row = group.y;
 {% if stretched %}
-    // A context of more than {{ long }} positions stretches waves, the more the slower they are: pair k by 2^(slope * k).
+    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
     const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
-    const float slope = args.context > {{ long }}u ? -precise::log2(stretch) / {{ stretched.slower }} : 0.0f;
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
 {% elif long %}
     // Where the context's own frequencies begin.
     const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
