@@ -57,8 +57,8 @@ impl Rotation {
             Some(Long::Other { beyond, frequencies }) if context > *beyond => frequencies.into(),
             Some(Long::Stretched { beyond, factor }) if context > *beyond => {
                 let stretch = factor * (context as f32 / *beyond as f32) - (factor - 1.0);
-                let slope = -stretch.log2() / (self.frequencies.len() - 1) as f32;
-                self.frequencies.iter().enumerate().map(|(k, own)| own * (slope * k as f32).exp2()).collect()
+                let slope = -stretch.ln() / (self.frequencies.len() - 1) as f32;
+                self.frequencies.iter().enumerate().map(|(k, own)| own * (slope * k as f32).exp()).collect()
             }
             _ => (&self.frequencies).into(),
         }

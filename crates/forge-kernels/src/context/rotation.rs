@@ -80,7 +80,7 @@ impl Turn {
                 None => format!("{name}_frequencies[k]"),
                 Some(Long::Other { .. }) => format!("{name}_frequencies[own + k]"),
                 Some(Long::Stretched { .. }) => {
-                    format!("{name}_frequencies[k] * precise::exp(slope * k)")
+                    format!("({name}_frequencies[k] * precise::exp(slope * k))")
                 }
             },
             pairs,

@@ -69,13 +69,13 @@ impl Rotation {
             Some(Long::Other { beyond, frequencies }) if context > beyond => (frequencies, None),
             Some(Long::Stretched { beyond, factor }) if context > beyond => {
                 let stretch = factor * (context as f32 / beyond as f32) - (factor - 1.0);
-                (self.frequencies, Some(-stretch.log2() / (self.frequencies.len() - 1) as f32))
+                (self.frequencies, Some(-stretch.ln() / (self.frequencies.len() - 1) as f32))
             }
             _ => (self.frequencies, None),
         };
         let (cosines, sines) = turns.split_at_mut(frequencies.len());
         for (k, ((frequency, cosine), sine)) in frequencies.iter().zip(cosines).zip(sines).enumerate() {
-            let frequency = slope.map_or(*frequency, |slope| frequency * (slope * k as f32).exp2());
+            let frequency = slope.map_or(*frequency, |slope| frequency * (slope * k as f32).exp());
             let (s, c) = (position as f32 * frequency).sin_cos();
             (*cosine, *sine) = (c * self.magnitude, s * self.magnitude);
         }
