@@ -203,3 +203,20 @@ fn keep_is_the_checkpoint_s_own_format() {
         }
     }
 }
+
+#[test]
+fn a_gguf_file_is_compiled_as_a_folder_is() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gguf");
+    let to = tempfile::tempdir().expect("a temporary directory");
+    let (from, out) = (folder.join("llama-q4_0.gguf").display().to_string(), to.path().join("out"));
+    let output = forge_with(&["compile", &from, "-o", &out.display().to_string(), "--json"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    assert_eq!(summary["name"], "llama-q4_0");
+    assert_eq!(summary["errors"]["all"], 0.0, "every number is what it was");
+    for file in ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "golden.json"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+    // Which of several is meant, nobody knows.
+    refused(&folder, &[], 1, &["llama-q4_0.gguf", "name the one that is meant"]);
+}

@@ -33,6 +33,11 @@ pub const MIXED: [(&str, &str, &[&str]); 2] = [
     ("qwen3", "q4_0", &["lm_head=q8_0", "*.v_proj=q8_0", "*.{0.mlp.up,1.mlp.down}_proj=affine4_32"]),
 ];
 
+/// A model whose rows are whole superblocks, in every format of superblocks: mixed as in the files that most people have, and
+/// one layer apart.
+pub const SUPERBLOCKS: (&str, &str, &[&str]) =
+    ("superblocks", "q4_k", &["*.{v,down}_proj=q6_k", "lm_head=q6_k", "*.1.mlp.*=q5_k"]);
+
 /// Models that are quantised already: kept as they are, with a cache that keeps everything too.
 pub const QUANTISED: [&str; 3] = ["llama_mlx4", "qwen3_mlx8", MLX];
 
@@ -169,7 +174,12 @@ fn all_to_build() -> Vec<Built> {
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
     all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
-    all.extend(MIXED.map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }));
+    all.extend(
+        MIXED
+            .into_iter()
+            .chain([SUPERBLOCKS])
+            .map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }),
+    );
     all
 }
 
@@ -178,14 +188,38 @@ pub const ODD: &str = "odd";
 
 /// A checkpoint whose sizes are multiples of nothing: what no real model has, and every bound of a kernel needs.
 fn odd() -> PathBuf {
-    let directory = scratch().join(ODD);
-    let config = serde_json::json!({
+    random_llama(
+        ODD,
+        &serde_json::json!({
+            "hidden_size": 90, "num_attention_heads": 12, "num_key_value_heads": 2, "head_dim": 10,
+            "intermediate_size": 51, "vocab_size": 301,
+        }),
+    )
+}
+
+/// A checkpoint whose sizes are multiples of 256.
+fn superblocks() -> PathBuf {
+    random_llama(
+        SUPERBLOCKS.0,
+        &serde_json::json!({
+            "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+            "intermediate_size": 512, "vocab_size": 320,
+        }),
+    )
+}
+
+/// A random checkpoint of a Llama of these sizes.
+fn random_llama(name: &str, sizes: &Value) -> PathBuf {
+    let directory = scratch().join(name);
+    let mut config = serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
-        "hidden_size": 90, "num_hidden_layers": 2, "num_attention_heads": 12, "num_key_value_heads": 2, "head_dim": 10,
-        "intermediate_size": 51, "vocab_size": 301, "max_position_embeddings": 320, "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": false,
-        "mlp_bias": false, "bos_token_id": 256, "eos_token_id": 257,
+        "num_hidden_layers": 2, "max_position_embeddings": 320, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": false, "mlp_bias": false,
+        "bos_token_id": 256, "eos_token_id": 257,
     });
+    for (key, size) in sizes.as_object().into_iter().flatten() {
+        config[key] = size.clone();
+    }
     xtask::random_model::write(&config, None, &directory).unwrap_or_else(|error| panic!("{error}"));
     directory
 }
@@ -193,9 +227,11 @@ fn odd() -> PathBuf {
 /// Compiles the checkpoint of a crate to be built.
 fn compile(built: &Built) {
     static ODD_CHECKPOINT: OnceLock<PathBuf> = OnceLock::new();
+    static OF_SUPERBLOCKS: OnceLock<PathBuf> = OnceLock::new();
     let checkpoint = match built.model.as_str() {
         ODD => ODD_CHECKPOINT.get_or_init(odd).clone(),
         MLX => mixed_mlx()[0].clone(),
+        name if name == SUPERBLOCKS.0 => OF_SUPERBLOCKS.get_or_init(superblocks).clone(),
         name => model(name),
     };
     let mut arguments = vec!["--quant", &built.format];

@@ -1,8 +1,16 @@
 {% set vector = element ~ step %}
+{% set room = "args.capacity" if ring else "args.context" %}
+{% set around = " % " ~ ring ~ "u" if ring else "" %}
 // Keys and values (heads: {{ key_heads }}) to the cache, to the row's slot and position. A thread moves {{ step }} of a head's {{ width }} channels.
+{% if ring %}
+// The cache is a ring: position p lies at p % {{ ring }}.
+{% endif %}
 struct {{ args }} {
     uint rows;
     uint context;
+{% if ring %}
+    uint capacity;
+{% endif %}
 };
 
 // grid: ceil({{ count }} / {{ threads }}), rows
@@ -28,7 +36,7 @@ kernel void {{ name }}(
     const uint channel = i % {{ width // step }}u * {{ step }}u;
     const uint source = (row * {{ key_heads }}u + head) * {{ width }}u + channel;
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(head);
-    const ulong target = (cached_head * ulong(args.context) + ulong(positions[row])) * {{ width }}ul + ulong(channel);
+    const ulong target = (cached_head * ulong({{ room }}) + ulong(positions[row]{{ around }})) * {{ width }}ul + ulong(channel);
     *(device {{ vector }}*)(keys + target) = {{ vector }}(*(device const float{{ step }}*)(key + source));
     *(device {{ vector }}*)(values + target) = {{ vector }}(*(device const float{{ step }}*)(value + source));
 }

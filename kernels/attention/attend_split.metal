@@ -2,16 +2,18 @@
 {% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "(first + h)" if head_parts > 1 else "h" %}
 {% set past = lanes * 8 > pitch %}
 {% set place = "place" if past else "channel" %}
+{% set room = "args.capacity" if ring else "args.context" %}
+{% set around = " % " ~ ring ~ "u" if ring else "" %}
 {% macro load_block() %}
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
-            {{ load }}(cached_keys + ulong(p) * {{ width }}ul, channel{{ bound }}, key[u]);
+            {{ load }}(cached_keys + ulong(p{{ around }}) * {{ width }}ul, channel{{ bound }}, key[u]);
         }
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
-            {{ load }}(cached_values + ulong(p) * {{ width }}ul, channel{{ bound }}, value[u]);
+            {{ load }}(cached_values + ulong(p{{ around }}) * {{ width }}ul, channel{{ bound }}, value[u]);
         }
 {% endmacro %}
 // softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of the positions that a row sees, and the {{ group }} query
@@ -20,6 +22,10 @@
 // A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with 8
 // channels each; what they load serves {{ heads_each }} heads. Nobody waits for others before the end, where simdgroups join their
 // sums. The softmax is online: sums are scaled down whenever the maximum grows.
+{% if ring %}
+//
+// The cache is a ring: position p lies at p % {{ ring }}.
+{% endif %}
 {% if prologue %}
 //
 // Before that the threadgroup prepares its heads; the one that has the last share prepares the row's own key as well, gives
@@ -39,6 +45,9 @@ constant float {{ name }}_frequencies[{{ table_size }}] = {
 struct {{ args }} {
     uint rows;
     uint context;
+{% if ring %}
+    uint capacity;
+{% endif %}
     uint splits;
 };
 
@@ -101,7 +110,7 @@ kernel void {{ name }}(
 {% endif %}
 {% endif %}
     const ulong cached_head = ulong(slots[row]) * {{ key_heads }}ul + ulong(group.y);
-    const ulong cached = cached_head * ulong(args.context) * {{ width }}ul;
+    const ulong cached = cached_head * ulong({{ room }}) * {{ width }}ul;
     device const {{ element }}* cached_keys = keys + cached;
     device const {{ element }}* cached_values = values + cached;
 
@@ -142,7 +151,7 @@ kernel void {{ name }}(
 {% if prologue.norm %}
         device const float* gain = is_query ? query_gain : key_gain;
 {% endif %}
-        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position) * {{ width }}ul;
+        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ around }}) * {{ width }}ul;
         uint one[{{ pairs_each }}];
         uint other[{{ pairs_each }}];
         float2 channels[{{ pairs_each }}];

@@ -1,5 +1,7 @@
 {% set vector = "float" ~ step %}
 {% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
+{% set room = "args.capacity" if ring else "args.context" %}
+{% set around = " % " ~ ring ~ "u" if ring else "" %}
 {% set in_tile = "lane < " ~ tile ~ "u && " if parts > 1 else "" %}
 // softmax({{ scale }} * q k) v of many rows. A threadgroup takes 8 rows of one query head, and {{ tile }} positions at a time.
 // Scores and sums of values are products of 8 x 8 matrices, shared by 4 simdgroups. The softmax is online.
@@ -7,9 +9,16 @@
 // Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn, with the
 // other rows' weights at 0; so control flow is the same for all threads. A run has sums of its own, because 0 times what
 // another slot's values hold need not be 0.
+{% if ring %}
+//
+// The cache is a ring: position p lies at p % {{ ring }}.
+{% endif %}
 struct {{ args }} {
     uint rows;
     uint context;
+{% if ring %}
+    uint capacity;
+{% endif %}
 };
 
 // grid: ceil(rows / 8), {{ query_heads }}
@@ -112,8 +121,8 @@ kernel void {{ name }}(
             end++;
         }
         const ulong cached_head = ulong(slot) * {{ key_heads }}ul + ulong(head / {{ group }}u);
-        device const {{ element }}* cached_keys = keys + cached_head * ulong(args.context) * {{ width }}ul;
-        device const {{ element }}* cached_values = values + cached_head * ulong(args.context) * {{ width }}ul;
+        device const {{ element }}* cached_keys = keys + cached_head * ulong({{ room }}) * {{ width }}ul;
+        device const {{ element }}* cached_values = values + cached_head * ulong({{ room }}) * {{ width }}ul;
 
         // This simdgroup's channels of the result: every 4th matrix of 8.
         simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
@@ -133,7 +142,7 @@ kernel void {{ name }}(
             for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
-                device const {{ element }}* source = cached_keys + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
+                device const {{ element }}* source = cached_keys + ulong(min(start + p, longest){{ around }}) * {{ width }}ul + ulong(c);
 {% if padded != width %}
                 const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
 {% else %}
@@ -164,7 +173,7 @@ kernel void {{ name }}(
             for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
-                device const {{ element }}* source = cached_values + ulong(min(start + p, longest)) * {{ width }}ul + ulong(c);
+                device const {{ element }}* source = cached_values + ulong(min(start + p, longest){{ around }}) * {{ width }}ul + ulong(c);
 {% if padded != width %}
                 const {{ vector }} value = c < {{ width }}u ? {{ vector }}(*(device const {{ element }}{{ step }}*)source) : {{ vector }}(0.0f);
 {% else %}

@@ -1,9 +1,14 @@
+{% set room = "args.capacity" if ring else "args.context" %}
+{% set around = " % " ~ ring ~ "u" if ring else "" %}
 {% if norm %}
 // {{ "Rotates and norms" if turned else "Norms and rotates" }} queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}), by the row's position. Queries go to q; keys and values go to
 // the cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
 {% else %}
 // Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
 // cache, to the row's slot and position. A thread takes two of a head's {{ width }} channels, those that turn together.
+{% endif %}
+{% if ring %}
+// The cache is a ring: position p lies at p % {{ ring }}.
 {% endif %}
 
 // Radians a position, for each pair of channels that turns.
@@ -19,6 +24,9 @@ constant float {{ name }}_frequencies[{{ table_size }}] = {
 struct {{ args }} {
     uint rows;
     uint context;
+{% if ring %}
+    uint capacity;
+{% endif %}
 };
 
 {% if norm %}
@@ -83,7 +91,7 @@ kernel void {{ name }}(
     const bool is_query = head < {{ query_heads }}u;
     const bool is_value = head >= {{ query_heads + key_heads }}u;
     const uint key_head = is_query ? 0u : (head - {{ query_heads }}u) % {{ key_heads }}u;
-    const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + ulong(key_head)) * ulong(args.context) + ulong(position);
+    const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + ulong(key_head)) * ulong({{ room }}) + ulong(position{{ around }});
     device float* target = q + (row * {{ query_heads }}u + head) * {{ width }}u;
     device {{ element }}* cached = (is_value ? values : keys) + place * {{ width }}ul;
     device const float* gain = is_query ? query_gain : key_gain;
@@ -147,7 +155,7 @@ kernel void {{ name }}(
     } else {
         const bool is_key = head < {{ query_heads + key_heads }}u;
         const ulong key_head = ulong(head - (is_key ? {{ query_heads }}u : {{ query_heads + key_heads }}u));
-        const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + key_head) * ulong(args.context) + ulong(position);
+        const ulong place = (ulong(slots[row]) * {{ key_heads }}ul + key_head) * ulong({{ room }}) + ulong(position{{ around }});
         device {{ element }}* target = (is_key ? keys : values) + place * {{ width }}ul;
         target[one] = {{ element }}(channels.x);
         target[other] = {{ element }}(channels.y);

@@ -2,7 +2,7 @@
 {% set assign = "+=" if adds else "=" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {# A packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // Rows of the table, [{{ vocabulary }}, {{ width }}] in {{ stored }}, widened to f32{{ times }}{{ ", added to the stream" if adds else "" }}. One threadgroup a row.
 {% if squares %}
 //
@@ -52,10 +52,10 @@ kernel void {{ name }}(
     for (uint packet = thread_id; packet < {{ packets }}u; packet += {{ threads }}u) {
         float4 weights[{{ vectors }}];
         {{ decoder }}_decode({{ taken("table_" ~ planes[0].name, "id * " ~ stride ~ "u + packet") }}, weights);
-{% if offset %}
-        const float2 scale = {{ widened }}(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
+{% if nested %}
+        const {{ scale_type }} scale = {{ widened }}(table_scales, id * {{ stride }}u + packet);
 {% elif scaled %}
-        const float scale = float(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
+        const {{ scale_type }} scale = {{ widened }}(table_scales[id * {{ groups }}u + packet{{ in_group }}]);
 {% endif %}
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
@@ -64,6 +64,9 @@ kernel void {{ name }}(
             const float4 values = (weights[v] * scale.x + scale.y){{ times }};
 {% elif offset %}
             const float4 values = weights[v] * scale.x + scale.y;
+{% elif halves %}
+            // The packet's halves have scales of their own.
+            const float4 values = weights[v] * (v < {{ vectors // 2 }}u ? scale.x : scale.y){{ times }};
 {% elif scaled %}
             const float4 values = weights[v] * scale{{ times }};
 {% else %}

@@ -1,10 +1,12 @@
 {% set begin = "part" if split > 1 else "0u" %}
 {% set blocks = rows_per_simdgroup // 8 %}
-{% set scale = "float2" if offset else "float" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{% set scaled_by = "scales[n].x + scales[n].y" if offset else "scales[n]" %}
+{% set low_by = "scales[n].x + scales[n].y" if offset else "scales[n].x" if halves else "scales[n]" %}
+{% set high_by = "scales[n].y" if halves else low_by %}
+{# The scales of a packet of a row. #}
+{% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# A packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
@@ -81,7 +83,7 @@ kernel void {{ name }}(
 {% endif %}
         {{ packet_type }} codes[{{ blocks }}]{% if each > 1 %}[{{ each }}]{% endif %};
 {% if scaled %}
-        {{ scale }} scales[{{ blocks }}];
+        {{ scale_type }} scales[{{ blocks }}];
 {% endif %}
         #pragma unroll
         for (uint n = 0u; n < {{ blocks }}u; n++) {
@@ -97,7 +99,7 @@ kernel void {{ name }}(
             codes[n] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% endif %}
 {% if scaled %}
-            scales[n] = {{ widened }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+            scales[n] = {{ scale_of("packet") }};
 {% endif %}
         }
 
@@ -135,14 +137,14 @@ kernel void {{ name }}(
                 const float4 low = weights[0];
                 const float4 high = weights[1];
 {% elif columns == 16 %}
-                const float4 low = {{ decoder }}_word(codes[n][i]) * {{ scaled_by }};
-                const float4 high = {{ decoder }}_word(codes[n][i + 2u]) * {{ scaled_by }};
+                const float4 low = {{ decoder }}_word(codes[n][i]) * {{ low_by }};
+                const float4 high = {{ decoder }}_word(codes[n][i + 2u]) * {{ high_by }};
 {% else %}
                 float4 low;
                 float4 high;
                 {{ decoder }}_word({{ "codes[n], i" if packed else "codes[n][i]" }}, low, high);
-                low = low * {{ scaled_by }};
-                high = high * {{ scaled_by }};
+                low = low * {{ low_by }};
+                high = high * {{ high_by }};
 {% endif %}
                 simdgroup_matrix<float, 8, 8> left[4];
                 #pragma unroll

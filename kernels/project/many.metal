@@ -4,7 +4,8 @@
 {% set x_block = "(start + quartet)" if clamped else "block" %}
 {% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
 {% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
-{% set by_scale = " * scale.x + scale.y" if offset else " * scale" if scaled else "" %}
+{% set low_by = " * scale.x + scale.y" if offset else " * scale.x" if halves else " * scale" if scaled else "" %}
+{% set high_by = " * scale.y" if halves else low_by %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
@@ -152,10 +153,10 @@ kernel void {{ name }}(
 {% else %}
             const uint row = first_output + output;
 {% endif %}
-{% if offset %}
-            const float2 scale = {{ widened }}(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
+{% if nested %}
+            const {{ scale_type }} scale = {{ widened }}(weight_scales, row * {{ stride }}u + block);
 {% elif scaled %}
-            const float scale = float(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
+            const {{ scale_type }} scale = {{ widened }}(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
 {% endif %}
 {% if per_block > 1 %}
             float4 weights[{{ vectors }}];
@@ -163,12 +164,12 @@ kernel void {{ name }}(
             threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
-                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("weights[v]" ~ by_scale) }};
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("weights[v]" ~ low_by) }};
             }
 {% else %}
             // Half a packet: 8 columns, and those 16 further.
 {% if packed %}
-            const {{ packet_type }} codes = {{ decoder }}_half(weight_{{ planes[0].name }}, row * {{ stride }}u + block, part);
+            const {{ packet_type }} codes = {{ loader }}_half(weight_{{ planes[0].name }}, row * {{ stride }}u + block, part);
 {% else %}
             const uint2 codes = ((device const uint2*)(weight_{{ planes[0].name }} + row * {{ stride }}u + block))[part];
 {% endif %}
@@ -178,8 +179,8 @@ kernel void {{ name }}(
                 float4 low;
                 float4 high;
                 {{ decoder }}_word({{ "codes, v" if packed else "codes[v]" }}, low, high);
-                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("low" ~ by_scale) }};
-                *(threadgroup {{ vector }}*)(target + 16u + 4u * v) = {{ stored_as("high" ~ by_scale) }};
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("low" ~ low_by) }};
+                *(threadgroup {{ vector }}*)(target + 16u + 4u * v) = {{ stored_as("high" ~ high_by) }};
             }
 {% endif %}
         }

@@ -1,9 +1,10 @@
 {% set begin = "part * 32u + lane" if split > 1 else "lane" %}
-{% set scale = "float2" if offset else "float" %}
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+{# The scales of a packet of a row. #}
+{% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
 {# A packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ decoder }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {# What the first simdgroup finishes: a lane has an output, or a pair of them. #}
 {% set whole = group_outputs == (64 if activation else 32) %}
 {% set within = "own < " ~ group_outputs ~ "u" %}
@@ -149,7 +150,7 @@ kernel void {{ name }}(
 {% endif %}
     {{ packet_type }} next[{{ rows_per_simdgroup }}];
 {% if scaled %}
-    {{ scale }} next_scales[{{ rows_per_simdgroup }}];
+    {{ scale_type }} next_scales[{{ rows_per_simdgroup }}];
 {% endif %}
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
@@ -161,7 +162,7 @@ kernel void {{ name }}(
 {% endif %}
         next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
-        next_scales[r] = {{ widened }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+        next_scales[r] = {{ scale_of("packet") }};
 {% endif %}
     }
 
@@ -178,7 +179,7 @@ kernel void {{ name }}(
 {% endif %}
         {{ packet_type }} codes[{{ rows_per_simdgroup }}];
 {% if scaled %}
-        {{ scale }} scales[{{ rows_per_simdgroup }}];
+        {{ scale_type }} scales[{{ rows_per_simdgroup }}];
 {% endif %}
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
@@ -192,12 +193,12 @@ kernel void {{ name }}(
             next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + following") }};
 {% if scaled %}
             scales[r] = next_scales[r];
-            next_scales[r] = {{ widened }}(weight_scales[row * {{ groups }}u + following{{ in_group }}]);
+            next_scales[r] = {{ scale_of("following") }};
 {% endif %}
 {% else %}
             codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
-            scales[r] = {{ widened }}(weight_scales[row * {{ groups }}u + packet{{ in_group }}]);
+            scales[r] = {{ scale_of("packet") }};
 {% endif %}
 {% endif %}
         }
@@ -223,6 +224,17 @@ kernel void {{ name }}(
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
             float4 weights[{{ vectors }}];
             {{ decoder }}_decode(codes[r], weights);
+{% if halves %}
+            // The packet's halves have scales of their own.
+            float sum = 0.0f;
+            float further = 0.0f;
+            #pragma unroll
+            for (uint v = 0u; v < {{ vectors // 2 }}u; v++) {
+                sum += dot(weights[v], xs[v]);
+                further += dot(weights[v + {{ vectors // 2 }}u], xs[v + {{ vectors // 2 }}u]);
+            }
+            sums[r] += scales[r].x * sum + scales[r].y * further;
+{% else %}
             float sum = 0.0f;
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
@@ -232,6 +244,7 @@ kernel void {{ name }}(
             sums[r] += scales[r].x * sum + scales[r].y * total;
 {% else %}
             sums[r] += {{ "scales[r] * sum" if scaled else "sum" }};
+{% endif %}
 {% endif %}
         }
     }

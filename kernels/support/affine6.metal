@@ -26,12 +26,19 @@ inline Affine6 affine6_half(device const uint2* codes, uint packet, uint part) {
     return found;
 }
 
-// Word i: columns 4i .. 4i + 3, and those 16 further.
-inline void affine6_word(Affine6 packet, uint i, thread float4& low, thread float4& high) {
+// Word i, a byte a code: columns 4i .. 4i + 3, and those 16 further.
+inline uint2 affine6_bytes(Affine6 packet, uint i) {
     const uint nibbles = packet.nibbles[i];
     const uint pairs = (i < 2u ? packet.pairs.x : packet.pairs.y) >> (4u * (i & 1u));
-    low = affine8_word((nibbles & 0x0f0f0f0fu) | ((pairs & 0x03030303u) << 4u));
-    high = affine8_word(((nibbles >> 4u) & 0x0f0f0f0fu) | (((pairs >> 2u) & 0x03030303u) << 4u));
+    const uint low = (nibbles & 0x0f0f0f0fu) | ((pairs & 0x03030303u) << 4u);
+    const uint high = ((nibbles >> 4u) & 0x0f0f0f0fu) | (((pairs >> 2u) & 0x03030303u) << 4u);
+    return uint2(low, high);
+}
+
+inline void affine6_word(Affine6 packet, uint i, thread float4& low, thread float4& high) {
+    const uint2 bytes = affine6_bytes(packet, i);
+    low = affine8_word(bytes.x);
+    high = affine8_word(bytes.y);
 }
 
 inline void affine6_decode(Affine6 packet, thread float4* codes) {

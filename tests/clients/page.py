@@ -7,57 +7,86 @@ import os
 import shutil
 import sys
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 URL, FOLDER = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
+# Watches the page from inside: how far the talk was, and what the button said, at every change. Models can be too quick for
+# who looks from outside, so it is also here that Escape is pressed, in the middle of the first answer.
+WATCH = """
+window.seen = [];
+document.addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
+  const said = document.querySelector("#talk").innerText, button = document.querySelector("#send").textContent;
+  window.seen.push([button, said.length]);
+  if (!window.stopped && button === "Stop" && said.length > 80) {
+    window.stopped = true;
+    document.querySelector("#words").dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+  }
+}).observe(document.body, { subtree: true, childList: true, characterData: true }));
+"""
+
+
 def walk(browser, name, **how):
     context = browser.new_context(**how)
     page = context.new_page()
+    page.add_init_script(WATCH)
+    inside = context.new_cdp_session(page)
     troubles, elsewhere = [], []
     page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("request", lambda request: elsewhere.append(request.url) if not request.url.startswith((URL, "data:")) else None)
 
+    # The page forbids text that is evaluated, which does not bind the browser's own tools.
+    def value(expression):
+        return inside.send("Runtime.evaluate", {"expression": expression, "returnByValue": True})["result"]["value"]
+
     def idle():
-        page.wait_for_function("document.querySelector('#send').textContent === 'Send'", timeout=120000)
+        expect(page.locator("#send")).to_have_text("Send", timeout=120000)
 
     def shot(what):
         if FOLDER:
             page.screenshot(path=f"{FOLDER}/{name}-{what}.png")
 
     page.goto(URL)
-    # The keyboard alone: the field has the focus, Enter sends.
+    # The keyboard alone: the field has the focus, Enter sends, Escape stops, and what has been said stays.
     page.keyboard.type("Tell me a story about a fox and a lantern")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('#send').textContent === 'Stop'")
-    page.wait_for_function("document.querySelector('#talk').innerText.length > 120", timeout=120000)
-    shot("streaming")
-    # Escape stops, and what has been said stays.
-    page.keyboard.press("Escape")
-    idle()
-    stopped = page.inner_text("#talk")
-    assert "lantern" in stopped, stopped
+    for _ in range(8):
+        expect(page.get_by_role("button", name="Again")).to_be_visible(timeout=120000)
+        stopped = page.inner_text("#talk")
+        steps = len({length for button, length in value("window.seen") if button == "Stop"})
+        if "stopped" in stopped and steps > 5:
+            break
+        # Most of the answer had come before the page could look.
+        value("window.stopped = false, window.seen = []")
+        page.get_by_role("button", name="Again").last.click()
+    assert "stopped" in stopped and steps > 5, (stopped, steps)
     page.wait_for_timeout(500)
     assert page.inner_text("#talk") == stopped, "it went on after it was stopped"
+    shot("stopped")
     # Again, to the end.
     page.get_by_role("button", name="Again").last.click()
-    page.wait_for_function("document.querySelector('#send').textContent === 'Stop'")
+    expect(page.locator("#talk")).to_contain_text("tokens/s", timeout=120000)
     idle()
-    assert "tokens/s" in page.inner_text("#talk"), page.inner_text("#talk")
     shot("answered")
     page.keyboard.press("Alt+s")
-    assert page.locator("#settings").is_visible()
+    expect(page.locator("#settings")).to_be_visible()
     page.fill("#temperature", "0")
     shot("settings")
     page.keyboard.press("Escape")
-    assert not page.locator("#settings").is_visible()
-    width = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    expect(page.locator("#settings")).to_be_hidden()
+    page.reload()
+    assert page.input_value("#temperature") == "0", "settings are kept"
+    page.fill("#words", "Tell me a story about a hen")
+    page.keyboard.press("Enter")
+    expect(page.locator("#talk")).to_contain_text("hen")
+    idle()
+    width = value("[document.documentElement.scrollWidth, window.innerWidth]")
     assert width[0] <= width[1], f"{name}: wider than the window: {width}"
     page.keyboard.press("Alt+n")
-    assert "lantern" not in page.inner_text("#talk")
+    expect(page.locator("#talk")).not_to_contain_text("hen")
     assert not troubles and not elsewhere, (troubles, elsewhere)
     context.close()
     print(f"page, {name}: streams, stops, says it again, keeps its settings, loads nothing from elsewhere")

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 /// Compiles a language model into a program.
 ///
-/// forge reads a Hugging Face checkpoint and writes a small Rust crate that is exactly that model: its kernels know
-/// every shape, its memory is known to the byte, and it can prove on your machine that it computes the model.
+/// forge reads a Hugging Face checkpoint or a GGUF file and writes a small Rust crate that is exactly that model: its kernels
+/// know every shape, its memory is known to the byte, and it can prove on your machine that it computes the model.
 #[derive(Debug, Parser)]
 #[command(name = "forge", version, arg_required_else_help = true)]
 #[command(
@@ -76,14 +76,15 @@ pub(crate) enum Command {
 /// What is compiled, and how.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompileArguments {
-    /// A checkpoint's directory; or a repository of the Hugging Face hub: owner/name, owner/name@revision, and of one that
-    /// holds GGUF files owner/name:file.gguf or owner/name:Q4_K_M. What of it is not in the hub's cache is fetched into it.
-    /// HF_TOKEN says who asks, HF_HUB_CACHE where the cache is, HF_ENDPOINT where the hub is; HF_HUB_OFFLINE=1 keeps off
-    /// the network.
+    /// A checkpoint's directory; a GGUF file, of one that is split any part; or a repository of the Hugging Face hub:
+    /// owner/name, owner/name@revision, and of one that holds GGUF files owner/name:file.gguf or owner/name:Q4_K_M. What of it
+    /// is not in the hub's cache is fetched into it. HF_TOKEN says who asks, HF_HUB_CACHE where the cache is, HF_ENDPOINT
+    /// where the hub is; HF_HUB_OFFLINE=1 keeps off the network.
     pub(crate) model: String,
-    /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0, or affine2, 3, 4, 5, 6 or 8 (groups of 64; affine4_32
-    /// and affine4_128 and their like for others, affine4_bf16 and its like for scales in bf16). auto:5 chooses for each matrix, 5 bits a weight on average with
-    /// scales included: it measures what each format changes, and spends bits where that is most.
+    /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k or q6_k (llama.cpp's, for multiples of 256
+    /// columns), or affine2, 3, 4, 5, 6 or 8 (groups of 64; affine4_32 and affine4_128 and their like for others, affine4_bf16
+    /// and its like for scales in bf16). auto:5 chooses for each matrix, 5 bits a weight on average with scales included: it
+    /// measures what each format changes, and spends bits where that is most.
     #[arg(long, default_value = "keep", value_name = "FORMAT")]
     pub(crate) quant: String,
     /// Another format for the matrices whose names in the checkpoint match, `*.mlp.down_proj=q8_0`: keep or any of --quant's.

@@ -21,8 +21,20 @@ use std::collections::BTreeMap;
 pub(crate) const PREFIX: &str = "auto:";
 
 /// The formats that are chosen among.
-const CHOICES: [&str; 9] =
-    ["q8_0", "affine6", "affine5", "affine4_32", "affine4", "q4_0", "affine4_128", "affine3", "affine2"];
+const CHOICES: [&str; 12] = [
+    "q8_0",
+    "q6_k",
+    "affine6",
+    "q5_k",
+    "affine5",
+    "affine4_32",
+    "q4_k",
+    "affine4",
+    "q4_0",
+    "affine4_128",
+    "affine3",
+    "affine2",
+];
 
 /// The options with a format for each matrix, `bits` a weight on average; and the graph they are for.
 pub(crate) fn choose(
@@ -59,7 +71,7 @@ pub(crate) fn choose(
         let numbers = (packed.shape[0] * packed.shape[1]) as f64;
         let offer = |(format, error): (&Format, Option<f64>)| Offer {
             bits: 8 * format.matrix_bytes(packed.shape[0], packed.shape[1]),
-            loss: error.map(|error| error * error * numbers),
+            loss: error.filter(|_| format.takes(packed.shape[1])).map(|error| error * error * numbers),
         };
         offers.push(formats.iter().zip(errors).map(offer).collect::<Vec<_>>());
         bar.inc(1);

@@ -1,4 +1,5 @@
-//! A checkpoint on disk: a directory, or a repository of the hub, which is fetched into the cache where it is not there.
+//! A checkpoint on disk: a directory, a GGUF file, or what a repository of the hub has of either, which is fetched into the
+//! cache where it is not there.
 //!
 //! Files are read by position and never mapped, so the memory a compilation takes is what it asks for.
 
@@ -12,9 +13,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// The files of one directory.
+/// The files of one directory, or some of them.
 pub(crate) struct Directory {
     root: PathBuf,
+    /// The only files that count: a GGUF file or its parts, whatever lies beside them.
+    only: Option<Vec<String>>,
     open: Mutex<BTreeMap<String, File>>,
 }
 
@@ -27,27 +30,46 @@ impl Directory {
             _ => path,
         };
         let shown = path.display();
+        if path.is_dir() {
+            let directory = Directory::at(path.clone());
+            if !directory.is_checkpoint() {
+                return Err(Failure::other(format!(
+                    "{shown} has no config.json; a checkpoint is a directory with config.json, safetensors and tokenizer.json, or a GGUF file"
+                )));
+            }
+            return Ok(directory);
+        }
         if path.is_file() {
-            return Err(Failure::other(format!(
-                "{shown} is a file; a checkpoint is a directory with config.json in it"
-            )));
+            return Directory::of_file(&path).ok_or_else(|| {
+                Failure::other(format!(
+                    "{shown} is a file; a checkpoint is a directory with config.json in it, or a GGUF file"
+                ))
+            });
         }
-        if !path.is_dir() {
-            return Err(Failure::other(format!(
-                "{model} is neither a directory nor the name of a repository of the hub, as in owner/name"
-            )));
-        }
-        if !path.join("config.json").is_file() {
-            return Err(Failure::other(format!(
-                "{shown} has no config.json; a checkpoint is a directory with config.json, safetensors and tokenizer.json"
-            )));
-        }
-        Ok(Directory::at(path))
+        Err(Failure::other(format!(
+            "{model} is neither a directory nor a file, nor the name of a repository of the hub, as in owner/name"
+        )))
     }
 
     /// The files of a directory, whatever they are.
     pub(crate) fn at(root: PathBuf) -> Directory {
-        Directory { root, open: Mutex::new(BTreeMap::new()) }
+        Directory { root, only: None, open: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// A GGUF file, with the other parts where it is one of several.
+    fn of_file(path: &Path) -> Option<Directory> {
+        let name = path.file_name()?.to_str().filter(|name| name.ends_with(GGUF))?;
+        let root = path.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut directory = Directory::at(root.to_owned());
+        let parts = part_of(name);
+        let is_meant = |file: &String| file == name || parts.is_some() && part_of(file) == parts;
+        directory.only = Some(directory.files().into_iter().filter(is_meant).collect());
+        Some(directory)
+    }
+
+    /// Whether there is something that a model could be read from.
+    fn is_checkpoint(&self) -> bool {
+        self.files().iter().any(|file| file == "config.json" || file.ends_with(GGUF))
     }
 
     /// Where it lies.
@@ -60,11 +82,23 @@ impl Directory {
         // A snapshot's own directory is a hash; a repository's name ends in the model's.
         let path = Path::new(asked_for);
         let named = match Request::parse(asked_for) {
-            Some(request) if !path.exists() => return request.name().to_owned(),
-            _ => path.canonicalize().ok(),
+            Some(request) if !path.exists() => Some(PathBuf::from(request.name())),
+            _ if path.is_dir() => path.canonicalize().ok(),
+            _ => Some(path.to_owned()),
         };
         let name = named.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-        name.unwrap_or_else(|| "model".to_owned())
+        let name = name.unwrap_or_else(|| "model".to_owned());
+        match part_of(&name) {
+            Some((stem, _)) => stem.to_owned(),
+            None => name.strip_suffix(GGUF).unwrap_or(&name).to_owned(),
+        }
+    }
+}
+
+impl Directory {
+    /// Whether a file counts.
+    fn has(&self, file: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.iter().any(|name| name == file))
     }
 }
 
@@ -73,13 +107,18 @@ impl Checkpoint for Directory {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
         let files = entries.filter(|entry| entry.path().is_file());
         let mut names: Vec<String> = files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.retain(|name| self.has(name));
         names.sort();
         names
     }
 
     fn len(&self, file: &str) -> io::Result<u64> {
         let metadata = std::fs::metadata(self.root.join(file))?;
-        if metadata.is_file() { Ok(metadata.len()) } else { Err(io::ErrorKind::NotFound.into()) }
+        if metadata.is_file() && self.has(file) {
+            Ok(metadata.len())
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
     }
 
     fn read(&self, file: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -96,5 +135,52 @@ impl Checkpoint for Directory {
             }
         };
         handle.read_exact_at(out, offset)
+    }
+}
+
+/// What the names of files end in that are a checkpoint each.
+const GGUF: &str = ".gguf";
+
+/// What the parts of a file that is split have in common: `name-00001-of-00003.gguf` is one of 3 of `name`.
+fn part_of(file: &str) -> Option<(&str, &str)> {
+    let (rest, count) = file.strip_suffix(GGUF)?.rsplit_once("-of-")?;
+    let (stem, number) = rest.rsplit_once('-')?;
+    let is_number = |digits: &str| digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(count) && is_number(number)).then_some((stem, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_file_are_told_by_their_names() {
+        assert_eq!(part_of("a-b-00002-of-00003.gguf"), Some(("a-b", "00003")));
+        for name in
+            ["a.gguf", "a-00001-of-3.gguf", "a-1-of-00003.gguf", "00001-of-00003.gguf", "a-00001-of-00003"]
+        {
+            assert_eq!(part_of(name), None, "{name}");
+        }
+        let named = |name: &str| Directory::at(PathBuf::new()).name(name);
+        assert_eq!(named("x/Llama-3.2-1B-Q8_0.gguf"), "Llama-3.2-1B-Q8_0");
+        assert_eq!(named("x/Llama-00001-of-00002.gguf"), "Llama");
+        assert_eq!(named("owner/Llama-3.2-1B"), "Llama-3.2-1B");
+    }
+
+    #[test]
+    fn a_gguf_file_is_a_checkpoint_without_what_lies_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["config.json", "a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        let files = |name: &str| {
+            let directory = Directory::find(folder.path().join(name).to_str().unwrap()).ok()?;
+            assert!(directory.len("config.json").is_err());
+            Some(directory.files())
+        };
+        assert_eq!(files("a.gguf"), Some(vec!["a.gguf".to_owned()]));
+        let both = ["b-00001-of-00002.gguf", "b-00002-of-00002.gguf"].map(str::to_owned);
+        assert_eq!(files(&both[1]), Some(both.to_vec()));
+        assert_eq!(files("config.json"), None);
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn compile(
 
     // Open, read, plan.
     let planned = plan(arguments)?;
-    let Planned { checkpoint, opened, plan, name, .. } = &planned;
+    let Planned { opened, plan, name, .. } = &planned;
     let graph = &opened.graph;
     say_plan(plan);
 
@@ -83,7 +83,7 @@ pub(crate) fn compile(
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
-        converses: converses(checkpoint),
+        converses: converses(&planned),
         command: command_line(arguments),
         version: env!("CARGO_PKG_VERSION"),
     };
@@ -110,7 +110,7 @@ pub(crate) fn compile(
     for file in
         ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].iter().chain(&CHAT_TEMPLATES)
     {
-        copy(checkpoint, file, &staging)?;
+        copy(&planned, file, &staging)?;
     }
 
     // Certify: the reference's logits, from the very bytes that were written.
@@ -234,28 +234,42 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Failu
     Ok((golden.len(), rows))
 }
 
-fn copy(checkpoint: &Directory, file: &str, staging: &Staging) -> Result<(), Failure> {
-    let path = checkpoint.root().join(file);
-    match std::fs::read(&path) {
-        Ok(bytes) => staging.write(file, &bytes),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+/// A text of the checkpoint: one that it holds in its own file, or a file beside its weights.
+fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Failure> {
+    let Planned { checkpoint, opened, .. } = planned;
+    let held = &opened.texts;
+    let source: &dyn Checkpoint = if held.files().is_empty() { checkpoint } else { held };
+    let read = || {
+        let mut bytes = vec![0; source.len(file)? as usize];
+        source.read(file, 0, &mut bytes).map(|()| bytes)
+    };
+    match read() {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::read(&checkpoint.root().join(file), &error)),
+    }
+}
+
+fn copy(planned: &Planned, file: &str, staging: &Staging) -> Result<(), Failure> {
+    match text(planned, file)? {
+        Some(bytes) => staging.write(file, &bytes),
+        None => {
             if file == "tokenizer.json" {
                 terminal::more("the checkpoint has no tokenizer.json: the program will take ids, not text");
             }
             Ok(())
         }
-        Err(error) => Err(Failure::read(&path, &error)),
     }
 }
 
 /// Whether the checkpoint has a chat template: in a file of its own, or in its tokenizer's configuration.
-fn converses(checkpoint: &Directory) -> bool {
+fn converses(planned: &Planned) -> bool {
+    let text = |file: &str| text(planned, file).ok().flatten();
     let configured = || {
-        let text = std::fs::read(checkpoint.root().join("tokenizer_config.json")).ok()?;
-        let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        let config: serde_json::Value = serde_json::from_slice(&text("tokenizer_config.json")?).ok()?;
         config.get("chat_template").map(|template| !template.is_null())
     };
-    CHAT_TEMPLATES.iter().any(|file| checkpoint.root().join(file).is_file()) || configured().unwrap_or(false)
+    CHAT_TEMPLATES.iter().any(|file| text(file).is_some()) || configured().unwrap_or(false)
 }
 
 /// Numbers in the model's weights.
@@ -304,7 +318,7 @@ fn say_plan(plan: &Plan) {
 fn say_ready(planned: &Planned, out: &Path, started: Instant) {
     let plan = &planned.plan;
     let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
-    let cache = plan.cache_bytes_per_position() as u64 * plan.context as u64 * plan.slots as u64;
+    let cache = plan.state_bytes(plan.context, plan.slots);
     terminal::stage(
         "Ready",
         &format!(
@@ -325,7 +339,7 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
         grouped((1.0 / time.seconds()).round() as u64),
         time.limit().name()
     ));
-    let command = if converses(&planned.checkpoint) { "chat" } else { "generate -p \"Hello\"" };
+    let command = if converses(planned) { "chat" } else { "generate -p \"Hello\"" };
     terminal::stage("Next", &format!("cd {} && cargo run --release -- {command}", out.display()));
 }
 
@@ -343,6 +357,7 @@ fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Valu
         "memory": {
             "weights_bytes": plan.weight_bytes(),
             "kv_bytes_per_position": plan.cache_bytes_per_position(),
+            "kv_bytes": plan.state_bytes(plan.context, plan.slots),
             "arena_bytes": plan.arena_bytes,
             "context": plan.context,
             "slots": plan.slots,

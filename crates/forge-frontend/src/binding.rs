@@ -100,8 +100,9 @@ impl<'a> Bindings<'a> {
         // Every part of a tensor has the format of the first, and what was said of that need not be said again.
         let known = bound.first().map(|first| self.weights[first.0].format);
         self.bound.entry(name.to_owned()).or_default().push(id);
-        let mut weight =
-            Weight { tensor: name.to_owned(), cut, shape: shape.to_vec(), format: Format::F32, plus_one };
+        let blocks = self.tensors.and_then(|tensors| tensors.get(name)?.blocks);
+        let (tensor, shape) = (name.to_owned(), shape.to_vec());
+        let mut weight = Weight { tensor, cut, shape, format: Format::F32, blocks, plus_one };
         weight.format = known.unwrap_or_else(|| self.format(id, &weight));
         self.weights.push(weight);
         id
@@ -121,6 +122,9 @@ impl<'a> Bindings<'a> {
         if tensor.shape != shape {
             let message = format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
             self.faults.push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
+        }
+        if let Some(blocks) = tensor.blocks {
+            return blocks.format();
         }
         match tensor.dtype.as_str() {
             "F32" => Format::F32,

@@ -14,9 +14,22 @@ use std::collections::BTreeSet;
 /// A configuration file and what is known of it so far.
 pub(crate) struct Config {
     document: Document,
+    conventions: Conventions,
     asked: RefCell<BTreeSet<String>>,
+    passed: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
     broken: Cell<bool>,
+}
+
+/// How a checkpoint's tensors differ from those that the architectures' authors publish. Nothing differs by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conventions {
+    /// The rows of queries and keys lie such that neighbouring channels of a head turn together.
+    pub(crate) neighbours_turn: bool,
+    /// Gains are whole, also where others keep them less 1.
+    pub(crate) whole_gains: bool,
+    /// Matrices have a row for each output, also where others store them the other way round.
+    pub(crate) rows_are_outputs: bool,
 }
 
 /// An object of the configuration: the whole file, or the value of one of its keys.
@@ -27,13 +40,32 @@ pub(crate) struct Section<'a> {
     map: Option<&'a Map<String, Value>>,
 }
 
+/// Which keys of a configuration mean something to its architecture, by their paths and whether they are there or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Those that were asked for.
+    pub read: Vec<String>,
+    /// Those that have no effect: at any value, or beside what other keys say.
+    pub inert: Vec<String>,
+}
+
 /// The largest number that a count may be: products of two fit a 64-bit integer.
 const LARGEST: u64 = u32::MAX as u64;
 
+/// The most layers of a model; published ones have less than two hundred.
+const MOST_LAYERS: usize = 1000;
+
 impl Config {
     /// A configuration of which nothing has been asked.
-    pub(crate) fn new(document: Document) -> Config {
-        Config { document, asked: RefCell::default(), faults: RefCell::default(), broken: Cell::new(false) }
+    pub(crate) fn new(document: Document, conventions: Conventions) -> Config {
+        Config {
+            document,
+            conventions,
+            asked: RefCell::default(),
+            passed: RefCell::default(),
+            faults: RefCell::default(),
+            broken: Cell::new(false),
+        }
     }
 
     /// The whole file.
@@ -54,9 +86,10 @@ impl Config {
         self.faults.into_inner()
     }
 
-    /// Every key that was asked for, with the objects before it.
-    pub(crate) fn asked(&self) -> BTreeSet<String> {
-        self.asked.borrow().clone()
+    /// The keys that something asked for, and those that were passed over and nothing asked for.
+    pub(crate) fn keys(&self) -> Keys {
+        let (read, passed) = (self.asked.borrow(), self.passed.borrow());
+        Keys { read: read.iter().cloned().collect(), inert: passed.difference(&read).cloned().collect() }
     }
 
     /// Every key that nothing asked for and that is not allowed to be there unknown.
@@ -71,7 +104,7 @@ impl Config {
     /// Notes a fault for every such key.
     pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
         let unknown = self.unknown_keys(allowed);
-        let asked = self.asked.borrow();
+        let (asked, passed) = (self.asked.borrow(), self.passed.borrow());
         for path in unknown {
             let message = format!("this configuration has a key that forge does not know: {path}");
             let mut fault = Diagnostic::new("F0207", message);
@@ -80,7 +113,7 @@ impl Config {
             }
             // Of the same object only: a key is not missed where another kind of thing is told.
             let (object, key) = path.rsplit_once('.').unwrap_or(("", &path));
-            let siblings = asked.iter().filter_map(|known| {
+            let siblings = asked.union(&passed).filter_map(|known| {
                 let (parent, known) = known.rsplit_once('.').unwrap_or(("", known));
                 (parent == object).then_some(known)
             });
@@ -98,8 +131,7 @@ impl Config {
     fn unknown(&self, section: &Section<'_>, allowed: &[String], unknown: &mut Vec<String>) {
         for (key, value) in section.map.into_iter().flatten() {
             let path = section.path_of(key);
-            let asked = self.asked.borrow().contains(&path);
-            if !asked && !allowed.contains(&path) {
+            if !section.was_known(key) && !allowed.contains(&path) {
                 unknown.push(path);
             } else if let (true, Some(map)) = (self.was_opened(&path), value.as_object()) {
                 self.unknown(&Section { config: self, path, map: Some(map) }, allowed, unknown);
@@ -131,6 +163,11 @@ impl<'a> Section<'a> {
         self.map?.get(key).filter(|value| !value.is_null())
     }
 
+    /// Notes that a key is known and has no effect, unless it is asked for as well.
+    pub(crate) fn pass_over(&self, key: &str) {
+        self.config.passed.borrow_mut().insert(self.path_of(key));
+    }
+
     /// Whether a key is there and null, for the few that mean something else by that than by being absent.
     pub(crate) fn is_null(&self, key: &str) -> bool {
         self.get(key);
@@ -147,9 +184,15 @@ impl<'a> Section<'a> {
         &self.config.document
     }
 
-    /// Whether a getter was called for a key.
-    pub(crate) fn was_asked(&self, key: &str) -> bool {
-        self.config.asked.borrow().contains(&self.path_of(key))
+    /// How the checkpoint's tensors are stored.
+    pub(crate) fn conventions(&self) -> Conventions {
+        self.config.conventions
+    }
+
+    /// Whether a key was asked for or passed over.
+    pub(crate) fn was_known(&self, key: &str) -> bool {
+        let path = self.path_of(key);
+        self.config.asked.borrow().contains(&path) || self.config.passed.borrow().contains(&path)
     }
 
     /// The keys that it has.
@@ -179,6 +222,16 @@ impl<'a> Section<'a> {
             Some(value) => self.as_count(key, value),
             None => self.missing(key, 1),
         }
+    }
+
+    /// A number of layers, of which each is described before any of its tensors is looked for.
+    pub(crate) fn layers(&self, key: &str) -> usize {
+        let layers = self.count(key);
+        if layers <= MOST_LAYERS {
+            return layers;
+        }
+        self.contradiction(key, format!("{key} is {layers}, and forge takes {MOST_LAYERS} at most"));
+        1
     }
 
     /// A positive whole number with a default.

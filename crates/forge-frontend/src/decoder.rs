@@ -128,7 +128,7 @@ impl Decoder {
             vocabulary: count(config, "vocab_size", defaults.sizes.map(|[vocabulary, _]| vocabulary)),
             hidden,
             context,
-            layers: config.count("num_hidden_layers"),
+            layers: config.layers("num_hidden_layers"),
             scope: "",
             ignored: &[],
             embedding_scale: 1.0,

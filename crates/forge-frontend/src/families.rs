@@ -5,7 +5,7 @@
 //! is what it knows.
 
 use crate::architectures::{ALL, Architecture};
-use crate::config::Config;
+use crate::config::{Config, Conventions};
 use crate::json::{self, Document};
 use crate::scaling::KNOWS;
 use crate::{inert, quantised};
@@ -41,26 +41,26 @@ impl Family {
         let Architecture { class, family, hub, .. } = *architecture;
         let notes = tried(SCALED, architecture).faults().into_iter().flat_map(|fault| fault.notes);
         let scalings = notes.filter_map(|note| Some(note.strip_prefix(KNOWS)?.to_owned())).next();
-        let keys = tried(r#"{"text_config": {}}"#, architecture).asked();
+        let keys = tried(r#"{"text_config": {}}"#, architecture).keys().read.into_iter().collect();
         Family { class, model_type: family, hub, scalings, keys }
     }
 }
 
 /// A configuration of ours that an architecture has read.
 fn tried(text: &str, architecture: &Architecture) -> Config {
-    let config = Config::new(json::parse("config.json", text).unwrap_or_default());
+    let config = Config::new(json::parse("config.json", text).unwrap_or_default(), Conventions::default());
     (architecture.read)(&config.root());
     config
 }
 
 /// Reads what is read whatever the architecture.
-fn around(config: &Config) {
+fn around(config: &Config, family: &str) {
     let root = config.root();
     for key in ["architectures", "model_type", "bos_token_id", "eos_token_id"] {
         root.get(key);
     }
     quantised::read(&root);
-    inert::check(&root);
+    inert::check(&root, family);
 }
 
 /// What to say to who brings an architecture that forge does not know.
@@ -83,9 +83,9 @@ struct Try {
 fn nearest(name: &str, document: &Document) -> Vec<String> {
     let of_file = document.value.as_object().map_or(0, serde_json::Map::len);
     let tries = ALL.iter().map(|architecture| {
-        let config = Config::new(document.clone());
+        let config = Config::new(document.clone(), Conventions::default());
         (architecture.read)(&config.root());
-        around(&config);
+        around(&config, architecture.family);
         Try { class: architecture.class, unknown: config.unknown_keys(&[]), faults: config.faults() }
     });
     let tries: Vec<Try> = tries.collect();

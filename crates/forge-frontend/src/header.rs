@@ -4,7 +4,7 @@
 //! or hole, every range has the size of its shape, and no tensor is told of twice.
 
 use crate::checkpoint::{Checkpoint, unreadable};
-use forge_ir::Diagnostic;
+use forge_ir::{Blocks, Diagnostic};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -23,6 +23,9 @@ pub struct Tensor {
     pub offset: u64,
     /// How many they are.
     pub bytes: u64,
+    /// The blocks that its rows are made of; none: plain numbers, or codes with scales in other tensors.
+    #[serde(skip)]
+    pub blocks: Option<Blocks>,
 }
 
 /// The longest header that the format allows.
@@ -103,7 +106,8 @@ fn tensors(file: &str, entries: Entries, start: u64, length: u64) -> Result<Vec<
         } else {
             let (dtype, shape) = (entry.dtype, entry.shape);
             let offset = start.saturating_add(begin);
-            tensors.push(Tensor { name, file: file.to_owned(), dtype, shape, offset, bytes: end - begin });
+            let (file, bytes) = (file.to_owned(), end - begin);
+            tensors.push(Tensor { name, file, dtype, shape, offset, bytes, blocks: None });
         }
     }
     for pair in sorted_names(&tensors).windows(2).filter(|pair| pair[0] == pair[1]) {

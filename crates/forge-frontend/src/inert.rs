@@ -1,6 +1,7 @@
-//! Keys that do not change what a model computes, whatever the architecture.
+//! Keys that do not change what a model computes: whatever the architecture, or to one of them.
 //!
-//! Some are inert at any value, others only at the value that switches them off: any other value is a fault.
+//! Some are inert at any value, others only at the value that switches them off: any other value is a fault. Keys that are
+//! inert beside what other keys say are passed over where those are read.
 
 use crate::config::Section;
 use serde_json::Value;
@@ -70,6 +71,69 @@ const ANY: &[&str] = &[
     "use_cache",
 ];
 
+/// Keys that only one family has, and why they are inert there at any value.
+const OF: &[(&str, &str, &[&str])] = &[
+    ("cohere2", "what the layers' types were made of, beside them", &["_sliding_window_pattern"]),
+    ("gemma3_text", "what the layers' types were made of, beside them", &["_sliding_window_pattern"]),
+    ("cohere2", "of what other keys tell once more", &["layer_switch", "use_parallel_embedding"]),
+    (
+        "gemma2",
+        "of before hidden_activation and sliding_window, beside them",
+        &["hidden_act", "sliding_window_size"],
+    ),
+    (
+        "gemma3_text",
+        "of before hidden_activation and sliding_window, beside them",
+        &["hidden_act", "sliding_window_size"],
+    ),
+    ("gemma3_text", "a leftover that transformers does not compute", &["attn_logit_softcapping"]),
+    (
+        "gemma3",
+        "of pictures, and where they stand in a text",
+        &["boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image", "vision_config"],
+    ),
+    ("gpt2", "there is nothing to reorder in one number format", &["reorder_and_upcast_attn"]),
+    ("gpt2", "the older name of the context, beside the newer", &["n_ctx"]),
+    ("gpt2", "of training", &["attn_pdrop"]),
+    (
+        "gpt2",
+        "of a head that sums texts up",
+        &[
+            "summary_activation",
+            "summary_first_dropout",
+            "summary_proj_to_labels",
+            "summary_type",
+            "summary_use_proj",
+        ],
+    ),
+    (
+        "hunyuan_v1_dense",
+        "of training, of pictures, and of what other keys switch off",
+        &[
+            "attention_head_dim",
+            "cla_share_factor",
+            "class_num",
+            "dense_list",
+            "enable_lm_head_fp32",
+            "eod_token_id",
+            "im_end_id",
+            "im_newline_id",
+            "im_start_id",
+            "mask_init_id",
+            "org_vocab_size",
+            "pad_id",
+            "pool_type",
+            "text_end_id",
+            "text_start_id",
+        ],
+    ),
+    (
+        "smollm3",
+        "of windows, which layers have by their types alone",
+        &["max_window_layers", "sliding_window"],
+    ),
+];
+
 /// Keys with the value at which they are inert, and what any other value would mean.
 const ONLY: &[(&str, &str, &str)] = &[
     ("add_cross_attention", "false", "asks for an encoder's output"),
@@ -85,13 +149,14 @@ const ONLY: &[(&str, &str, &str)] = &[
     ("tie_encoder_decoder", "false", "is an encoder and a decoder"),
 ];
 
-/// Asks for every inert key that the architecture has not asked for, and refuses values that are not inert.
-pub(crate) fn check(root: &Section<'_>) {
-    for key in ANY {
-        root.get(key);
+/// Passes over every inert key of a family, and refuses values that are not inert of keys that it has not asked for.
+pub(crate) fn check(root: &Section<'_>, family: &str) {
+    let own = OF.iter().filter(|(of, _, _)| *of == family).flat_map(|(_, _, keys)| *keys);
+    for key in ANY.iter().chain(own) {
+        root.pass_over(key);
     }
     for (key, inert, why) in ONLY {
-        if !root.was_asked(key) {
+        if !root.was_known(key) {
             let inert: Value = serde_json::from_str(inert).unwrap_or_default();
             root.only(key, inert, &format!("a model with this {why}"));
         }

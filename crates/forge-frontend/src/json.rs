@@ -5,7 +5,7 @@
 
 use forge_ir::Diagnostic;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A JSON file's value and the places of its keys.
@@ -15,24 +15,44 @@ pub(crate) struct Document {
     pub(crate) file: String,
     /// What it says.
     pub(crate) value: Value,
-    keys: BTreeMap<String, Spans>,
+    places: Vec<Place>,
 }
 
+/// Where a key stands, and what stands in its value. It knows its own name and not its path: the paths of many keys below
+/// a long one would be far larger than their file.
 #[derive(Clone, Debug)]
-struct Spans {
+struct Place {
+    /// An element of a list is called `[0]`.
+    name: String,
     key: Range<usize>,
     value: Range<usize>,
+    /// Whether the object has a key of that name before it.
+    is_twice: bool,
+    inner: Vec<Place>,
+}
+
+/// The place of a path.
+fn find<'a>(places: &'a [Place], path: &str) -> Option<&'a Place> {
+    places.iter().find_map(|place| {
+        let rest = path.strip_prefix(place.name.as_str())?;
+        match rest.as_bytes().first() {
+            None => Some(place),
+            Some(b'.') => find(&place.inner, &rest[1..]),
+            Some(b'[') => find(&place.inner, rest),
+            Some(_) => None,
+        }
+    })
 }
 
 impl Document {
     /// The place of a key, by its path: `rope_scaling.factor`. An element of a list, `a[0]`, is its own key.
     pub(crate) fn key(&self, path: &str) -> Option<Range<usize>> {
-        self.keys.get(path).map(|spans| spans.key.clone())
+        find(&self.places, path).map(|place| place.key.clone())
     }
 
     /// The place of a key's value; where that takes more than a line, of the key.
     pub(crate) fn value(&self, path: &str) -> Option<Range<usize>> {
-        self.keys.get(path).map(|spans| spans.value.clone())
+        find(&self.places, path).map(|place| place.value.clone())
     }
 }
 
@@ -51,10 +71,10 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
             )]);
         }
     };
-    let mut scan = Scan { text, at: 0, keys: BTreeMap::new(), twice: Vec::new() };
-    scan.value("");
-    let twice: Vec<Diagnostic> = scan
-        .twice
+    let places = Scan { text, at: 0 }.value().map(|(_, places)| places).unwrap_or_default();
+    let mut twice = Vec::new();
+    given_twice(&places, &mut Vec::new(), &mut twice);
+    let twice: Vec<Diagnostic> = twice
         .iter()
         .map(|(path, span)| {
             Diagnostic::new("F0209", format!("{file} gives the key {path} twice"))
@@ -62,7 +82,22 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
                 .note("JSON leaves open which of the two counts: delete one")
         })
         .collect();
-    if twice.is_empty() { Ok(Document { file: file.to_owned(), value, keys: scan.keys }) } else { Err(twice) }
+    if twice.is_empty() { Ok(Document { file: file.to_owned(), value, places }) } else { Err(twice) }
+}
+
+/// No more keys that are given twice are told of.
+const MOST_TOLD: usize = 20;
+
+/// The paths and places of keys that are given twice.
+fn given_twice<'a>(places: &'a [Place], path: &mut Vec<&'a str>, twice: &mut Vec<(String, Range<usize>)>) {
+    for place in places {
+        path.push(&place.name);
+        if place.is_twice && twice.len() < MOST_TOLD {
+            twice.push((path.join(".").replace(".[", "["), place.key.clone()));
+        }
+        given_twice(&place.inner, path, twice);
+        path.pop();
+    }
 }
 
 /// The byte at a line and column, both from 1, as serde_json counts them.
@@ -82,8 +117,6 @@ fn character(text: &str, at: usize) -> Range<usize> {
 struct Scan<'a> {
     text: &'a str,
     at: usize,
-    keys: BTreeMap<String, Spans>,
-    twice: Vec<(String, Range<usize>)>,
 }
 
 impl Scan<'_> {
@@ -95,12 +128,14 @@ impl Scan<'_> {
         bytes.get(self.at).copied()
     }
 
-    fn value(&mut self, path: &str) -> Option<Range<usize>> {
+    /// A value's place, and the places in it.
+    fn value(&mut self) -> Option<(Range<usize>, Vec<Place>)> {
         let first = self.peek()?;
         let start = self.at;
+        let mut inner = Vec::new();
         match first {
-            b'{' => self.members(path)?,
-            b'[' => self.elements(path)?,
+            b'{' => inner = self.members()?,
+            b'[' => inner = self.elements()?,
             b'"' => self.string().map(|_| ())?,
             _ => {
                 let rest = &self.text.as_bytes()[start..];
@@ -112,38 +147,35 @@ impl Scan<'_> {
                 self.at += length;
             }
         }
-        Some(start..self.at)
+        Some((start..self.at, inner))
     }
 
-    fn members(&mut self, path: &str) -> Option<()> {
+    fn members(&mut self) -> Option<Vec<Place>> {
         self.at += 1;
-        let mut names = BTreeSet::new();
+        let (mut names, mut places) = (BTreeSet::new(), Vec::new());
         loop {
             match self.peek()? {
                 b'}' => break,
                 b',' => self.at += 1,
                 _ => {
                     let (name, key) = self.string()?;
-                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                     self.peek().filter(|byte| *byte == b':')?;
                     self.at += 1;
-                    let value = self.value(&path)?;
-                    if !names.insert(name) {
-                        self.twice.push((path.clone(), key.clone()));
-                    }
+                    let (value, inner) = self.value()?;
+                    let is_twice = !names.insert(name.clone());
                     let is_long = self.text.get(value.clone())?.contains('\n');
                     let value = if is_long { key.clone() } else { value };
-                    self.keys.insert(path, Spans { key, value });
+                    places.push(Place { name, key, value, is_twice, inner });
                 }
             }
         }
         self.at += 1;
-        Some(())
+        Some(places)
     }
 
-    fn elements(&mut self, path: &str) -> Option<()> {
+    fn elements(&mut self) -> Option<Vec<Place>> {
         self.at += 1;
-        let mut index = 0;
+        let (mut index, mut places) = (0, Vec::new());
         loop {
             match self.peek()? {
                 b']' => break,
@@ -152,14 +184,14 @@ impl Scan<'_> {
                     index += 1;
                 }
                 _ => {
-                    let path = format!("{path}[{index}]");
-                    let value = self.value(&path)?;
-                    self.keys.insert(path, Spans { key: value.clone(), value });
+                    let (value, inner) = self.value()?;
+                    let name = format!("[{index}]");
+                    places.push(Place { name, key: value.clone(), value, is_twice: false, inner });
                 }
             }
         }
         self.at += 1;
-        Some(())
+        Some(places)
     }
 
     /// A string literal: what it says, and its place with the quotes.
@@ -206,7 +238,7 @@ mod tests {
         #[test]
         fn any_text_is_parsed_or_refused(text in ".{0,60}") {
             let _ = parse("f", &text);
-            Scan { text: &text, at: 0, keys: BTreeMap::new(), twice: Vec::new() }.value("");
+            Scan { text: &text, at: 0 }.value();
         }
 
         #[test]
@@ -215,7 +247,7 @@ mod tests {
         ) {
             let text = pieces.concat();
             let _ = parse("f", &text);
-            Scan { text: &text, at: 0, keys: BTreeMap::new(), twice: Vec::new() }.value("");
+            Scan { text: &text, at: 0 }.value();
         }
     }
 }

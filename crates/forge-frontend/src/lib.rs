@@ -10,7 +10,8 @@
 //! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
 //!   a checkpoint made of a configuration alone.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
-//! * `quantised`: matrices that are stored as codes.
+//! * `quantised`: matrices that are stored as codes; `gguf`: a file that has everything, translated into such texts and
+//!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
 //!   that `binding` finds. `families` says what each knows, and which is nearest to one that none does.
@@ -26,6 +27,7 @@ mod config;
 mod copies;
 mod decoder;
 mod families;
+mod gguf;
 mod header;
 mod inert;
 mod json;
@@ -40,12 +42,14 @@ mod tensors;
 mod windows;
 
 pub use checkpoint::{Checkpoint, Memory};
+pub use config::Keys;
 pub use families::{Family, families};
 pub use header::Tensor;
 pub use shapes::Shapes;
 pub use tensors::Tensors;
 
 use builder::Builder;
+use config::Conventions;
 use forge_ir::{Diagnostic, Draft, Graph, Model};
 use quantised::Quantization;
 
@@ -67,6 +71,11 @@ pub struct Opened {
     pub tensors: Tensors,
     /// Tensors that the model does not need and that were left out knowingly.
     pub ignored: Vec<String>,
+    /// Texts that a checkpoint of one file holds in it, by the names of the files that they would have in a folder:
+    /// configuration, tokenizer, chat template. Empty where they are files.
+    pub texts: Memory,
+    /// What its configuration was asked for.
+    pub keys: Keys,
 }
 
 /// Reads a checkpoint.
@@ -74,8 +83,12 @@ pub struct Opened {
 /// # Errors
 /// Every fault found. The order is that of the stages: checkpoint, configuration, tensors.
 pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
-    let described = describe(checkpoint, options);
-    let tensors = Tensors::open(checkpoint);
+    let translated = gguf::translate(checkpoint, &options.allow_unknown)?;
+    let (texts, tensors, conventions) = match translated {
+        Some(translated) => (translated.texts, Ok(translated.tensors), translated.conventions),
+        None => (Memory::default(), Tensors::of_folder(checkpoint), Conventions::default()),
+    };
+    let described = describe(if texts.0.is_empty() { checkpoint } else { &texts }, conventions, options);
     let (described, tensors) = match (described, tensors) {
         (Ok(described), Ok(tensors)) => (described, tensors),
         (described, tensors) => {
@@ -84,7 +97,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, blueprint, quantization, mut faults } = described;
+    let Described { mut model, blueprint, quantization, mut faults, keys } = described;
 
     let mut builder = Builder::new(Some(&tensors));
     builder.bindings.quantization = quantization;
@@ -111,7 +124,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(Opened { graph: draft.validate()?, tensors, ignored })
+    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, keys })
 }
 
 /// What the configuration alone says.
@@ -121,24 +134,29 @@ struct Described {
     quantization: Option<Quantization>,
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
+    keys: Keys,
 }
 
-fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described, Vec<Diagnostic>> {
+fn describe(
+    checkpoint: &dyn Checkpoint,
+    conventions: Conventions,
+    options: &Options,
+) -> Result<Described, Vec<Diagnostic>> {
     const FILE: &str = "config.json";
     let Some(text) = checkpoint::text(checkpoint, FILE).map_err(|fault| vec![fault])? else {
         let fault = Diagnostic::new("F0101", format!("there is no {FILE}"));
         return Err(vec![fault.note("a model is a folder as Hugging Face keeps it")]);
     };
-    let config = config::Config::new(json::parse(FILE, &text)?);
+    let config = config::Config::new(json::parse(FILE, &text)?, conventions);
     let root = config.root();
     let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
     let specials = specials::read(checkpoint, &root);
     let quantization = quantised::read(&root);
-    inert::check(&root);
+    inert::check(&root, architecture.family);
     config.refuse_unknown(architecture.family, &options.allow_unknown);
 
-    let broken = config.is_broken();
+    let (broken, keys) = (config.is_broken(), config.keys());
     let mut faults = config.faults();
     let specials = specials.unwrap_or_else(|more| {
         faults.extend(more);
@@ -155,5 +173,5 @@ fn describe(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Described,
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, quantization, faults })
+    Ok(Described { model, blueprint, quantization, faults, keys })
 }

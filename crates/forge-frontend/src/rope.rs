@@ -58,7 +58,8 @@ impl Rope {
         let channels = if config.is_broken() { 0 } else { channels };
         let plain = Plain { theta, channels, context: self.context, kinds: self.scaling };
         let Scaled { frequencies, magnitude, long } = scaled(config, scaling, &plain);
-        Rotation { frequencies, pairing: self.pairing, magnitude, long }
+        let pairing = if config.conventions().neighbours_turn { Pairing::Interleaved } else { self.pairing };
+        Rotation { frequencies, pairing, magnitude, long }
     }
 }
 

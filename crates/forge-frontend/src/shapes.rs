@@ -6,6 +6,7 @@
 
 use crate::builder::Builder;
 use crate::checkpoint::{Checkpoint, Memory};
+use crate::config::Conventions;
 use crate::{Options, describe};
 use forge_ir::{Diagnostic, Weight};
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ impl Shapes {
     /// Every fault of the configuration.
     pub fn new(config: &str, options: &Options) -> Result<Shapes, Vec<Diagnostic>> {
         let files = Memory(BTreeMap::from([("config.json".to_owned(), config.as_bytes().to_vec())]));
-        let described = describe(&files, options)?;
+        let described = describe(&files, Conventions::default(), options)?;
         if !described.faults.is_empty() {
             return Err(described.faults);
         }

@@ -1,9 +1,10 @@
 //! All tensors of a checkpoint: which file holds each, and where.
 //!
-//! The weights are `model.safetensors`, or the shards that `model.safetensors.index.json` names. Other safetensors
-//! files may lie beside them and are none of our business.
+//! The weights are `model.safetensors`, or the shards that `model.safetensors.index.json` names, or what a GGUF file has.
+//! Other safetensors files may lie beside them and are none of our business.
 
 use crate::checkpoint::{self, Checkpoint};
+use crate::gguf;
 use crate::header::{self, Tensor};
 use crate::json;
 use forge_ir::Diagnostic;
@@ -19,11 +20,19 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Tensors(BTreeMap<String, Tensor>);
 
 impl Tensors {
-    /// Finds the weight files and reads their headers.
+    /// Finds the weight files and reads their headers. Those of a GGUF file have the names that they have there.
     ///
     /// # Errors
     /// Every file that is missing, truncated or malformed, and every disagreement of index and shards.
     pub fn open(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
+        match gguf::tensors(checkpoint).map_err(|fault| vec![fault])? {
+            Some(tensors) => Tensors::gather(tensors),
+            None => Tensors::of_folder(checkpoint),
+        }
+    }
+
+    /// The same of a checkpoint that is no GGUF file.
+    pub(crate) fn of_folder(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
         if checkpoint.len(SINGLE).is_ok() {
             return Tensors::gather(header::read(checkpoint, SINGLE)?);
         }
@@ -60,7 +69,7 @@ impl Tensors {
         if faults.is_empty() { Ok(tensors) } else { Err(faults) }
     }
 
-    fn gather(all: Vec<Tensor>) -> Result<Tensors, Vec<Diagnostic>> {
+    pub(crate) fn gather(all: Vec<Tensor>) -> Result<Tensors, Vec<Diagnostic>> {
         let mut tensors = BTreeMap::new();
         let mut faults = Vec::new();
         for tensor in all {
@@ -115,7 +124,10 @@ fn no_weights(checkpoint: &dyn Checkpoint) -> Diagnostic {
     for file in checkpoint.files() {
         if file.ends_with(".safetensors") {
             fault = fault.note(format!("there is {file}, which is not read unless {INDEX} names it"));
-        } else if [".bin", ".pth", ".pt", ".gguf"].iter().any(|end| file.ends_with(end)) {
+        } else if gguf::is_one(&file) {
+            fault =
+                fault.note(format!("there is {file}: compile that file by itself, it has all that it needs"));
+        } else if [".bin", ".pth", ".pt"].iter().any(|end| file.ends_with(end)) {
             fault = fault
                 .note(format!("{file} is in a format that forge does not read: convert it to safetensors"));
         }

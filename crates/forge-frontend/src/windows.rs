@@ -39,45 +39,47 @@ impl Windows {
 
     /// Layers have a window that `layer_types` says have, or every second one.
     pub(crate) fn of_every_second(config: &Section<'_>, layers: usize, context: usize) -> Windows {
-        Windows::of_some(config, layers, context, Layers::EverySecond)
+        Windows::of_some(config, layers, context, || Layers::EverySecond)
     }
 
     /// Layers have a window that `layer_types` says have, or all but every `sliding_window_pattern`th.
     pub(crate) fn of_all_but(config: &Section<'_>, layers: usize, context: usize, pattern: usize) -> Windows {
-        // Newer files have the key with a line before it, beside the layers that it was made into.
-        let pattern = config.count_or("_sliding_window_pattern", pattern);
-        let pattern = config.count_or("sliding_window_pattern", pattern);
-        Windows::of_some(config, layers, context, Layers::AllBut(pattern))
+        config.pass_over("sliding_window_pattern");
+        let usual = || Layers::AllBut(config.count_or("sliding_window_pattern", pattern));
+        Windows::of_some(config, layers, context, usual)
     }
 
-    fn of_some(config: &Section<'_>, layers: usize, context: usize, usual: Layers) -> Windows {
+    fn of_some(config: &Section<'_>, layers: usize, context: usize, usual: impl Fn() -> Layers) -> Windows {
         let listed = listed(config, layers);
         let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
         if has_some && config.is_null("sliding_window") {
             let message = "layers have a window, and sliding_window does not say how wide it is";
             config.contradiction("sliding_window", message.to_owned());
         }
-        let layers = listed.map_or(usual, Layers::Listed);
+        let layers = listed.map_or_else(usual, Layers::Listed);
         Windows { width: width(config, context), layers }
     }
 
     /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or those from
     /// `max_window_layers` on.
     pub(crate) fn of_last(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        // Without windows their width means nothing, and where they begin only where layers are not told one by one.
+        config.pass_over("sliding_window");
+        config.pass_over("max_window_layers");
         let is_used = config.flag_or("use_sliding_window", false);
-        // Not a count: 0 is a value of it, every layer having a window.
-        let first = config.number_or("max_window_layers", 28.0);
         let listed = listed(config, layers);
         if !is_used || config.is_null("sliding_window") {
-            // Without windows their width means nothing.
-            config.get("sliding_window");
             if listed.is_some_and(|listed| listed.contains(&true)) {
                 let message = "layer_types has layers with a window, and no other key has one for them";
                 config.contradiction("layer_types", message.to_owned());
             }
             return Windows::none();
         }
-        let layers = listed.map_or(Layers::From(first), Layers::Listed);
+        let from = || {
+            // Not a count: 0 is a value of it, every layer having a window.
+            Layers::From(config.number_or("max_window_layers", 28.0))
+        };
+        let layers = listed.map_or_else(from, Layers::Listed);
         Windows { width: width(config, context), layers }
     }
 

@@ -1,7 +1,7 @@
 //! Number formats: what a weight's bytes mean, as planes that kernels can load without looking at neighbours.
 //!
 //! A matrix is stored row by row. Rows are padded to a multiple of the format's group of columns, so a kernel may always
-//! load whole groups of weights. Padding is zeros, in an affine format any numbers: whoever reads it multiplies it by
+//! load whole groups of weights. Padding is zeros, in a format with offsets any numbers: whoever reads it multiplies it by
 //! zeros. A format has one plane (plain numbers) or two (codes and their scales); each plane is a tensor of its own in
 //! the weight file, 64-byte aligned.
 
@@ -9,6 +9,9 @@ use serde::{Serialize, Serializer};
 
 /// Columns per block: what kernels decode at once. Every format's group is a whole number of blocks.
 pub const BLOCK: usize = 32;
+
+/// Columns per superblock: what the formats of llama.cpp whose scales are quantised themselves take together.
+pub const SUPERBLOCK: usize = 256;
 
 /// How the numbers of a weight are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +27,19 @@ pub enum Format {
     /// 32 nibbles and one f16 scale a block: value = (code - 8) * scale.
     /// Byte j of a block's 16 holds element j in its low nibble and element j + 16 in its high one.
     Q4_0,
+    /// Codes of 4 bits in superblocks, whose blocks have a scale and an offset: value = code * (d * s) - dmin * m.
+    ///
+    /// Codes lie as those of an affine format of as many bits. The scales of a superblock are halves d and dmin, and then
+    /// two bytes for each of its blocks, s and m, of 6 bits each. Where these formats come from, the 6 bits lie packed;
+    /// bytes cost an eighth of a bit a weight and let a kernel have what belongs to a block in one aligned load.
+    Q4K,
+    /// The same with codes of 5 bits.
+    Q5K,
+    /// Codes of 6 bits in superblocks, where every 16 columns have a scale: value = (code - 32) * (d * s).
+    ///
+    /// Codes lie as those of an affine format of as many bits. The scales of a superblock are a half d, and then a signed
+    /// byte s for every 16 columns.
+    Q6K,
     /// Unsigned codes, and a scale and an offset for every group: value = code * scale + offset.
     Affine(Affine),
 }
@@ -192,14 +208,20 @@ const fn codes(element: PlaneElement, per_group: usize) -> Plane {
     Plane { name: "codes", element, per_group }
 }
 
+/// The scales of a superblock, which are not all of one kind.
+const fn mixed(bytes: usize) -> Plane {
+    Plane { name: "scales", element: PlaneElement::U8, per_group: bytes }
+}
+
 impl Format {
     /// Every format: plain ones, then quantised ones, then affine ones from many bits to few.
-    pub const ALL: [Format; 5 + AFFINE.len()] = {
-        let mut all = [Format::F32; 5 + AFFINE.len()];
+    pub const ALL: [Format; 8 + AFFINE.len()] = {
+        let mut all = [Format::F32; 8 + AFFINE.len()];
         (all[1], all[2], all[3], all[4]) = (Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0);
+        (all[5], all[6], all[7]) = (Format::Q6K, Format::Q5K, Format::Q4K);
         let mut index = 0;
         while index < AFFINE.len() {
-            all[5 + index] = Format::Affine(AFFINE[index].0);
+            all[8 + index] = Format::Affine(AFFINE[index].0);
             index += 1;
         }
         all
@@ -213,6 +235,9 @@ impl Format {
             Format::Bf16 => "bf16",
             Format::Q8_0 => "q8_0",
             Format::Q4_0 => "q4_0",
+            Format::Q6K => "q6_k",
+            Format::Q5K => "q5_k",
+            Format::Q4K => "q4_k",
             Format::Affine(affine) => affine.name(),
         }
     }
@@ -230,14 +255,19 @@ impl Format {
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
             Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
+            Format::Q6K => const { &[codes(PlaneElement::U8, 192), mixed(18)] },
+            Format::Q5K => const { &[codes(PlaneElement::U8, 160), mixed(20)] },
+            Format::Q4K => const { &[codes(PlaneElement::U8, 128), mixed(20)] },
             Format::Affine(affine) => &AFFINE_PLANES[affine.index()],
         }
     }
 
-    /// Columns that every row is padded to a multiple of; in a quantised format, those that share a scale.
+    /// Columns that every row is padded to a multiple of; in a quantised format, those that share a scale, and in one of
+    /// superblocks, what scales of their parts are multiples of.
     pub const fn group(self) -> usize {
         match self {
             Format::Affine(affine) => affine.group.columns(),
+            Format::Q6K | Format::Q5K | Format::Q4K => SUPERBLOCK,
             _ => BLOCK,
         }
     }
@@ -249,13 +279,38 @@ impl Format {
             Format::F16 | Format::Bf16 => 64,
             Format::Q8_0 => 34,
             Format::Q4_0 => 18,
+            Format::Q6K => 210,
+            Format::Q5K => 180,
+            Format::Q4K => 148,
             Format::Affine(affine) => affine.code_bytes() + 4,
         }
     }
 
     /// Whether numbers share a scale, so that storing them loses more than rounding to a float would.
     pub const fn is_quantised(self) -> bool {
-        matches!(self, Format::Q8_0 | Format::Q4_0 | Format::Affine(_))
+        !matches!(self, Format::F32 | Format::F16 | Format::Bf16)
+    }
+
+    /// Whether matrices of so many columns are stored in it. Rows are padded to whole groups, but not to whole superblocks:
+    /// what these formats save would be lost, and nobody else has such matrices.
+    pub const fn takes(self, columns: usize) -> bool {
+        self.group() < SUPERBLOCK || columns.is_multiple_of(SUPERBLOCK)
+    }
+
+    /// Bits of a code, where codes lie as [`Affine`] says.
+    pub const fn bits(self) -> Option<Bits> {
+        match self {
+            Format::F32 | Format::F16 | Format::Bf16 | Format::Q8_0 => None,
+            Format::Q4_0 | Format::Q4K => Some(Bits::Four),
+            Format::Q5K => Some(Bits::Five),
+            Format::Q6K => Some(Bits::Six),
+            Format::Affine(affine) => Some(affine.bits),
+        }
+    }
+
+    /// Whether a weight is a scaled code plus an offset.
+    pub const fn has_offsets(self) -> bool {
+        matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K)
     }
 
     /// Bytes of a stored matrix over all planes, padding of rows included.
@@ -317,5 +372,6 @@ mod tests {
         let affine = |name| Format::from_name(name).unwrap();
         assert_eq!(affine("affine4").matrix_bytes(3, 65), 3 * 2 * 36);
         assert_eq!(affine("affine3_32_bf16").matrix_bytes(3, 65), 3 * 3 * 16);
+        assert_eq!(Format::Q4K.matrix_bytes(3, 257), 3 * 2 * (128 + 4 + 16));
     }
 }

@@ -1,6 +1,6 @@
 //! The graph's data. See the crate's documentation for what it means.
 
-use crate::{Format, Rotation};
+use crate::{Blocks, Format, Rotation};
 use serde::Serialize;
 
 macro_rules! index {
@@ -54,6 +54,9 @@ pub struct Weight {
     pub shape: Vec<usize>,
     /// The number format it has there.
     pub format: Format,
+    /// The blocks that the tensor's rows are made of; none: plain numbers, or codes as MLX has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Blocks>,
     /// Whether what it means is the tensor's numbers and 1: so some models keep the gains of norms. Numbers that
     /// [`crate::Numbers`] gives have the 1 in them.
     pub plus_one: bool,

@@ -22,6 +22,7 @@
 //! every width agrees, every weight is bound and every body is used. Later stages return errors for what they
 //! cannot do; they never panic over a graph. This crate does no I/O and knows no other crate of the project.
 
+mod blocks;
 mod diagnostic;
 mod format;
 mod graph;
@@ -32,8 +33,9 @@ mod rotation;
 mod tolerance;
 mod validate;
 
+pub use blocks::Blocks;
 pub use diagnostic::{Diagnostic, Place};
-pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, Scales};
+pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use graph::{
     Activation, Apply, Body, BodyId, Cut, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
     StateId, ValueId, Weight, WeightId,

@@ -357,6 +357,7 @@ mod tests {
             format: Format::F32,
             plus_one: false,
             cut: None,
+            blocks: None,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
         let state = State { heads: 1, width: 2 };

@@ -37,7 +37,7 @@ pub const TEMPLATES: [Source; 15] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 28] = [
+pub const SUPPORT: [Source; 30] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -50,6 +50,8 @@ pub const SUPPORT: [Source; 28] = [
     source!("support/affine3"),
     source!("support/affine2"),
     source!("support/bf16_pair"),
+    source!("support/q6_k"),
+    source!("support/q4_k"),
     source!("support/load4_whole"),
     source!("support/load4_guarded"),
     source!("support/load4_single"),

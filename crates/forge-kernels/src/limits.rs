@@ -88,17 +88,20 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         }
         Spec::Append(append) => {
             limits.heads(append.key_heads, append.key_heads, append.width)?;
-            limits.cache(append.cache)
+            limits.cache(append.cache)?;
+            limits.ring(append.ring, None)
         }
         Spec::RotateAppend(rotate) => {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache)?;
+            limits.ring(rotate.ring, None)?;
             limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
         Spec::AttendSplit(attend) => {
             limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
             limits.cache(attend.cache)?;
+            limits.ring(attend.ring, Some(attend.window))?;
             limits.scores(attend.scale, attend.window, attend.softcap)?;
             let Some(prologue) = &attend.prologue else { return Ok(()) };
             limits.head_norm(prologue.norm, &prologue.rotation)?;
@@ -115,6 +118,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::AttendTiled(attend) => {
             limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
             limits.cache(attend.cache)?;
+            limits.ring(attend.ring, Some(attend.window))?;
             limits.scores(attend.scale, attend.window, attend.softcap)
         }
         Spec::Elementwise(elementwise) => {
@@ -194,6 +198,17 @@ impl Limits<'_> {
             Format::F32 | Format::F16 => Ok(()),
             _ => Err(KernelError::Cache { kernel: self.kernel.to_owned(), format }),
         }
+    }
+
+    /// A ring holds at least what a row sees; `sees` is what it does where it attends.
+    fn ring(&self, ring: Option<usize>, sees: Option<Option<usize>>) -> Result<(), KernelError> {
+        let Some(ring) = ring else { return Ok(()) };
+        self.positive("the length of a ring", ring)?;
+        let fits = fits_word(ring) && sees.is_none_or(|window| window.is_some_and(|window| window <= ring));
+        self.holds("the length of a ring", ring, fits, || {
+            "below 2^32, and no less than a row sees: without a window the cache has the whole context"
+                .to_owned()
+        })
     }
 
     fn heads(&self, query_heads: usize, key_heads: usize, width: usize) -> Result<(), KernelError> {

@@ -218,7 +218,7 @@ pub struct Rotate {
     pub pairing: Pairing,
 }
 
-/// See [`Spec::Append`]. Scalars: rows, context. Buffers: key, value, slots, positions, keys, values. Grid: by 128
+/// See [`Spec::Append`]. Scalars: rows, context\[, capacity\]. Buffers: key, value, slots, positions, keys, values. Grid: by 128
 /// threads a row; rows. `key` and `value` are `[row, head, width]`; see [`RotateAppend`] for the cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Append {
@@ -228,6 +228,10 @@ pub struct Append {
     pub width: usize,
     /// Of keys and values in the cache.
     pub cache: Format,
+    /// R, where the cache is a ring, in which position p lies at p % R; `None`: it has room for every position of the
+    /// context, and p lies at p. A ring adds the scalar `capacity`: the positions that a slot has room for, R of them or,
+    /// in a shorter context, as many as that has.
+    pub ring: Option<usize>,
 }
 
 /// The norm of every query head and every key head, before it is rotated or after.
@@ -240,11 +244,11 @@ pub struct HeadNorm {
     pub turned: bool,
 }
 
-/// See [`Spec::RotateAppend`]. Scalars: rows, context. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
+/// See [`Spec::RotateAppend`]. Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
 /// values. Grid: threadgroups that a row needs; rows.
 ///
 /// A row of qkv is query heads, then key heads, then value heads. `keys` and `values` are
-/// `[slot, head, context, width]` of one layer; the row's key and value go to its slot and position. Gains are
+/// `[slot, head, context or capacity, width]` of one layer; the row's key and value go to its slot and position. Gains are
 /// `[width]`, and there if there is a norm of heads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RotateAppend {
@@ -256,6 +260,8 @@ pub struct RotateAppend {
     pub width: usize,
     /// Of keys and values in the cache.
     pub cache: Format,
+    /// As in [`Append`].
+    pub ring: Option<usize>,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -276,7 +282,7 @@ pub struct Prologue {
     pub pairing: Pairing,
 }
 
-/// See [`Spec::AttendSplit`]. Scalars: rows, context, splits. Buffers: q, keys, values, \[sinks,\] slots, positions,
+/// See [`Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values, \[sinks,\] slots, positions,
 /// partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written.
 /// Grid: splits, key heads, rows.
 ///
@@ -298,6 +304,8 @@ pub struct AttendSplit {
     pub width: usize,
     /// Of keys and values in the cache.
     pub cache: Format,
+    /// As in [`Append`].
+    pub ring: Option<usize>,
     /// Multiplies q·k.
     pub scale: f32,
     /// Positions that a row sees, itself included; `None`: all so far.
@@ -319,7 +327,7 @@ pub struct AttendJoin {
     pub width: usize,
 }
 
-/// See [`Spec::AttendTiled`]. Scalars: rows, context. Buffers: q, keys, values, \[sinks,\] slots, positions, heads.
+/// See [`Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\] slots, positions, heads.
 /// Grid: tiles of 8 rows, query heads.
 ///
 /// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot.
@@ -333,6 +341,8 @@ pub struct AttendTiled {
     pub width: usize,
     /// Of keys and values in the cache.
     pub cache: Format,
+    /// As in [`Append`].
+    pub ring: Option<usize>,
     /// Multiplies q·k.
     pub scale: f32,
     /// As in [`AttendSplit`].

@@ -130,7 +130,10 @@ fn refusals_of_attention() {
             "a",
             Spec::RmsNorm(RmsNorm { width: 8, parts: 0, epsilon: 1e-5, gain: false, gather: false }),
         ),
-        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16 })),
+        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
+        refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
+        refusal("a", Spec::AttendSplit(AttendSplit { window: Some(65), ring: Some(64), ..split(2, 16) })),
+        refusal("a", Spec::AttendSplit(AttendSplit { ring: Some(64), ..split(2, 16) })),
         refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns, pairing: Pairing::Half })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
@@ -144,6 +147,9 @@ fn refusals_of_attention() {
     kernel `a`: the cap is NaN, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of parts is 0; leave the kernel out of the plan
     kernel `a`: keys and values in bf16; attention reads f32 and f16, so choose one of these
+    kernel `a`: the length of a ring is 0; leave the kernel out of the plan
+    kernel `a`: the length of a ring is 64, and must be below 2^32, and no less than a row sees: without a window the cache has the whole context
+    kernel `a`: the length of a ring is 64, and must be below 2^32, and no less than a row sees: without a window the cache has the whole context
     kernel `a`: the number of rotated pairs is 5, and must be at most half the head's width, which is 8
     ");
 }

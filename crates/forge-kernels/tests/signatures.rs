@@ -11,6 +11,11 @@ fn planes(weight: &str, format: Format) -> Vec<String> {
     format.planes().iter().map(|plane| format!("{weight}_{}", plane.name)).collect()
 }
 
+/// Scalars of a cache that is a ring, or those of one that is not.
+fn with_ring(ring: Option<usize>, these: &'static str, those: &'static str) -> &'static str {
+    if ring.is_some() { these } else { those }
+}
+
 /// Buffers, scalars and grid as the documentation of [`Spec`] states them.
 fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
     let buffers = |names: &str| names.split(' ').map(str::to_owned).collect::<Vec<_>>();
@@ -74,7 +79,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::Append(append) => {
             let step = if append.width % 4 == 0 { 4 } else { 2 };
             let groups = (append.key_heads * append.width / step).div_ceil(128).to_string();
-            (buffers("key value slots positions *keys *values"), "rows context", grid(groups, "rows", "1"))
+            let scalars = with_ring(append.ring, "rows context capacity", "rows context");
+            (buffers("key value slots positions *keys *values"), scalars, grid(groups, "rows", "1"))
         }
         Spec::RotateAppend(rotate) => {
             let heads = rotate.query_heads + 2 * rotate.key_heads;
@@ -86,7 +92,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 None => ("", (heads * rotate.width / 2).div_ceil(128)),
             };
             let names = buffers(&format!("qkv{gains} slots positions *q *keys *values"));
-            (names, "rows context", grid(groups.to_string(), "rows", "1"))
+            let scalars = with_ring(rotate.ring, "rows context capacity", "rows context");
+            (names, scalars, grid(groups.to_string(), "rows", "1"))
         }
         Spec::AttendSplit(attend) => {
             let grid = grid("splits".to_owned(), &attend.key_heads.to_string(), "rows");
@@ -97,7 +104,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             let sinks = if attend.sinks { " sinks" } else { "" };
             let names = buffers(&format!("{row}{sinks} slots positions *partials *heads"));
-            (names, "rows context splits", grid)
+            let scalars = with_ring(attend.ring, "rows context capacity splits", "rows context splits");
+            (names, scalars, grid)
         }
         Spec::AttendJoin(join) => {
             (buffers("partials *heads"), "rows splits", grid(join.query_heads.to_string(), "rows", "1"))
@@ -105,7 +113,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::AttendTiled(attend) => {
             let grid = grid("rows.div_ceil(8)".to_owned(), &attend.query_heads.to_string(), "1");
             let sinks = if attend.sinks { " sinks" } else { "" };
-            (buffers(&format!("q keys values{sinks} slots positions *heads")), "rows context", grid)
+            let scalars = with_ring(attend.ring, "rows context capacity", "rows context");
+            (buffers(&format!("q keys values{sinks} slots positions *heads")), scalars, grid)
         }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {

@@ -78,6 +78,7 @@ fn projections_of_one_row() {
     let output = project(Rows::One, "q4_0", 1024, 4096, squares);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.knobs };
     snapshot("output_one", Spec::Project(Project { knobs, ..output }));
+    snapshot("down_one", Spec::Project(project(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
     let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best);
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
     snapshot("head_one", Spec::Project(Project { norm, each: Some(Each::Softcap(30.0)), ..head }));
@@ -89,9 +90,11 @@ fn projections_of_more_rows() {
     snapshot("down_few", Spec::Project(project(Rows::Few, "f16", 64, 56, Epilogue::Add)));
     let odd = project(Rows::Few, "affine4", 50, 200, gate);
     snapshot("gate_up_few", Spec::Project(Project { bias: true, ..odd }));
+    snapshot("qkv_few", Spec::Project(project(Rows::Few, "q4_k", 4096, 1024, Epilogue::Store)));
     let halves = |plain| Spec::Project(Project { operand: Operand::F16, ..plain });
     snapshot("qkv_many", halves(project(Rows::Many, "q4_0", 4096, 1024, Epilogue::Store)));
     snapshot("gate_up_many", halves(project(Rows::Many, "affine8", 6144, 1024, gate)));
+    snapshot("down_many", halves(project(Rows::Many, "q6_k", 1024, 3072, Epilogue::Add)));
     let odd = project(Rows::Many, "bf16", 50, 300, Epilogue::Add);
     snapshot("output_many", halves(Project { bias: true, each: Some(Each::Scale(0.22)), ..odd }));
 }
@@ -110,7 +113,7 @@ fn attention() {
         "rotate",
         Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation, pairing: Pairing::Half }),
     );
-    snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache }));
+    snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
     let split = common::split(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(AttendSplit { prologue, ..split.clone() }));
@@ -131,6 +134,19 @@ fn attention() {
         ..common::tiled(9, 1, 6, Format::F32)
     };
     snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
+}
+
+#[test]
+fn rings() {
+    let (cache, window, ring) = (Format::F16, Some(40), Some(320));
+    snapshot("append_ring", Spec::Append(Append { key_heads: 8, width: 128, cache, ring }));
+    let rotate = common::rotate(4, 2, 32, cache, 16, Pairing::Half);
+    snapshot("rotate_append_ring", Spec::RotateAppend(RotateAppend { ring, ..rotate.clone() }));
+    let prologue = Some(common::prologue(&rotate));
+    let split = AttendSplit { prologue, window, ring, ..common::split(4, 2, 32, cache) };
+    snapshot("attend_split_ring", Spec::AttendSplit(split));
+    let tiled = AttendTiled { window, ring, ..common::tiled(4, 2, 32, cache) };
+    snapshot("attend_tiled_ring", Spec::AttendTiled(tiled));
 }
 
 #[test]

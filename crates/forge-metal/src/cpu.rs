@@ -69,6 +69,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("key_heads", size(append.key_heads)),
                 ("width", size(append.width)),
                 ("cache", format(append.cache)),
+                ("ring", option(append.ring, size)),
             ],
         ),
         Spec::RotateAppend(rotate) => (
@@ -79,6 +80,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("key_heads", size(rotate.key_heads)),
                 ("width", size(rotate.width)),
                 ("cache", format(rotate.cache)),
+                ("ring", option(rotate.ring, size)),
                 ("norm", option(rotate.norm, head_norm)),
                 ("rotation", rotation(&rotate.rotation)),
             ],
@@ -89,11 +91,21 @@ pub(crate) fn expression(spec: &Spec) -> String {
         }
         Spec::AttendTiled(attend) => {
             // The same attention, whoever computes it: only a row by itself may prepare itself.
-            let AttendTiled { query_heads, key_heads, width, cache, scale, window, softcap, sinks } = *attend;
-            let prologue = None;
-            let attend =
-                AttendSplit { query_heads, key_heads, width, cache, scale, window, softcap, sinks, prologue };
-            ("attend", "Attend", attend_fields(&attend, None))
+            let AttendTiled { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks } =
+                *attend;
+            let split = AttendSplit {
+                query_heads,
+                key_heads,
+                width,
+                cache,
+                ring,
+                scale,
+                window,
+                softcap,
+                sinks,
+                prologue: None,
+            };
+            ("attend", "Attend", attend_fields(&split, None))
         }
         Spec::AttendJoin(join) => (
             "attend_join",
@@ -127,6 +139,7 @@ fn attend_fields(attend: &AttendSplit, prologue: Option<String>) -> Vec<(&'stati
         ("key_heads", size(attend.key_heads)),
         ("width", size(attend.width)),
         ("cache", format(attend.cache)),
+        ("ring", option(attend.ring, size)),
         ("scale", float(attend.scale)),
         ("window", option(attend.window, size)),
         ("softcap", option(attend.softcap, float)),

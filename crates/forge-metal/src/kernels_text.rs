@@ -75,6 +75,9 @@ pub(crate) fn weight_type(format: Format) -> String {
         Format::Bf16 => "Bf16".to_owned(),
         Format::Q8_0 => "Q8_0".to_owned(),
         Format::Q4_0 => "Q4_0".to_owned(),
+        Format::Q6K => "Q6K".to_owned(),
+        Format::Q5K => "Q5K".to_owned(),
+        Format::Q4K => "Q4K".to_owned(),
         Format::Affine(Affine { bits, group, scales }) => {
             let name = match scales {
                 Scales::F16 => "Affine",

@@ -2,12 +2,13 @@
 
 use crate::fields_text::{FieldText, ScratchText, align, fields, outer_fields, scratches};
 use crate::render::CrateOptions;
+use crate::report::cache_phrase;
 use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
 use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_planner::{
-    Condition, FEW, Load, MAX_SHARES, Plan, SPLIT_POSITIONS, Schedule, Section, Step, pass_cost,
+    Condition, FEW, Load, MAX_SHARES, Plan, Ring, SPLIT_POSITIONS, Schedule, Section, Step, pass_cost,
 };
 use serde::Serialize;
 
@@ -66,7 +67,12 @@ struct Constant {
 struct CacheText {
     #[serde(rename = "type")]
     element: &'static str,
+    /// Of one position of a slot, in layers that keep every position.
     bytes_per_position: String,
+    /// What layers that do not keep instead, as an array.
+    rings: String,
+    /// Positions that each layer keeps at most, if there are rings.
+    kept: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -149,10 +155,7 @@ impl Context {
             converses: options.converses,
             model: model_text(plan, options),
             constants: constants(plan),
-            cache: CacheText {
-                element: cache_element(plan),
-                bytes_per_position: names::number(plan.cache_bytes_per_position() as u64),
-            },
+            cache: cache_text(plan),
             arena: ArenaText {
                 bytes: names::number(plan.arena_bytes as u64),
                 text: format!("{} for {} rows", names::size(plan.arena_bytes as u64), plan.chunk),
@@ -162,7 +165,7 @@ impl Context {
             formats: formats(plan),
             memory: MemoryText {
                 weights: names::size(plan.weight_bytes()),
-                per_position: names::size(plan.cache_bytes_per_position() as u64),
+                per_position: cache_phrase(plan),
                 scratch: names::size(plan.arena_bytes as u64),
             },
             layer_sections,
@@ -267,8 +270,23 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constants
 }
 
-fn cache_element(plan: &Plan) -> &'static str {
-    if plan.cache == Format::F32 { "f32" } else { "f16" }
+fn cache_text(plan: &Plan) -> CacheText {
+    let number = |value: usize| names::number(value as u64);
+    let ring = |(ring, bytes): &(Ring, usize)| {
+        let (window, positions) = (number(ring.window), number(ring.positions));
+        format!("Ring {{ window: {window}, positions: {positions}, bytes_per_position: {} }}", number(*bytes))
+    };
+    let rings: Vec<String> = plan.rings().iter().map(ring).collect();
+    let kept: Vec<String> = plan
+        .states()
+        .map(|state| state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions)))
+        .collect();
+    CacheText {
+        element: if plan.cache == Format::F32 { "f32" } else { "f16" },
+        bytes_per_position: number(plan.kept_bytes_per_position()),
+        kept: (!rings.is_empty()).then(|| of_layers(&kept)),
+        rings: format!("[{}]", rings.join(", ")),
+    }
 }
 
 fn formats(plan: &Plan) -> String {
@@ -300,10 +318,11 @@ fn pass_text(plan: &Plan, load: Load) -> PassText {
 }
 
 /// A number for each layer as an array.
-fn of_layers(counts: &[usize]) -> String {
-    match counts {
+fn of_layers(values: &[impl ToString]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    match &values[..] {
         [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("[{first}; LAYERS]"),
-        _ => format!("{counts:?}"),
+        _ => format!("[{}]", values.join(", ")),
     }
 }
 

@@ -69,7 +69,12 @@ fn step_text(
 }
 
 fn scalar(name: &str, caller: Caller) -> String {
-    if caller == Caller::Head { format!("h.{name}") } else { format!("b.{name}") }
+    match (name, caller) {
+        // A layer's own.
+        ("capacity", _) => format!("cache.{name}"),
+        (_, Caller::Head) => format!("h.{name}"),
+        _ => format!("b.{name}"),
+    }
 }
 
 fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller) -> String {

@@ -121,8 +121,8 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
             Operand::Keys | Operand::Values => {
                 let (read, written) = step_of.positions();
                 let state = section.state.map_or(0, |state| (state.heads * state.width) as u64);
-                cost.cache_read += read * state * plan.cache_element();
-                cost.cache_written += written * state * plan.cache_element();
+                cost.cache_read += read * state * plan.cache_element() as u64;
+                cost.cache_written += written * state * plan.cache_element() as u64;
             }
             Operand::Scratch(scratch) => {
                 let (read, written) = step_of.scratch(&argument.parameter, scratch);
@@ -320,11 +320,6 @@ impl Plan {
         }
         let wanted = (3 * u64::from(cores)).div_ceil(heads * load.rows);
         wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_SHARES as u64 / load.rows)
-    }
-
-    /// Bytes of a cached number.
-    fn cache_element(&self) -> u64 {
-        if self.cache == Format::F32 { 4 } else { 2 }
     }
 
     /// Bytes by format over the weight file, widest format first.

@@ -12,7 +12,9 @@
 //! that rules and steps see one format for each parameter.
 
 use crate::options::{Options, Quant};
-use forge_ir::{Apply, Body, BodyId, Diagnostic, Draft, Format, Graph, Op, ParamId, Weight, WeightId};
+use forge_ir::{
+    Apply, Body, BodyId, Diagnostic, Draft, Format, Graph, Op, ParamId, SUPERBLOCK, Weight, WeightId,
+};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,7 +111,8 @@ impl Formats {
                 formats[head.0] = format;
             }
         }
-        Ok(Formats { formats, head_is_apart })
+        let faults = unpadded(graph, &formats);
+        if faults.is_empty() { Ok(Formats { formats, head_is_apart }) } else { Err(faults) }
     }
 
     /// The format of a matrix made of these weights, which have one format.
@@ -200,6 +203,25 @@ impl Ends {
         let tied = table.zip(head).filter(|(table, head)| tensor(*table) == tensor(*head));
         Ends { tied, follower: tied.filter(|(table, head)| table != head).map(|(_, head)| head) }
     }
+}
+
+/// The faults of matrices whose rows are not whole superblocks, one for all layers' matrices of a name.
+fn unpadded(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
+    let mut kinds = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (weight, format) in graph.weights.iter().zip(formats) {
+        let (columns, kind) = (weight.columns(), kind(&weight.tensor));
+        if format.takes(columns) || !kinds.insert(kind.clone()) {
+            continue;
+        }
+        let message = format!(
+            "{} has {columns} columns: {format} takes whole superblocks, of {SUPERBLOCK}",
+            weight.tensor
+        );
+        let note = format!("--quant-override {kind}=affine4_32 gives it another format, and so would q8_0");
+        faults.push(Diagnostic::new("F0507", message).note(note));
+    }
+    faults
 }
 
 fn is_matrix(weight: &Weight) -> bool {
@@ -301,6 +323,21 @@ mod tests {
         assert_eq!(ends(&["lm_head=q4_0"]), "table q4_0");
         let tied = graph(true, Format::Bf16);
         assert_eq!(untie(tied.clone(), &asked(&["lm_head=q4_0"])).as_ref(), Ok(&tied));
+    }
+
+    #[test]
+    fn rows_that_are_not_whole_superblocks_are_refused() {
+        let graph = graph(false, Format::Bf16);
+        let faults = Formats::new(&graph, &asked(&["in_a=q6_k", "table=q5_k"])).err().expect("they are not");
+        let told: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
+        assert_eq!(
+            told,
+            [
+                "table has 4 columns: q5_k takes whole superblocks, of 256",
+                "in_a has 4 columns: q6_k takes whole superblocks, of 256",
+            ]
+        );
+        assert!(faults.iter().all(|fault| fault.code == "F0507"));
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! 6. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
 //! 7. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
-//! `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips, and `predict` says how long a pass would take on one.
+//! `cache` says what slots remember and in how many bytes; `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips, and `predict` says how long a pass would take on one.
 //!
 //! # What a plan promises
 //!
@@ -28,6 +28,7 @@
 mod arena;
 mod binding;
 mod budget;
+mod cache;
 mod chips;
 mod cost;
 mod formats;
@@ -45,6 +46,7 @@ mod select;
 mod steps;
 
 pub use budget::{Offer, spend};
+pub use cache::Ring;
 pub use chips::Chip;
 pub use cost::{Cost, Load, pass_cost, step_cost};
 pub use formats::{Override, untie};

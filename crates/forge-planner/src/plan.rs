@@ -1,5 +1,6 @@
 //! The plan's data: sections of steps over kernels, weights, scratch and state.
 
+use crate::cache::Ring;
 use crate::regime::{Regime, Schedule};
 use forge_ir::{Format, Model, Packed};
 use forge_kernels::Instance;
@@ -115,6 +116,8 @@ pub struct State {
     pub heads: usize,
     /// Width of a head.
     pub width: usize,
+    /// What it keeps, if that is not every position.
+    pub ring: Option<Ring>,
 }
 
 /// A weight that a section takes.
@@ -293,14 +296,6 @@ impl Plan {
         kernels
             .flat_map(|kernel| &kernel.decl.buffers)
             .any(|buffer| buffer.name == parameter && buffer.written)
-    }
-
-    /// Bytes of keys and values for one position of one slot.
-    pub fn cache_bytes_per_position(&self) -> usize {
-        let element = if self.cache == Format::F32 { 4 } else { 2 };
-        let states =
-            self.applications.iter().filter_map(|application| self.sections[application.section].state);
-        states.map(|state| 2 * state.heads * state.width * element).sum()
     }
 
     /// Bytes of the weight file's tensors, padding of rows included and of the file not.

@@ -28,6 +28,13 @@ impl Display for Plan {
         let formats = self.bytes_by_format().into_iter().map(|(format, bytes)| format!("{format} {bytes}"));
         writeln!(f, "  weights {} bytes: {}", self.weight_bytes(), formats.collect::<Vec<_>>().join(", "))?;
         writeln!(f, "  cache {} bytes a position of a slot", self.cache_bytes_per_position())?;
+        for (ring, bytes) in self.rings() {
+            writeln!(
+                f,
+                "  of these {bytes} in layers that see {} positions, and keep {}",
+                ring.window, ring.positions
+            )?;
+        }
         writeln!(f, "  arena {} bytes (no arena could be below {})", self.arena_bytes, self.arena_floor)?;
         self.print_pass(f, "decode", self.printed(Schedule::Decode))?;
         self.print_pass(f, "prefill", self.printed(Schedule::Batch))?;
@@ -187,6 +194,7 @@ impl Plan {
             "chunk": self.chunk,
             "cache": self.cache,
             "cache_bytes_per_position": self.cache_bytes_per_position(),
+            "state_bytes": self.state_bytes(self.context, self.slots),
             "weight_bytes": self.weight_bytes(),
             "arena": {"bytes": self.arena_bytes, "floor": self.arena_floor, "buffers": self.scratch},
             "decode": self.counts(Load::decode(1)),

@@ -6,17 +6,30 @@
 //! A model has one program for a single row and one for more, and they round differently. An engine of one slot uses
 //! both. One of several slots uses the second alone, so that what a text becomes does not depend on which others are
 //! there: a row that would be alone is given a companion, whose result nobody reads.
+//!
+//! A slot can go back to an earlier position and take up another text from there. Layers that see the last positions only
+//! may have overwritten what a row there would see ([`Ring`]); then the slot has to begin anew, and [`Engine::truncate`]
+//! says so. This is decided here and nowhere else.
 
 use super::device::{Buffer, Device, Span};
 use super::failure::Failure;
-use super::model::Model;
+use super::model::{Model, Ring};
+
+/// How far a slot has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// Positions that its text has.
+    length: u32,
+    /// The most that it has had since it was empty: up to there the cache has been written.
+    most: u32,
+}
 
 /// A model, its device, and how far each slot has come.
 pub struct Engine<M, D = Box<dyn Device>> {
     model: M,
     device: D,
     context: u32,
-    lengths: Vec<u32>,
+    slots: Vec<Progress>,
 }
 
 /// What is to be known after a feed.
@@ -55,7 +68,7 @@ pub struct Row {
 impl<M: Model, D: Device> Engine<M, D> {
     /// `model` was laid out for `slots` slots of `context` positions, and `device` has buffers of its layout.
     pub fn new(model: M, device: D, context: u32, slots: u32) -> Engine<M, D> {
-        Engine { model, device, context, lengths: vec![0; slots as usize] }
+        Engine { model, device, context, slots: vec![Progress::default(); slots as usize] }
     }
 
     /// The device.
@@ -80,14 +93,29 @@ impl<M: Model, D: Device> Engine<M, D> {
 
     /// Positions that `slot` has filled.
     pub fn length(&self, slot: u32) -> u32 {
-        self.lengths.get(slot as usize).copied().unwrap_or(0)
+        self.slots.get(slot as usize).map_or(0, |slot| slot.length)
     }
 
-    /// Forgets what `slot` has from position `length` on.
-    pub fn truncate(&mut self, slot: u32, length: u32) {
-        if let Some(filled) = self.lengths.get_mut(slot as usize) {
-            *filled = length.min(*filled);
+    /// How many of the first `length` positions of `slot` can be kept while the others are forgotten: those that it has,
+    /// or none where a layer no longer has what the next row would see.
+    pub fn kept(&self, slot: u32, length: u32) -> u32 {
+        let Some(&Progress { length: filled, most }) = self.slots.get(slot as usize) else { return 0 };
+        let length = length.min(filled);
+        let reaches = |ring: &Ring| ring.reaches(most, length);
+        if M::INFO.rings.iter().all(reaches) { length } else { 0 }
+    }
+
+    /// Forgets what `slot` has from position `length` on, or all of it; gives how many positions are left, which
+    /// [`Engine::kept`] foretells.
+    pub fn truncate(&mut self, slot: u32, length: u32) -> u32 {
+        let kept = self.kept(slot, length);
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            slot.length = kept;
+            if kept == 0 {
+                slot.most = 0;
+            }
         }
+        kept
     }
 
     /// Appends `ids` to `slot`, in passes of at most `INFO.chunk` rows.
@@ -115,8 +143,8 @@ impl<M: Model, D: Device> Engine<M, D> {
 
     /// Whether `ids` can be appended to `slot`.
     pub fn check(&self, slot: u32, ids: &[u32]) -> Result<(), Failure> {
-        let Some(&length) = self.lengths.get(slot as usize) else {
-            return Err(Failure::misuse(format!("slot {slot} of {}", self.lengths.len())));
+        let Some(&Progress { length, .. }) = self.slots.get(slot as usize) else {
+            return Err(Failure::misuse(format!("slot {slot} of {}", self.slots.len())));
         };
         if ids.is_empty() {
             return Err(Failure::misuse("there are no ids to feed"));
@@ -140,6 +168,12 @@ impl<M: Model, D: Device> Engine<M, D> {
     pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
         self.check_rows(rows, wanted)?;
         let companion = if rows.len() == 1 { self.companion(rows[0]) } else { None };
+        // Whatever becomes of the pass, it may have written this far.
+        for row in rows.iter().chain(&companion) {
+            if let Some(slot) = self.slots.get_mut(row.slot as usize) {
+                slot.most = if row.position == 0 { 1 } else { slot.most.max(row.position + 1) };
+            }
+        }
         let written = || rows.iter().chain(&companion);
         let layout = *self.model.layout();
         self.write(layout.ids, written().map(|row| row.id));
@@ -153,7 +187,7 @@ impl<M: Model, D: Device> Engine<M, D> {
         let mut first = true;
         loop {
             // A wanted row that would be alone keeps itself company.
-            let twice = head.len() == 1 && self.lengths.len() > 1;
+            let twice = head.len() == 1 && self.slots.len() > 1;
             let wanted = if twice { 2 } else { head.len() as u32 };
             if !head.is_empty() {
                 self.write(layout.wanted, head.iter().copied().cycle().take(wanted as usize));
@@ -185,8 +219,8 @@ impl<M: Model, D: Device> Engine<M, D> {
             }
         }
         for row in rows {
-            if let Some(length) = self.lengths.get_mut(row.slot as usize) {
-                *length = row.position + 1;
+            if let Some(slot) = self.slots.get_mut(row.slot as usize) {
+                slot.length = row.position + 1;
             }
         }
         Ok(fed)
@@ -195,10 +229,10 @@ impl<M: Model, D: Device> Engine<M, D> {
     /// A row for `row` not to be alone, where there is another slot: at the end of the shortest of them, or in place of
     /// its last position if it is full.
     fn companion(&mut self, row: Row) -> Option<Row> {
-        let others = (0..).zip(&mut self.lengths).filter(|&(slot, _)| slot != row.slot);
-        let (slot, length) = others.min_by_key(|(_, length)| **length)?;
-        *length = (*length).min(self.context - 1);
-        Some(Row { id: row.id, slot, position: *length })
+        let others = (0..).zip(&mut self.slots).filter(|&(slot, _)| slot != row.slot);
+        let (slot, shortest) = others.min_by_key(|(_, slot)| slot.length)?;
+        shortest.length = shortest.length.min(self.context - 1);
+        Some(Row { id: row.id, slot, position: shortest.length })
     }
 
     /// Whether a pass of these rows can be computed.
@@ -212,15 +246,24 @@ impl<M: Model, D: Device> Engine<M, D> {
         }
         check_vocabulary::<M>(rows.iter().map(|row| row.id))?;
         for row in rows {
-            if row.slot as usize >= self.lengths.len() || row.position >= self.context {
+            if row.slot as usize >= self.slots.len() || row.position >= self.context {
                 return Err(Failure::misuse(format!(
                     "slot {} of {}, position {} of {}",
                     row.slot,
-                    self.lengths.len(),
+                    self.slots.len(),
                     row.position,
                     self.context
                 )));
             }
+        }
+        let goes_back = |row: &&Row| row.position < self.length(row.slot);
+        if let Some(row) =
+            rows.iter().filter(goes_back).find(|row| self.kept(row.slot, row.position) < row.position)
+        {
+            return Err(Failure::misuse(format!(
+                "slot {} no longer has what its position {} would see: it has to be read again from its start",
+                row.slot, row.position
+            )));
         }
         match wanted.iter().find(|&&row| row as usize >= rows.len()) {
             Some(row) => Err(Failure::misuse(format!("row {row} is wanted of {} rows", rows.len()))),

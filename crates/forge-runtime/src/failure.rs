@@ -1,5 +1,6 @@
 //! What went wrong, and whose turn it is: a message for people, and the exit code that goes with it.
 
+use std::any::Any;
 use std::fmt;
 
 /// Why a program ends without having done what was asked.
@@ -40,6 +41,12 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// What a panic said.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic that says nothing")
+}
 
 impl From<String> for Failure {
     fn from(message: String) -> Failure {

@@ -88,12 +88,40 @@ pub struct Info {
     pub formats: &'static [(&'static str, u64)],
     /// The format of cached keys and values.
     pub cache: &'static str,
-    /// Bytes of state for one position of one slot.
+    /// Bytes of state for one position of one slot, in layers that keep every position.
     pub state_bytes_per_position: u64,
+    /// What layers that see the last positions only keep, if the context is long enough for them to keep less than all.
+    pub rings: &'static [Ring],
     /// What one decoded token costs.
     pub decode: Cost,
     /// What a pass of `chunk` rows costs.
     pub prefill: Cost,
+}
+
+/// The caches of layers that see the last positions only. Position p lies at `p % positions`, so of a slot that has
+/// held n positions they keep those from `n - positions` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    /// Positions that a row of these layers sees, its own included.
+    pub window: u32,
+    /// Positions that they keep at most: a window, and what else a pass may bring before its first row has seen its own.
+    pub positions: u32,
+    /// Bytes of all of them for one position of one slot.
+    pub bytes_per_position: u64,
+}
+
+impl Ring {
+    /// Positions that a slot has room for here.
+    pub const fn capacity(&self, context: u32) -> u32 {
+        if context < self.positions { context } else { self.positions }
+    }
+
+    /// Whether a slot that has held `most` positions still has here what a row at position `length` sees: all that it
+    /// looks back on, `length - window + 1` to `length - 1`, or nothing.
+    pub const fn reaches(&self, most: u32, length: u32) -> bool {
+        let oldest = most.saturating_sub(self.positions);
+        length == 0 || (length + 1).saturating_sub(self.window) >= oldest
+    }
 }
 
 /// What a pass costs, as planned.

@@ -177,8 +177,8 @@ impl<M: Model, D: Device> Session<M, D> {
         let common = self.held.iter().zip(prompt).take_while(|(held, new)| held == new).count();
         // The last id is always read: what follows it is what is wanted.
         let reused = common.min(prompt.len().saturating_sub(1));
+        let reused = self.engine.truncate(SLOT, reused as u32) as usize;
         self.held.truncate(reused);
-        self.engine.truncate(SLOT, reused as u32);
         let fresh = &prompt[reused..];
         self.engine.check(SLOT, fresh)?;
         Ok((reused, fresh))

@@ -6,7 +6,7 @@
 //! `raise_exception`. Nothing is added to what it gives: a rendered conversation is encoded without special tokens, for
 //! the template has written them.
 
-use super::failure::Failure;
+use super::failure::{Failure, panic_message};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, ValueKind, merge_maps};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
@@ -120,9 +120,9 @@ impl Template {
         let mut environment = environment()?;
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             if let Some(source) = source {
-                environment.add_template_owned(name, without_marks(source)).map_err(|error| {
-                    Failure::wrong(format!("the chat template cannot be read: {error:#}"))
-                })?;
+                on_a_high_stack(|| environment.add_template_owned(name, without_marks(source)))?.map_err(
+                    |error| Failure::wrong(format!("the chat template cannot be read: {error:#}")),
+                )?;
             }
         }
         Ok(Template { environment, has_tool_use: tool_use.is_some(), specials })
@@ -151,15 +151,34 @@ impl Template {
             ..merge_maps([of(variables), of(&self.specials)]),
         };
         let template = self.environment.get_template(name).map_err(failed)?;
-        template.render(given).map_err(failed)
+        on_a_high_stack(|| template.render(given))?.map_err(failed)
     }
 }
 
 /// What marks a message that a template raised.
 const RAISED: &str = "raised: ";
 
+/// Templates nest as deep as the library lets them, which takes more than the stack of a server's thread.
+const STACK: usize = 64 << 20;
+
+/// What comes of work that goes deep.
+fn on_a_high_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        let thread =
+            thread.map_err(|error| Failure::wrong(format!("the chat template has no thread: {error}")))?;
+        thread.join().map_err(|panic| {
+            Failure::wrong(format!("the chat template cannot be used: {}", panic_message(&*panic)))
+        })
+    })
+}
+
+/// Instructions that a template may take: thousands of messages' worth, and less than a second's.
+const FUEL: u64 = 3_000_000;
+
 fn environment() -> Result<Environment<'static>, Failure> {
     let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.map_err(|error| Failure::wrong(error.to_string()))?);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);

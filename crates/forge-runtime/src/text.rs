@@ -1,7 +1,11 @@
 //! Text to ids and back: the model's tokenizer, text that streams out without splitting characters, and the strings
 //! that end it.
+//!
+//! A file that is no tokenizer, or one that contradicts itself, makes the library that reads it panic as often as it makes it
+//! say so, and some of that only shows in a text. Both become failures here.
 
-use super::failure::Failure;
+use super::failure::{Failure, panic_message};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use tokenizers::Tokenizer;
@@ -15,31 +19,39 @@ pub struct Text {
 impl Text {
     /// Reads `tokenizer.json`.
     pub fn read(path: &Path) -> Result<Text, Failure> {
-        let tokenizer = Tokenizer::from_file(path)
+        let mut tokenizer = guarded(|| Tokenizer::from_file(path))
             .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))?;
+        // Of batches for training: a prompt is taken as it is, whole and with nothing behind it.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|error| Failure::wrong(error.to_string()))?;
         Ok(Text { tokenizer: Arc::new(tokenizer) })
     }
 
     /// The ids of `text`: with the special ids that the tokenizer adds to a text, or without them, as what a chat
     /// template has rendered is encoded. Special tokens that stand in the text are recognised either way.
     pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Failure> {
-        let encoding = self
-            .tokenizer
-            .encode_fast(text, specials)
+        let encoding = guarded(|| self.tokenizer.encode_fast(text, specials))
             .map_err(|error| Failure::wrong(format!("the text cannot be tokenized: {error}")))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of `ids`, special ids left out.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Failure> {
-        self.tokenizer
-            .decode(ids, true)
+        guarded(|| self.tokenizer.decode(ids, true))
             .map_err(|error| Failure::wrong(format!("ids cannot be made text: {error}")))
     }
 
     /// Text that grows id by id.
     pub fn stream(&self) -> TextStream {
         TextStream { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
+    }
+}
+
+/// What the library gives, or why it does not, be it by a panic.
+fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic_message(&*panic).to_owned()),
     }
 }
 

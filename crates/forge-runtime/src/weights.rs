@@ -154,6 +154,23 @@ pub struct Q4_0 {
     pub scales: Span<half::f16>,
 }
 
+/// A matrix of codes of `BITS` bits in superblocks of 256 columns, whose scales are `SCALES` bytes: see the CPU device and the
+/// kernels, which decode them. Of 32 columns codes lie together, in parts of bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Superblocks<const BITS: usize, const SCALES: usize> {
+    /// `[rows, padded columns * BITS / 8]`
+    pub codes: Span<u8>,
+    /// `[rows, padded columns / 256 * SCALES]`
+    pub scales: Span<u8>,
+}
+
+/// 16 columns to a scale: value = (code - 32) * scale.
+pub type Q6K = Superblocks<6, 18>;
+/// 32 columns to a scale and an offset: value = code * scale - offset.
+pub type Q5K = Superblocks<5, 20>;
+/// The same with codes of 4 bits.
+pub type Q4K = Superblocks<4, 20>;
+
 /// A matrix of codes of `BITS` bits, `GROUP` columns to a scale and an offset in `T`: value = code * scale + offset. Of 32
 /// columns codes lie together, in parts of bits as the CPU device and the kernels decode them.
 #[derive(Clone, Copy, Debug)]
@@ -206,6 +223,17 @@ impl Q4_0 {
         Ok(Q4_0 {
             codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, padded(columns) / 2])?,
             scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, padded(columns) / BLOCK])?,
+        })
+    }
+}
+
+impl<const BITS: usize, const SCALES: usize> Superblocks<BITS, SCALES> {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
+        let superblocks = columns.div_ceil(256);
+        Ok(Superblocks {
+            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, superblocks * 32 * BITS])?,
+            scales: file.find(&format!("{name}.scales"), Dtype::U8, &[rows, superblocks * SCALES])?,
         })
     }
 }

@@ -12,12 +12,15 @@ use support::{
     silu, words_of,
 };
 
-const FORMATS: [Format; 11] = [
+const FORMATS: [Format; 14] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
     Format::Q8_0,
     Format::Q4_0,
+    Format::Q6K,
+    Format::Q5K,
+    Format::Q4K,
     Format::Affine { bits: 8, group: 32, bf16: false },
     Format::Affine { bits: 6, group: 64, bf16: false },
     Format::Affine { bits: 5, group: 32, bf16: false },
@@ -35,6 +38,9 @@ macro_rules! stored {
             Format::Bf16 => cpu::$function::<cpu::Bf16>($call, $shape),
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
+            Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
+            Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
+            Format::Q4K => cpu::$function::<cpu::Q4K>($call, $shape),
             Format::Affine { bits, group, bf16 } => match (bits, group, bf16) {
                 (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
                 (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),
@@ -56,9 +62,13 @@ fn embed(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Embed)) {
     stored!(format, embed, call, shape);
 }
 
-/// What cancels out in a product: an affine weight is the difference of its scaled code and its offset.
+/// What cancels out in a product: a weight with an offset is the difference of that and its scaled code.
 fn cancelled(format: Format, x: f32) -> f64 {
-    if matches!(format, Format::Affine { .. }) { 2.0 * f64::from(x).abs() } else { 0.0 }
+    if matches!(format, Format::Affine { .. } | Format::Q5K | Format::Q4K) {
+        2.0 * f64::from(x).abs()
+    } else {
+        0.0
+    }
 }
 
 fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {

@@ -66,6 +66,78 @@ fn logits_are_the_references_however_ids_are_fed() {
     }
 }
 
+/// A text that goes round the ring of the second layer twice.
+fn long_text() -> Vec<u32> {
+    (0..150).map(|i| (i * i * 7 + i * 3 + 5) % 50).collect()
+}
+
+#[test]
+fn a_text_several_times_longer_than_the_ring() {
+    let ids = long_text();
+    let wanted = Reference::new().logits(&ids);
+    for chunks in [vec![150], vec![1; 150], vec![7, 1, 90, 3, 49]] {
+        let mut engine = engine(Level::available()[0], 2, 150, 1);
+        let mut start = 0;
+        for count in chunks {
+            let logits = engine.feed(0, &ids[start..start + count], Want::AllLogits).unwrap().logits;
+            for (row, got) in logits.iter().enumerate() {
+                close(got, &wanted[start + row]);
+            }
+            start += count;
+        }
+    }
+}
+
+/// 64 positions are kept and 20 are seen: of a slot that has held 150, position 105 sees 86 and what follows, which are
+/// there, and position 104 would see 85, which is not.
+#[test]
+fn a_slot_goes_back_as_far_as_its_ring_reaches() {
+    let (ids, reference) = (long_text(), Reference::new());
+    let after = |kept: usize, more: &[u32]| reference.logits(&[&ids[..kept], more].concat());
+    for (back_to, kept) in [(150, 150), (149, 149), (120, 120), (105, 105), (104, 0), (64, 0), (1, 0), (0, 0)]
+    {
+        let mut engine = engine(Level::available()[0], 2, 170, 2);
+        engine.feed(1, &ids, Want::Nothing).unwrap();
+        assert_eq!(engine.kept(1, back_to), kept, "{back_to}");
+        assert_eq!(engine.truncate(1, back_to), kept, "{back_to}");
+        assert_eq!(engine.length(1), kept);
+        let more: Vec<u32> = (0..12).map(|i| 49 - i).collect();
+        let logits = engine.feed(1, &more, Want::AllLogits).unwrap().logits;
+        for (got, wanted) in logits.iter().zip(&after(kept as usize, &more)[kept as usize..]) {
+            close(got, wanted);
+        }
+    }
+    // What has been overwritten stays so, however short the text has become since.
+    let mut engine = engine(Level::available()[0], 1, 170, 1);
+    engine.feed(0, &ids, Want::Nothing).unwrap();
+    assert_eq!(engine.truncate(0, 110), 110);
+    engine.feed(0, &[4, 5], Want::Nothing).unwrap();
+    assert_eq!((engine.kept(0, 105), engine.kept(0, 104)), (105, 0));
+    let back = Row { id: 1, slot: 0, position: 104 };
+    match engine.submit(&[back], &[0], true) {
+        Err(Failure::Misuse(message)) => assert!(message.contains("position 104"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    // A new text begins with nothing behind it.
+    assert_eq!(engine.truncate(0, 3), 0);
+    engine.feed(0, &ids[..30], Want::Nothing).unwrap();
+    assert_eq!(engine.truncate(0, 3), 3);
+    let logits = engine.feed(0, &[9], Want::Logits).unwrap().logits;
+    close(&logits[0], reference.logits(&[&ids[..3], &[9]].concat()).last().unwrap());
+}
+
+/// A slot that keeps another one company loses one position of its ring, and knows it.
+#[test]
+fn company_costs_a_position() {
+    let mut engine = engine(Level::available()[0], 1, 170, 2);
+    engine.feed(1, &long_text(), Want::Nothing).unwrap();
+    assert_eq!(engine.kept(1, 105), 105);
+    engine.feed(0, &[3; 155], Want::Nothing).unwrap();
+    // Slot 1 is the shorter one now.
+    engine.feed(0, &[4], Want::Nothing).unwrap();
+    assert_eq!((engine.length(1), engine.kept(1, 106), engine.kept(1, 105)), (150, 106, 0));
+}
+
 #[test]
 fn slots_do_not_see_each_other() {
     let mut engine = engine(Level::available()[0], 2, 30, 3);

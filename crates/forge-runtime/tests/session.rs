@@ -69,6 +69,23 @@ fn what_a_slot_holds_is_not_read_again_and_changes_nothing() {
     assert_eq!(write(&mut session, &other, count(3)).ids, reference.greedy(&other, 3));
 }
 
+/// A ring of 64 positions, of which a row sees 20: a conversation that goes back by few ids is read on from there, and one
+/// that goes back by many is read anew.
+#[test]
+fn what_a_ring_has_lost_is_read_again() {
+    let reference = Reference::new();
+    let mut session = session(200);
+    let long: Vec<u32> = (0..150).map(|i| (i * i * 7 + i * 3 + 5) % 50).collect();
+    write(&mut session, &long, count(1));
+    for (common, read) in [(140, 2), (110, 2), (90, 92), (60, 62)] {
+        let prompt = [&long[..common], &[1, 2]].concat();
+        let written = write(&mut session, &prompt, count(2));
+        assert_eq!((written.read, written.ids), (read, reference.greedy(&prompt, 2)), "{common}");
+        // Back to the long text, whatever that takes.
+        write(&mut session, &long, count(1));
+    }
+}
+
 #[test]
 fn conversations_are_rendered_and_answered() {
     let reference = Reference::new();

@@ -1,5 +1,6 @@
 //! The kernels of the tiny model: what is made from each kernel's signature, and a typed function to dispatch it.
 
+use crate::model::{RING, WINDOW};
 use crate::runtime::cpu::{self, Activation, Epilogue, Format, Pairing, Rotation};
 use crate::runtime::device::{Kernel, Pass, Span};
 use crate::runtime::weights::{Q4_0, Q8_0};
@@ -11,7 +12,9 @@ pub static ALL: &[&Kernel] = &[
     &FINAL_NORM,
     &QKV,
     &ROTATE_APPEND,
+    &ROTATE_APPEND_RING,
     &ATTEND_SPLIT,
+    &ATTEND_SPLIT_RING,
     &ATTEND_JOIN,
     &OUTPUT,
     &GATE_UP,
@@ -107,29 +110,37 @@ project!(head, HEAD, Q8_0, Q8_0, 50, 40, Epilogue::Store);
 
 pub const FREQUENCIES: [f32; 5] = [1.0, 0.158_489_3, 0.025_118_864, 0.003_981_071_7, 0.000_630_957_36];
 
-pub static ROTATE_APPEND: Kernel = Kernel {
-    name: "rotate_append",
-    buffers: &["qkv", "slots", "positions", "q", "keys", "values"],
-    threads: 64,
-    cpu: |call| {
-        cpu::rotate_append(
-            call,
-            &cpu::RotateAppend {
-                query_heads: 4,
-                key_heads: 2,
-                width: 10,
-                cache: Format::F16,
-                norm: None,
-                rotation: Rotation {
-                    frequencies: &FREQUENCIES,
-                    pairing: Pairing::Half,
-                    magnitude: 1.0,
-                    long: None,
-                },
+macro_rules! rotate_append {
+    ($kernel:ident, $name:literal, $ring:expr) => {
+        pub static $kernel: Kernel = Kernel {
+            name: $name,
+            buffers: &["qkv", "slots", "positions", "q", "keys", "values"],
+            threads: 64,
+            cpu: |call| {
+                cpu::rotate_append(
+                    call,
+                    &cpu::RotateAppend {
+                        query_heads: 4,
+                        key_heads: 2,
+                        width: 10,
+                        cache: Format::F16,
+                        ring: $ring,
+                        norm: None,
+                        rotation: Rotation {
+                            frequencies: &FREQUENCIES,
+                            pairing: Pairing::Half,
+                            magnitude: 1.0,
+                            long: None,
+                        },
+                    },
+                )
             },
-        )
-    },
-};
+        };
+    };
+}
+
+rotate_append!(ROTATE_APPEND, "rotate_append", None);
+rotate_append!(ROTATE_APPEND_RING, "rotate_append_ring", Some(RING));
 
 pub fn rotate_append(
     pass: &mut dyn Pass,
@@ -139,33 +150,44 @@ pub fn rotate_append(
     q: Span<f32>,
     keys: Span<f16>,
     values: Span<f16>,
-    rows: u32,
-    context: u32,
+    is_ring: bool,
+    [rows, context, capacity]: [u32; 3],
 ) {
     let bindings = [qkv.read(), slots.read(), positions.read(), q.write(), keys.write(), values.write()];
-    pass.dispatch(&ROTATE_APPEND, &bindings, &[rows, context], [rows, 1, 1]);
+    match is_ring {
+        false => pass.dispatch(&ROTATE_APPEND, &bindings, &[rows, context], [rows, 1, 1]),
+        true => pass.dispatch(&ROTATE_APPEND_RING, &bindings, &[rows, context, capacity], [rows, 1, 1]),
+    }
 }
 
-pub static ATTEND_SPLIT: Kernel = Kernel {
-    name: "attend_split",
-    buffers: &["q", "keys", "values", "slots", "positions", "partials", "heads"],
-    threads: 64,
-    cpu: |call| {
-        let scale = 0.316_227_76;
-        let shape = cpu::Attend {
-            query_heads: 4,
-            key_heads: 2,
-            width: 10,
-            cache: Format::F16,
-            scale,
-            window: None,
-            softcap: None,
-            sinks: false,
-            prologue: None,
+macro_rules! attend_split {
+    ($kernel:ident, $name:literal, $window:expr, $ring:expr) => {
+        pub static $kernel: Kernel = Kernel {
+            name: $name,
+            buffers: &["q", "keys", "values", "slots", "positions", "partials", "heads"],
+            threads: 64,
+            cpu: |call| {
+                let scale = 0.316_227_76;
+                let shape = cpu::Attend {
+                    query_heads: 4,
+                    key_heads: 2,
+                    width: 10,
+                    cache: Format::F16,
+                    ring: $ring,
+                    scale,
+                    window: $window,
+                    softcap: None,
+                    sinks: false,
+                    prologue: None,
+                };
+                cpu::attend(call, &shape)
+            },
         };
-        cpu::attend(call, &shape)
-    },
-};
+    };
+}
+
+attend_split!(ATTEND_SPLIT, "attend_split", None, None);
+attend_split!(ATTEND_SPLIT_RING, "attend_split_ring", Some(WINDOW), Some(RING));
 
 pub static ATTEND_JOIN: Kernel = Kernel {
     name: "attend_join",
@@ -183,8 +205,8 @@ pub fn attend(
     positions: Span<u32>,
     partials: Span<f32>,
     heads: Span<f32>,
-    rows: u32,
-    context: u32,
+    is_ring: bool,
+    [rows, context, capacity]: [u32; 3],
 ) {
     let bindings = [
         q.read(),
@@ -195,7 +217,10 @@ pub fn attend(
         partials.write(),
         heads.write(),
     ];
-    pass.dispatch(&ATTEND_SPLIT, &bindings, &[rows, context, 2], [2, 2, rows]);
+    match is_ring {
+        false => pass.dispatch(&ATTEND_SPLIT, &bindings, &[rows, context, 2], [2, 2, rows]),
+        true => pass.dispatch(&ATTEND_SPLIT_RING, &bindings, &[rows, context, capacity, 2], [2, 2, rows]),
+    }
     pass.barrier();
     pass.dispatch(&ATTEND_JOIN, &[partials.read(), heads.write()], &[rows, 2], [4, rows, 1]);
 }

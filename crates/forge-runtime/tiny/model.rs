@@ -1,9 +1,9 @@
-//! The tiny model: 2 layers · hidden 40 · 4 query heads over 2 key/value heads of 10 · feed-forward 24 · vocabulary 50.
+//! The tiny model: 2 layers, the second of which sees 20 positions · hidden 40 · 4 query heads over 2 key/value heads of 10 · feed-forward 24 · vocabulary 50.
 
 use crate::kernels;
 use crate::runtime::device::{Buffer, Pass, Span};
 use crate::runtime::failure::Failure;
-use crate::runtime::model::{Arena, Cost, Info, Layout, Model};
+use crate::runtime::model::{Arena, Cost, Info, Layout, Model, Ring};
 use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
 use half::f16;
 
@@ -17,6 +17,8 @@ pub const INNER: usize = 24;
 pub const VOCABULARY: usize = 50;
 const CHUNK: usize = 8;
 const HEAD_ROWS: usize = 4;
+pub const WINDOW: usize = 20;
+pub const RING: usize = 64;
 
 // ── Weights ────────────────────────────────────────────────────────────────────────────────────
 pub struct Layer {
@@ -32,6 +34,7 @@ pub struct Layer {
 struct Cache {
     keys: Span<f16>,   // [slot, kv head, position, 10]
     values: Span<f16>, // the same
+    capacity: u32,     // positions
 }
 
 // ── Scratch ────────────────────────────────────────────────────────────────────────────────────
@@ -71,7 +74,8 @@ impl Model for Tiny {
         end: &[2],
         formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],
         cache: "f16",
-        state_bytes_per_position: 160,
+        state_bytes_per_position: 80,
+        rings: &[Ring { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
         decode: Cost {
             dispatches: 22,
             barriers: 21,
@@ -101,15 +105,16 @@ impl Model for Tiny {
             });
         }
         let mut state = Arena::new(Buffer::State);
-        let cached = slots as usize * KEY_HEADS * context as usize * HEAD;
-        let caches =
-            (0..LAYERS).map(|_| Cache { keys: state.take(cached), values: state.take(cached) }).collect();
+        let caches = [context, Self::INFO.rings[0].capacity(context)].map(|capacity| {
+            let cached = slots as usize * KEY_HEADS * capacity as usize * HEAD;
+            Cache { keys: state.take(cached), values: state.take(cached), capacity }
+        });
         Ok(Tiny {
             embed: Q8_0::find(weights, "embed", VOCABULARY, HIDDEN)?,
             layers,
             final_gain: weights.vector("final_gain", HIDDEN)?,
             head: Q8_0::find(weights, "head", VOCABULARY, HIDDEN)?,
-            caches,
+            caches: caches.into(),
             context,
             layout: Layout::new(&Self::INFO, state.bytes(), SCRATCH_BYTES, LOGITS, NEXT),
         })
@@ -123,7 +128,7 @@ impl Model for Tiny {
         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
         for (i, (layer, cache)) in self.layers.iter().zip(&self.caches).enumerate() {
             pass.group(&format!("layer {i}"));
-            self.layer(pass, layer, cache, rows);
+            self.layer(pass, layer, cache, i == 1, rows);
         }
     }
 
@@ -140,17 +145,18 @@ impl Model for Tiny {
 
 impl Tiny {
     /// One layer, 9 dispatches.
-    fn layer(&self, pass: &mut dyn Pass, layer: &Layer, cache: &Cache, rows: u32) {
+    fn layer(&self, pass: &mut dyn Pass, layer: &Layer, cache: &Cache, is_ring: bool, rows: u32) {
         let Layout { slots, positions, .. } = self.layout;
         pass.barrier();
         kernels::norm(pass, STREAM, layer.attention_gain, NORMED, rows);
         pass.barrier();
         kernels::qkv(pass, layer.qkv, NORMED, QKV, rows);
         pass.barrier();
-        kernels::rotate_append(pass, QKV, slots, positions, Q, cache.keys, cache.values, rows, self.context);
+        let Cache { keys, values, capacity } = *cache;
+        let scalars = [rows, self.context, capacity];
+        kernels::rotate_append(pass, QKV, slots, positions, Q, keys, values, is_ring, scalars);
         pass.barrier();
-        let Cache { keys, values } = *cache;
-        kernels::attend(pass, Q, keys, values, slots, positions, PARTIALS, HEADS, rows, self.context);
+        kernels::attend(pass, Q, keys, values, slots, positions, PARTIALS, HEADS, is_ring, scalars);
         pass.barrier();
         kernels::output(pass, layer.output, HEADS, STREAM, rows);
         pass.barrier();

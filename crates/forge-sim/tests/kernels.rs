@@ -37,6 +37,7 @@ fn shared(format: Format, epilogue: Epilogue) -> Case {
 struct Extras {
     norm: bool,
     window: Option<usize>,
+    ring: Option<usize>,
     softcap: Option<f32>,
     sinks: bool,
 }
@@ -50,17 +51,27 @@ fn rotation(width: usize, pairing: Pairing) -> Rotation {
 
 /// Every kernel of attention at one size.
 fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, extras: Extras) -> Vec<Case> {
-    let Extras { norm, window, softcap, sinks } = extras;
+    let Extras { norm, window, ring, softcap, sinks } = extras;
     let scale = 1.0 / (width as f32).sqrt();
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
     let rotation = rotation(width, pairing);
     let prologue = Prologue { norm, rotation: rotation.clone(), pairing };
-    let rotate = RotateAppend { query_heads, key_heads, width, cache, norm, rotation, pairing };
-    let split =
-        AttendSplit { query_heads, key_heads, width, cache, scale, window, softcap, sinks, prologue: None };
+    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, norm, rotation, pairing };
+    let split = AttendSplit {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring,
+        scale,
+        window,
+        softcap,
+        sinks,
+        prologue: None,
+    };
     let with_prologue = AttendSplit { prologue: Some(prologue), ..split.clone() };
-    let tiled = AttendTiled { query_heads, key_heads, width, cache, scale, window, softcap, sinks };
+    let tiled = AttendTiled { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks };
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
         Launch::rows(1, 71),
@@ -114,7 +125,7 @@ fn others() -> Vec<Case> {
         once(norm(20, 3, false, false)),
         once(norm(136, 2, true, true)),
         once(Spec::Rotate(Rotate { heads: 3, width: 14, rotation: rotation(14, pairing), pairing })),
-        once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16 })),
+        once(Spec::Append(Append { key_heads: 3, width: 20, cache: Format::F16, ring: None })),
         once(Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
@@ -191,7 +202,7 @@ const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 fn formats() -> Vec<Format> {
     let affine =
         ["affine8_bf16", "affine6_32", "affine5_128", "affine4", "affine4_32_bf16", "affine3", "affine2_128"];
-    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "q5_k", "q4_k"];
     let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
     plain.into_iter().chain(affine).map(named).collect()
 }
@@ -220,9 +231,10 @@ fn kernels_are_silent() {
             launches: vec![Launch::rows(5, 4)],
         });
     }
-    let all = Extras { norm: true, window: Some(30), softcap: Some(5.0), sinks: true };
+    let all = Extras { norm: true, window: Some(30), softcap: Some(5.0), sinks: true, ring: None };
     let capped = Extras { window: Some(60), softcap: Some(5.0), ..Extras::default() };
     let plain = Extras::default();
+    let ring = Extras { ring: Some(51), ..all };
     for (width, query_heads, key_heads, cache, extras) in [
         (64, 4, 2, Format::F16, plain),
         (64, 10, 2, Format::F32, all),
@@ -232,6 +244,8 @@ fn kernels_are_silent() {
         (250, 2, 1, Format::F16, Extras { norm: true, ..plain }),
         (256, 9, 1, Format::F16, capped),
         (2, 32, 1, Format::F32, plain),
+        (64, 4, 2, Format::F16, ring),
+        (20, 3, 3, Format::F32, Extras { norm: false, ..ring }),
     ] {
         cases.extend(attention(width, query_heads, key_heads, cache, extras));
     }
@@ -254,9 +268,12 @@ fn planted_faults_are_caught() {
     cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
     cases.extend(planted_projections());
     // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
-    let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true };
+    let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ring: None };
+    // A ring that is not full yet: in a full one, what is past the last position is an earlier one, and harms nobody.
+    let ring = Extras { window: Some(30), ring: Some(200), ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, all));
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
+    cases.extend(attention(20, 13, 1, Format::F16, ring));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

@@ -13,7 +13,7 @@ const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
 fn formats() -> Vec<Format> {
-    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "q5_k", "q4_k"];
     let affine =
         ["affine8_32_bf16", "affine6_128", "affine5", "affine4_bf16", "affine4_128", "affine3", "affine2_32"];
     let named = |name| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
@@ -67,8 +67,8 @@ fn products(
                 let (w, x) = (weights[output * it.inputs + column], x[row * it.inputs + column]);
                 sum += f64::from(w) * f64::from(x);
                 size += (f64::from(w) * f64::from(x)).abs();
-                // An affine weight is the difference of its scaled code and its offset.
-                if matches!(it.format, Format::Affine(_)) {
+                // Such a weight is the difference of its scaled code and its offset.
+                if it.format.has_offsets() {
                     size += f64::from(x).abs();
                 }
             }
@@ -265,7 +265,7 @@ fn few_rows() {
                 each: Some(Each::Scale(0.22)),
                 ..few(13, 130, Epilogue::Add)
             },
-            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 256, Epilogue::Store) },
+            Project { knobs: knobs(8, 2, 2, 1), ..few(8, 640, Epilogue::Store) },
         ]);
     }
     check(&all, &[2, 11]);
@@ -288,7 +288,7 @@ fn many_rows() {
             },
             Project { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
             Project { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
-            Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 160, GATE) },
+            Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 288, GATE) },
         ]);
     }
     // Results in two parts.

@@ -10,8 +10,9 @@
 //! ends are moved in as long as the squares of all errors shrink; numbers beyond them take the outermost codes. The error
 //! of numbers of a normal distribution is a fifteenth less for it in four bits.
 
-use crate::codec::{Unfit, WHOLE, code_of};
+use crate::codec::{Unfit, code_of};
 use crate::codes::{block_bytes, pack, unpack};
+use crate::line::{Line, ends};
 use forge_ir::{Affine, BLOCK, Scales};
 use half::{bf16, f16};
 
@@ -21,8 +22,9 @@ const PAIR: usize = 4;
 /// Decodes the first `out.len()` numbers of a row, as far as there are codes and scales.
 pub(crate) fn decode(format: Affine, codes: &[u8], scales: &[u8], out: &mut [f32]) {
     let groups = out.chunks_mut(format.group.columns()).zip(scales.as_chunks::<PAIR>().0);
-    for ((out, stored), codes) in groups.zip(codes.chunks_exact(format.code_bytes())) {
-        let line = Line::read(format.scales, *stored);
+    for ((out, [a, b, c, d]), codes) in groups.zip(codes.chunks_exact(format.code_bytes())) {
+        let pair = [[*a, *b], [*c, *d]].map(u16::from_le_bytes);
+        let line = line(format.scales, pair[0], pair[1], 0.0);
         let blocks = out.chunks_mut(BLOCK).zip(codes.chunks_exact(block_bytes(format.bits)));
         for (out, bytes) in blocks {
             let codes = unpack(format.bits, bytes);
@@ -36,11 +38,11 @@ pub(crate) fn encode(format: Affine, row: &[f32], codes: &mut [u8], scales: &mut
     codes.fill(0);
     let groups = codes.chunks_exact_mut(format.code_bytes()).zip(scales.as_chunks_mut::<PAIR>().0);
     let levels = ((1_u16 << format.bits.count()) - 1).into();
-    for (numbers, (codes, stored)) in row.chunks(format.group.columns()).zip(groups) {
+    for (numbers, (codes, pair)) in row.chunks(format.group.columns()).zip(groups) {
         let (low, high) = ends(numbers);
-        let line = Line::through(format.scales, low, high, levels)?;
-        let line = if levels <= FEW { line.narrowed(numbers, low, high) } else { line };
-        *stored = line.stored();
+        let line = through(format.scales, low, high, levels)?;
+        let line = if levels <= FEW { narrowed(format.scales, line, numbers, low, high) } else { line };
+        *pair = stored(format.scales, line);
         for (numbers, bytes) in numbers.chunks(BLOCK).zip(codes.chunks_exact_mut(block_bytes(format.bits))) {
             let mut codes = [0; BLOCK];
             codes.iter_mut().zip(numbers).for_each(|(code, x)| *code = code_of(line.code(*x)));
@@ -53,120 +55,57 @@ pub(crate) fn encode(format: Affine, row: &[f32], codes: &mut [u8], scales: &mut
 /// Where no code is higher, the ends are moved in.
 const FEW: f32 = 15.0;
 
-/// The smallest and the largest of some numbers.
-fn ends(numbers: &[f32]) -> (f32, f32) {
-    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-    let (whole, rest) = numbers.as_chunks::<LANES>();
-    for (lane, x) in whole.iter().flatten().enumerate().map(|(index, x)| (index % LANES, *x)) {
-        low[lane] = if x < low[lane] { x } else { low[lane] };
-        high[lane] = if x > high[lane] { x } else { high[lane] };
-    }
-    let all = |lanes: [f32; LANES], pick: fn(f32, f32) -> f32| lanes.iter().chain(rest).copied().reduce(pick);
-    (all(low, f32::min).unwrap_or(0.0), all(high, f32::max).unwrap_or(0.0))
+/// The line of two halves' bits.
+fn line(scales: Scales, scale: u16, offset: u16, levels: f32) -> Line {
+    Line::new(widened(scales, scale), widened(scales, offset), levels)
 }
 
-/// Sums and extremes carried side by side.
-const LANES: usize = 8;
-
-/// What the codes of a group mean, exactly as it is stored.
-#[derive(Clone, Copy)]
-struct Line {
-    scales: Scales,
-    scale: f32,
-    offset: f32,
-    /// The highest code.
-    levels: f32,
-    /// 1 / scale; 0 where all codes mean the offset.
-    inverse: f32,
+/// The bytes of a line's scale and offset.
+fn stored(scales: Scales, line: Line) -> [u8; PAIR] {
+    let [a, b] = nearest(scales, line.scale).to_le_bytes();
+    let [c, d] = nearest(scales, line.offset).to_le_bytes();
+    [a, b, c, d]
 }
 
-impl Line {
-    fn new(scales: Scales, scale: u16, offset: u16, levels: f32) -> Line {
-        let (scale, offset) = (widened(scales, scale), widened(scales, offset));
-        Line { scales, scale, offset, levels, inverse: if scale > 0.0 { 1.0 / scale } else { 0.0 } }
+/// The line whose codes 0 and `levels` mean `low` and `high`, or the next numbers outside them.
+fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, Unfit> {
+    let offset = below(scales, low);
+    if widened(scales, offset).is_infinite() {
+        return Err(Unfit::TooLarge { value: low });
     }
-
-    /// From the bytes of the two; only good for decoding.
-    fn read(scales: Scales, [a, b, c, d]: [u8; PAIR]) -> Line {
-        Line::new(scales, u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]), 0.0)
+    let reach = high - widened(scales, offset);
+    let mut scale = nearest(scales, reach / levels);
+    // Small scales are so few that the nearest can be short of the end by many steps.
+    if reach > (levels + 0.5) * widened(scales, scale) {
+        scale += 1;
     }
-
-    fn stored(self) -> [u8; PAIR] {
-        let [a, b] = nearest(self.scales, self.scale).to_le_bytes();
-        let [c, d] = nearest(self.scales, self.offset).to_le_bytes();
-        [a, b, c, d]
+    // Scales of the smallest bfloats have no inverse among singles.
+    if scales == Scales::Bf16 && scale > 0 {
+        scale = scale.max(bf16::MIN_POSITIVE.to_bits());
     }
+    let line = line(scales, scale, offset, levels);
+    if line.value(levels).is_finite() { Ok(line) } else { Err(Unfit::TooLarge { value: high }) }
+}
 
-    /// The line whose codes 0 and `levels` mean `low` and `high`, or the next numbers outside them.
-    fn through(scales: Scales, low: f32, high: f32, levels: f32) -> Result<Line, Unfit> {
-        let offset = below(scales, low);
-        if widened(scales, offset).is_infinite() {
-            return Err(Unfit::TooLarge { value: low });
-        }
-        let reach = high - widened(scales, offset);
-        let mut scale = nearest(scales, reach / levels);
-        // Small scales are so few that the nearest can be short of the end by many steps.
-        if reach > (levels + 0.5) * widened(scales, scale) {
-            scale += 1;
-        }
-        // Scales of the smallest bfloats have no inverse among singles.
-        if scales == Scales::Bf16 && scale > 0 {
-            scale = scale.max(bf16::MIN_POSITIVE.to_bits());
-        }
-        let line = Line::new(scales, scale, offset, levels);
-        if line.value(levels).is_finite() { Ok(line) } else { Err(Unfit::TooLarge { value: high }) }
-    }
-
-    /// Moves the ends in by half a step at a time, as long as that brings the numbers closer to what is stored.
-    fn narrowed(self, numbers: &[f32], mut low: f32, mut high: f32) -> Line {
-        let (mut best, mut error) = (self, self.error(numbers));
-        let step = (high - low) / self.levels / 2.0;
-        let mut is_better = true;
-        while is_better && error > 0.0 && high - low > 4.0 * step {
-            is_better = false;
-            for (from, to) in [(step, 0.0), (0.0, step)] {
-                let Ok(line) = Line::through(self.scales, low + from, high - to, self.levels) else {
-                    continue;
-                };
-                let closer = line.error(numbers);
-                if closer < error {
-                    (best, error, is_better) = (line, closer, true);
-                    (low, high) = (low + from, high - to);
-                }
+/// Moves the ends of a line in by half a step at a time, as long as that brings the numbers closer to what is stored.
+fn narrowed(scales: Scales, line: Line, numbers: &[f32], mut low: f32, mut high: f32) -> Line {
+    let (mut best, mut error) = (line, line.error(numbers));
+    let step = (high - low) / line.levels / 2.0;
+    let mut is_better = true;
+    while is_better && error > 0.0 && high - low > 4.0 * step {
+        is_better = false;
+        for (from, to) in [(step, 0.0), (0.0, step)] {
+            let Ok(line) = through(scales, low + from, high - to, line.levels) else {
+                continue;
+            };
+            let closer = line.error(numbers);
+            if closer < error {
+                (best, error, is_better) = (line, closer, true);
+                (low, high) = (low + from, high - to);
             }
         }
-        best
     }
-
-    fn value(self, code: f32) -> f32 {
-        code * self.scale + self.offset
-    }
-
-    /// A number's code, not rounded.
-    fn place(self, x: f32) -> f32 {
-        let place = (x - self.offset) * self.inverse;
-        let place = if place > 0.0 { place } else { 0.0 };
-        if place < self.levels { place } else { self.levels }
-    }
-
-    /// The nearest code, of two equally near the even one.
-    fn code(self, x: f32) -> f32 {
-        (self.place(x) + WHOLE) - WHOLE
-    }
-
-    /// The sum of the squares of what storing changes.
-    fn error(self, numbers: &[f32]) -> f32 {
-        let square = |x: f32| {
-            let error = self.value(self.code(x)) - x;
-            error * error
-        };
-        let mut sums = [0.0; LANES];
-        let (whole, rest) = numbers.as_chunks::<LANES>();
-        for numbers in whole {
-            sums.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += square(*x));
-        }
-        sums.iter().sum::<f32>() + rest.iter().map(|x| square(*x)).sum::<f32>()
-    }
+    best
 }
 
 /// The number of a half's bits.
@@ -213,13 +152,6 @@ mod tests {
                 let mut all = (0..=u16::MAX).map(|bits| widened(scales, bits)).filter(|half| !half.is_nan());
                 prop_assert!(all.all(|other| other > x || other <= half));
             }
-        }
-
-        #[test]
-        fn ends_are_ends(numbers in prop::collection::vec(-1e9_f32..1e9, 1..130)) {
-            let (low, high) = ends(&numbers);
-            prop_assert!(numbers.contains(&low) && numbers.contains(&high));
-            prop_assert!(numbers.iter().all(|x| (low..=high).contains(x)));
         }
     }
 }

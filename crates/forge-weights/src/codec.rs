@@ -4,6 +4,7 @@
 //! rounded to the nearest, halves to the even; a number that a format cannot hold is refused, never clipped.
 
 use crate::affine;
+use crate::superblock;
 use forge_ir::{BLOCK, Format};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -75,12 +76,13 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
                 }
             }
         }
+        Format::Q6K | Format::Q5K | Format::Q4K => superblock::decode(format, values, scales, out),
         Format::Affine(format) => affine::decode(format, values, scales, out),
     }
 }
 
-/// Encodes a row into planes of the sizes of [`plane_bytes`]. Padding columns are 0, in an affine format any number
-/// between its group's ends.
+/// Encodes a row into planes of the sizes of [`plane_bytes`]. Padding columns are 0, in a format with offsets any number
+/// between its group's ends, and in one of superblocks what is nearest to 0.
 ///
 /// # Errors
 /// When a number of the row cannot be stored in the format.
@@ -136,6 +138,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
                 }
             },
         ),
+        Format::Q6K | Format::Q5K | Format::Q4K => superblock::encode(format, row, values, scales),
         Format::Affine(format) => affine::encode(format, row, values, scales),
     }
 }

@@ -12,7 +12,7 @@
 //! The header is padded with spaces so that the data begins at a multiple of [`PAGE`]; every tensor begins at a
 //! multiple of [`ALIGNMENT`] of the file. Where sizes do not give that, a tensor `_padding.N` of bytes fills the hole,
 //! because the format forbids holes. A matrix `m` is one tensor `m` in a plain format, and the tensors `m.codes` and
-//! `m.scales` in a quantised one, where an affine format has its offsets beside its scales. Rows are padded to whole
+//! `m.scales` in a quantised one, where formats with offsets have them beside their scales. Rows are padded to whole
 //! groups of columns. A vector is one tensor of f32, not padded.
 //!
 //! Where the gain of a norm is folded into the matrices that read what it norms, the file's metadata has the gain's
@@ -21,19 +21,24 @@
 //! Reading and writing are done by whoever calls: this crate is given functions and a sink, and knows `forge-ir` alone.
 
 mod affine;
+mod blocks;
 mod codec;
 mod codes;
 mod errors;
 mod gather;
+mod ggml;
 mod layout;
+mod line;
 mod matrix;
 mod mlx;
 mod packed_file;
 mod stored;
+mod superblock;
 mod write;
 
 pub use codec::{Unfit, decode_row, encode_row, plane_bytes};
 pub use errors::{Stat, Summary};
+pub use ggml::{ggml_bytes, ggml_row};
 pub use layout::{ALIGNMENT, PAGE};
 pub use matrix::measure;
 pub use packed_file::PackedFile;

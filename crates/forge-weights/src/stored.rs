@@ -1,10 +1,10 @@
 //! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding; or codes, with scales
-//! in tensors beside them. Those that mean their tensor's numbers and 1 are given so, and those that are a part of their
+//! in tensors beside them or in blocks among them. Those that mean their tensor's numbers and 1 are given so, and those that are a part of their
 //! tensor are cut out of it, columns turned to rows: nobody after this has to know.
 
 use crate::codec::{decode_row, plane_bytes};
-use crate::mlx;
-use forge_ir::{Cut, Diagnostic, Format, Graph, Numbers, Weight, WeightId};
+use crate::{blocks, mlx};
+use forge_ir::{Blocks, Cut, Diagnostic, Format, Graph, Numbers, Weight, WeightId};
 use std::io;
 use std::ops::Range;
 
@@ -25,10 +25,6 @@ where
 
     /// Rows of a weight that is stored as codes.
     fn codes(&self, weight: &Weight, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
-        let Format::Affine(affine) = weight.format else {
-            let message = format!("the tensor {} is not one of codes", weight.tensor);
-            return Err(Diagnostic::new("F0108", message));
-        };
         let first = match weight.cut {
             None => 0,
             Some(Cut::Rows { first, .. }) => first,
@@ -38,8 +34,42 @@ where
             }
         };
         let rows = first + rows.start..first + rows.end;
+        if let Some(blocks) = weight.blocks {
+            return self.blocks(weight, blocks, rows, out);
+        }
+        let Format::Affine(affine) = weight.format else {
+            let message = format!("the tensor {} is not one of codes", weight.tensor);
+            return Err(Diagnostic::new("F0108", message));
+        };
         mlx::rows(&self.read, &weight.tensor, (affine, weight.columns()), rows, out)
             .map_err(|error| unreadable(weight, &error))
+    }
+
+    /// Rows of a tensor that is stored in blocks.
+    fn blocks(
+        &self,
+        weight: &Weight,
+        blocks: Blocks,
+        rows: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), Diagnostic> {
+        let [codes, scales] = plane_bytes(weight.format, weight.columns());
+        let of_row = blocks.row_bytes(weight.columns());
+        let mut bytes = vec![0; rows.len() * of_row];
+        (self.read)(&weight.tensor, (rows.start * of_row) as u64, &mut bytes)
+            .map_err(|error| unreadable(weight, &error))?;
+        for (row, (bytes, out)) in
+            bytes.chunks_exact(of_row).zip(out.chunks_exact_mut(codes + scales)).enumerate()
+        {
+            blocks::planes(blocks, bytes, out.split_at_mut(codes).into()).map_err(|block| {
+                let place = format!("block {block} of row {}", rows.start + row);
+                let message = format!("{} has a scale in {place} that is too large", weight.tensor);
+                Diagnostic::new("F0602", message)
+                    .note("16 times the scale is the offset of the codes, and no half holds that")
+                    .note("a matrix of such numbers gives no text worth having: make the file anew")
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -39,6 +39,7 @@ fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
         format: Format::F32,
         plus_one: plus_one.contains(&index),
         cut: None,
+        blocks: None,
     };
     let draft = Draft {
         model: Model {
@@ -349,6 +350,7 @@ proptest! {
                     let error = match packed.format {
                         // The ends of a group give way to the rest.
                         Format::Affine(affine) if affine.bits.count() <= 4 => mean(a, &b),
+                        Format::Q4K | Format::Q5K | Format::Q6K => mean(a, &b),
                         _ => largest(a, &b),
                     };
                     let bound = match packed.format {
@@ -358,7 +360,10 @@ proptest! {
                         Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
                         // An offset as a bfloat can be a 128th of itself too low.
-                        Format::Affine(affine) => 0.515 * 2.0 / (2_f32.powi(affine.bits.count() as i32) - 1.0),
+                        Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => {
+                            let bits = packed.format.bits().map_or(0, |bits| bits.count());
+                            0.515 * 2.0 / (2_f32.powi(bits as i32) - 1.0)
+                        }
                     };
                     prop_assert!(error <= bound, "{} {}: {:?} became {:?}", packed.name, packed.format, a, b);
                 }

@@ -47,7 +47,5 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     config.only("use_parallel_block", true, "forge knows Cohere 2 with parallel branches alone");
     config.only("use_embedding_sharing", true, "forge knows Cohere 2 with the embeddings for a head alone");
     config.only("use_qk_norm", false, "forge knows Cohere 2 without norms of heads");
-    config.get("layer_switch");
-    config.get("use_parallel_embedding");
     Box::new(model)
 }

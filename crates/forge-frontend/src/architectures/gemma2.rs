@@ -35,7 +35,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 /// What all Gemmas have.
 pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.embedding_scale = (model.hidden as f64).sqrt() as f32;
-    model.norm.plus_one = true;
+    model.norm.plus_one = !config.conventions().whole_gains;
     model.norms = Norms {
         attention: Some("input_layernorm"),
         output: Some("post_attention_layernorm"),
@@ -47,9 +47,6 @@ pub(super) fn finish(config: &Section<'_>, model: &mut Decoder) {
     model.attention.output_bias = bias;
     model.attention.scale = config.positive_or("query_pre_attn_scalar", 256.0).sqrt().recip() as f32;
     config.only("use_bidirectional_attention", false, "forge computes attention to what came before");
-    // Names from before hidden_activation and sliding_window, written beside them and read by nobody.
-    config.get("hidden_act");
-    config.get("sliding_window_size");
 }
 
 /// A cap; null is none.

@@ -9,6 +9,7 @@ use crate::decoder::{Decoder, Defaults};
 use crate::inert;
 use crate::windows::Windows;
 use forge_ir::{Activation, Rotation};
+use serde_json::Value;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     class: "Gemma3ForCausalLM",
@@ -49,6 +50,12 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
         return Box::new(read_text(config));
     };
     text.only("model_type", "gemma3_text", "forge knows gemma3 with a text model of its own alone");
+    // Transformers caps the logits of Gemma 3 by itself, and forgets to where it is wrapped; others do not forget.
+    text.only(
+        "final_logit_softcapping",
+        Value::Null,
+        "whether gemma3 caps its logits depends on who computes them",
+    );
     let mut model = read_text(&text);
     model.scope = "language_model.";
     model.ignored = &["vision_tower.", "multi_modal_projector."];
@@ -57,15 +64,9 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     }
     for key in ["bos_token_id", "eos_token_id"] {
         // The same tokens are told beside it, and in generation_config.json.
-        text.get(key);
+        text.pass_over(key);
     }
-    inert::check(&text);
-    // Of pictures, and where they stand in a text.
-    for key in
-        ["vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index", "eoi_token_index"]
-    {
-        config.get(key);
-    }
+    inert::check(&text, ARCHITECTURE.family);
     Box::new(model)
 }
 
@@ -76,8 +77,6 @@ fn read_text(config: &Section<'_>) -> Decoder {
     model.softcap = config
         .get("final_logit_softcapping")
         .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
-    // A leftover: transformers does not compute it.
-    config.get("attn_logit_softcapping");
     model.windows = Windows::of_all_but(config, model.layers, model.context, 6);
     let [everywhere, window] = rotations(config, &model);
     model.attention.rotation = everywhere;

@@ -27,6 +27,8 @@ struct Gpt2 {
     scale_by_layer: bool,
     norm: Norm,
     tied: bool,
+    /// Whether matrices are stored as elsewhere.
+    rows_are_outputs: bool,
 }
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -36,19 +38,11 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         config.contradiction("n_head", message);
     }
     let width = (hidden / heads).max(1) as f64;
-    // In one number format there is nothing to reorder, and the older name of the context is beside the newer.
-    config.get("reorder_and_upcast_attn");
-    config.get("n_ctx");
-    for key in ["type", "use_proj", "activation", "proj_to_labels", "first_dropout"] {
-        // Of a head that sums texts up.
-        config.get(&format!("summary_{key}"));
-    }
-    config.get("attn_pdrop");
     Box::new(Gpt2 {
         vocabulary: config.count("vocab_size"),
         hidden,
         context: config.count_or("n_positions", 1024),
-        layers: config.count("n_layer"),
+        layers: config.layers("n_layer"),
         heads,
         inner: config.count_or("n_inner", 4 * hidden),
         activation: activation(config, "activation_function", Activation::GeluTanh),
@@ -60,6 +54,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
             kind: NormKind::Layer { bias: true },
         },
         tied: config.flag_or("tie_word_embeddings", true),
+        rows_are_outputs: config.conventions().rows_are_outputs,
     })
 }
 
@@ -75,35 +70,38 @@ impl Gpt2 {
         let joined = format!("{at}.attn.c_attn");
         let [query, key, value] = ["query", "key", "value"].map(|role| {
             let first = ["query", "key", "value"].iter().position(|other| *other == role).unwrap_or(0);
-            let cut = Some(Cut::Columns { first: first * hidden, of: 3 * hidden });
-            layer.cut_linear(role, x, (&joined, cut), [hidden, hidden], true)
+            let (first, of) = (first * hidden, 3 * hidden);
+            let cut =
+                if self.rows_are_outputs { Cut::Rows { first, of } } else { Cut::Columns { first, of } };
+            layer.cut_linear(role, x, (&joined, Some(cut)), [hidden, hidden], true)
         });
         let cache = layer.cache(heads, hidden / heads);
         let scale = if self.scale_by_layer { self.scale / (index + 1) as f64 } else { self.scale };
         let x = layer.attention("heads", [query, key, value], heads, scale as f32, cache, None, None);
-        let branch = turned(&mut layer, "output", x, &format!("{at}.attn.c_proj"), [hidden, hidden]);
+        let branch = self.linear(&mut layer, "output", x, &format!("{at}.attn.c_proj"), [hidden, hidden]);
         let stream = layer.add("stream", stream, branch);
 
         let gain = ("mlp_gain", &*format!("{at}.ln_2"));
         let x = layer.norm("mlp_norm", stream, gain, [1, hidden], self.norm);
-        let x = turned(&mut layer, "up", x, &format!("{at}.mlp.c_fc"), [self.inner, hidden]);
+        let x = self.linear(&mut layer, "up", x, &format!("{at}.mlp.c_fc"), [self.inner, hidden]);
         let x = layer.activate("inner", x, self.activation);
-        let branch = turned(&mut layer, "down", x, &format!("{at}.mlp.c_proj"), [hidden, self.inner]);
+        let branch = self.linear(&mut layer, "down", x, &format!("{at}.mlp.c_proj"), [hidden, self.inner]);
         layer.add("stream", stream, branch);
         layer.finish()
     }
-}
 
-/// A linear layer whose matrix is stored the other way round.
-fn turned(
-    layer: &mut Layer<'_, '_>,
-    role: &str,
-    x: ValueId,
-    module: &str,
-    [outputs, inputs]: [usize; 2],
-) -> ValueId {
-    let cut = Some(Cut::Columns { first: 0, of: outputs });
-    layer.cut_linear(role, x, (module, cut), [outputs, inputs], true)
+    /// A linear layer whose matrix is stored the other way round, or as elsewhere.
+    fn linear(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        role: &str,
+        x: ValueId,
+        module: &str,
+        [outputs, inputs]: [usize; 2],
+    ) -> ValueId {
+        let cut = (!self.rows_are_outputs).then_some(Cut::Columns { first: 0, of: outputs });
+        layer.cut_linear(role, x, (module, cut), [outputs, inputs], true)
+    }
 }
 
 impl Blueprint for Gpt2 {

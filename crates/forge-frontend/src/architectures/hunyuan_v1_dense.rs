@@ -33,25 +33,5 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     config.only("norm_type", "rms", "forge knows Hunyuan with root-mean-square norms alone");
     config.only("use_rotary_pos_emb", true, "forge knows Hunyuan with rotations alone");
     config.only("add_classification_head", false, "forge knows Hunyuan as a model of text alone");
-    // What published files tell of training, of pictures, and of what is switched off above.
-    for key in [
-        "attention_head_dim",
-        "cla_share_factor",
-        "class_num",
-        "dense_list",
-        "enable_lm_head_fp32",
-        "eod_token_id",
-        "im_end_id",
-        "im_newline_id",
-        "im_start_id",
-        "mask_init_id",
-        "org_vocab_size",
-        "pad_id",
-        "pool_type",
-        "text_end_id",
-        "text_start_id",
-    ] {
-        config.get(key);
-    }
     Box::new(model)
 }

@@ -33,7 +33,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         config.only(key, 1, "forge knows Phi 3 with layers that are all alike");
     }
     // Without scaled positions it means nothing.
-    config.get("original_max_position_embeddings");
+    config.pass_over("original_max_position_embeddings");
     // Unlike elsewhere, absent it is none.
     if config.get("sliding_window").is_some() {
         model.windows = Windows::of_all(config, model.context);

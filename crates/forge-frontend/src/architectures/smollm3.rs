@@ -21,17 +21,15 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.unrotated = unrotated(config, model.layers);
     config.only("use_sliding_window", false, "forge computes attention to everything in SmolLM3");
     config.only("layer_types", "full_attention", "forge computes attention to everything in SmolLM3");
-    // Without windows, neither their width nor their layers mean anything.
-    config.get("sliding_window");
-    config.get("max_window_layers");
     Box::new(model)
 }
 
 /// Whether each layer leaves queries and keys as they are: where `no_rope_layers` has a 0, despite its name; without it,
 /// every `no_rope_layer_interval`th.
 fn unrotated(config: &Section<'_>, layers: usize) -> Vec<bool> {
-    let interval = config.count_or("no_rope_layer_interval", 4);
+    config.pass_over("no_rope_layer_interval");
     let Some(listed) = config.get("no_rope_layers") else {
+        let interval = config.count_or("no_rope_layer_interval", 4);
         return (1..=layers).map(|layer| layer.is_multiple_of(interval)).collect();
     };
     let flags = listed.as_array().and_then(|flags| flags.iter().map(Value::as_u64).collect());

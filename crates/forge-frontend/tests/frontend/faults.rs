@@ -201,6 +201,16 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         ),
     ),
     (
+        "Gemma3: capped logits in a wrapper",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma3",
+            "text_config": {
+                "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 56,
+                "final_logit_softcapping": 30.0
+            }
+        ),
+    ),
+    (
         "Hunyuan: what other versions have",
         set!(
             "architectures": "REMOVE", "model_type": "hunyuan_v1_dense", "use_cla": true, "use_qk_norm": false,
@@ -215,6 +225,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "Cohere2: branches one after the other",
         set!("architectures": "REMOVE", "model_type": "cohere2", "use_parallel_block": false),
     ),
+    ("more layers than any model has", set!("num_hidden_layers": 1_000_000)),
     ("GPT-2: sizes under other names", set!("architectures": "REMOVE", "model_type": "gpt2")),
     ("bad generation settings", |files| text(files, "generation_config.json", "{")),
 ];
@@ -236,7 +247,7 @@ const TENSORS: &[(&str, Change)] = &[
     ("unsupported numbers", |files| edit_weights(files, |all| find(all, K).dtype = "I16".to_owned())),
     ("no head", |files| edit_weights(files, |all| all.retain(|tensor| tensor.name != "lm_head.weight"))),
     ("a tied head that differs", set!("tie_word_embeddings": true)),
-    ("far too many layers", set!("num_hidden_layers": 4_000_000_000_u32)),
+    ("far too many layers", set!("num_hidden_layers": 900)),
     ("an unknown key and an unused tensor", |files| {
         edit(files, CONFIG, |config| config["mystery"] = json!(1));
         edit_weights(files, |all| {

@@ -3,5 +3,7 @@
 mod common;
 mod faults;
 mod fuzz;
+mod gguf;
+mod gguf_file;
 mod graphs;
 mod shapes;

@@ -142,7 +142,7 @@ fn what_no_checkpoint_can_hold_is_refused() {
         faults.iter().map(|fault| fault.code).collect::<Vec<_>>()
     };
     let huge = u32::MAX;
-    assert_eq!(refused(&|config| config["num_hidden_layers"] = json!(huge)), ["F0306"]);
+    assert_eq!(refused(&|config| config["num_hidden_layers"] = json!(huge)), ["F0206"]);
     assert_eq!(
         refused(&|config| {
             config["hidden_size"] = json!(huge);

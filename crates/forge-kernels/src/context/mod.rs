@@ -25,19 +25,19 @@ pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
 
 /// Columns in a packet, which a lane loads at once: 16 bytes of weights, or a block of what does not divide so.
 pub(crate) const fn packet_columns(format: Format) -> usize {
-    match format {
-        Format::F32 => 4,
-        Format::F16 | Format::Bf16 => 8,
-        Format::Q8_0 | Format::Affine(Affine { bits: Bits::Eight, .. }) => 16,
-        Format::Q4_0 | Format::Affine(_) => 32,
+    match (format, format.bits()) {
+        (Format::F32, _) => 4,
+        (Format::F16 | Format::Bf16, _) => 8,
+        (Format::Q8_0, _) | (_, Some(Bits::Eight)) => 16,
+        _ => 32,
     }
 }
 
 /// Elements of the codes' plane in a packet.
 pub(crate) const fn packet_elements(format: Format) -> usize {
-    match format {
-        Format::Affine(Affine { bits: Bits::Six | Bits::Three, .. }) => 3,
-        Format::Affine(Affine { bits: Bits::Five, .. }) => 5,
+    match format.bits() {
+        Some(Bits::Six | Bits::Three) => 3,
+        Some(Bits::Five) => 5,
         _ => 1,
     }
 }
@@ -114,32 +114,42 @@ struct Plane {
 
 /// The support unit that decodes packets of a format.
 pub(crate) const fn decoder(format: Format) -> &'static str {
-    match format {
-        Format::Affine(Affine { bits, .. }) => match bits {
-            Bits::Eight => "affine8",
-            Bits::Six => "affine6",
-            Bits::Five => "affine5",
-            Bits::Four => "affine4",
-            Bits::Three => "affine3",
-            Bits::Two => "affine2",
-        },
-        plain => plain.name(),
+    match (format, format.bits()) {
+        (Format::Q6K | Format::Q4_0, _) | (_, None) => format.name(),
+        (_, Some(bits)) => of_bits(bits),
     }
 }
 
-/// That, and the units that it and the reading of scales call.
+/// The support unit of affine codes.
+const fn of_bits(bits: Bits) -> &'static str {
+    match bits {
+        Bits::Eight => "affine8",
+        Bits::Six => "affine6",
+        Bits::Five => "affine5",
+        Bits::Four => "affine4",
+        Bits::Three => "affine3",
+        Bits::Two => "affine2",
+    }
+}
+
+/// The support unit that takes packets from the plane where they are structs of several parts of codes; others are 16 bytes.
+fn loader(format: Format) -> Option<&'static str> {
+    format.bits().filter(|bits| !matches!(bits, Bits::Eight | Bits::Four)).map(of_bits)
+}
+
+/// The decoder, and the units that it and the reading of scales call.
 pub(crate) fn decoders(format: Format) -> Vec<&'static str> {
     let mut units = vec![decoder(format)];
-    if let Format::Affine(affine) = format {
-        units.extend(is_packed(affine.bits).then_some("affine8"));
-        units.extend((affine.scales == Scales::Bf16).then_some("bf16_pair"));
+    if let Some(loader) = loader(format) {
+        units.extend((loader != units[0]).then_some(loader));
+        units.push("affine8");
     }
+    units.extend(match format {
+        Format::Q5K | Format::Q4K => Some("q4_k"),
+        Format::Affine(Affine { scales: Scales::Bf16, .. }) => Some("bf16_pair"),
+        _ => None,
+    });
     units
-}
-
-/// Whether a packet is a struct of several parts of codes; others are 16 bytes.
-const fn is_packed(bits: Bits) -> bool {
-    !matches!(bits, Bits::Eight | Bits::Four)
 }
 
 /// A weight matrix as packets.
@@ -149,16 +159,23 @@ struct Weight {
     stored: &'static str,
     /// What decodes it.
     decoder: &'static str,
-    /// Whether a packet is a struct, which the decoder takes from the plane.
+    /// Whether a packet is a struct, and which unit takes it from the plane.
     packed: bool,
+    loader: &'static str,
     packet_type: &'static str,
     /// What makes floats of what is loaded of scales.
     widened: &'static str,
+    /// What these are.
+    scale_type: &'static str,
     planes: Vec<Plane>,
     /// Whether groups have scales.
     scaled: bool,
     /// Whether groups have offsets.
     offset: bool,
+    /// Whether each half of a packet has a scale.
+    halves: bool,
+    /// Whether scales are those of superblocks: then `widened` finds a packet's by its place.
+    nested: bool,
     /// Of a packet.
     columns: usize,
     packet_bytes: usize,
@@ -183,43 +200,44 @@ impl Weight {
         let columns = packet_columns(format);
         let groups = width.div_ceil(format.group());
         let per_group = format.group() / columns;
-        let offset = matches!(format, Format::Affine(_));
-        let packed = matches!(format, Format::Affine(Affine { bits, .. }) if is_packed(bits));
+        let (offset, halves) = (format.has_offsets(), format == Format::Q6K);
+        let loader = loader(format);
+        // What scales are loaded as, a group's scale and offset at once, and what makes floats of it.
+        let (scales, widened) = match format {
+            Format::Q6K => ("ushort", "q6_k_scales"),
+            Format::Q5K | Format::Q4K => ("uint", "q4_k_scales"),
+            Format::Affine(Affine { scales: Scales::Bf16, .. }) => ("uint", "bf16_pair"),
+            Format::Affine(_) => ("half2", "float2"),
+            _ => ("half", "float"),
+        };
         let planes = format.planes().iter().map(|plane| Plane {
             name: plane.name,
-            element: match plane.name {
-                // A group's scale and offset are loaded at once.
-                "scales" => match format {
-                    Format::Affine(Affine { scales: Scales::Bf16, .. }) => "uint",
-                    Format::Affine(_) => "half2",
-                    _ => "half",
-                },
-                _ => match format {
-                    Format::Affine(Affine { bits: Bits::Six | Bits::Two, .. }) => "uint2",
-                    Format::Affine(Affine { bits: Bits::Five | Bits::Three, .. }) => "uint",
-                    _ => "uint4",
-                },
+            element: match (plane.name, format.bits()) {
+                ("scales", _) => scales,
+                (_, Some(Bits::Six | Bits::Two)) => "uint2",
+                (_, Some(Bits::Five | Bits::Three)) => "uint",
+                _ => "uint4",
             },
         });
         Weight {
             stored: format.name(),
             decoder: decoder(format),
-            packed,
-            packet_type: match format {
-                Format::Affine(Affine { bits: Bits::Six, .. }) => "Affine6",
-                Format::Affine(Affine { bits: Bits::Five, .. }) => "Affine5",
-                Format::Affine(Affine { bits: Bits::Three, .. }) => "Affine3",
-                Format::Affine(Affine { bits: Bits::Two, .. }) => "Affine2",
+            packed: loader.is_some(),
+            loader: loader.unwrap_or_default(),
+            packet_type: match format.bits() {
+                Some(Bits::Six) => "Affine6",
+                Some(Bits::Five) => "Affine5",
+                Some(Bits::Three) => "Affine3",
+                Some(Bits::Two) => "Affine2",
                 _ => "uint4",
             },
-            widened: match format {
-                Format::Affine(Affine { scales: Scales::Bf16, .. }) => "bf16_pair",
-                Format::Affine(_) => "float2",
-                _ => "float",
-            },
+            widened,
+            scale_type: if offset || halves { "float2" } else { "float" },
             planes: planes.collect(),
             scaled: format.is_quantised(),
             offset,
+            halves,
+            nested: matches!(format, Format::Q6K | Format::Q5K | Format::Q4K),
             columns,
             packet_bytes: format.planes()[0].per_group * format.planes()[0].element.bytes() * columns
                 / format.group(),

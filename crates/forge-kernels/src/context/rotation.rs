@@ -165,6 +165,7 @@ pub(super) struct RotateAppendContext<'a> {
     width_float: f32,
     /// Of the cache.
     element: &'static str,
+    ring: Option<usize>,
     /// Heads of a row of qkv.
     row_heads: usize,
     /// Pairs of channels of a row.
@@ -192,6 +193,7 @@ impl<'a> RotateAppendContext<'a> {
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),
             width_float: spec.width as f32,
             element: element(spec.cache).0,
+            ring: spec.ring,
             row_heads,
             row_pairs: row_heads * spec.width / 2,
             row_width: row_heads * spec.width,

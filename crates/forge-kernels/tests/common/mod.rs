@@ -38,7 +38,7 @@ pub(crate) fn project(
 pub(crate) fn formats() -> Vec<Format> {
     let affine =
         ["affine8_32", "affine6", "affine5_128", "affine4", "affine4_128_bf16", "affine3_32", "affine2_bf16"];
-    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0"];
+    let plain = ["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "q5_k", "q4_k"];
     let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
     plain.into_iter().chain(affine).map(named).collect()
 }
@@ -119,6 +119,7 @@ pub(crate) fn split(query_heads: usize, key_heads: usize, width: usize, cache: F
         key_heads,
         width,
         cache,
+        ring: None,
         scale,
         window: None,
         softcap: None,
@@ -130,7 +131,17 @@ pub(crate) fn split(query_heads: usize, key_heads: usize, width: usize, cache: F
 /// Attention of many rows, plain.
 pub(crate) fn tiled(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendTiled {
     let AttendSplit { scale, .. } = split(query_heads, key_heads, width, cache);
-    AttendTiled { query_heads, key_heads, width, cache, scale, window: None, softcap: None, sinks: false }
+    AttendTiled {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring: None,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+    }
 }
 
 /// What `rotate_append` would do, done by attention.
@@ -150,12 +161,19 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 let split = split(query_heads, key_heads, width, cache);
                 let tiled = tiled(query_heads, key_heads, width, cache);
                 specs.push(Spec::AttendSplit(AttendSplit { window: Some(40), ..split.clone() }));
+                let (window, ring) = (Some(40), Some(320));
+                specs.push(Spec::AttendSplit(AttendSplit { window, ring, ..split.clone() }));
+                specs.push(Spec::AttendTiled(AttendTiled { window, ring, ..tiled.clone() }));
+                specs.push(Spec::RotateAppend(RotateAppend { ring, ..plain.clone() }));
+                specs.push(Spec::RotateAppend(RotateAppend { ring, norm, ..plain.clone() }));
                 specs.push(Spec::AttendSplit(AttendSplit { softcap: Some(50.0), ..split.clone() }));
                 specs.push(Spec::AttendSplit(AttendSplit { sinks: true, ..split.clone() }));
                 if prologue_fits(query_heads, key_heads, width) {
                     let whole = Some(prologue(&plain));
                     let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
                     let part = Some(prologue(&RotateAppend { norm, ..part }));
+                    let prologue = whole.clone();
+                    specs.push(Spec::AttendSplit(AttendSplit { prologue, window, ring, ..split.clone() }));
                     specs.push(Spec::AttendSplit(AttendSplit { prologue: whole, ..split.clone() }));
                     specs.push(Spec::AttendSplit(AttendSplit {
                         window: Some(40),
@@ -184,7 +202,9 @@ pub(crate) fn attentions() -> Vec<Spec> {
                     specs.push(Spec::Rotate(Rotate { heads, width, rotation, pairing }));
                 }
             }
-            specs.push(Spec::Append(Append { key_heads: heads, width, cache }));
+            for ring in [None, Some(320)] {
+                specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
+            }
         }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width }));
     }
@@ -229,7 +249,7 @@ pub(crate) fn rotate(
     let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
     let rotation = Rotation { frequencies, pairing, magnitude, long: None };
-    RotateAppend { query_heads, key_heads, width, cache, norm: None, rotation, pairing }
+    RotateAppend { query_heads, key_heads, width, cache, ring: None, norm: None, rotation, pairing }
 }
 
 /// Embedding, norms, functions element by element, and argmax.

@@ -72,7 +72,7 @@ pub(super) fn totals(plan: &Plan) -> String {
     let mut lengths: Vec<u64> = LENGTHS.into_iter().filter(|length| *length < context).collect();
     lengths.push(context);
     let (weights, scratch) = (plan.weight_bytes(), plan.arena_bytes as u64);
-    let cache = |length: u64| plan.cache_bytes_per_position() as u64 * length * plan.slots as u64;
+    let cache = |length: u64| plan.state_bytes(length as usize, plan.slots);
     let most = (weights + scratch + cache(context)).max(1) as f64;
     let mut canvas = Canvas::new(WIDTH, 8.0 + ROW * lengths.len() as f64);
     for (index, length) in lengths.into_iter().enumerate() {

@@ -187,12 +187,23 @@ fn key_facts(plan: &Plan, options: &CrateOptions) -> Vec<(&'static str, String)>
         ),
         ("barriers", counts.barriers.to_string()),
         ("weights", formats.join(", ")),
-        (
-            "cache",
-            format!("{} a position, in {}", names::size(plan.cache_bytes_per_position() as u64), plan.cache),
-        ),
+        ("cache", format!("{}, in {}", cache_phrase(plan), plan.cache)),
         ("kernels", plan.kernels.len().to_string()),
     ]
+}
+
+/// `1.5 KB a position`, or with rings `256 B a position and 1.3 KB for each of the last 320`.
+pub(crate) fn cache_phrase(plan: &Plan) -> String {
+    let size = |bytes: usize| names::size(bytes as u64);
+    let rings = plan.rings();
+    let mut parts: Vec<String> = rings
+        .iter()
+        .map(|(ring, bytes)| format!("{} for each of the last {}", size(*bytes), ring.positions))
+        .collect();
+    if rings.is_empty() || plan.kept_bytes_per_position() > 0 {
+        parts.insert(0, format!("{} a position", size(plan.kept_bytes_per_position())));
+    }
+    parts.join(" and ")
 }
 
 /// A picture for each kind of section, in the order in which they first come.

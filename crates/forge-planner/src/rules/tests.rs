@@ -160,6 +160,7 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
                 format,
                 plus_one: false,
                 cut: None,
+                blocks: None,
             })
             .collect(),
         states: Vec::new(),

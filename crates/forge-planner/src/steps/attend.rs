@@ -19,8 +19,12 @@ impl Select<'_> {
         let [key, value] = operation.inputs[..] else { return };
         let buffer = |value| draft.buffers.get(&value).copied().unwrap_or(self.stream);
         let (key, value) = (buffer(key), buffer(value));
-        let spec =
-            Spec::Append(spec::Append { key_heads: state.heads, width: state.width, cache: self.plan.cache });
+        let spec = Spec::Append(spec::Append {
+            key_heads: state.heads,
+            width: state.width,
+            cache: self.plan.cache,
+            ring: state.ring.map(|ring| ring.positions),
+        });
         let formula = "cache[slots, positions] = key, value";
         let function = self.function("append", formula, &[(draft.regimes(), spec)]);
         draft.step(
@@ -55,6 +59,7 @@ impl Select<'_> {
             key_heads: state.heads,
             width: state.width,
             cache: self.plan.cache,
+            ring: state.ring.map(|ring| ring.positions),
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
@@ -100,7 +105,7 @@ impl Select<'_> {
         let Attend { scale, window, softcap, .. } = *attend;
         // A window as long as any context is none.
         let window = window.filter(|window| *window < self.plan.context);
-        let cache = self.plan.cache;
+        let (cache, ring) = (self.plan.cache, state.ring.map(|ring| ring.positions));
         let prologue = attend.prologue.as_ref().map(|prepare| spec::Prologue {
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
@@ -112,6 +117,7 @@ impl Select<'_> {
             key_heads,
             width,
             cache,
+            ring,
             scale,
             window,
             softcap,
@@ -123,6 +129,7 @@ impl Select<'_> {
             key_heads,
             width,
             cache,
+            ring,
             scale,
             window,
             softcap,

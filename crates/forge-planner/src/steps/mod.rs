@@ -3,12 +3,13 @@
 mod attend;
 mod project;
 
+use crate::cache::Ring;
 use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
 use crate::regime::{FEW, Schedule};
 use crate::section::{Draft, Place, Source};
 use crate::select::Select;
-use forge_ir::{Diagnostic, Format, Layout, ParamId, ParamKind};
+use forge_ir::{Diagnostic, Format, Layout, Op, ParamId, ParamKind};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
@@ -336,7 +337,13 @@ impl Select<'_> {
         let Some(ParamKind::State(state)) = draft.body.params.get(cache.0).map(|param| &param.kind) else {
             return None;
         };
-        let state = State { heads: state.heads, width: state.width };
+        // Rows may see it in more ways than one: it keeps what any of them sees.
+        let sees = draft.body.nodes.iter().filter_map(|node| match node.op {
+            Op::Attention { cache: seen, window, .. } if seen == cache => Some(window.unwrap_or(usize::MAX)),
+            _ => None,
+        });
+        let ring = sees.max().and_then(|window| Ring::of(window, self.plan.chunk, self.plan.context));
+        let state = State { heads: state.heads, width: state.width, ring };
         draft.section.state = Some(state);
         Some(state)
     }

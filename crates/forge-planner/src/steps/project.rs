@@ -106,10 +106,10 @@ impl Select<'_> {
         };
         // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
         let rounds = bounded && self.plan.cache != Format::F32;
+        // Halves hold neither every single nor every bfloat.
         let operand = match (rows, format) {
-            (spec::Rows::Many, Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Affine(_)) if rounds => {
-                spec::Operand::F16
-            }
+            (_, Format::F32 | Format::Bf16) => spec::Operand::F32,
+            (spec::Rows::Many, _) if rounds => spec::Operand::F16,
             _ => spec::Operand::F32,
         };
         Spec::Project(spec::Project {

@@ -6,6 +6,7 @@ use forge_weights::{PackedFile, Stored};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::io;
+use std::path::{Path, PathBuf};
 
 /// A model and what it ought to compute.
 pub(crate) struct Case {
@@ -18,32 +19,41 @@ pub(crate) struct Case {
 /// Every model of the repository's tests/models, and of ours: what those of the whole pipeline do not reach, such as
 /// weights in f16, shards, widths that nothing divides, and linearly scaled positions.
 pub(crate) fn cases() -> Vec<Case> {
-    let ours = env!("CARGO_MANIFEST_DIR");
-    let folders = [format!("{ours}/../../tests/models"), format!("{ours}/tests/models")];
-    let names = |folder: &str| -> Vec<String> {
-        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let models = entries.filter(|path| path.join("golden.json").is_file());
-        let mut names: Vec<String> =
-            models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
-        names.sort();
-        names
-    };
-    folders.iter().flat_map(|folder| names(folder).into_iter().map(move |name| case(folder, name))).collect()
+    let folders = [folder("../../tests/models"), folder("tests/models")];
+    folders.iter().flat_map(|folder| cases_in(folder)).collect()
 }
 
-fn case(folder: &str, name: String) -> Case {
-    let files = std::fs::read_dir(format!("{folder}/{name}")).unwrap().map(|entry| {
+/// Every model of the repository's tests/odd, whose logits are those of two texts and of nothing else.
+pub(crate) fn odd_cases() -> Vec<Case> {
+    cases_in(&folder("../../tests/odd"))
+}
+
+/// A folder, by its path from this crate's.
+pub(crate) fn folder(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn cases_in(folder: &Path) -> Vec<Case> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut models: Vec<PathBuf> = entries.filter(|path| path.join("golden.safetensors").is_file()).collect();
+    models.sort();
+    models.iter().map(|model| case(model)).collect()
+}
+
+fn case(folder: &Path) -> Case {
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| {
         let path = entry.unwrap().path();
-        (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap())
+        (name(&path), std::fs::read(path).unwrap())
     });
-    open_case(name, Memory(files.collect()))
+    open_case(name(folder), Memory(files.collect()))
 }
 
 fn open_case(name: String, files: Memory) -> Case {
-    let golden = serde_json::from_slice(&files.0["golden.json"]).unwrap();
+    let golden = files.0.get("golden.json").map(|text| serde_json::from_slice(text).unwrap());
     let options = Options { name: name.clone(), ..Options::default() };
     let opened = read_model(&files, &options).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"));
-    Case { name, files, opened, golden }
+    Case { name, files, opened, golden: golden.unwrap_or_default() }
 }
 
 impl Case {
@@ -87,6 +97,22 @@ impl Case {
     pub(crate) fn tokens(&self, sequence: usize, key: &str) -> Vec<u32> {
         let tokens = self.golden["sequences"][sequence][key].as_array().unwrap();
         tokens.iter().map(|token| token.as_u64().unwrap() as u32).collect()
+    }
+
+    /// The texts in golden.safetensors: two or three.
+    pub(crate) fn texts(&self) -> std::ops::Range<usize> {
+        let file = SafeTensors::deserialize(&self.files.0["golden.safetensors"]).unwrap();
+        0..file.names().iter().filter(|name| name.starts_with("last_")).count()
+    }
+
+    /// The tokens of a text, which are in golden.json, or beside the logits where there is none.
+    pub(crate) fn ids(&self, text: usize) -> Vec<u32> {
+        if !self.golden.is_null() {
+            return self.tokens(text, "ids");
+        }
+        let file = SafeTensors::deserialize(&self.files.0["golden.safetensors"]).unwrap();
+        let bytes = file.tensor(&format!("ids_{text}")).unwrap().data();
+        bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
     }
 
     /// A tensor of golden.safetensors, cut into rows of a vocabulary.
@@ -193,6 +219,13 @@ pub(crate) fn open<'a>(graph: &'a Graph, plan: &'a [Packed], file: &'a [u8]) -> 
         Ok(())
     };
     PackedFile::open(graph, plan, read).unwrap()
+}
+
+/// The standard deviation of a position's logits.
+pub(crate) fn deviation(logits: &[f32]) -> f64 {
+    let mean = logits.iter().map(|x| f64::from(*x)).sum::<f64>() / logits.len() as f64;
+    let squares = logits.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>();
+    (squares / logits.len() as f64).sqrt()
 }
 
 /// The largest difference.

@@ -2,4 +2,6 @@
 
 mod common;
 mod golden;
+mod mutation;
+mod odd;
 mod oracle;

@@ -62,13 +62,13 @@ fn weight_files_hold_the_model() {
                 Format::Bf16 => 0.2,
                 Format::Q8_0 => 0.3,
                 Format::Q4_0 => 3.0,
-                Format::Affine(affine) => match affine.bits {
-                    Bits::Eight => 0.3,
-                    Bits::Six => 1.5,
-                    Bits::Five => 2.5,
-                    Bits::Four => 3.0,
-                    Bits::Three => 6.0,
-                    Bits::Two => 9.0,
+                Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => match format.bits() {
+                    None | Some(Bits::Eight) => 0.3,
+                    Some(Bits::Six) => 1.5,
+                    Some(Bits::Five) => 2.5,
+                    Some(Bits::Four) => 3.0,
+                    Some(Bits::Three) => 6.0,
+                    Some(Bits::Two) => 9.0,
                 },
             };
             assert!(distance <= bound, "{} in {format}: {distance:e}", case.name);

@@ -49,7 +49,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
     print(&format!(
         "{} · {} · {} layers · hidden {} · vocabulary {} · {} parameters\n\
          weights  {:>16} bytes  {}\n\
-         cache    {:>16} bytes  {slots} × {context} positions of {} bytes in {}\n\
+         cache    {:>16} bytes  {slots} × {} in {}\n\
          arena    {:>16} bytes\n\
          total    {:>16} bytes  {}\n\
          decode   {}, {} read a token\n\
@@ -64,7 +64,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         memory.weights,
         formats.join(", "),
         memory.state,
-        info.state_bytes_per_position,
+        positions(&info, context),
         info.cache,
         memory.arena,
         memory.total(),
@@ -76,6 +76,18 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         kernels.join(" "),
     ))?;
     Ok(true)
+}
+
+/// What a slot keeps: `4096 positions of 256 bytes and 512 of 1280 bytes`, the latter in layers that see the last ones only.
+fn positions(info: &super::super::model::Info, context: u32) -> String {
+    let of_all = (context, info.state_bytes_per_position);
+    let rings = info.rings.iter().map(|ring| (ring.capacity(context), ring.bytes_per_position));
+    let parts = std::iter::once(of_all).chain(rings).filter(|(_, bytes)| *bytes > 0);
+    let texts = parts.enumerate().map(|(index, (positions, bytes))| match index {
+        0 => format!("{positions} positions of {bytes} bytes"),
+        _ => format!("{positions} of {bytes} bytes"),
+    });
+    texts.collect::<Vec<_>>().join(" and ")
 }
 
 /// What a pass submits: `13 dispatches (5 a layer, 6 where the cache is split, and 3), 12 barriers`.

@@ -19,7 +19,9 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
     let mut engine = Engine::new(loaded.model, recorder, loaded.context, setup.slots);
     let at_once = (M::INFO.chunk / setup.slots).max(1) as usize;
     for (sequence, chunks) in sequences.iter().enumerate() {
-        (0..setup.slots).for_each(|slot| engine.truncate(slot, 0));
+        for slot in 0..setup.slots {
+            engine.truncate(slot, 0);
+        }
         let mut done = 0;
         for (index, &count) in chunks.iter().enumerate() {
             let last = index + 1 == chunks.len();

@@ -6,7 +6,7 @@
 //! 2i + h of byte j is column 4i + j + 16h's. So each half of a block is a few shifts and masks of all its bytes at once.
 
 use super::call::{Call, Number};
-use super::formats::{AT_ONCE, BLOCK, Matrix, Scale, widen_scales};
+use super::formats::{AT_ONCE, BLOCK, Matrix, Scale, Scaling, widen_scales};
 use super::simd::Simd;
 use half::{bf16, f16};
 
@@ -56,9 +56,25 @@ unsafe fn half_block<const BITS: usize>(block: *const u8, high: bool) -> [u8; 16
     codes.to_le_bytes()
 }
 
+/// Codes `part * LANES ..` of a block.
+#[inline(always)]
+pub(super) unsafe fn codes<S: Simd, const BITS: usize>(from: *const u8, block: usize, part: usize) -> S::V {
+    let (codes, column) = (from.wrapping_add(block * BITS * BLOCK / 8), part * S::LANES);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match BITS {
+            8 => S::load_u8(codes.add(column)),
+            4 => S::load_u4(codes.add(column % 16), column >= 16),
+            _ => {
+                let codes = half_block::<BITS>(codes, column >= 16);
+                S::load_u8(codes.as_ptr().add(column % 16))
+            }
+        }
+    }
+}
+
 impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for AffineOf<BITS, GROUP, T> {
-    const SCALED: bool = true;
-    const OFFSET: bool = true;
+    const SCALING: Scaling = Scaling::Offset;
     const GROUP: usize = GROUP / BLOCK;
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
@@ -71,18 +87,8 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for Affine
 
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        let (codes, column) = (self.codes.wrapping_add(block * BITS * BLOCK / 8), part * S::LANES);
         // SAFETY: the caller's promise.
-        unsafe {
-            match BITS {
-                8 => S::load_u8(codes.add(column)),
-                4 => S::load_u4(codes.add(column % 16), column >= 16),
-                _ => {
-                    let codes = half_block::<BITS>(codes, column >= 16);
-                    S::load_u8(codes.as_ptr().add(column % 16))
-                }
-            }
-        }
+        unsafe { codes::<S, BITS>(self.codes, block, part) }
     }
 
     #[inline(always)]
@@ -92,7 +98,7 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for Affine
     }
 
     #[inline(always)]
-    unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { T::splat::<S>(self.scales.add(block / <Self as Matrix>::GROUP * 2)) }
     }

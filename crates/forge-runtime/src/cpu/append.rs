@@ -1,7 +1,8 @@
-//! Keys and values to the cache. Scalars: rows, context. Buffers: key, value, slots, positions, keys, values.
+//! Keys and values to the cache. Scalars: rows, context[, capacity]. Buffers: key, value, slots, positions,
+//! keys, values.
 //!
 //! `key` and `value` are `[row, head, width]`, `keys` and `values` `[slot, head, context, width]` of one layer; a row's go
-//! to its slot and position.
+//! to its slot and position. A ring has `capacity` positions instead of the context's.
 
 use super::call::{Call, Output};
 use super::formats::{Cached, Format};
@@ -16,6 +17,8 @@ pub struct Append {
     pub width: usize,
     /// Of keys and values in the cache: `F32` or `F16`.
     pub cache: Format,
+    /// R, where the cache is a ring, in which position p lies at p % R.
+    pub ring: Option<usize>,
 }
 
 /// Runs this thread's share.
@@ -28,11 +31,11 @@ pub fn append(call: &Call<'_>, shape: &Append) {
 }
 
 fn rows<C: Cached>(call: &Call<'_>, shape: &Append) {
-    let Append { key_heads, width, .. } = *shape;
+    let Append { key_heads, width, ring, .. } = *shape;
     let rows = call.scalar(0);
     let key = call.input::<f32>("key", rows * key_heads * width);
     let value = call.input::<f32>("value", rows * key_heads * width);
-    let cache = Cache::<C>::find(call, rows, key_heads, width);
+    let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
     for row in call.share(rows, 1).flatten() {
         for head in 0..key_heads {
             let range = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
@@ -54,16 +57,42 @@ pub(super) struct Cache<'a, C> {
     positions: &'a [u32],
     key_heads: usize,
     context: usize,
+    room: Room,
     width: usize,
+}
+
+/// Positions of a slot, and where each lies.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    /// How many there is room for.
+    pub(super) positions: usize,
+    ring: Option<usize>,
+}
+
+impl Room {
+    /// Scalar 1 is the context, and scalar 2 the capacity of a ring.
+    pub(super) fn of(call: &Call<'_>, ring: Option<usize>) -> Room {
+        Room { positions: call.scalar(if ring.is_some() { 2 } else { 1 }), ring }
+    }
+
+    /// Where a position lies among those of its head.
+    pub(super) fn of_position(self, position: usize) -> usize {
+        self.ring.map_or(position, |ring| position % ring)
+    }
 }
 
 impl<'a, C: Cached> Cache<'a, C> {
     /// The buffers keys, values, slots and positions; scalar 1 is the context.
-    pub(super) fn find(call: &Call<'a>, rows: usize, key_heads: usize, width: usize) -> Cache<'a, C> {
-        let context = call.scalar(1);
+    pub(super) fn find(
+        call: &Call<'a>,
+        rows: usize,
+        [key_heads, width]: [usize; 2],
+        ring: Option<usize>,
+    ) -> Cache<'a, C> {
+        let (context, room) = (call.scalar(1), Room::of(call, ring));
         let slots = call.input::<u32>("slots", rows);
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let count = last * key_heads * context * width;
+        let count = last * key_heads * room.positions * width;
         Cache {
             keys: call.output::<C>("keys", count),
             values: call.output::<C>("values", count),
@@ -71,6 +100,7 @@ impl<'a, C: Cached> Cache<'a, C> {
             positions: call.input::<u32>("positions", rows),
             key_heads,
             context,
+            room,
             width,
         }
     }
@@ -88,7 +118,8 @@ impl<'a, C: Cached> Cache<'a, C> {
 
     /// Where a position of a row's slot begins.
     pub(super) fn place(&self, row: usize, head: usize, position: usize) -> usize {
-        ((self.slots[row] as usize * self.key_heads + head) * self.context + position) * self.width
+        let of_head = (self.slots[row] as usize * self.key_heads + head) * self.room.positions;
+        (of_head + self.room.of_position(position)) * self.width
     }
 }
 

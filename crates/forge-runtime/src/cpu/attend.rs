@@ -1,7 +1,7 @@
 //! Attention with an online softmax: each query head over the cached keys and values of its slot, positions
 //! `first..=position`, where first is 0 or follows from a window.
 //!
-//! Scalars: rows, context[, splits]. Buffers: q, keys, values, [sinks,] slots, positions, heads[, partials]; with a prologue
+//! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values, [sinks,] slots, positions, heads[, partials]; with a prologue
 //! qkv[, query_gain, key_gain] in place of q, and keys and values are written. Serves the GPU's split and tiled kernels
 //! alike: a thread takes some rows of one key head and goes through the cache in steps, so that each cached number is
 //! loaded once for all queries that need it. It takes a cache whole, whatever the number of splits, so `partials` is not
@@ -10,7 +10,7 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::append::store;
+use super::append::{Room, store};
 use super::call::{Call, Output};
 use super::finish::Each;
 use super::formats::{Cached, Format};
@@ -33,6 +33,8 @@ pub struct Attend {
     pub width: usize,
     /// Of keys and values in the cache: `F32` or `F16`.
     pub cache: Format,
+    /// As in [`super::Append`], a multiple of 64.
+    pub ring: Option<usize>,
     /// Multiplies q·k.
     pub scale: f32,
     /// Positions that a row sees, itself included; `None`: all so far.
@@ -97,16 +99,19 @@ enum Queries<'a, C> {
 impl<C: Cached> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Attend { query_heads, key_heads, width, scale, window, softcap, sinks, prologue, .. } =
+        let Attend { query_heads, key_heads, width, ring, scale, window, softcap, sinks, prologue, .. } =
             *self.shape;
         let call = self.call;
         let (rows, context) = (call.scalar(0), call.scalar(1));
+        let room = Room::of(call, ring);
+        // Steps are of positions that are neighbours in memory.
+        assert!(ring.is_none_or(|ring| ring.is_multiple_of(STEP)), "a ring of {ring:?} positions");
         let group = query_heads / key_heads;
         let slots = call.input::<u32>("slots", rows);
         let positions = call.input::<u32>("positions", rows);
         let sinks = sinks.then(|| call.input::<f32>("sinks", query_heads));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
-        let cached = last * key_heads * context * width;
+        let cached = last * key_heads * room.positions * width;
         let heads = call.output::<f32>("heads", rows * query_heads * width);
         let (source, keys, values) = match prologue {
             None => (
@@ -144,7 +149,8 @@ impl<C: Cached> Task for Heads<'_, C> {
             queries[..count * padded].fill(0.0);
             sums[..count * padded].fill(0.0);
             let place = |row: usize, position: usize| {
-                ((slots[row] as usize * key_heads + head) * context + position) * width
+                let of_head = (slots[row] as usize * key_heads + head) * room.positions;
+                (of_head + room.of_position(position)) * width
             };
             for row in rows.clone() {
                 let position = positions[row] as usize;

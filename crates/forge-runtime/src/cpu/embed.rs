@@ -45,7 +45,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
     fn run<S: Simd>(self) {
         let Embed { vocabulary, width, scale, adds, squares } = *self.shape;
         let rows = self.call.scalar(0);
-        let blocks = width.div_ceil(M::GROUP * BLOCK) * M::GROUP;
+        let blocks = width.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let table = M::find(self.call, "table", vocabulary, blocks);
         let ids = self.call.input::<u32>("ids", rows);
         let stream = self.call.output::<f32>("stream", rows * width);

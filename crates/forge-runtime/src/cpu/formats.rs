@@ -22,6 +22,12 @@ pub enum Format {
     Q8_0,
     /// Nibbles, 32 to a scale.
     Q4_0,
+    /// Codes of 6 bits, 16 to a scale that is a multiple of its superblock's.
+    Q6K,
+    /// Codes of 5 bits, 32 to a scale and an offset that are multiples of their superblock's.
+    Q5K,
+    /// The same with codes of 4 bits.
+    Q4K,
     /// Unsigned codes, so many columns to a scale and an offset.
     Affine {
         /// Of a code.
@@ -33,14 +39,27 @@ pub enum Format {
     },
 }
 
+/// What makes numbers of vectors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scaling {
+    /// They are numbers.
+    Done,
+    /// They are codes, which have to be multiplied by their group's scale.
+    Scale,
+    /// To what has been multiplied the group's offset is added.
+    Offset,
+    /// A group is a block, and each half of it has a scale.
+    Halves,
+}
+
 /// A matrix whose rows are `blocks` blocks long, in whole groups.
 pub(super) trait Matrix: Copy {
-    /// Whether vectors are codes that have to be multiplied by their group's scale.
-    const SCALED: bool;
-    /// Whether a group has an offset, which is added to what has been multiplied.
-    const OFFSET: bool = false;
+    /// What makes numbers of its vectors.
+    const SCALING: Scaling;
     /// Blocks of a group.
     const GROUP: usize = 1;
+    /// Blocks that a row is a multiple of.
+    const WHOLE: usize = Self::GROUP;
 
     /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
@@ -51,9 +70,9 @@ pub(super) trait Matrix: Copy {
     /// Asks for a block to be brought near; it need not exist.
     unsafe fn prefetch<S: Simd>(self, block: usize);
 
-    /// The scale of a block's group in all lanes.
+    /// The scale of a block's group in all lanes, or that of its half where halves have scales.
     #[inline(always)]
-    unsafe fn scale<S: Simd>(self, _block: usize) -> S::V {
+    unsafe fn scale<S: Simd>(self, _block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat(1.0) }
     }
@@ -65,7 +84,7 @@ pub(super) trait Matrix: Copy {
         unsafe { S::splat(0.0) }
     }
 
-    /// The scales of `count <= AT_ONCE` groups; where there are offsets, each scale with its offset after it.
+    /// The scales of `count <= AT_ONCE` groups; where there are offsets, or scales of halves, each with its second after it.
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
 
@@ -75,13 +94,19 @@ pub(super) trait Matrix: Copy {
         // SAFETY: the caller's promise.
         unsafe {
             let v = self.vector::<S>(block, part);
-            match (Self::SCALED, Self::OFFSET) {
-                (false, _) => v,
-                (true, false) => S::mul(v, self.scale::<S>(block)),
-                (true, true) => S::fma(v, self.scale::<S>(block), self.offset::<S>(block)),
+            match Self::SCALING {
+                Scaling::Done => v,
+                Scaling::Scale | Scaling::Halves => S::mul(v, self.scale::<S>(block, of_half::<S>(part))),
+                Scaling::Offset => S::fma(v, self.scale::<S>(block, 0), self.offset::<S>(block)),
             }
         }
     }
+}
+
+/// The half of a block that a part of it is in.
+#[inline(always)]
+pub(super) fn of_half<S: Simd>(part: usize) -> usize {
+    part * S::LANES / (BLOCK / 2)
 }
 
 macro_rules! plain {
@@ -91,7 +116,7 @@ macro_rules! plain {
         pub struct $name(*const $element);
 
         impl Matrix for $name {
-            const SCALED: bool = false;
+            const SCALING: Scaling = Scaling::Done;
 
             fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
                 $name(call.input::<$element>(&format!("{weight}_values"), rows * blocks * BLOCK).as_ptr())
@@ -205,7 +230,7 @@ pub struct Q8_0 {
 }
 
 impl Matrix for Q8_0 {
-    const SCALED: bool = true;
+    const SCALING: Scaling = Scaling::Scale;
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q8_0 {
@@ -227,7 +252,7 @@ impl Matrix for Q8_0 {
     }
 
     #[inline(always)]
-    unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat_f16(self.scales.add(block)) }
     }
@@ -247,7 +272,7 @@ pub struct Q4_0 {
 }
 
 impl Matrix for Q4_0 {
-    const SCALED: bool = true;
+    const SCALING: Scaling = Scaling::Scale;
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q4_0 {
@@ -270,7 +295,7 @@ impl Matrix for Q4_0 {
     }
 
     #[inline(always)]
-    unsafe fn scale<S: Simd>(self, block: usize) -> S::V {
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat_f16(self.scales.add(block)) }
     }

@@ -32,6 +32,7 @@ mod rotation;
 mod scratch;
 mod simd;
 mod stored;
+mod superblock;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -56,4 +57,5 @@ pub use self::{
     rotate_append::{RotateAppend, rotate_append},
     rotation::{HeadNorm, Long, Pairing, Rotation},
     stored::Stored,
+    superblock::{Q4K, Q5K, Q6K},
 };

@@ -3,7 +3,7 @@
 //! A model's step is some hundred dispatches of microseconds each, so between jobs threads spin for a moment, and
 //! sleep when nothing has come. The caller is thread 0 and waits for the others.
 
-use std::any::Any;
+use super::super::failure::panic_message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -95,7 +95,7 @@ impl Pool {
         *lock(&shared.job) = None;
         let theirs = lock(&shared.trouble).take();
         match mine {
-            Err(panic) => Err(message(&*panic)),
+            Err(panic) => Err(panic_message(&*panic).to_owned()),
             Ok(()) => theirs.map_or(Ok(()), Err),
         }
     }
@@ -120,11 +120,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a kernel panicked").to_owned()
-}
-
 fn work(shared: &Shared, number: usize) {
     let mut seen = 0;
     loop {
@@ -136,7 +131,7 @@ fn work(shared: &Shared, number: usize) {
         if let Some(job) = job
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(number)))
         {
-            *lock(&shared.trouble) = Some(message(&*panic));
+            *lock(&shared.trouble) = Some(panic_message(&*panic).to_owned());
         }
         shared.running.fetch_sub(1, Ordering::Release);
     }

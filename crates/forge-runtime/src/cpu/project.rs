@@ -73,7 +73,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let Project { outputs, inputs, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
-        let blocks = inputs.div_ceil(M::GROUP * BLOCK) * M::GROUP;
+        let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", rows * inputs);
         // Rows of x are padded as rows of weights are; where they are whole groups already, they stay where they are.
         let padded = if inputs == blocks * BLOCK { 0 } else { rows * blocks * BLOCK };

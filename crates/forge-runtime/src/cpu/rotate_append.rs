@@ -1,7 +1,7 @@
 //! Norms and rotates queries and keys, and appends keys and values to the cache.
 //!
-//! Scalars: rows, context. Buffers: qkv, [query_gain, key_gain,] slots, positions, q, keys, values. A row of qkv is query
-//! heads, then key heads, then value heads; keys and values are `[slot, head, context, width]`.
+//! Scalars: rows, context[, capacity]. Buffers: qkv, [query_gain, key_gain,] slots, positions, q, keys, values. A row of qkv is query
+//! heads, then key heads, then value heads; keys and values are as in [`super::append()`].
 
 use super::append::{Cache, store};
 use super::call::Call;
@@ -24,6 +24,8 @@ pub struct RotateAppend {
     pub width: usize,
     /// Of keys and values in the cache: `F32` or `F16`.
     pub cache: Format,
+    /// As in [`super::Append`].
+    pub ring: Option<usize>,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -48,7 +50,7 @@ struct Rows<'a, C> {
 impl<C: Cached> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RotateAppend { query_heads, key_heads, width, norm, rotation, .. } = *self.shape;
+        let RotateAppend { query_heads, key_heads, width, ring, norm, rotation, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let row_width = (query_heads + 2 * key_heads) * width;
@@ -56,7 +58,7 @@ impl<C: Cached> Task for Rows<'_, C> {
         let query_norm = norm.map(|norm| (norm, call.input::<f32>("query_gain", width)));
         let key_norm = norm.map(|norm| (norm, call.input::<f32>("key_gain", width)));
         let q = call.output::<f32>("q", rows * query_heads * width);
-        let cache = Cache::<C>::find(call, rows, key_heads, width);
+        let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
         let mut scratch = Scratch::take(rotation.room() + width);
         let (turns, key) = scratch.split_at_mut(rotation.room());
         for row in call.share(rows, 1).flatten() {

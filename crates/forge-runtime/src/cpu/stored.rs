@@ -5,6 +5,7 @@ use super::call::Call;
 use super::embed::{self, Embed};
 use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
 use super::project::{self, Project};
+use super::superblock::{Pairs, Q6K};
 
 /// A format that weights are stored in.
 pub trait Stored {
@@ -29,4 +30,4 @@ macro_rules! stored {
     )*};
 }
 
-stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>);
+stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [] Q6K, [const BITS: usize] Pairs<BITS>, [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>);

@@ -3,7 +3,7 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::formats::{AT_ONCE, BLOCK, Matrix};
+use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling, of_half};
 use super::simd::Simd;
 
 /// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights. `first` names each
@@ -30,7 +30,7 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
             for i in 0..count {
                 let block = (start + i) * M::GROUP;
                 let mut of_x = [S::splat(0.0); X];
-                if M::OFFSET {
+                if M::SCALING == Scaling::Offset {
                     for column in (0..M::GROUP * BLOCK).step_by(S::LANES) {
                         for r in 0..X {
                             of_x[r] = S::add(of_x[r], S::load(x[r].add(block * BLOCK + column)));
@@ -38,12 +38,16 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
                     }
                 }
                 for w in 0..W {
-                    let mut of_group = if M::SCALED { [S::splat(0.0); X] } else { sums[w] };
+                    let by_group = matches!(M::SCALING, Scaling::Scale | Scaling::Offset);
+                    let mut of_group = if by_group { [S::splat(0.0); X] } else { sums[w] };
                     for block in block..block + M::GROUP {
                         // Rows are short and lie one after another, too many of them for the hardware to foresee.
                         matrix.prefetch::<S>(first[w] + W * blocks + block);
                         for part in 0..BLOCK / S::LANES {
-                            let weight = matrix.vector::<S>(first[w] + block, part);
+                            let mut weight = matrix.vector::<S>(first[w] + block, part);
+                            if M::SCALING == Scaling::Halves {
+                                weight = S::mul(weight, S::splat(scales[w][2 * i + of_half::<S>(part)]));
+                            }
                             for r in 0..X {
                                 let x = S::load(x[r].add(block * BLOCK + part * S::LANES));
                                 of_group[r] = S::fma(weight, x, of_group[r]);
@@ -51,10 +55,10 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
                         }
                     }
                     for r in 0..X {
-                        sums[w][r] = match (M::SCALED, M::OFFSET) {
-                            (false, _) => of_group[r],
-                            (true, false) => S::fma(of_group[r], S::splat(scales[w][i]), sums[w][r]),
-                            (true, true) => {
+                        sums[w][r] = match M::SCALING {
+                            Scaling::Done | Scaling::Halves => of_group[r],
+                            Scaling::Scale => S::fma(of_group[r], S::splat(scales[w][i]), sums[w][r]),
+                            Scaling::Offset => {
                                 let sum = S::fma(of_x[r], S::splat(scales[w][2 * i + 1]), sums[w][r]);
                                 S::fma(of_group[r], S::splat(scales[w][2 * i]), sum)
                             }
@@ -100,10 +104,11 @@ pub(super) unsafe fn widened_products<S: Simd, M: Matrix, const W: usize, const 
                         for w in 0..W {
                             let codes = matrix.vector::<S>(first[w] + block, part);
                             let of_group = |at: usize| S::splat(scales[w][at]);
-                            let weight = match (M::SCALED, M::OFFSET) {
-                                (false, _) => codes,
-                                (true, false) => S::mul(codes, of_group(i)),
-                                (true, true) => S::fma(codes, of_group(2 * i), of_group(2 * i + 1)),
+                            let weight = match M::SCALING {
+                                Scaling::Done => codes,
+                                Scaling::Scale => S::mul(codes, of_group(i)),
+                                Scaling::Offset => S::fma(codes, of_group(2 * i), of_group(2 * i + 1)),
+                                Scaling::Halves => S::mul(codes, of_group(2 * i + of_half::<S>(part))),
                             };
                             for r in 0..X {
                                 sums[w][r] = S::fma(weight, xs[r], sums[w][r]);

@@ -123,15 +123,14 @@ impl<M: Model, D: Device> Scheduler<M, D> {
     /// A slot for whoever has waited longest, while there are any.
     fn give_slots(&mut self) {
         while let Some(job) = self.waiting.front() {
-            let Some(index) = choose(&self.slots, &job.prompt) else { return };
+            let kept = |index: usize, length: usize| self.engine.kept(index as u32, length as u32) as usize;
+            let Some(index) = choose(&self.slots, &job.prompt, kept) else { return };
             let Some(job) = self.waiting.pop_front() else { return };
             let slot = &mut self.slots[index];
-            // The engine may have given the last position of an idle slot away.
-            slot.ids.truncate(self.engine.length(index as u32) as usize);
             // What the model says after ids that it does not read again is not known.
-            let read = if job.tells_of_prompt() { 0 } else { slot.common(&job.prompt) };
+            let common = if job.tells_of_prompt() { 0 } else { slot.common(&job.prompt) };
+            let read = self.engine.truncate(index as u32, common as u32) as usize;
             slot.ids.truncate(read);
-            self.engine.truncate(index as u32, read as u32);
             self.metrics.started.add(1);
             self.metrics.prompt.add(job.prompt.len());
             self.metrics.reused.add(read);

@@ -14,6 +14,7 @@ use super::grammar::Grammars;
 use super::metrics::Metrics;
 use super::queue::Queue;
 use super::refusal::Refusal;
+use super::shape::{CompletionShape, Kind};
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -78,6 +79,18 @@ impl Service {
         let text =
             template.render(&conversation).map_err(|failure| Refusal::of("messages", failure.to_string()))?;
         Ok(self.text.encode(&text, false)?)
+    }
+
+    /// Has texts written after each prompt, as a completion of either kind.
+    pub(super) fn begin_texts(
+        &self,
+        asked: &Asked,
+        prompts: Vec<Vec<u32>>,
+        kind: Kind,
+    ) -> Result<Answer, Refusal> {
+        let choices = prompts.len() * asked.texts;
+        let shape = CompletionShape::new(kind, self.info.name, self.text.clone(), choices, asked);
+        self.begin(asked, prompts, Box::new(shape))
     }
 
     /// Has texts written after each prompt: as many as asked for, with seeds that count up.

@@ -1,10 +1,11 @@
 //! What OpenAI's clients expect of a chat completion and of a plain one.
 
-use super::super::completion::{End, Logprobs, Piece};
+use super::super::completion::{End, Piece};
 use super::super::text::Text;
 use super::answer::{Event, Shape, Usage};
 use super::asked::Asked;
 use super::calls::{Calls, Part};
+use super::probabilities::Tokens;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -60,10 +61,6 @@ impl Call {
         json!({ "id": self.id, "type": "function", "function": function })
     }
 }
-
-/// What is told of ids. Of the first of a text nobody says how probable it was.
-#[derive(Clone, Debug, Default)]
-struct Tokens(Vec<(u32, Option<Logprobs>)>);
 
 impl CompletionShape {
     /// `choices` texts.
@@ -268,51 +265,6 @@ impl Shape for CompletionShape {
         whole.insert("usage".to_owned(), usage.json());
         Value::Object(whole)
     }
-}
-
-impl Tokens {
-    fn of_chat(&self, text: &Text) -> Value {
-        let entry = |id: u32, logprob: f32| {
-            let token = text.decode(&[id]).unwrap_or_default();
-            json!({ "token": token, "logprob": finite(logprob), "bytes": token.as_bytes() })
-        };
-        let content = self.0.iter().map(|(id, logprobs)| {
-            let Some(logprobs) = logprobs else { return Value::Null };
-            let mut of_id = entry(*id, logprobs.chosen);
-            of_id["top_logprobs"] = logprobs.top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
-            of_id
-        });
-        json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
-    }
-
-    fn of_plain(&self, text: &Text) -> Value {
-        let token = |id: u32| text.decode(&[id]).unwrap_or_default();
-        let top = |logprobs: &Logprobs| -> Map<String, Value> {
-            logprobs.top.iter().map(|&(id, logprob)| (token(id), json!(finite(logprob)))).collect()
-        };
-        let mut end = 0;
-        let offsets: Vec<usize> = self
-            .0
-            .iter()
-            .map(|(id, _)| {
-                let start = end;
-                end += token(*id).chars().count();
-                start
-            })
-            .collect();
-        let known = || self.0.iter().map(|(_, logprobs)| logprobs.as_ref());
-        json!({
-            "tokens": self.0.iter().map(|(id, _)| token(*id)).collect::<Vec<_>>(),
-            "token_logprobs": known().map(|it| it.map(|it| finite(it.chosen))).collect::<Vec<_>>(),
-            "top_logprobs": known().map(|it| it.map(top)).collect::<Vec<_>>(),
-            "text_offset": offsets,
-        })
-    }
-}
-
-/// JSON has no infinity; OpenAI writes this for what cannot be.
-fn finite(logprob: f32) -> f32 {
-    logprob.max(-9999.0)
 }
 
 /// An id that nobody else has.

@@ -26,13 +26,18 @@ impl<W> Slot<W> {
     }
 }
 
-/// The slot for a text that begins with `prompt`: of the idle ones the one that has most of the prompt, if it has at
-/// least half of it; or else the one that nobody has used for the longest time, so that a conversation is not forgotten
+/// The slot for a text that begins with `prompt`: of the idle ones the one that keeps most of the prompt (`kept` says how
+/// many of its first so many ids a slot can keep), if that is at least half of it; or else the one that nobody has used for the longest time, so that a conversation is not forgotten
 /// because another one begins with the same few words.
-pub(super) fn choose<W>(slots: &[Slot<W>], prompt: &[u32]) -> Option<usize> {
+pub(super) fn choose<W>(
+    slots: &[Slot<W>],
+    prompt: &[u32],
+    kept: impl Fn(usize, usize) -> usize,
+) -> Option<usize> {
     let idle = || slots.iter().enumerate().filter(|(_, slot)| slot.work.is_none());
-    let (best, slot) = idle().rev().max_by_key(|(_, slot)| slot.common(prompt))?;
-    if 2 * slot.common(prompt) >= prompt.len() {
+    let kept = |(index, slot): (usize, &Slot<W>)| (kept(index, slot.common(prompt)), index);
+    let (most, best) = idle().rev().map(kept).max_by_key(|(kept, _)| *kept)?;
+    if 2 * most >= prompt.len() {
         return Some(best);
     }
     idle().min_by_key(|(_, slot)| slot.touched).map(|(index, _)| index)
@@ -58,8 +63,12 @@ mod tests {
             (&[slot(&[1, 5], 9, false), slot(&[8], 3, false), slot(&[9], 4, false)], &[1, 2, 3, 4], Some(1)),
         ];
         for (slots, prompt, chosen) in cases {
-            assert_eq!(choose(slots, prompt), chosen, "{prompt:?}");
+            assert_eq!(choose(slots, prompt, |_, length| length), chosen, "{prompt:?}");
         }
+        // What a slot knows but cannot go back to is worth nothing: the other one keeps half.
+        let slots = [slot(&[1, 2, 3, 4, 5, 6], 5, false), slot(&[1, 2, 3], 7, false)];
+        let kept = |index, length| if index == 0 { 0 } else { length };
+        assert_eq!(choose(&slots, &[1, 2, 3, 9, 9], kept), Some(1));
     }
 
     #[test]

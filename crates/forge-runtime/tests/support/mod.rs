@@ -93,6 +93,9 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
     if let Format::Affine { .. } = format {
         return affine(random, format, rows, columns, size);
     }
+    if let Format::Q6K | Format::Q5K | Format::Q4K = format {
+        return superblocks(random, format, rows, columns, size);
+    }
     let width = padded(columns);
     let mut values = Vec::with_capacity(rows * columns);
     let (mut first, mut scales) = (Vec::new(), Vec::new());
@@ -127,7 +130,7 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                         nibbles[i % 16] |= code << (i / 16 * 4);
                         (f32::from(code) - 8.0) * scale.to_f32()
                     }
-                    Format::Affine { .. } => unreachable!(),
+                    _ => unreachable!(),
                 };
                 if inside {
                     values.push(value);
@@ -163,6 +166,44 @@ fn affine(random: &mut Random, format: Format, rows: usize, columns: usize, size
             let of_group: Vec<u8> = (0..group).map(|_| random.below(1 << bits) as u8).collect();
             row.extend(of_group.iter().map(|&code| f32::from(code) * scale + offset));
             codes.extend(of_group.chunks(32).flat_map(|block| packed(bits, block)));
+        }
+        values.extend(&row[..columns]);
+    }
+    Matrix { format, rows, columns, planes: vec![codes, scales], values }
+}
+
+/// A matrix of random superblocks, padded with whatever it is.
+fn superblocks(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
+    let bits = match format {
+        Format::Q6K => 6,
+        Format::Q5K => 5,
+        _ => 4,
+    };
+    let (mut codes, mut scales, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let mut row = Vec::new();
+        for _ in 0..columns.div_ceil(256) {
+            let some: Vec<u8> = (0..256).map(|_| random.below(1 << bits) as u8).collect();
+            codes.extend(some.chunks(32).flat_map(|block| packed(bits, block)));
+            let bytes: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
+            let mut unit = |most: f32| f16::from_f32(size * (0.5 + random.number().abs()) / most);
+            if format == Format::Q6K {
+                let d = unit(128.0 * 32.0);
+                scales.extend(d.to_ne_bytes());
+                scales.extend(&bytes);
+                let scale = |column: usize| d.to_f32() * f32::from(bytes[column / 16] as i8);
+                row.extend(some.iter().enumerate().map(|(c, code)| (f32::from(*code) - 32.0) * scale(c)));
+            } else {
+                let [d, least] = [unit(63.0 * ((1 << bits) - 1) as f32), unit(63.0)];
+                scales.extend([d, least].into_iter().flat_map(f16::to_ne_bytes));
+                let bytes: Vec<u8> = bytes.iter().map(|byte| byte & 63).collect();
+                scales.extend(&bytes);
+                let of = |unit: f16, at: usize| unit.to_f32() * f32::from(bytes[at]);
+                let value = |(c, code): (usize, &u8)| {
+                    f32::from(*code) * of(d, c / 32 * 2) - of(least, c / 32 * 2 + 1)
+                };
+                row.extend(some.iter().enumerate().map(value));
+            }
         }
         values.extend(&row[..columns]);
     }
@@ -207,6 +248,13 @@ pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
             (format!("{name}.codes"), "U8", vec![rows, width / 2]),
             (format!("{name}.scales"), "F16", vec![rows, width / 32]),
         ],
+        Format::Q6K | Format::Q5K | Format::Q4K => {
+            let of_row = |plane: usize| matrix.planes[plane].len() / rows;
+            vec![
+                (format!("{name}.codes"), "U8", vec![rows, of_row(0)]),
+                (format!("{name}.scales"), "U8", vec![rows, of_row(1)]),
+            ]
+        }
         Format::Affine { bits, group, bf16 } => {
             let groups = matrix.columns.div_ceil(group);
             vec![

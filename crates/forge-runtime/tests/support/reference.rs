@@ -68,7 +68,7 @@ impl Reference {
             .iter()
             .map(|&id| self.embed.values[id as usize * 40..][..40].iter().map(|&v| f64::from(v)).collect())
             .collect();
-        for layer in &self.layers {
+        for (number, layer) in self.layers.iter().enumerate() {
             let rows: Vec<Vec<f64>> =
                 streams.iter().map(|x| product(&layer.qkv, &norm(x, &layer.attention_gain))).collect();
             let turned: Vec<Vec<f64>> = rows
@@ -91,11 +91,13 @@ impl Reference {
                 })
                 .collect();
             for (position, stream) in streams.iter_mut().enumerate() {
+                // The second layer sees 20 positions.
+                let first = if number == 1 { (position + 1).saturating_sub(20) } else { 0 };
                 let mut heads = vec![0.0; 40];
                 for head in 0..4 {
                     let q = &turned[position][head * 10..][..10];
                     let (key, value) = (40 + head / 2 * 10, 60 + head / 2 * 10);
-                    let weights: Vec<f64> = turned[..=position]
+                    let weights: Vec<f64> = turned[first..=position]
                         .iter()
                         .map(|row| {
                             let dot: f64 = q.iter().zip(&row[key..key + 10]).map(|(a, b)| a * b).sum();
@@ -103,7 +105,7 @@ impl Reference {
                         })
                         .collect();
                     let total: f64 = weights.iter().sum();
-                    for (weight, row) in weights.iter().zip(&turned) {
+                    for (weight, row) in weights.iter().zip(&turned[first..]) {
                         for channel in 0..10 {
                             heads[head * 10 + channel] += weight / total * row[value + channel];
                         }

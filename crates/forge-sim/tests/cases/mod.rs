@@ -137,8 +137,14 @@ impl Writer {
                 }
             });
         }
-        let values: Vec<(&str, u32)> =
-            vec![("rows", rows as u32), ("context", CONTEXT as u32), ("splits", launch.splits)];
+        let capacity = capacity(ring_of(&case.spec)) as u32;
+        let context = CONTEXT as u32;
+        let values: Vec<(&str, u32)> = vec![
+            ("rows", rows as u32),
+            ("context", context),
+            ("capacity", capacity),
+            ("splits", launch.splits),
+        ];
         let scalar =
             |name: &String| values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
         let scalars = instance.decl.scalars.iter().map(scalar).collect();
@@ -183,6 +189,15 @@ impl Writer {
                 let value = if column < columns { self.float() } else { 0.0 };
                 match (format, plane) {
                     // A half of 2^-8, and an offset.
+                    (Format::Q4K | Format::Q5K, "scales") if column % group == 0 => {
+                        // Halves of 2^-12 and 2^-8, and 6 bits for each 16 columns.
+                        bytes.extend([0x0c00u16, 0x1c00u16].map(u16::to_le_bytes).concat());
+                        bytes.extend((0..16).map(|_| self.random() as u8 & 63));
+                    }
+                    (Format::Q6K, "scales") if column % group == 0 => {
+                        bytes.extend(0x0400u16.to_le_bytes());
+                        bytes.extend((0..16).map(|_| self.random() as u8));
+                    }
                     (_, "scales") if column % group == 0 => {
                         bytes.extend(0x1c00u16.to_le_bytes());
                         if matches!(format, Format::Affine(_)) {
@@ -196,11 +211,11 @@ impl Writer {
                     }
                     (Format::Bf16, _) => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
-                    (Format::Q4_0, _) if column % 2 == 0 => bytes.push(self.random() as u8),
-                    (Format::Affine(affine), _) if column % 8 == 0 => {
-                        bytes.extend((0..affine.bits.count()).map(|_| self.random() as u8));
+                    _ if column % 8 == 0 => {
+                        let bits = format.bits().map_or(0, |bits| bits.count());
+                        bytes.extend((0..bits).map(|_| self.random() as u8));
                     }
-                    (Format::Q4_0 | Format::Affine(_), _) => {}
+                    _ => {}
                 }
             }
         }
@@ -209,15 +224,24 @@ impl Writer {
 
     /// A cache, written as far as the positions of each slot reach and no further. With a prologue the last position of a
     /// slot is still to be written.
-    fn cache(&mut self, format: Format, heads: usize, width: usize, launch: &Launch, whole: bool) -> Content {
-        let head = CONTEXT * width * if format == Format::F16 { 2 } else { 4 };
+    fn cache(
+        &mut self,
+        format: Format,
+        (heads, width): (usize, usize),
+        ring: Option<usize>,
+        launch: &Launch,
+        whole: bool,
+    ) -> Content {
+        let capacity = capacity(ring);
+        let head = capacity * width * if format == Format::F16 { 2 } else { 4 };
         let rows = launch.positions.len();
         let mut parts = Vec::new();
         for slot in 0..SLOTS {
             let of_slot = |index: &usize| (*index < rows - launch.others) == (slot == 1);
             let reach = (0..rows).filter(of_slot).map(|index| launch.positions[index] as usize + 1).max();
             for number in 0..heads {
-                let words = (reach.unwrap_or(usize::from(!whole)) - usize::from(!whole)) * head / CONTEXT / 4;
+                let written = (reach.unwrap_or(usize::from(!whole)) - usize::from(!whole)).min(capacity);
+                let words = written * head / capacity / 4;
                 let mut value = || match format {
                     Format::F16 => 0x3000_3400 ^ (self.random() & 0x83ff_83ff),
                     _ => self.float().to_bits(),
@@ -286,10 +310,10 @@ impl Writer {
             (Spec::Rotate(it), "x") => self.floats(rows * it.heads * it.width),
             (Spec::Rotate(it), _) => Content::Unwritten(rows * it.heads * it.width * 4),
             (Spec::Append(it), "key" | "value") => self.floats(rows * it.key_heads * it.width),
-            (Spec::Append(it), _) => unwritten_cache(it.cache, it.key_heads, it.width),
+            (Spec::Append(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
             (Spec::RotateAppend(it), "query_gain" | "key_gain") => self.floats(it.width),
             (Spec::RotateAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::RotateAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width),
+            (Spec::RotateAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
             (Spec::AttendSplit(it), "q") => self.floats(rows * it.query_heads * it.width),
             (Spec::AttendSplit(it), "qkv") => {
                 self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
@@ -308,12 +332,14 @@ impl Writer {
                 Content::Unwritten(if launch.splits > 1 { 0 } else { rows * it.query_heads * it.width * 4 })
             }
             (Spec::AttendSplit(it), _) => {
-                self.cache(it.cache, it.key_heads, it.width, launch, it.prologue.is_none())
+                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, it.prologue.is_none())
             }
             (Spec::AttendTiled(it), "q") => self.floats(rows * it.query_heads * it.width),
             (Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
             (Spec::AttendTiled(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::AttendTiled(it), _) => self.cache(it.cache, it.key_heads, it.width, launch, true),
+            (Spec::AttendTiled(it), _) => {
+                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, true)
+            }
             (Spec::AttendJoin(it), "partials") => {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
             }
@@ -332,9 +358,25 @@ impl Writer {
 }
 
 /// The cache of every slot, before anything is appended.
-fn unwritten_cache(format: Format, heads: usize, width: usize) -> Content {
+fn unwritten_cache(format: Format, heads: usize, width: usize, ring: Option<usize>) -> Content {
     let each = if format == Format::F16 { 2 } else { 4 };
-    Content::Unwritten(SLOTS * heads * CONTEXT * width * each)
+    Content::Unwritten(SLOTS * heads * capacity(ring) * width * each)
+}
+
+/// Positions that a slot has room for.
+fn capacity(ring: Option<usize>) -> usize {
+    ring.unwrap_or(CONTEXT).min(CONTEXT)
+}
+
+/// The ring that a kernel's cache is.
+fn ring_of(spec: &Spec) -> Option<usize> {
+    match spec {
+        Spec::Append(append) => append.ring,
+        Spec::RotateAppend(rotate) => rotate.ring,
+        Spec::AttendSplit(attend) => attend.ring,
+        Spec::AttendTiled(attend) => attend.ring,
+        _ => None,
+    }
 }
 
 /// A row count that a projection of this kind is made for, and that fills no tile.

@@ -1,6 +1,6 @@
 //! What tests of results share: numbers that look random, stored matrices whose values are known, and kernels run one by one.
 
-use forge_ir::{Bits, Format, Scales};
+use forge_ir::{Bits, Format, SUPERBLOCK, Scales};
 use forge_kernels::{Instance, Spec, assemble, render};
 
 use forge_sim::{Bound, BufferId, Program, Sim};
@@ -23,7 +23,6 @@ impl Random {
         (0..count).map(|_| self.number()).collect()
     }
 
-    /// A half between 2^low and 2^(low + 2), as bits and as what it is.
     /// A scale or an offset: a half, or a bfloat.
     fn scale(&mut self, scales: Scales, low: i32, negative: bool) -> ([u8; 2], f32) {
         let (bytes, half) = self.half(low, negative);
@@ -34,6 +33,7 @@ impl Random {
         }
     }
 
+    /// A half between 2^low and 2^(low + 2), as bits and as what it is.
     fn half(&mut self, low: i32, negative: bool) -> ([u8; 2], f32) {
         let (exponent, fraction) = (low + (self.bits() & 1) as i32, self.bits() & 0x3ff);
         let bits = u16::from(negative) << 15 | ((exponent + 15) as u16) << 10 | fraction as u16;
@@ -55,6 +55,10 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
     for _ in 0..rows {
         let mut row = Vec::new();
         for _ in 0..columns.div_ceil(group) {
+            if group == SUPERBLOCK {
+                row.extend(superblock(random, format, &mut first, &mut scales));
+                continue;
+            }
             let (bits, scales_are) = match format {
                 Format::Q8_0 => (8, Scales::F16),
                 Format::Affine(affine) => (affine.bits.count() as i32, affine.scales),
@@ -102,12 +106,39 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                     first.extend(codes.chunks(32).flat_map(|block| packed(affine.bits, block)));
                     row.extend(codes.iter().map(|&code| f32::from(code & most) * scale + offset));
                 }
+                Format::Q4K | Format::Q5K | Format::Q6K => unreachable!("these have superblocks"),
             }
         }
         values.extend(&row[..columns]);
     }
     let planes = if scales.is_empty() { vec![first] } else { vec![first, scales] };
     Stored { planes, values }
+}
+
+/// Adds a superblock to its planes; gives what it means.
+fn superblock(random: &mut Random, format: Format, codes: &mut Vec<u8>, scales: &mut Vec<u8>) -> Vec<f32> {
+    let bits = format.bits().unwrap_or_else(|| panic!("{format} has codes"));
+    let all: Vec<u8> =
+        (0..SUPERBLOCK).map(|_| random.bits() as u8 & ((1_u16 << bits.count()) - 1) as u8).collect();
+    codes.extend(all.chunks(32).flat_map(|block| packed(bits, block)));
+    let of = |column: usize| f32::from(all[column]);
+    if format == Format::Q6K {
+        let negative = random.bits().is_multiple_of(2);
+        let (bytes, d) = random.half(-14, negative);
+        let signed: Vec<u8> = (0..16).map(|_| random.bits() as u8).collect();
+        scales.extend(bytes);
+        scales.extend(&signed);
+        let scale = |column: usize| d * f32::from(signed[column / 16] as i8);
+        return (0..SUPERBLOCK).map(|column| (of(column) - 32.0) * scale(column)).collect();
+    }
+    let (bytes, d) = random.half(-8 - bits.count() as i32, false);
+    let (least_bytes, least) = random.half(-8, false);
+    let pairs: Vec<[u8; 2]> = (0..8).map(|_| [random.bits() as u8 & 63, random.bits() as u8 & 63]).collect();
+    scales.extend([bytes, least_bytes].concat());
+    scales.extend(pairs.iter().flatten());
+    let pair = |column: usize| pairs[column / 32].map(f32::from);
+    let value = |column: usize| of(column) * (d * pair(column)[0]) - least * pair(column)[1];
+    (0..SUPERBLOCK).map(value).collect()
 }
 
 /// The low bits of 32 codes, as an affine format has them: column by column, and part by part, as it is documented.

@@ -1,0 +1,356 @@
+//! From metadata to a config.json, as the model's authors would have written it.
+//!
+//! What a file leaves out is what llama.cpp takes it to be, which is what the converter left it out for. Where that is not
+//! known, the key is missing. Numbers that the converter made of others stay as it made them: a stretched base of a
+//! rotation, or a factor for each pair of channels.
+
+use super::family::Family;
+use super::metadata::Metadata;
+use serde_json::{Map, Value, json};
+
+/// What the tensors say that the metadata does not.
+pub(super) struct Tensors<'a> {
+    /// How many there are.
+    pub(super) count: usize,
+    /// Rows of the embedding table.
+    pub(super) vocabulary: usize,
+    /// Whether there is a tensor of that name in the file.
+    pub(super) has: &'a dyn Fn(&str) -> bool,
+    /// Factors of frequencies, where there are any: of one kind for all contexts, or of two.
+    pub(super) factors: Factors,
+}
+
+/// What the frequencies of a rotation are divided by.
+#[derive(Default)]
+pub(super) struct Factors {
+    /// Whatever the context.
+    pub(super) all: Option<Vec<f32>>,
+    /// In short contexts and in long ones.
+    pub(super) both: Option<[Vec<f32>; 2]>,
+}
+
+/// Two layer counts are those of models whose scores are scaled otherwise than their heads' width says.
+const SCALED_BY_SHARE: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
+
+/// What `tokenizer.ggml.` keys do not hold: the tokens are in generation_config.json.
+pub(super) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tensors<'_>) -> Value {
+    let mut config = Map::new();
+    config.insert("architectures".to_owned(), json!([family.class[0]]));
+    config.insert("model_type".to_owned(), json!(family.class[1]));
+    let mut read = Reading { metadata, tensors, config };
+    read.refuse_elsewhere();
+    if family.name == "gpt2" {
+        read.gpt2();
+        return read.config.into();
+    }
+    let shape = read.decoder();
+    read.rotation(family, &shape);
+    read.biases(family);
+    match family.name {
+        "cohere2" => {
+            read.copy("attention.layer_norm_epsilon", "layer_norm_eps");
+            read.copy("logit_scale", "logit_scale");
+            read.windows(&shape, 4);
+        }
+        "gemma2" | "gemma3" => read.gemma(family, &shape),
+        "granite" => {
+            read.copy("attention.scale", "attention_multiplier");
+            read.copy("logit_scale", "logits_scaling");
+            read.copy_or("embedding_scale", "embedding_multiplier", 1.0);
+            read.copy_or("residual_scale", "residual_multiplier", 1.0);
+        }
+        "phi3" => {
+            // 0 is none.
+            let window = metadata.count(&metadata.own("attention.sliding_window")).filter(|width| *width > 0);
+            read.set("sliding_window", json!(window));
+        }
+        "smollm3" => read.set("no_rope_layer_interval", json!(4)),
+        _ => {}
+    }
+    if family.name != "cohere2" {
+        read.copy("attention.layer_norm_rms_epsilon", "rms_norm_eps");
+    }
+    read.config.into()
+}
+
+/// The sizes that other keys depend on.
+struct Shape {
+    layers: u64,
+    hidden: u64,
+    heads: u64,
+    /// Channels of a head.
+    width: u64,
+    context: u64,
+}
+
+struct Reading<'a> {
+    metadata: &'a Metadata,
+    tensors: &'a Tensors<'a>,
+    config: Map<String, Value>,
+}
+
+impl Reading<'_> {
+    fn set(&mut self, key: &str, value: Value) {
+        self.config.insert(key.to_owned(), value);
+    }
+
+    /// A whole number that has to be there, 1 or more.
+    fn count(&self, key: &str) -> u64 {
+        let key = self.metadata.own(key);
+        let number = self.metadata.count_of_layers(&key);
+        number.filter(|number| *number > 0).or_else(|| self.metadata.missing(&key)).unwrap_or(1)
+    }
+
+    /// A number that has to be there.
+    fn copy(&mut self, key: &str, as_key: &str) {
+        let key = self.metadata.own(key);
+        let number = self.metadata.number(&key).or_else(|| self.metadata.missing(&key));
+        self.set(as_key, json!(number));
+    }
+
+    fn copy_or(&mut self, key: &str, as_key: &str, default: f64) {
+        let number = self.metadata.number(&self.metadata.own(key)).unwrap_or(default);
+        self.set(as_key, json!(number));
+    }
+
+    /// Keys that have one right value, whatever the architecture.
+    fn refuse_elsewhere(&self) {
+        let metadata = self.metadata;
+        for (key, why) in [
+            ("expert_count", "forge does not know experts"),
+            ("expert_used_count", "forge does not know experts"),
+            ("pooling_type", "a model that sums texts up gives no logits"),
+            ("nextn_predict_layers", "forge does not know layers that look ahead"),
+        ] {
+            let key = metadata.own(key);
+            if metadata.count(&key).is_some_and(|count| count > 0) {
+                metadata.refuse(&key, why);
+            }
+        }
+        metadata.only(
+            &metadata.own("attention.causal"),
+            true,
+            "forge computes attention to what came before",
+        );
+        let layout = metadata.own("tensor_data_layout");
+        if metadata.word(&layout).is_some_and(|layout| layout != "Meta AI original pth") {
+            metadata.refuse(&layout, "forge knows the layout of llama.cpp's converter alone");
+        }
+        let rows = metadata.own("vocab_size");
+        if metadata.count(&rows).is_some_and(|count| count != self.tensors.vocabulary as u64) {
+            metadata.refuse(&rows, &format!("its table of embeddings has {} rows", self.tensors.vocabulary));
+        }
+    }
+
+    /// What all but GPT-2 have.
+    fn decoder(&mut self) -> Shape {
+        let metadata = self.metadata;
+        let (hidden, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
+        let key_heads = metadata.own("attention.head_count_kv");
+        let key_heads = metadata.count_of_layers(&key_heads).unwrap_or(heads);
+        let [width, values] = ["attention.key_length", "attention.value_length"]
+            .map(|key| metadata.count(&metadata.own(key)).unwrap_or(hidden / heads));
+        if width != values {
+            metadata.refuse(
+                &metadata.own("attention.value_length"),
+                "forge knows keys and values of one width alone",
+            );
+        }
+        let (layers, context) = (self.count("block_count"), self.count("context_length"));
+        if layers > self.tensors.count as u64 {
+            let why = format!("it has {} tensors", self.tensors.count);
+            metadata.refuse(&metadata.own("block_count"), &why);
+        }
+        let layers = layers.min(self.tensors.count as u64);
+        let inner = self.count("feed_forward_length");
+        for (key, value) in [
+            ("hidden_size", hidden),
+            ("num_attention_heads", heads),
+            ("num_key_value_heads", key_heads),
+            ("head_dim", width),
+            ("num_hidden_layers", layers),
+            ("max_position_embeddings", context),
+            ("intermediate_size", inner),
+            ("vocab_size", self.tensors.vocabulary as u64),
+        ] {
+            self.set(key, json!(value));
+        }
+        self.set("tie_word_embeddings", json!(!(self.tensors.has)("output.weight")));
+        Shape { layers, hidden, heads, width, context }
+    }
+
+    /// Modules have a bias where the first layer has one: a layer that differs lacks a tensor, or has one that nothing uses.
+    fn biases(&mut self, family: &Family) {
+        let has = |module: &str| (self.tensors.has)(&format!("blk.0.{module}.bias"));
+        let (attention, mlp) = (has("attn_q") || has("attn_output"), has("ffn_up"));
+        let mut set = |key: &str, value: bool| self.set(key, json!(value));
+        match family.name {
+            "ernie4_5" => set("use_bias", attention),
+            // Always there.
+            "qwen2" => {}
+            // Never there.
+            "phi3" => {}
+            "llama" | "granite" | "smollm3" => {
+                set("attention_bias", attention);
+                set("mlp_bias", mlp);
+            }
+            _ => set("attention_bias", attention),
+        }
+    }
+
+    fn rotation(&mut self, family: &Family, shape: &Shape) {
+        let metadata = self.metadata;
+        let turned = metadata.own("rope.dimension_count");
+        let channels = metadata.count(&turned).unwrap_or(shape.width);
+        if ["glm4", "phi3"].contains(&family.name) {
+            let share = channels as f64 / shape.width as f64;
+            // Rounded so that so many channels come of it.
+            let share =
+                if ((shape.width as f64 * share) as u64) < channels { share.next_up() } else { share };
+            self.set("partial_rotary_factor", json!(share));
+        } else if channels != shape.width {
+            metadata.refuse(&turned, "forge knows this architecture only with heads that rotate as a whole");
+        }
+        let sections = metadata.own("rope.dimension_sections");
+        if metadata.numbers(&sections).is_some_and(|sections| sections.iter().any(|section| *section != 0.0))
+        {
+            metadata.refuse(&sections, "forge knows positions along a text alone");
+        }
+        let trained = metadata.own("rope.scaling.finetuned");
+        match family.name {
+            "granite" => metadata.only(&trained, true, "forge knows Granite with rotations alone"),
+            _ => metadata.pass(&trained),
+        }
+        self.copy_or("rope.freq_base", "rope_theta", 1e4);
+        if let Some(scaling) = self.scaling(family, shape) {
+            self.set("rope_scaling", scaling);
+        }
+    }
+
+    /// How frequencies are scaled.
+    fn scaling(&mut self, family: &Family, shape: &Shape) -> Option<Value> {
+        let metadata = self.metadata;
+        let own = |key: &str| metadata.own(&format!("rope.scaling.{key}"));
+        let number = |key: &str| metadata.number(&own(key));
+        let kind = own("type");
+        let factor = number("factor").or_else(|| metadata.number(&metadata.own("rope.scale_linear")));
+        let original = metadata.count(&own("original_context_length"));
+        let named = metadata.word(&kind);
+        // Long ago, a factor had no kind.
+        let found =
+            named.unwrap_or(if factor.is_some_and(|factor| factor != 1.0) { "linear" } else { "none" });
+        let Factors { all, both } = &self.tensors.factors;
+        if (all.is_some() || both.is_some()) && !["none", "longrope"].contains(&found) {
+            metadata.refuse(&kind, "the file has factors of frequencies too");
+        }
+        if let Some([short, long]) = both {
+            self.set(
+                "original_max_position_embeddings",
+                json!(original.or_else(|| metadata.missing(&own("original_context_length")))),
+            );
+            let mut scaling = json!({"rope_type": "longrope", "short_factor": short, "long_factor": long});
+            if let Some(magnitude) = number("attn_factor") {
+                scaling["attention_factor"] = json!(magnitude);
+            }
+            return Some(scaling);
+        }
+        if family.name == "phi3" {
+            // Without scaled positions it means nothing.
+            self.set("original_max_position_embeddings", json!(original));
+        }
+        if let Some(factors) = all {
+            // The same for all contexts, and magnified by nothing: whatever kind they were computed by.
+            return Some(json!({
+                "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
+                "original_max_position_embeddings": shape.context, "attention_factor": 1.0,
+            }));
+        }
+        match found {
+            "none" => {
+                if factor.is_some_and(|factor| factor != 1.0) {
+                    metadata.refuse(&own("factor"), "the kind of scaling is none");
+                }
+                None
+            }
+            "linear" => Some(
+                json!({"rope_type": "linear", "factor": factor.or_else(|| metadata.missing(&own("factor")))}),
+            ),
+            "yarn" => {
+                let original = original.or_else(|| metadata.missing(&own("original_context_length")));
+                let factor = factor.or_else(|| metadata.missing(&own("factor")));
+                let mut scaling = json!({
+                    "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
+                });
+                for (key, as_key) in [
+                    ("yarn_beta_fast", "beta_fast"),
+                    ("yarn_beta_slow", "beta_slow"),
+                    ("yarn_attn_factor", "attention_factor"),
+                ] {
+                    if let Some(number) = number(key) {
+                        scaling[as_key] = json!(number);
+                    }
+                }
+                if number("yarn_ext_factor").is_some_and(|share| share != 1.0) {
+                    metadata
+                        .refuse(&own("yarn_ext_factor"), "forge knows yarn with the whole of its ramp alone");
+                }
+                Some(scaling)
+            }
+            _ => {
+                metadata.refuse(&kind, "forge knows none, linear, yarn, and factors that are tensors");
+                None
+            }
+        }
+    }
+
+    /// Which layers see a window: all but every so-many-th, unless the file says otherwise.
+    fn windows(&mut self, shape: &Shape, usual: u64) {
+        let metadata = self.metadata;
+        let key = metadata.own("attention.sliding_window_pattern");
+        let width = metadata.count(&metadata.own("attention.sliding_window")).filter(|width| *width > 0);
+        let has = metadata.flags(&key).unwrap_or_else(|| {
+            let pattern = metadata.count(&key).unwrap_or(usual);
+            // Of 0, every layer has one.
+            (1..=shape.layers).map(|layer| pattern == 0 || !layer.is_multiple_of(pattern)).collect()
+        });
+        let kinds: Vec<&str> = has
+            .iter()
+            .map(|has| if *has && width.is_some() { "sliding_attention" } else { "full_attention" })
+            .collect();
+        self.set("layer_types", json!(kinds));
+        self.set("sliding_window", json!(width));
+    }
+
+    fn gemma(&mut self, family: &Family, shape: &Shape) {
+        let metadata = self.metadata;
+        let by_share = SCALED_BY_SHARE.contains(&(family.name, shape.layers));
+        let scalar = if by_share { shape.hidden / shape.heads } else { shape.width };
+        self.set("query_pre_attn_scalar", json!(scalar));
+        if family.name == "gemma2" {
+            self.copy_or("attn_logit_softcapping", "attn_logit_softcapping", 50.0);
+            self.copy_or("final_logit_softcapping", "final_logit_softcapping", 30.0);
+            self.windows(shape, 2);
+        } else {
+            let cap = metadata.number(&metadata.own("final_logit_softcapping")).filter(|cap| *cap != 0.0);
+            self.set("final_logit_softcapping", json!(cap));
+            self.copy_or("rope.freq_base_swa", "rope_local_base_freq", 1e4);
+            self.windows(shape, 6);
+        }
+    }
+
+    fn gpt2(&mut self) {
+        for (key, as_key) in [
+            ("embedding_length", "n_embd"),
+            ("block_count", "n_layer"),
+            ("attention.head_count", "n_head"),
+            ("context_length", "n_positions"),
+            ("feed_forward_length", "n_inner"),
+        ] {
+            let count = self.count(key);
+            self.set(as_key, json!(count));
+        }
+        self.set("vocab_size", json!(self.tensors.vocabulary));
+        self.copy("attention.layer_norm_epsilon", "layer_norm_epsilon");
+        self.set("tie_word_embeddings", json!(!(self.tensors.has)("output.weight")));
+    }
+}

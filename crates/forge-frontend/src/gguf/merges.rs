@@ -1,0 +1,61 @@
+//! Merges of a vocabulary that has scores instead, as SentencePiece keeps it.
+//!
+//! SentencePiece joins the two neighbours whose piece has the highest score; a tokenizer of merges joins those that come
+//! first in its list. So every way to make a piece of two others is a merge, those of the highest score first. Few pieces
+//! have one score, runs of spaces in most vocabularies: of those the one with the longer first part comes first, then the
+//! one with the longer second, as in the lists that Hugging Face makes of such vocabularies.
+
+use std::collections::HashMap;
+
+/// Pieces that may be joined, each with its id and score.
+pub(super) type Pieces<'a> = HashMap<&'a str, (usize, f64)>;
+
+/// The merges in their order; none where all pieces have one score, which is none.
+pub(super) fn merges<'a>(pieces: &Pieces<'a>) -> Option<Vec<[&'a str; 2]>> {
+    let mut merges = Vec::new();
+    for (piece, (id, score)) in pieces {
+        let characters = piece.chars().count();
+        for (length, (at, _)) in piece.char_indices().enumerate().skip(1) {
+            let (left, right) = piece.split_at(at);
+            if let (Some((first, _)), Some((second, _))) = (pieces.get(left), pieces.get(right)) {
+                // Where nothing else tells, ids do.
+                let order = ([length, characters - length].map(std::cmp::Reverse), [*id, *first, *second]);
+                merges.push((*score, order, [left, right]));
+            }
+        }
+    }
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let scores = |merge: Option<&(f64, _, _)>| merge.map(|merge| merge.0);
+    let is_ordered = merges.len() <= 1 || scores(merges.first()) != scores(merges.last());
+    is_ordered.then(|| merges.into_iter().map(|(_, _, parts)| parts).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(pieces: &[(&'static str, f64)]) -> Option<Vec<String>> {
+        let numbered = pieces.iter().enumerate().map(|(id, (piece, score))| (*piece, (id, *score)));
+        let merges = merges(&numbered.collect())?;
+        Some(merges.into_iter().map(|parts| parts.join(" ")).collect())
+    }
+
+    #[test]
+    fn pieces_are_joined_by_their_scores() {
+        let pieces =
+            [("a", -9.0), ("b", -9.5), ("ab", -2.0), ("ba", -1.0), ("aba", -3.0), ("x", 0.0), ("xy", 0.0)];
+        assert_eq!(said(&pieces).unwrap(), ["b a", "a b", "ab a", "a ba"]);
+    }
+
+    #[test]
+    fn of_one_score_the_longer_first_part_comes_first() {
+        let pieces = [("_", -9.0), ("__", -5.0), ("___", -5.0), ("é", -9.0), ("éé", -1.0)];
+        assert_eq!(said(&pieces).unwrap(), ["é é", "__ _", "_ __", "_ _"]);
+    }
+
+    #[test]
+    fn one_score_for_all_is_no_order() {
+        assert_eq!(said(&[("a", -1000.0), ("aa", -1000.0), ("aaa", -1000.0)]), None);
+        assert_eq!(said(&[("a", -1000.0), ("b", -1000.0)]), Some(Vec::new()));
+    }
+}

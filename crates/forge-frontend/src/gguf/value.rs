@@ -1,0 +1,86 @@
+//! A value of a GGUF file's metadata: a number, a truth value, a text, or a list of values.
+
+use super::cursor::Cursor;
+use forge_ir::Diagnostic;
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    /// Of any width.
+    Unsigned(u64),
+    /// Of any width.
+    Signed(i64),
+    /// Of 32 bits or 64; the number that is written shortest, as configurations write it: a tenth is 0.1.
+    Float(f64),
+    Flag(bool),
+    Text(String),
+    List(Vec<Value>),
+}
+
+/// The number that stands for lists.
+const LIST: u32 = 9;
+
+impl Value {
+    /// So many values all lists of a file have together, at most.
+    pub(super) const MOST: u64 = 1 << 22;
+
+    /// Reads a value of a kind; `room` is how many values lists may still have.
+    pub(super) fn read(
+        cursor: &mut Cursor<'_>,
+        name: &str,
+        kind: u32,
+        room: &mut u64,
+    ) -> Result<Value, Diagnostic> {
+        if kind != LIST {
+            return Value::single(cursor, name, kind);
+        }
+        let kind = cursor.u32(name)?;
+        let count = cursor.u64(name)?;
+        if kind == LIST {
+            return Err(cursor.fault(&format!("{name} is a list of lists")));
+        }
+        cursor.expect(least(kind).checked_mul(count), name)?;
+        if count > *room {
+            return Err(
+                cursor.fault(&format!("the lists up to {name} have more than {} values", Value::MOST))
+            );
+        }
+        *room -= count;
+        (0..count).map(|_| Value::single(cursor, name, kind)).collect::<Result<_, _>>().map(Value::List)
+    }
+
+    fn single(cursor: &mut Cursor<'_>, name: &str, kind: u32) -> Result<Value, Diagnostic> {
+        Ok(match kind {
+            0 => Value::Unsigned(cursor.array::<1>(name)?[0].into()),
+            1 => Value::Signed(i8::from_le_bytes(cursor.array(name)?).into()),
+            2 => Value::Unsigned(u16::from_le_bytes(cursor.array(name)?).into()),
+            3 => Value::Signed(i16::from_le_bytes(cursor.array(name)?).into()),
+            4 => Value::Unsigned(cursor.u32(name)?.into()),
+            5 => Value::Signed(i32::from_le_bytes(cursor.array(name)?).into()),
+            6 => {
+                let number = f32::from_le_bytes(cursor.array(name)?);
+                Value::Float(number.to_string().parse().unwrap_or(f64::from(number)))
+            }
+            7 => match cursor.array::<1>(name)?[0] {
+                0 => Value::Flag(false),
+                1 => Value::Flag(true),
+                other => return Err(cursor.fault(&format!("{name} is true or false, and says {other}"))),
+            },
+            8 => Value::Text(cursor.text(name)?),
+            10 => Value::Unsigned(cursor.u64(name)?),
+            11 => Value::Signed(i64::from_le_bytes(cursor.array(name)?)),
+            12 => Value::Float(f64::from_le_bytes(cursor.array(name)?)),
+            _ => return Err(cursor.fault(&format!("{name} is a value of kind {kind}"))),
+        })
+    }
+}
+
+/// The least bytes of a value of a kind.
+fn least(kind: u32) -> u64 {
+    match kind {
+        0 | 1 | 7 => 1,
+        2 | 3 => 2,
+        4..=6 => 4,
+        _ => 8,
+    }
+}

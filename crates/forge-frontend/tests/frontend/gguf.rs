@@ -1,0 +1,331 @@
+//! GGUF files: what their vocabularies make of texts, what is refused, and that nothing breaks the reader.
+
+use crate::common::read;
+use crate::gguf_file::File;
+use forge_frontend::{Memory, Opened, Options, Tensors, read_model};
+use forge_ir::Diagnostic;
+use proptest::prelude::*;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use tokenizers::Tokenizer;
+
+const FILE: &str = "model.gguf";
+
+/// Files that llama.cpp's converter made, and the model of tests/models whose tokenizer they have.
+const FILES: [(&str, &str); 12] = [
+    ("tiny-f32", "llama"),
+    ("tiny-f16", "llama"),
+    ("wide-q4_k", "llama"),
+    ("llama-q4_0", "llama"),
+    ("llama3-q8_0", "llama"),
+    ("mistral-q5_0", "mistral"),
+    ("gemma2-q5_1", "gemma2"),
+    ("gemma3-q4_1", "gemma3_text"),
+    ("phi3_longrope-q4_0", "gpt2"),
+    ("qwen2-bf16", "qwen2"),
+    ("glm4-q4_0", "glm4"),
+    ("gpt2-q8_0", "gpt2"),
+];
+
+fn bytes(path: &str) -> Vec<u8> {
+    let path = format!("{}/../../tests/{path}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn json(path: &str) -> Value {
+    serde_json::from_slice(&bytes(path)).unwrap()
+}
+
+fn memory(file: Vec<u8>) -> Memory {
+    Memory(BTreeMap::from([(FILE.to_owned(), file)]))
+}
+
+fn opened(name: &str) -> Opened {
+    read(&memory(bytes(&format!("gguf/{name}.gguf")))).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
+}
+
+fn tokenizer(opened: &Opened) -> Tokenizer {
+    Tokenizer::from_bytes(&opened.texts.0["tokenizer.json"]).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn texts_become_the_tokens_of_the_tokenizer_that_the_file_was_made_of() {
+    for (name, base) in FILES {
+        let tokenizer = tokenizer(&opened(name));
+        let golden = json(&format!("models/{base}/tokenizer_golden.json"));
+        for entry in golden["texts"].as_array().unwrap() {
+            let text = entry["text"].as_str().unwrap();
+            let with = tokenizer.encode(text, true).unwrap();
+            assert_eq!(with.get_ids(), ids(&entry["ids"]), "{name}: {text:?}");
+            let without = tokenizer.encode(text, false).unwrap();
+            assert_eq!(without.get_ids(), ids(&entry["ids_no_special"]), "{name}: {text:?}");
+            let decoded = tokenizer.decode(&ids(&entry["ids"]), true).unwrap();
+            assert_eq!(decoded, entry["decoded"].as_str().unwrap(), "{name}");
+        }
+        for chat in golden["chats"].as_array().unwrap() {
+            let rendered = tokenizer.encode(chat["rendered"].as_str().unwrap(), false).unwrap();
+            assert_eq!(rendered.get_ids(), ids(&chat["ids"]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn scored_pieces_are_joined_as_sentencepiece_joins_them() {
+    for (name, family) in [("mistral-q5_0", "mistral"), ("gemma2-q5_1", "gemma2"), ("gemma3-q4_1", "gemma3")]
+    {
+        let tokenizer = tokenizer(&opened(name));
+        for entry in json(&format!("gguf/{family}.pieces.json")).as_array().unwrap() {
+            let text = entry["text"].as_str().unwrap();
+            let found = tokenizer.encode(text, false).unwrap();
+            assert_eq!(found.get_ids(), ids(&entry["ids"]), "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn templates_and_special_tokens_are_those_of_the_model() {
+    for (name, base) in FILES {
+        let opened = opened(name);
+        let config: Value = serde_json::from_slice(&opened.texts.0["tokenizer_config.json"]).unwrap();
+        let original = json(&format!("models/{base}/tokenizer_config.json"));
+        let separate = || {
+            let template = bytes(&format!("models/{base}/chat_template.jinja"));
+            Value::from(String::from_utf8(template).unwrap())
+        };
+        let template = original.get("chat_template").cloned().unwrap_or_else(separate);
+        assert_eq!(config["chat_template"], template, "{name}");
+        for key in ["bos_token", "eos_token", "unk_token"] {
+            assert_eq!(config[key], original[key], "{name}: {key}");
+        }
+        let given = json(&format!("models/{base}/config.json"));
+        let specials = &opened.graph.model.specials;
+        assert_eq!(specials.begin.map(Value::from), given.get("bos_token_id").cloned(), "{name}");
+        assert_eq!(Value::from(specials.end[0]), given["eos_token_id"], "{name}");
+    }
+}
+
+/// What is said of a file that is changed.
+fn said(file: &File, options: &Options) -> String {
+    told(read_model(&memory(file.write()), options))
+}
+
+fn told(read: Result<Opened, Vec<Diagnostic>>) -> String {
+    match read {
+        Ok(_) => "nothing\n".to_owned(),
+        Err(faults) => faults.iter().map(|fault| format!("{fault}\n")).collect(),
+    }
+}
+
+type Change = fn(&mut File);
+
+/// Changes of `llama-q4_0`.
+const CHANGES: &[(&str, Change)] = &[
+    ("nothing", |_| {}),
+    ("unknown architecture", |file| file.set_text("general.architecture", "mystery")),
+    ("an adapter", |file| file.set_text("general.type", "adapter")),
+    ("a part", |file| file.set("split.count", 2, &[3, 0])),
+    ("unknown key", |file| file.set("llama.attention.fog", 6, &1.0_f32.to_le_bytes())),
+    ("unknown key of the tokenizer", |file| file.set("tokenizer.ggml.fog", 7, &[1])),
+    ("missing key", |file| file.remove("llama.attention.head_count")),
+    ("wrong kind", |file| file.set_text("llama.block_count", "two")),
+    ("too many layers", |file| file.set("llama.block_count", 10, &(1_u64 << 60).to_le_bytes())),
+    ("experts", |file| file.set("llama.expert_count", 4, &8_u32.to_le_bytes())),
+    ("layers of two sizes", |file| {
+        let list = [4_u32.to_le_bytes().to_vec(), 2_u64.to_le_bytes().to_vec()].concat();
+        let sizes = [64_u32, 32].map(u32::to_le_bytes).concat();
+        file.set("llama.feed_forward_length", 9, &[list, sizes].concat());
+    }),
+    ("unknown scaling", |file| file.set_text("llama.rope.scaling.type", "longrope")),
+    ("heads that rotate in part", |file| file.set("llama.rope.dimension_count", 4, &8_u32.to_le_bytes())),
+    ("another vocabulary", |file| file.set("llama.vocab_size", 4, &99_u32.to_le_bytes())),
+    ("unknown tokenizer", |file| file.set_text("tokenizer.ggml.model", "rwkv")),
+    ("unknown cutting", |file| file.set_text("tokenizer.ggml.pre", "mystery")),
+    ("no cutting", |file| file.remove("tokenizer.ggml.pre")),
+    ("no merges", |file| file.remove("tokenizer.ggml.merges")),
+    ("no token to begin with", |file| file.remove("tokenizer.ggml.bos_token_id")),
+    ("a token beyond the last", |file| {
+        file.set("tokenizer.ggml.eos_token_id", 4, &4096_u32.to_le_bytes());
+    }),
+    ("lower case", |file| file.set("tokenizer.ggml.normalizer.lowercase", 7, &[1])),
+    ("a missing tensor", |file| file.tensors.retain(|tensor| tensor.0 != "blk.1.attn_k.weight")),
+    ("a tensor that nothing uses", |file| {
+        let more = ("blk.0.attn_fog.weight".to_owned(), vec![8], 0, vec![0; 32]);
+        file.tensors.push(more);
+    }),
+    ("a type that is not read", |file| {
+        let tensor = file.tensor("blk.0.ffn_down.weight");
+        (tensor.2, tensor.3) = (20, vec![0; 64 * 2 * 18]);
+    }),
+    ("a type that nobody knows", |file| file.tensor("blk.0.ffn_down.weight").2 = 99),
+    ("a vector in blocks", |file| {
+        let tensor = file.tensor("blk.0.ffn_norm.weight");
+        (tensor.2, tensor.3) = (8, vec![0; 2 * 34]);
+    }),
+    ("another shape", |file| {
+        let tensor = file.tensor("blk.0.ffn_norm.weight");
+        (tensor.1, tensor.3) = (vec![32], vec![0; 128]);
+    }),
+];
+
+#[test]
+fn what_is_not_understood_is_refused() {
+    let file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    let mut all = String::new();
+    for (name, change) in CHANGES {
+        let mut changed = file.clone();
+        change(&mut changed);
+        writeln!(all, "== {name}\n{}", said(&changed, &Options::default())).unwrap();
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn a_key_may_be_there_unknown_if_the_user_says_so() {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    file.set("llama.attention.fog", 6, &1.0_f32.to_le_bytes());
+    let allow_unknown = vec!["llama.attention.fog".to_owned()];
+    assert_eq!(said(&file, &Options { allow_unknown, ..Options::default() }), "nothing\n");
+}
+
+#[test]
+fn pieces_that_all_have_one_score_have_no_order() {
+    let mut file = File::parse(&bytes("gguf/mistral-q5_0.gguf"));
+    let scores = file.values.iter_mut().find(|value| value.0 == "tokenizer.ggml.scores").unwrap();
+    // The kind and the count of the list stay.
+    scores.2[12..].as_chunks_mut::<4>().0.iter_mut().for_each(|score| *score = (-1000.0_f32).to_le_bytes());
+    let said = said(&file, &Options::default());
+    assert!(said.contains("all pieces one score") && said.contains("tokenizer.model"), "{said}");
+}
+
+#[test]
+fn broken_headers_are_refused() {
+    let whole = bytes("gguf/tiny-f32.gguf");
+    let set = |at: usize, bytes: &[u8]| {
+        let mut file = whole.clone();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    let twice = |change: fn(&mut File)| {
+        let mut file = File::parse(&whole);
+        change(&mut file);
+        file.write()
+    };
+    let cases = [
+        ("empty", Vec::new()),
+        ("another magic", set(0, b"GGML")),
+        ("version 1", set(4, &1_u32.to_le_bytes())),
+        ("version 4", set(4, &4_u32.to_le_bytes())),
+        ("big end first", set(4, &3_u32.to_be_bytes())),
+        ("more tensors than bytes", set(8, &u64::MAX.to_le_bytes())),
+        ("more values than bytes", set(16, &(u64::MAX / 2).to_le_bytes())),
+        ("a name beyond the end", set(24, &(1_u64 << 40).to_le_bytes())),
+        ("cut in the metadata", whole[..1000].to_vec()),
+        ("cut in a tensor", whole[..whole.len() - 64].to_vec()),
+        ("more than its tensors", [&whole[..], &[0; 64]].concat()),
+        ("a value twice", twice(|file| file.values.push(file.values[0].clone()))),
+        ("a tensor twice", twice(|file| file.tensors.push(file.tensors[0].clone()))),
+        ("a text that is none", twice(|file| file.set("general.name", 8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]))),
+        ("lists of lists", twice(|file| file.set("general.tags", 9, &[9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]))),
+        ("an alignment of 3", twice(|file| file.set("general.alignment", 4, &3_u32.to_le_bytes()))),
+        ("a kind of value", twice(|file| file.set("general.fog", 77, &[]))),
+    ];
+    let mut all = String::new();
+    for (name, file) in cases {
+        writeln!(all, "== {name}\n{}", told(read(&memory(file)))).unwrap();
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn a_file_in_parts_is_the_file() {
+    let whole = File::parse(&bytes("gguf/tiny-f32.gguf"));
+    let name = |part: usize| format!("tiny-{part:05}-of-00003.gguf");
+    let mut files = Memory::default();
+    for part in 0..3 {
+        let mut file = File { values: Vec::new(), tensors: Vec::new() };
+        if part == 0 {
+            file.values = whole.values.clone();
+        }
+        file.tensors = whole.tensors.iter().skip(part).step_by(3).cloned().collect();
+        file.set("split.no", 2, &(part as u16).to_le_bytes());
+        file.set("split.count", 2, &3_u16.to_le_bytes());
+        file.set("split.tensors.count", 5, &(whole.tensors.len() as i32).to_le_bytes());
+        files.0.insert(name(part + 1), file.write());
+    }
+    let split = read(&files).unwrap_or_else(|faults| panic!("{faults:#?}"));
+    let one = opened("tiny-f32");
+    assert_eq!(split.graph.to_string(), one.graph.to_string());
+    let file = memory(bytes("gguf/tiny-f32.gguf"));
+    for tensor in one.tensors.iter() {
+        let read = |opened: &Opened, files: &Memory| {
+            let mut bytes = vec![0; tensor.bytes as usize];
+            opened.tensors.read(files, &tensor.name, 0, &mut bytes).unwrap();
+            bytes
+        };
+        assert!(read(&split, &files) == read(&one, &file), "{}", tensor.name);
+    }
+    files.0.remove(&name(2));
+    let said = told(read(&files));
+    assert!(said.contains("are not the parts of one"), "{said}");
+}
+
+/// A change of a file's bytes, mostly of its header.
+fn mutation() -> impl Strategy<Value = (u32, u64, Vec<u8>)> {
+    let number = prop_oneof![
+        Just(0_u64),
+        Just(1),
+        Just(u64::from(u32::MAX)),
+        Just(1 << 40),
+        Just(u64::MAX),
+        any::<u64>(),
+        0_u64..64,
+    ];
+    let bytes = prop_oneof![
+        number.clone().prop_map(|number| number.to_le_bytes().to_vec()),
+        number.prop_map(|number| number.to_le_bytes()[..4].to_vec()),
+        prop::collection::vec(any::<u8>(), 1..5),
+    ];
+    (0_u32..5, any::<u64>(), bytes)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+    #[test]
+    fn whatever_the_bytes_are_there_is_a_graph_or_a_fault(mutations in prop::collection::vec(mutation(), 1..4)) {
+        let mut file = bytes("gguf/tiny-f32.gguf");
+        for (how, at, bytes) in mutations {
+            // Most of the file are numbers, which nothing depends on.
+            let among = if how == 0 { file.len() } else { file.len().min(40_000) };
+            let at = (at % among.max(1) as u64) as usize;
+            match how {
+                1 => file.truncate(at),
+                2 => { file.splice(at..at, bytes); }
+                3 => { file.drain(at..file.len().min(at + bytes.len())); }
+                _ => {
+                    let end = file.len().min(at + bytes.len());
+                    file[at..end].copy_from_slice(&bytes[..end - at]);
+                }
+            }
+            if file.is_empty() { break; }
+        }
+        if let Err(faults) = read(&memory(file)) {
+            prop_assert!(!faults.is_empty());
+        }
+    }
+}
+
+#[test]
+fn tensors_are_shown_where_no_model_can_be_made_of_them() {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    file.set_text("general.architecture", "mystery");
+    let tensor = file.tensor("blk.0.ffn_down.weight");
+    (tensor.2, tensor.3) = (20, vec![0; 64 * 2 * 18]);
+    let tensors = Tensors::open(&memory(file.write())).unwrap();
+    let found = tensors.get("blk.0.ffn_down.weight").unwrap();
+    assert_eq!((found.dtype.as_str(), &found.shape[..], found.bytes), ("IQ4_NL", &[64, 64][..], 64 * 2 * 18));
+}

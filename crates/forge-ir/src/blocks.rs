@@ -1,0 +1,111 @@
+//! Blocks of codes, and superblocks of blocks, as ggml stores a row of a matrix: one after the other, each with its scales before or among its codes.
+//!
+//! What the codes mean is what one of our formats means, number for number, so a weight in blocks has that format; only the
+//! bytes lie otherwise. One line a kind says all that the rest of the compiler asks.
+
+use crate::format::{Affine, BLOCK, Bits, Format, Group, SUPERBLOCK, Scales};
+use serde::{Serialize, Serializer};
+
+/// A kind of block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(non_camel_case_types, reason = "the names that ggml gives them")]
+pub enum Blocks {
+    /// A scale in f16, then 16 bytes of nibbles: value = (code - 8) * scale.
+    Q4_0,
+    /// A scale and an offset in f16, then 16 bytes of nibbles: value = code * scale + offset.
+    Q4_1,
+    /// A scale in f16, the fifth bits of all codes in 4 bytes, 16 bytes of nibbles: value = (code - 16) * scale.
+    Q5_0,
+    /// A scale and an offset in f16, the fifth bits in 4 bytes, 16 bytes of nibbles: value = code * scale + offset.
+    Q5_1,
+    /// A scale in f16, then 32 signed bytes: value = code * scale.
+    Q8_0,
+    /// What [`Format::Q4K`] means, its scales packed.
+    Q4_K,
+    /// What [`Format::Q5K`] means, its scales packed.
+    Q5_K,
+    /// What [`Format::Q6K`] means.
+    Q6_K,
+}
+
+impl Blocks {
+    /// Every kind.
+    pub const ALL: [Blocks; 8] = [
+        Blocks::Q4_0,
+        Blocks::Q4_1,
+        Blocks::Q5_0,
+        Blocks::Q5_1,
+        Blocks::Q8_0,
+        Blocks::Q4_K,
+        Blocks::Q5_K,
+        Blocks::Q6_K,
+    ];
+
+    /// What ggml calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Blocks::Q4_0 => "Q4_0",
+            Blocks::Q4_1 => "Q4_1",
+            Blocks::Q5_0 => "Q5_0",
+            Blocks::Q5_1 => "Q5_1",
+            Blocks::Q8_0 => "Q8_0",
+            Blocks::Q4_K => "Q4_K",
+            Blocks::Q5_K => "Q5_K",
+            Blocks::Q6_K => "Q6_K",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Blocks> {
+        Blocks::ALL.into_iter().find(|blocks| blocks.name() == name)
+    }
+
+    /// The format whose numbers are these.
+    pub const fn format(self) -> Format {
+        const fn affine(bits: Bits) -> Format {
+            Format::Affine(Affine { bits, group: Group::Of32, scales: Scales::F16 })
+        }
+        match self {
+            Blocks::Q4_0 => Format::Q4_0,
+            Blocks::Q4_1 => affine(Bits::Four),
+            Blocks::Q5_0 | Blocks::Q5_1 => affine(Bits::Five),
+            Blocks::Q8_0 => Format::Q8_0,
+            Blocks::Q4_K => Format::Q4K,
+            Blocks::Q5_K => Format::Q5K,
+            Blocks::Q6_K => Format::Q6K,
+        }
+    }
+
+    /// Columns of a block.
+    pub const fn columns(self) -> usize {
+        match self {
+            Blocks::Q4_K | Blocks::Q5_K | Blocks::Q6_K => SUPERBLOCK,
+            _ => BLOCK,
+        }
+    }
+
+    /// Bytes of a block.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Blocks::Q4_0 => 18,
+            Blocks::Q4_1 => 20,
+            Blocks::Q5_0 => 22,
+            Blocks::Q5_1 => 24,
+            Blocks::Q8_0 => 34,
+            Blocks::Q4_K => 144,
+            Blocks::Q5_K => 176,
+            Blocks::Q6_K => 210,
+        }
+    }
+
+    /// Bytes of a row of whole blocks.
+    pub const fn row_bytes(self, columns: usize) -> usize {
+        columns / self.columns() * self.bytes()
+    }
+}
+
+impl Serialize for Blocks {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}

@@ -1,0 +1,206 @@
+//! No key of a configuration and no tensor is silent: whatever is changed changes what the model computes, or is refused,
+//! or is known to have no effect. A key that is read and then forgotten would show here, and so would a tensor that is
+//! bound and not used.
+//!
+//! Every model of tests/models and tests/odd has each key changed that its architecture asks for, whether the file has it or
+//! not, to several other values. In one of an architecture's models at least, one of them has to be seen, or all are refused.
+//! What has no effect is listed in the frontend's `inert.rs`, or passed over where another key decides that; here it is
+//! printed, and has to have none. Then every tensor has half of its numbers negated.
+
+use crate::common::{Case, cases, deviation, distance, odd_cases};
+use forge_frontend::{Memory, Opened, Options, read_model};
+use forge_ir::{Format, Graph, tolerance};
+use forge_reference::{Want, evaluate};
+use forge_weights::Stored;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn read(files: &Memory) -> Option<Opened> {
+    read_model(files, &Options { name: "changed".to_owned(), ..Options::default() }).ok()
+}
+
+/// The logits after the last of a text's ids.
+fn logits(graph: &Graph, opened: &Opened, files: &Memory, ids: &[u32]) -> Vec<f32> {
+    let numbers = Stored::new(graph, |tensor, offset, out| opened.tensors.read(files, tensor, offset, out));
+    evaluate(graph, &numbers, ids, Want::Last).unwrap().remove(0)
+}
+
+/// Whether other files compute what the case does not, beyond the noise of arithmetic: of a short text, or of a long one.
+fn computes_another(case: &Case, opened: &Opened, files: &Memory) -> bool {
+    case.texts().skip(1).any(|text| {
+        let other = logits(&opened.graph, opened, files, &case.ids(text));
+        let own = case.logits(&format!("last_{text}")).remove(0);
+        let bound = tolerance(Format::F32).bound * deviation(&own);
+        // NaN is far from everything.
+        let is_near = || distance(&other, &own).partial_cmp(&bound).is_some_and(std::cmp::Ordering::is_le);
+        other.len() != own.len() || !is_near()
+    })
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Effect {
+    /// The model is as it was.
+    None,
+    Refused,
+    /// How long a text may be, or the tokens that begin and end it, are others.
+    Beside,
+    /// Logits are others.
+    Computed,
+}
+
+fn effect(case: &Case, files: &Memory) -> Effect {
+    let Some(opened) = read(files) else { return Effect::Refused };
+    let (own, other) = (&case.opened.graph, &opened.graph);
+    let same_name = |graph: &Graph| forge_ir::Model { name: String::new(), ..graph.model.clone() };
+    let is_beside = same_name(own) != same_name(other);
+    let is_computed =
+        (&own.bodies, &own.layers, &own.weights) != (&other.bodies, &other.layers, &other.weights);
+    match () {
+        () if is_computed && computes_another(case, &opened, files) => Effect::Computed,
+        () if is_beside => Effect::Beside,
+        () => Effect::None,
+    }
+}
+
+/// Values that a key might have instead of one.
+fn others(value: &Value) -> Vec<Value> {
+    let mut others = match value {
+        Value::Number(number) if number.is_u64() => {
+            let number = number.as_u64().unwrap_or_default();
+            vec![json!(number * 2), json!(number + 1), json!(number / 2), json!(1), json!(3)]
+        }
+        Value::Number(number) => {
+            let number = number.as_f64().unwrap_or_default();
+            vec![json!(number * 2.0), json!(number / 2.0), json!(0.5), json!(3.0)]
+        }
+        Value::Bool(flag) => vec![json!(!flag)],
+        Value::Array(values) => {
+            let mut reversed = values.clone();
+            reversed.reverse();
+            let larger =
+                values.iter().map(|value| value.as_f64().map_or(value.clone(), |it| json!(it * 1.5)));
+            vec![json!(reversed), larger.collect(), json!(["sliding_attention", "full_attention"])]
+        }
+        // Of a kind that is not told: a key that is not there may be of any.
+        _ => vec![
+            json!(true),
+            json!(false),
+            json!(1),
+            json!(2),
+            json!(3),
+            json!(0.5),
+            json!("gelu"),
+            json!("relu"),
+            json!("else"),
+            json!({"rope_type": "linear", "factor": 2.0}),
+            json!({"rope_type": "longrope", "short_factor": vec![2.0; 8], "long_factor": vec![3.0; 8]}),
+            json!({"full_attention": {"rope_type": "linear", "factor": 2.0}}),
+            json!(["sliding_attention", "full_attention"]),
+            json!(["full_attention", "full_attention", "sliding_attention"]),
+            json!([0, 0, 0]),
+        ],
+    };
+    others.retain(|other| other != value);
+    others
+}
+
+/// A configuration with another value under a path.
+fn set(config: &Value, path: &str, value: Value) -> Value {
+    let mut config = config.clone();
+    let mut place = &mut config;
+    for key in path.split('.') {
+        place = &mut place[key];
+    }
+    *place = value;
+    config
+}
+
+fn get<'a>(config: &'a Value, path: &str) -> &'a Value {
+    path.split('.').fold(config, |value, key| &value[key])
+}
+
+/// What became of changes to the key under a path.
+fn changes(case: &Case, path: &str) -> Vec<Effect> {
+    let config: Value = serde_json::from_slice(&case.files.0["config.json"]).unwrap();
+    let effects = others(get(&config, path)).into_iter().map(|value| {
+        let mut files = case.files.clone();
+        files.0.insert("config.json".to_owned(), set(&config, path, value).to_string().into_bytes());
+        // It decides in the place of a few keys, and would hide that they are read.
+        files.0.remove("generation_config.json");
+        effect(case, &files)
+    });
+    let effects = effects.collect::<Vec<_>>();
+    // Where the key is not there, one value is what that means.
+    let usual = usize::from(get(&config, path).is_null());
+    let unseen = effects.iter().filter(|effect| **effect == Effect::None).count();
+    let only_refused = effects.iter().max() == Some(&Effect::Refused);
+    if only_refused && unseen > usual { vec![Effect::None] } else { effects }
+}
+
+#[test]
+fn every_key_says_something() {
+    // By architecture and path: the most that came of a change in any of its models.
+    let mut best: BTreeMap<(String, String), Effect> = BTreeMap::new();
+    let mut inert: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for case in cases().into_iter().chain(odd_cases()) {
+        let architecture = &case.opened.graph.model.architecture;
+        for path in &case.opened.keys.read {
+            // All architectures read the object of scaled positions alike, and none has a model for each of its kinds.
+            let key = match path.rsplit_once('.') {
+                Some((object, key)) if object.contains("rope_") => {
+                    ("scaled positions".to_owned(), key.to_owned())
+                }
+                _ => (architecture.clone(), path.clone()),
+            };
+            let best = best.entry(key).or_insert(Effect::None);
+            if *best != Effect::Computed {
+                *best = changes(&case, path).into_iter().max().unwrap_or(Effect::None).max(*best);
+            }
+        }
+        for path in &case.opened.keys.inert {
+            if inert.entry(path.clone()).or_default().insert(architecture.clone()) {
+                let effects = changes(&case, path);
+                let is_inert = effects.iter().all(|effect| *effect == Effect::None);
+                assert!(is_inert, "{} {path}: {effects:?}", case.name);
+            }
+        }
+    }
+    let known: BTreeSet<&String> = best.keys().map(|(architecture, _)| architecture).collect();
+    for architecture in &known {
+        let of =
+            |effect| best.iter().filter(|((of, _), best)| of == *architecture && **best == effect).count();
+        let (computed, beside, refused) = (of(Effect::Computed), of(Effect::Beside), of(Effect::Refused));
+        println!(
+            "{architecture}: {computed} keys change logits, {beside} what is beside them, {refused} are refused"
+        );
+    }
+    for (path, of) in &inert {
+        let of: Vec<&str> = of.iter().map(String::as_str).collect();
+        let of = if of.len() + 1 == known.len() { "every architecture".to_owned() } else { of.join(", ") };
+        println!("without effect: {path} of {of}");
+    }
+    let silent: Vec<_> = best.iter().filter(|(_, effect)| **effect == Effect::None).collect();
+    assert!(silent.is_empty(), "{silent:#?}");
+}
+
+#[test]
+fn every_tensor_says_something() {
+    for case in cases() {
+        let mut files = case.files.clone();
+        for tensor in case.opened.tensors.iter() {
+            let bytes = files.0.get_mut(&tensor.file).unwrap();
+            let width = if tensor.dtype == "F32" { 4 } else { 2 };
+            let range = tensor.offset as usize..(tensor.offset + tensor.bytes) as usize;
+            let whole = bytes[range.clone()].to_vec();
+            // The sign is the highest bit of the last byte; of every second number, since norms undo a factor of all.
+            bytes[range.clone()].chunks_mut(width).step_by(2).for_each(|number| number[width - 1] ^= 0x80);
+            let opened = read(&files).unwrap();
+            let is_ignored = case.opened.ignored.contains(&tensor.name);
+            let is_another = computes_another(&case, &opened, &files);
+            assert_eq!(is_another, !is_ignored, "{} {}", case.name, tensor.name);
+            files.0.get_mut(&tensor.file).unwrap()[range].copy_from_slice(&whole);
+        }
+        println!("{}: {} tensors", case.name, case.opened.tensors.iter().count());
+    }
+}

@@ -1,0 +1,38 @@
+//! The reference against Hugging Face transformers on models of tests/odd: sizes that nothing divides, and options that
+//! the models of tests/models do not have. `tests/odd/make.py` writes them, and says what each is about.
+
+use crate::common::{deviation, distance, folder, odd_cases};
+use forge_ir::{Format, tolerance};
+use forge_reference::{Want, evaluate};
+use std::collections::BTreeMap;
+
+#[test]
+fn odd_models_compute_what_their_authors_compute() {
+    let bound = tolerance(Format::F32).bound;
+    let mut far = Vec::new();
+    for case in odd_cases() {
+        let worst = (0..2).map(|text| {
+            let logits = evaluate(&case.opened.graph, &case.stored(), &case.ids(text), Want::Last).unwrap();
+            let expected = case.logits(&format!("last_{text}")).remove(0);
+            distance(&logits[0], &expected) / deviation(&expected)
+        });
+        let worst = worst.fold(0.0, f64::max);
+        println!("{}: {worst:.1e} of a standard deviation from the oracle", case.name);
+        if worst > bound {
+            far.push(format!("{}: {worst:e}", case.name));
+        }
+    }
+    assert!(far.is_empty(), "{far:#?}");
+}
+
+#[test]
+fn every_architecture_has_three_odd_models() {
+    let mut models: BTreeMap<String, usize> = BTreeMap::new();
+    for case in odd_cases() {
+        let architecture = case.opened.graph.model.architecture.clone();
+        *models.entry(architecture).or_default() += 1;
+    }
+    let architectures = folder("../../crates/forge-frontend/src/architectures");
+    assert_eq!(models.len(), std::fs::read_dir(architectures).unwrap().count() + 1, "and gemma3 wrapped");
+    assert!(models.values().all(|count| *count >= 3), "{models:?}");
+}

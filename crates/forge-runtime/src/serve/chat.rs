@@ -1,0 +1,79 @@
+//! `/v1/chat/completions`: a conversation, and what comes next in it.
+
+use super::super::template::Message;
+use super::answer::Answer;
+use super::asked::Asked;
+use super::fields::Fields;
+use super::refusal::Refusal;
+use super::service::Service;
+use super::shape::Kind;
+use super::tools::{Tools, read_arguments};
+use serde_json::{Map, Value, json};
+
+/// Reads what is asked, and begins the answer.
+pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, Answer), Refusal> {
+    let messages = messages(fields)?;
+    let variables = variables(fields)?;
+    for (name, allowed, why) in [
+        ("modalities", json!(["text"]), "is [\"text\"]: this model writes text"),
+        ("verbosity", json!("medium"), "is not something that this model knows"),
+    ] {
+        fields.only(name, &allowed, why)?;
+    }
+    let tools = Tools::new(
+        fields.take("tools")?.unwrap_or_default(),
+        fields.take("tool_choice")?,
+        fields.take("parallel_tool_calls")?.unwrap_or(true),
+        service.template.as_ref(),
+    )?;
+    let mut asked = Asked::take(fields, service, 1, usize::MAX)?;
+    if let Some(tools) = &tools {
+        asked.offer(tools, service)?;
+    }
+    let top = fields.count("top_logprobs", 0, 20)?;
+    let wants = fields.take::<bool>("logprobs")?.unwrap_or(false);
+    if top.is_some() && !wants {
+        return Err(Refusal::of("top_logprobs", "`top_logprobs` comes with `logprobs`: true"));
+    }
+    asked.settings.logprobs = wants.then_some(top.unwrap_or(0));
+    std::mem::take(fields).finish()?;
+    let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
+    let prompt = service.conversation(&messages, described, &variables)?;
+    let answer = service.begin_texts(&asked, vec![prompt], Kind::Chat)?;
+    Ok((asked, answer))
+}
+
+/// The turns of a conversation, each with text for content.
+pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refusal> {
+    let mut messages: Vec<Message> = fields.need("messages")?;
+    if messages.is_empty() {
+        return Err(Refusal::of("messages", "`messages` is empty"));
+    }
+    for message in &mut messages {
+        if let Value::Array(parts) = &message.content {
+            let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
+            let Some(texts) = texts else {
+                return Err(Refusal::of(
+                    "messages",
+                    "this model reads text: a part of a message is something else",
+                ));
+            };
+            message.content = Value::String(texts.join("\n"));
+        }
+        read_arguments(message);
+        // What OpenAI calls the developer, templates call the system.
+        if message.role == "developer" {
+            message.role = "system".to_owned();
+        }
+    }
+    Ok(messages)
+}
+
+/// What else the template is told.
+pub(super) fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+    let mut variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+        variables.insert("reasoning_effort".to_owned(), Value::String(effort));
+    }
+    Ok(variables)
+}

@@ -1,0 +1,161 @@
+//! The way of keys and values to the cache, as they are and with the rotation before it.
+
+use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
+use crate::{
+    cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rotated, rotation, rows_of_a_batch,
+    seventh, wide,
+};
+use forge_runtime::cpu::{self, Format, HeadNorm, Pairing, Rotation};
+
+#[test]
+fn append_fills_the_cache() {
+    kernel_under_test!(SHAPE, cpu::Append, cpu::append);
+    let mut random = Random(10);
+    for (rows, key_heads, width, cache) in
+        [(1, 1, 2, Format::F32), (5, 3, 10, Format::F16), (6, 2, 64, Format::F32)]
+    {
+        let context = 9;
+        let [key, value] = [0; 2].map(|_| random.numbers(rows * key_heads * width));
+        let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
+        let before = random.numbers(2 * key_heads * context * width);
+        let wanted = [&key, &value].map(|of_rows| {
+            let mut all = wide(&before);
+            for (index, head) in of_rows.chunks_exact(width).enumerate() {
+                let row = index / key_heads;
+                let start = (slots[row] as usize * key_heads + index % key_heads) * context;
+                let start = (start + positions[row] as usize) * width;
+                all[start..start + width].copy_from_slice(&wide(head));
+            }
+            of_size(all, cache_unit(cache))
+        });
+        let kernel = kernel("append", vec!["key", "value", "slots", "positions", "keys", "values"], run);
+        let arguments = [
+            Argument::Numbers(key),
+            Argument::Numbers(value),
+            Argument::Words(slots),
+            Argument::Words(positions),
+            Argument::Output(cache_bytes(&before, cache)),
+            Argument::Output(cache_bytes(&before, cache)),
+        ];
+        *SHAPE.write().unwrap() = Some(cpu::Append { key_heads, width, cache, ring: None });
+        each_level(|level, threads| {
+            let got = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
+            for (got, wanted) in got.iter().zip(&wanted) {
+                compare(&format!("{level:?} {rows} {width}"), &cache_numbers(got, cache), wanted);
+            }
+        });
+    }
+}
+
+/// Rows before rotation, with the gains of heads, and what is to become of them.
+pub(crate) struct Raw {
+    pub(crate) qkv: Vec<f32>,
+    pub(crate) gains: [Vec<f32>; 2],
+    /// Every row's query heads, prepared.
+    pub(crate) queries: Vec<f64>,
+    /// Every row's key heads, prepared.
+    pub(crate) keys: Vec<f64>,
+    /// Every row's value heads.
+    pub(crate) values: Vec<f64>,
+}
+
+pub(crate) fn raw(
+    random: &mut Random,
+    [query_heads, key_heads, width]: [usize; 3],
+    norm: Option<HeadNorm>,
+    rotation: &Rotation,
+    positions: &[u32],
+) -> Raw {
+    let row_heads = query_heads + 2 * key_heads;
+    let qkv = random.numbers(positions.len() * row_heads * width);
+    let gains = [0; 2].map(|_| random.numbers(width));
+    let (mut queries, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, head) in qkv.chunks_exact(width).enumerate() {
+        let (row, number) = (index / row_heads, index % row_heads);
+        let mut head = wide(head);
+        let is_query = number < query_heads;
+        if number < query_heads + key_heads {
+            let norm = |head: Vec<f64>, after| match norm {
+                Some(HeadNorm { epsilon, turned }) if turned == after => {
+                    normed(&head, Some(&gains[usize::from(!is_query)]), epsilon)
+                }
+                _ => head,
+            };
+            head = norm(rotated(&norm(head, false), rotation, positions[row]), true);
+        }
+        let to = match number {
+            _ if is_query => &mut queries,
+            _ if number < query_heads + key_heads => &mut keys,
+            _ => &mut values,
+        };
+        to.extend(head);
+    }
+    Raw { qkv, gains, queries, keys, values }
+}
+
+#[test]
+fn rotate_append_norms_turns_and_fills_the_cache() {
+    kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
+    let mut random = Random(5);
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true });
+    for (rows, query_heads, key_heads, width, pairs, pairing, cache, norm) in [
+        (1, 4, 2, 16, 8, Pairing::Half, Format::F32, None),
+        (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16, norm),
+        (9, 3, 3, 64, 16, Pairing::Half, Format::F16, None),
+        (4, 2, 1, 256, 128, Pairing::Interleaved, Format::F32, None),
+        (3, 2, 1, 6, 0, Pairing::Half, Format::F32, None),
+        (7, 4, 2, 128, 64, Pairing::Half, Format::F32, norm),
+        (6, 4, 2, 18, 8, Pairing::Half, Format::F32, turned),
+        (8, 4, 2, 16, 8, Pairing::Half, Format::F32, None),
+    ] {
+        let context = 12;
+        let mut rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });
+        let mut seen = rotation;
+        if rows == 8 {
+            rotation = long(rotation, context - 1);
+            seen.frequencies = seventh(seen);
+        }
+        let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, ring: None, norm, rotation };
+        let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
+        let raw = raw(&mut random, [query_heads, key_heads, width], norm, &seen, &positions);
+        let before = random.numbers(2 * key_heads * context * width);
+        let cached = [&raw.keys, &raw.values].map(|of_rows| {
+            let mut all = wide(&before);
+            for (index, head) in of_rows.chunks_exact(width).enumerate() {
+                let row = index / key_heads;
+                let start = (slots[row] as usize * key_heads + index % key_heads) * context;
+                let start = (start + positions[row] as usize) * width;
+                all[start..start + width].copy_from_slice(head);
+            }
+            // Normed heads are as large as their gain and the root of their width.
+            let size = if norm.is_some() { 5.0 } else { 1.0 };
+            of_size(all, size * cache_unit(cache))
+        });
+        let mut buffers = vec!["qkv"];
+        let mut arguments = vec![Argument::Numbers(raw.qkv)];
+        if norm.is_some() {
+            buffers.extend(["query_gain", "key_gain"]);
+            arguments.extend(raw.gains.map(Argument::Numbers));
+        }
+        buffers.extend(["slots", "positions", "q", "keys", "values"]);
+        arguments.extend([
+            Argument::Words(slots),
+            Argument::Words(positions),
+            Argument::Output(NAN.repeat(rows * query_heads * width)),
+            Argument::Output(cache_bytes(&before, cache)),
+            Argument::Output(cache_bytes(&before, cache)),
+        ]);
+        let kernel = kernel("rotate_append", buffers, run);
+        *SHAPE.write().unwrap() = Some(shape);
+        let queries = of_size(raw.queries, if norm.is_some() { 10.0 } else { 3.0 });
+        each_level(|level, threads| {
+            let what = format!("{level:?} {shape:?}");
+            let got = run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
+            compare(&what, &numbers_of(&got[0]), &queries);
+            for (got, wanted) in got[1..].iter().zip(&cached) {
+                compare(&what, &cache_numbers(got, cache), wanted);
+            }
+        });
+    }
+}

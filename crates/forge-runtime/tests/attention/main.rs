@@ -1,0 +1,100 @@
+//! CPU kernels of norms, rotation, attention and functions element by element, with every set of instructions that this
+//! machine has and different numbers of threads, against plain f64.
+//!
+//! Shapes are what real models have and what nobody expects: odd widths, one row, more rows than a block, windows
+//! shorter and longer than a text. Buffers stand between stretches of NaN, so that reading outside shows.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod append;
+mod attend;
+mod norms;
+mod ring;
+mod rotate;
+
+use forge_runtime::cpu::{Format, Long, Pairing, Rotation};
+use half::f16;
+use support::{Random, bytes_of, numbers_of};
+
+/// Frequencies of base 10,000.
+pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
+    let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
+    Rotation { frequencies: Box::leak(frequencies.into_boxed_slice()), pairing, magnitude, long: None }
+}
+
+pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    let factor = 1.0 / (mean + f64::from(epsilon)).sqrt();
+    x.iter().enumerate().map(|(i, v)| v * factor * gain.map_or(1.0, |gain| f64::from(gain[i]))).collect()
+}
+
+pub(crate) fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
+    let pairs = rotation.frequencies.len();
+    let mut turned = head.to_vec();
+    for (k, frequency) in rotation.frequencies.iter().enumerate() {
+        let (one, other) = match rotation.pairing {
+            Pairing::Half => (k, k + pairs),
+            Pairing::Interleaved => (2 * k, 2 * k + 1),
+        };
+        let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();
+        let magnitude = f64::from(rotation.magnitude);
+        turned[one] = (head[one] * cosine - head[other] * sine) * magnitude;
+        turned[other] = (head[other] * cosine + head[one] * sine) * magnitude;
+    }
+    turned
+}
+
+pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
+    numbers.iter().copied().map(f64::from).collect()
+}
+
+/// Each number with a size that an error may be a millionth of.
+pub(crate) fn of_size(numbers: impl IntoIterator<Item = f64>, size: f64) -> Vec<(f64, f64)> {
+    numbers.into_iter().map(|v| (v, size)).collect()
+}
+
+/// Rows of two slots at positions that need not follow each other.
+pub(crate) fn rows_of_a_batch(rows: usize, context: usize, random: &mut Random) -> (Vec<u32>, Vec<u32>) {
+    if rows == 1 {
+        return (vec![1], vec![context as u32 - 1]);
+    }
+    let first = rows.div_ceil(2);
+    let start = random.below(context - first + 1) as u32;
+    let slots = (0..rows).map(|row| u32::from(row < first)).collect();
+    let positions = (0..rows).map(|row| if row < first { start + row as u32 } else { (row - first) as u32 });
+    (slots, positions.collect())
+}
+
+pub(crate) fn cache_bytes(values: &[f32], cache: Format) -> Vec<u8> {
+    match cache {
+        Format::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_ne_bytes()).collect(),
+        _ => bytes_of(values),
+    }
+}
+
+pub(crate) fn cache_numbers(bytes: &[u8], cache: Format) -> Vec<f32> {
+    match cache {
+        Format::F16 => {
+            bytes.chunks_exact(2).map(|v| f16::from_ne_bytes(v.try_into().unwrap()).to_f32()).collect()
+        }
+        _ => numbers_of(bytes),
+    }
+}
+
+/// What a cached number may be off by: a half is rounded by 2^-11 of itself.
+pub(crate) fn cache_unit(cache: Format) -> f64 {
+    if cache == Format::F16 { 600.0 } else { 2.0 }
+}
+
+/// A rotation that contexts of more than so many positions turn at a seventh of the speed.
+pub(crate) fn long(rotation: Rotation, beyond: usize) -> Rotation {
+    Rotation { long: Some(Long::Other { beyond, frequencies: seventh(rotation) }), ..rotation }
+}
+
+/// Its frequencies at a seventh of the speed.
+pub(crate) fn seventh(rotation: Rotation) -> &'static [f32] {
+    let frequencies: Vec<f32> = rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect();
+    Box::leak(frequencies.into_boxed_slice())
+}

@@ -1,0 +1,176 @@
+//! Norms, and functions element by element.
+
+use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel, silu};
+use crate::{normed, wide};
+use forge_runtime::cpu::{self, Activation, Each, Function};
+
+#[test]
+fn rms_norm_divides_by_the_root_of_the_mean_square() {
+    kernel_under_test!(SHAPE, cpu::RmsNorm, cpu::rms_norm);
+    let mut random = Random(3);
+    for (rows, width, parts, gain, gather) in [
+        (1, 1, 1, true, false),
+        (2, 7, 1, false, false),
+        (3, 64, 1, true, true),
+        (5, 100, 1, true, true),
+        (1, 4096, 1, true, false),
+        (40, 33, 1, true, false),
+        (3, 20, 5, true, false),
+        (6, 128, 3, false, true),
+    ] {
+        let epsilon = 1e-5_f32;
+        let x = random.numbers(rows * parts * width);
+        let gains = random.numbers(width);
+        let wanted_rows: Vec<usize> = if gather { vec![rows - 1, 0] } else { (0..rows).collect() };
+        let wanted: Vec<(f64, f64)> = wanted_rows
+            .iter()
+            .flat_map(|row| x[row * parts * width..(row + 1) * parts * width].chunks_exact(width))
+            .flat_map(|part| normed(&wide(part), gain.then_some(&gains), epsilon))
+            .map(|y| (y, y.abs()))
+            .collect();
+        let mut buffers = vec!["x"];
+        let mut arguments = vec![Argument::Numbers(x)];
+        if gain {
+            buffers.push("gain");
+            arguments.push(Argument::Numbers(gains));
+        }
+        if gather {
+            buffers.push("wanted");
+            arguments.push(Argument::Words(wanted_rows.iter().map(|&row| row as u32).collect()));
+        }
+        buffers.push("y");
+        arguments.push(Argument::Output(NAN.repeat(wanted.len())));
+        let kernel = kernel("rms_norm", buffers, run);
+        *SHAPE.write().unwrap() = Some(cpu::RmsNorm { width, parts, epsilon, gain, gather });
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
+            compare(&format!("{level:?} {rows} {width} {parts}"), &numbers_of(&y[0]), &wanted);
+        });
+    }
+}
+
+/// x times the normal distribution's share below x, which is summed up in so many steps.
+fn gelu(x: f64) -> f64 {
+    let density = |y: f64| (-y * y / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if x.abs() > 12.0 {
+        return x.max(0.0);
+    }
+    let (end, steps) = (x.abs(), 2000);
+    let step = end / f64::from(steps);
+    // Simpson's rule.
+    let weight = |i: i32| if i == 0 || i == steps { 1.0 } else { f64::from(2 + i % 2 * 2) };
+    let share = (0..=steps).map(|i| weight(i) * density(f64::from(i) * step)).sum::<f64>() * step / 3.0;
+    x * (0.5 + share * x.signum())
+}
+
+#[test]
+fn layer_norm_takes_the_mean_off() {
+    kernel_under_test!(SHAPE, cpu::LayerNorm, cpu::layer_norm);
+    let mut random = Random(14);
+    for (rows, width, bias, gather) in [
+        (1, 1, true, false),
+        (2, 7, false, false),
+        (3, 64, true, true),
+        (5, 100, false, true),
+        (1, 4096, true, false),
+    ] {
+        let epsilon = 1e-5_f32;
+        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 3.0).collect();
+        let [gains, biases] = [0; 2].map(|_| random.numbers(width));
+        let wanted_rows: Vec<usize> = if gather { vec![rows - 1, 0] } else { (0..rows).collect() };
+        let mut wanted = Vec::new();
+        for row in &wanted_rows {
+            let row = wide(&x[row * width..(row + 1) * width]);
+            let mean = row.iter().sum::<f64>() / width as f64;
+            let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
+            for (i, y) in normed(&rest, Some(&gains), epsilon).into_iter().enumerate() {
+                let y = y + if bias { f64::from(biases[i]) } else { 0.0 };
+                // What the mean takes off is as large as 4.
+                wanted.push((y, 10.0 + 1.0 / f64::from(epsilon).sqrt() * f64::from(u8::from(width == 1))));
+            }
+        }
+        let mut buffers = vec!["x", "gain"];
+        let mut arguments = vec![Argument::Numbers(x), Argument::Numbers(gains)];
+        if bias {
+            buffers.push("bias");
+            arguments.push(Argument::Numbers(biases));
+        }
+        if gather {
+            buffers.push("wanted");
+            arguments.push(Argument::Words(wanted_rows.iter().map(|&row| row as u32).collect()));
+        }
+        buffers.push("y");
+        arguments.push(Argument::Output(NAN.repeat(wanted.len())));
+        let kernel = kernel("layer_norm", buffers, run);
+        *SHAPE.write().unwrap() = Some(cpu::LayerNorm { width, epsilon, bias, gather });
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
+            compare(&format!("{level:?} {rows} {width}"), &numbers_of(&y[0]), &wanted);
+        });
+    }
+}
+
+#[test]
+fn elementwise_is_its_function() {
+    kernel_under_test!(SHAPE, cpu::Elementwise, cpu::elementwise);
+    let mut random = Random(8);
+    for (rows, width) in [(1, 1), (3, 17), (2, 1500)] {
+        // From tiny to far beyond where a function is flat.
+        let spread = |x: f32| x * 10_f32.powi((x.to_bits() % 13) as i32 - 8);
+        let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
+        let b = random.numbers(rows * width);
+        for (function, binary) in [
+            (Function::Each(Each::Activate(Activation::Silu)), false),
+            (Function::Each(Each::Activate(Activation::GeluTanh)), false),
+            (Function::Each(Each::Activate(Activation::Gelu)), false),
+            (Function::Each(Each::Activate(Activation::Relu)), false),
+            (Function::Each(Each::Softcap(30.0)), false),
+            (Function::Each(Each::Softcap(0.5)), false),
+            (Function::Each(Each::Scale(-0.22)), false),
+            (Function::Multiply, true),
+            (Function::Add, true),
+        ] {
+            let wanted: Vec<(f64, f64)> = wide(&a)
+                .into_iter()
+                .zip(wide(&b))
+                .map(|(a, b)| match function {
+                    Function::Each(Each::Activate(Activation::Silu)) => (silu(a), silu(a).abs().max(1e-30)),
+                    Function::Each(Each::Activate(Activation::GeluTanh)) => {
+                        let u = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
+                        // 1 + tanh(u) loses all digits where it is small, and this does not: twice the logistic of 2 u.
+                        let y = a / (1.0 + (-2.0 * u).exp());
+                        // An error of the exponent's last place is one of as many parts as the exponent is large.
+                        (y, y.abs().max(1e-30) * (1.0 + u.abs()))
+                    }
+                    // A part of x is taken off max(x, 0): an error is one of x.
+                    Function::Each(Each::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
+                    Function::Each(Each::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
+                    Function::Each(Each::Softcap(cap)) => {
+                        let y = f64::from(cap) * (a / f64::from(cap)).tanh();
+                        (y, y.abs())
+                    }
+                    Function::Each(Each::Scale(factor)) => {
+                        let y = f64::from(factor) * a;
+                        (y, y.abs())
+                    }
+                    Function::Multiply => (a * b, (a * b).abs()),
+                    Function::Add => (a + b, a.abs() + b.abs()),
+                })
+                .collect();
+            let mut buffers = vec!["a"];
+            let mut arguments = vec![Argument::Numbers(a.clone())];
+            if binary {
+                buffers.push("b");
+                arguments.push(Argument::Numbers(b.clone()));
+            }
+            buffers.push("y");
+            arguments.push(Argument::Output(NAN.repeat(rows * width)));
+            let kernel = kernel("elementwise", buffers, run);
+            *SHAPE.write().unwrap() = Some(cpu::Elementwise { function, width });
+            each_level(|level, threads| {
+                let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                compare(&format!("{level:?} {rows} {width} {function:?}"), &numbers_of(&y[0]), &wanted);
+            });
+        }
+    }
+}

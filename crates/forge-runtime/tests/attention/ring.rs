@@ -1,0 +1,122 @@
+//! A cache that is a ring gives, to the bit, what one with room for the whole context gives.
+
+use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
+use crate::{cache_bytes, rotation};
+use forge_runtime::cpu::{self, Format, Pairing};
+
+const HEADS: usize = 2;
+const WIDTH: usize = 18;
+const CONTEXT: usize = 300;
+
+/// What a cache of one slot with room for the whole context leaves in a ring of so many positions, when it has written
+/// all of them before `end`.
+fn in_ring(whole: &[u8], ring: usize, end: usize, element: usize) -> Vec<u8> {
+    let position = WIDTH * element;
+    let mut bytes = NAN.repeat(HEADS * ring * position / 4);
+    for head in 0..HEADS {
+        for at in 0..end {
+            let from = &whole[(head * CONTEXT + at) * position..][..position];
+            bytes[(head * ring + at % ring) * position..][..position].copy_from_slice(from);
+        }
+    }
+    bytes
+}
+
+/// Rows at the last positions before `end` see the same of a ring as of the whole; `ring` positions are too few if a later
+/// row has overwritten what an earlier one sees.
+#[test]
+fn rows_see_the_same_in_a_ring() {
+    kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
+    let mut random = Random(21);
+    let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
+    for (cache, window, ring, rows, end, is_enough) in [
+        (Format::F16, 50, 64, 15, 299, true),
+        (Format::F16, 50, 64, 16, 299, false),
+        (Format::F32, 64, 64, 1, 200, true),
+        (Format::F32, 7, 128, 120, 300, true),
+        (Format::F32, 9, 128, 121, 300, false),
+        (Format::F16, 100, 192, 30, 31, true),
+    ] {
+        let element = if cache == Format::F16 { 2 } else { 4 };
+        let whole = [0; 2].map(|_| cache_bytes(&random.numbers(HEADS * CONTEXT * WIDTH), cache));
+        let rings = whole.each_ref().map(|whole| in_ring(whole, ring, end, element));
+        let q = random.numbers(rows * 3 * HEADS * WIDTH);
+        let positions: Vec<u32> = (end - rows..end).map(|position| position as u32).collect();
+        let shape = |ring| cpu::Attend {
+            query_heads: 3 * HEADS,
+            key_heads: HEADS,
+            width: WIDTH,
+            cache,
+            ring,
+            scale: 0.3,
+            window: Some(window),
+            softcap: None,
+            sinks: false,
+            prologue: None,
+        };
+        let given = |[keys, values]: [Vec<u8>; 2]| {
+            [
+                Argument::Numbers(q.clone()),
+                Argument::Bytes(keys),
+                Argument::Bytes(values),
+                Argument::Words(vec![0; rows]),
+                Argument::Words(positions.clone()),
+                Argument::Output(NAN.repeat(q.len())),
+            ]
+        };
+        let (of_whole, of_ring) = (given(whole), given(rings));
+        each_level(|level, threads| {
+            *SHAPE.write().unwrap() = Some(shape(None));
+            let wanted = run_kernel(kernel, &of_whole, &[rows as u32, CONTEXT as u32], level, threads);
+            *SHAPE.write().unwrap() = Some(shape(Some(ring)));
+            let scalars = [rows as u32, CONTEXT as u32, ring as u32];
+            let got = run_kernel(kernel, &of_ring, &scalars, level, threads);
+            assert_eq!(got == wanted, is_enough, "{level:?} {window} {ring} {rows}");
+        });
+    }
+}
+
+#[test]
+fn what_is_appended_goes_round() {
+    kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
+    let mut random = Random(22);
+    let kernel = kernel("rotate_append", vec!["qkv", "slots", "positions", "q", "keys", "values"], run);
+    for (cache, ring, first, rows) in [(Format::F16, 64, 120, 20), (Format::F32, 128, 0, 9)] {
+        let element = if cache == Format::F16 { 2 } else { 4 };
+        let qkv = random.numbers(rows * 4 * HEADS * WIDTH);
+        let before = [0; 2].map(|_| cache_bytes(&random.numbers(HEADS * CONTEXT * WIDTH), cache));
+        let rings = before.each_ref().map(|whole| in_ring(whole, ring, first, element));
+        let shape = |ring| cpu::RotateAppend {
+            query_heads: 2 * HEADS,
+            key_heads: HEADS,
+            width: WIDTH,
+            cache,
+            ring,
+            norm: None,
+            rotation: rotation(WIDTH / 2, Pairing::Half, 1.0),
+        };
+        let given = |[keys, values]: [Vec<u8>; 2]| {
+            [
+                Argument::Numbers(qkv.clone()),
+                Argument::Words(vec![0; rows]),
+                Argument::Words((first..first + rows).map(|position| position as u32).collect()),
+                Argument::Output(NAN.repeat(rows * 2 * HEADS * WIDTH)),
+                Argument::Output(keys),
+                Argument::Output(values),
+            ]
+        };
+        let (of_whole, of_ring) = (given(before), given(rings));
+        each_level(|level, threads| {
+            *SHAPE.write().unwrap() = Some(shape(None));
+            let whole = run_kernel(kernel, &of_whole, &[rows as u32, CONTEXT as u32], level, threads);
+            *SHAPE.write().unwrap() = Some(shape(Some(ring)));
+            let scalars = [rows as u32, CONTEXT as u32, ring as u32];
+            let got = run_kernel(kernel, &of_ring, &scalars, level, threads);
+            assert_eq!(got[0], whole[0], "{level:?}: queries");
+            for which in [1, 2] {
+                let wanted = in_ring(&whole[which], ring, first + rows, element);
+                assert_eq!(got[which], wanted, "{level:?} {ring}");
+            }
+        });
+    }
+}

@@ -1,0 +1,76 @@
+//! Rotation of heads by itself.
+
+use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
+use crate::{long, of_size, rotated, rotation, seventh, wide};
+use forge_runtime::cpu::{self, Long, Pairing, Rotation};
+
+#[test]
+fn long_contexts_turn_heads_their_own_way() {
+    kernel_under_test!(SHAPE, cpu::Rotate, cpu::rotate);
+    let mut random = Random(12);
+    let (rows, heads, width) = (3, 2, 16);
+    let usual = rotation(8, Pairing::Half, 1.25);
+    let shape = cpu::Rotate { heads, width, rotation: long(usual, 40) };
+    let slow = Rotation { frequencies: seventh(usual), ..usual };
+    let growing = Rotation { long: Some(Long::Stretched { beyond: 40, factor: 4.0 }), ..usual };
+    // Twice the context: 4 * 2 - 3 times the wave that was longest.
+    let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
+    let stretched = Rotation { frequencies: stretched.collect::<Vec<_>>().leak(), ..usual };
+    for (context, rotation, turned_by) in [
+        (40_u32, shape.rotation, usual),
+        (41, shape.rotation, slow),
+        (40, growing, usual),
+        (80, growing, stretched),
+    ] {
+        let shape = cpu::Rotate { rotation, ..shape };
+        let x = random.numbers(rows * heads * width);
+        let positions = [0, 3, 39];
+        let turned =
+            |(index, head): (usize, &[f32])| rotated(&wide(head), &turned_by, positions[index / heads]);
+        let wanted = of_size(x.chunks_exact(width).enumerate().flat_map(turned), 3.0);
+        let kernel = kernel("rotate", vec!["x", "positions", "y"], run);
+        let arguments = [
+            Argument::Numbers(x),
+            Argument::Words(positions.to_vec()),
+            Argument::Output(NAN.repeat(rows * heads * width)),
+        ];
+        *SHAPE.write().unwrap() = Some(shape);
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[rows as u32, context], level, threads);
+            compare(&format!("{level:?} {context}"), &numbers_of(&y[0]), &wanted);
+        });
+    }
+}
+
+#[test]
+fn rotate_turns_pairs() {
+    kernel_under_test!(SHAPE, cpu::Rotate, cpu::rotate);
+    let mut random = Random(9);
+    for (rows, heads, width, pairs, pairing, magnitude) in [
+        (1, 3, 2, 1, Pairing::Half, 1.0),
+        (4, 1, 20, 8, Pairing::Half, 1.25),
+        (3, 4, 128, 64, Pairing::Half, 1.0),
+        (5, 2, 22, 11, Pairing::Interleaved, 1.0),
+    ] {
+        let shape = cpu::Rotate { heads, width, rotation: rotation(pairs, pairing, magnitude) };
+        let x = random.numbers(rows * heads * width);
+        let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
+        let wanted = of_size(
+            x.chunks_exact(width)
+                .enumerate()
+                .flat_map(|(index, head)| rotated(&wide(head), &shape.rotation, positions[index / heads])),
+            3.0,
+        );
+        let kernel = kernel("rotate", vec!["x", "positions", "y"], run);
+        let arguments = [
+            Argument::Numbers(x),
+            Argument::Words(positions),
+            Argument::Output(NAN.repeat(rows * heads * width)),
+        ];
+        *SHAPE.write().unwrap() = Some(shape);
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+            compare(&format!("{level:?} {shape:?}"), &numbers_of(&y[0]), &wanted);
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! Rotation, and the way of keys and values to the cache.
+
+use crate::shape::{Batch, Shape, shapes};
+use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
+use forge_ir::Format;
+use forge_kernels::Spec;
+use forge_kernels::spec::{Append, Rotate};
+
+#[test]
+fn rotation_and_appending() {
+    let mut random = Random(4);
+    let shapes = shapes();
+    let rotate = |shape: &Shape| {
+        let rotation = shape.rotation.clone();
+        let pairing = rotation.pairing;
+        Spec::Rotate(Rotate { heads: shape.query_heads, width: shape.width, rotation, pairing })
+    };
+    let append = |shape: &Shape| {
+        let Shape { key_heads, width, cache, ring, .. } = *shape;
+        Spec::Append(Append { key_heads, width, cache, ring })
+    };
+    let kernels =
+        Kernels::of(shapes.iter().flat_map(|shape| [rotate(shape), append(shape), shape.rotate_append()]));
+    let batch = Batch::of(&[(1, 100), (1, 101), (0, 0)]);
+    let rows = batch.rows();
+    for (index, shape) in shapes.iter().enumerate() {
+        let Shape { query_heads, key_heads, width, .. } = *shape;
+        let scalars = shape.scalars(rows, 1);
+        let positions = ("positions", Given::Words(&batch.positions));
+        let x = random.numbers(rows * query_heads * width);
+        let given = [("x", Given::Numbers(&x)), positions, ("y", Given::Unwritten(x.len() * 4))];
+        let y = kernels.run(3 * index, &scalars, &given);
+        let heads = x.chunks_exact(width).enumerate();
+        let wanted = heads
+            .flat_map(|(at, head)| rotated(&wide(head), &shape.rotation, batch.positions[at / query_heads]));
+        compare(shape, &numbers_of(&y[0], Format::F32), &wanted.collect::<Vec<_>>(), 2e-6);
+
+        // Appended as it is, and as a part of qkv.
+        let row_width = (query_heads + 2 * key_heads) * width;
+        let qkv = random.numbers(rows * row_width);
+        let gains = [0; 2].map(|_| random.numbers(width));
+        let part = |from: usize, heads: usize| -> Vec<f32> {
+            let row = |row: usize| qkv[row * row_width + from * width..][..heads * width].to_vec();
+            (0..rows).flat_map(row).collect()
+        };
+        let bytes = shape.cache_count() * if shape.cache == Format::F16 { 2 } else { 4 };
+        let unit = if shape.cache == Format::F16 { 1e-3 } else { 3e-6 };
+        let (key, value) = (part(query_heads, key_heads), part(query_heads + key_heads, key_heads));
+        let given = |q: usize| {
+            [
+                ("qkv", Given::Numbers(&qkv)),
+                ("query_gain", Given::Numbers(&gains[0])),
+                ("key_gain", Given::Numbers(&gains[1])),
+                ("key", Given::Numbers(&key)),
+                ("value", Given::Numbers(&value)),
+                ("slots", Given::Words(&batch.slots)),
+                ("positions", Given::Words(&batch.positions)),
+                ("q", Given::Unwritten(q)),
+                ("keys", Given::Unwritten(bytes)),
+                ("values", Given::Unwritten(bytes)),
+            ]
+        };
+        let plain = kernels.run(3 * index + 1, &scalars, &given(0));
+        let made = kernels.run(3 * index + 2, &scalars, &given(rows * query_heads * width * 4));
+        for row in 0..rows {
+            let (slot, position) = (batch.slots[row], batch.positions[row]);
+            let [queries, keys, values] =
+                shape.prepared(&qkv[row * row_width..][..row_width], &gains, position);
+            let q = numbers_of(&made[0], Format::F32);
+            compare(shape, &q[row * query_heads * width..][..query_heads * width], &queries, 3e-6);
+            for head in 0..key_heads {
+                let at = shape.place(slot, head, position as usize);
+                let in_row = head * width..(head + 1) * width;
+                let in_rows = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
+                let check = |bytes: &[u8], wanted: &[f64]| {
+                    compare(shape, &numbers_of(bytes, shape.cache)[at..][..width], wanted, unit)
+                };
+                check(&made[1], &keys[in_row.clone()]);
+                check(&made[2], &values[in_row]);
+                check(&plain[0], &wide(&key[in_rows.clone()]));
+                check(&plain[1], &wide(&value[in_rows]));
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Attention of rows that are prepared and in the cache.
+
+use crate::shape::{Batch, Shape, cache, shapes};
+use crate::{Given, Kernels, Random, bytes_of, compare, numbers_of, wide};
+use forge_ir::Format;
+use forge_kernels::Spec;
+use forge_kernels::spec::Append;
+
+#[test]
+fn attention_of_few_and_many_rows() {
+    let shapes = shapes();
+    let kernels =
+        Kernels::of(shapes.iter().flat_map(|shape| [shape.split(false), shape.tiled(), shape.join()]));
+    let mut random = Random(2);
+    for (index, shape) in shapes.iter().enumerate() {
+        let batches = [
+            (Batch::of(&[(0, 0)]), 1),
+            (Batch::of(&[(1, 150)]), 5),
+            (Batch::of(&[(0, 33), (1, 2), (0, 90)]), 16),
+            (Batch::of(&(0..3).map(|i| (1, i)).chain((40..52).map(|i| (0, i))).collect::<Vec<_>>()), 2),
+        ];
+        for (batch, splits) in batches {
+            let rows = batch.rows();
+            let seen = |slot| {
+                let of_slot = batch.slots.iter().zip(&batch.positions).filter(|(of, _)| **of == slot);
+                of_slot.map(|(_, position)| *position as usize + 1).max().unwrap_or(0)
+            };
+            let [(key_bytes, keys), (value_bytes, values)] = [0; 2].map(|_| cache(&mut random, shape, seen));
+            let q = random.numbers(rows * shape.query_heads * shape.width);
+            let sinks = random.numbers(shape.query_heads);
+            let row_width = shape.query_heads * shape.width;
+            let wanted: Vec<f64> = (0..rows)
+                .flat_map(|row| {
+                    let q = wide(&q[row * row_width..][..row_width]);
+                    let position = batch.positions[row] as usize;
+                    shape.attended(&q, &keys, &values, &sinks, batch.slots[row], position)
+                })
+                .collect();
+            let share = shape.width + 2;
+            let given = |partials, heads| {
+                [
+                    ("q", Given::Numbers(&q)),
+                    ("keys", Given::Bytes(&key_bytes)),
+                    ("values", Given::Bytes(&value_bytes)),
+                    ("sinks", Given::Numbers(&sinks)),
+                    ("slots", Given::Words(&batch.slots)),
+                    ("positions", Given::Words(&batch.positions)),
+                    ("partials", Given::Unwritten(partials)),
+                    ("heads", Given::Unwritten(heads)),
+                ]
+            };
+            let heads = rows * row_width * 4;
+            let scalars = |splits| shape.scalars(rows, splits);
+            let whole = kernels.run(3 * index, &scalars(1), &given(0, heads));
+            compare(shape, &numbers_of(&whole[1], Format::F32), &wanted, 3e-6);
+            let partials = rows * shape.query_heads * splits * share * 4;
+            let partials = match splits {
+                1 => continue,
+                _ => kernels.run(3 * index, &scalars(splits), &given(partials, 0)).swap_remove(0),
+            };
+            let joined = kernels.run(
+                3 * index + 2,
+                &scalars(splits),
+                &[("partials", Given::Bytes(&partials)), ("heads", Given::Unwritten(heads))],
+            );
+            compare(shape, &numbers_of(&joined[0], Format::F32), &wanted, 3e-6);
+            // Tiles want rows of a slot to be neighbours.
+            if batch.slots.windows(2).filter(|pair| pair[0] != pair[1]).count() < 2 {
+                let tiled = kernels.run(3 * index + 1, &scalars(1), &given(0, heads));
+                compare(shape, &numbers_of(&tiled[0], Format::F32), &wanted, 3e-6);
+            }
+        }
+    }
+}
+
+/// What one slot's cache holds must not reach another's rows, though a tile has both: neither NaN nor infinity.
+#[test]
+fn slots_of_a_tile_do_not_meet() {
+    let shape = Shape { sinks: false, ..shapes().swap_remove(1) };
+    let kernels = Kernels::of([shape.tiled()]);
+    let mut random = Random(5);
+    let batch = Batch::of(&[(0, 7), (0, 8), (0, 9), (1, 20), (1, 21), (0, 3)]);
+    for broken in [f32::NAN, f32::INFINITY] {
+        let [keys, values] = [0; 2].map(|_| {
+            let mut numbers = random.numbers(shape.cache_count());
+            let slot = shape.place(1, 0, 0);
+            numbers[slot..].fill(broken);
+            numbers
+        });
+        let q = random.numbers(batch.rows() * shape.query_heads * shape.width);
+        let given = [
+            ("q", Given::Numbers(&q)),
+            ("keys", Given::Bytes(&bytes_of(&keys, shape.cache))),
+            ("values", Given::Bytes(&bytes_of(&values, shape.cache))),
+            ("slots", Given::Words(&batch.slots)),
+            ("positions", Given::Words(&batch.positions)),
+            ("heads", Given::Unwritten(q.len() * 4)),
+        ];
+        let heads = kernels.run(0, &shape.scalars(batch.rows(), 1), &given);
+        let heads = numbers_of(&heads[0], Format::F32);
+        let row_width = shape.query_heads * shape.width;
+        for row in 0..batch.rows() {
+            let found = &heads[row * row_width..][..row_width];
+            if batch.slots[row] == 1 {
+                assert!(found.iter().all(|v| !v.is_finite()), "row {row} does not show what it sees");
+                continue;
+            }
+            let q = wide(&q[row * row_width..][..row_width]);
+            let wanted = shape.attended(&q, &keys, &values, &[], 0, batch.positions[row] as usize);
+            compare(&(row, broken), found, &wanted, 3e-6);
+        }
+    }
+}
+
+/// A pass whose last row would overwrite what its first one sees, if the ring had one position less.
+#[test]
+fn a_ring_that_is_too_small_by_one_shows() {
+    let (first, rows, window) = (48, 12, 7);
+    let whole = Shape { window: Some(window), ..shapes().swap_remove(1) };
+    let mut random = Random(7);
+    let numbers = [0; 2].map(|_| random.numbers(whole.cache_count()));
+    let q = random.numbers(rows * whole.query_heads * whole.width);
+    let batch = Batch::of(&(first..first + rows as u32).map(|position| (1, position)).collect::<Vec<_>>());
+    let row_width = whole.query_heads * whole.width;
+    let wanted: Vec<f64> = (0..rows)
+        .flat_map(|row| {
+            let q = wide(&q[row * row_width..][..row_width]);
+            whole.attended(&q, &numbers[0], &numbers[1], &[], 1, first as usize + row)
+        })
+        .collect();
+    for (ring, is_right) in [(window + rows - 1, true), (window + rows - 2, false)] {
+        let shape = Shape { ring: Some(ring), ..whole.clone() };
+        let append =
+            Append { key_heads: shape.key_heads, width: shape.width, cache: shape.cache, ring: shape.ring };
+        let kernels = Kernels::of([Spec::Append(append), shape.split(false), shape.tiled()]);
+        // What the passes before have left, then this one's rows.
+        let place =
+            |at: usize, head, position| [whole.place(1, head, position), shape.place(1, head, position)][at];
+        let left = numbers.each_ref().map(|numbers| {
+            let mut left = vec![0.0; shape.cache_count()];
+            for (position, head) in
+                (0..first as usize).flat_map(|p| (0..shape.key_heads).map(move |h| (p, h)))
+            {
+                let from = &numbers[place(0, head, position)..][..shape.width];
+                left[place(1, head, position)..][..shape.width].copy_from_slice(from);
+            }
+            bytes_of(&left, shape.cache)
+        });
+        let new = numbers.each_ref().map(|numbers| -> Vec<f32> {
+            let heads = |row| (0..shape.key_heads).map(move |head| (row, head));
+            let of = |(row, head)| numbers[place(0, head, first as usize + row)..][..shape.width].to_vec();
+            (0..rows).flat_map(heads).flat_map(of).collect()
+        });
+        let scalars = shape.scalars(rows, 1);
+        let cache = kernels.run(
+            0,
+            &scalars,
+            &[
+                ("key", Given::Numbers(&new[0])),
+                ("value", Given::Numbers(&new[1])),
+                ("slots", Given::Words(&batch.slots)),
+                ("positions", Given::Words(&batch.positions)),
+                ("keys", Given::Bytes(&left[0])),
+                ("values", Given::Bytes(&left[1])),
+            ],
+        );
+        for kernel in [1, 2] {
+            let given = [
+                ("q", Given::Numbers(&q)),
+                ("keys", Given::Bytes(&cache[0])),
+                ("values", Given::Bytes(&cache[1])),
+                ("slots", Given::Words(&batch.slots)),
+                ("positions", Given::Words(&batch.positions)),
+                ("partials", Given::Unwritten(0)),
+                ("heads", Given::Unwritten(wanted.len() * 4)),
+            ];
+            let heads = kernels.run(kernel, &scalars, &given).pop().unwrap_or_default();
+            let found = numbers_of(&heads, Format::F32);
+            let off = |(found, wanted): (&f32, &f64)| (f64::from(*found) - wanted).abs();
+            let worst = found.iter().zip(&wanted).map(off).fold(0.0, f64::max);
+            assert_eq!(worst < 3e-6, is_right, "a ring of {ring}: {worst:e}");
+            assert!(is_right || worst > 1e-2, "a ring of {ring}: {worst:e}");
+        }
+    }
+}

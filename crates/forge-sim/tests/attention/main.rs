@@ -1,0 +1,164 @@
+//! What kernels of norms, rotation, attention and functions element by element compute, against plain f64; under the
+//! referee, which must have nothing to say.
+
+mod append;
+mod attend;
+mod norms;
+mod prologue;
+mod shape;
+
+use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_kernels::{Instance, Spec, assemble, render};
+use forge_sim::{Program, Sim};
+use half::f16;
+
+/// Positions of a slot.
+pub(crate) const CONTEXT: usize = 160;
+/// Slots of a cache.
+pub(crate) const SLOTS: usize = 2;
+
+/// Numbers that look random and are the same every time, between -1 and 1.
+pub(crate) struct Random(u32);
+
+impl Random {
+    pub(crate) fn number(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+}
+
+/// What a buffer is given, or how many bytes a kernel has to write.
+pub(crate) enum Given<'a> {
+    Numbers(&'a [f32]),
+    Words(&'a [u32]),
+    /// Read and written.
+    Bytes(&'a [u8]),
+    Unwritten(usize),
+}
+
+/// Kernels compiled together, by their place.
+pub(crate) struct Kernels {
+    pub(crate) instances: Vec<Instance>,
+    pub(crate) program: Program,
+}
+
+impl Kernels {
+    pub(crate) fn of(specs: impl IntoIterator<Item = Spec>) -> Kernels {
+        let instances: Vec<Instance> = specs
+            .into_iter()
+            .enumerate()
+            .map(|(i, spec)| render(&format!("kernel_{i}"), &spec).unwrap_or_else(|error| panic!("{error}")))
+            .collect();
+        let program = Program::compile(&assemble(&instances, "")).unwrap_or_else(|error| panic!("{error}"));
+        Kernels { instances, program }
+    }
+
+    /// Runs kernel `index`; gives the bytes of what it may write, in order.
+    pub(crate) fn run(
+        &self,
+        index: usize,
+        scalars: &[(&str, usize)],
+        given: &[(&str, Given<'_>)],
+    ) -> Vec<Vec<u8>> {
+        let instance = &self.instances[index];
+        let mut sim = Sim::new(&self.program).unwrap_or_else(|error| panic!("{error}"));
+        let mut written = Vec::new();
+        let mut bindings = Vec::new();
+        for buffer in &instance.decl.buffers {
+            let (_, content) = given
+                .iter()
+                .find(|(name, _)| *name == buffer.name)
+                .unwrap_or_else(|| panic!("nothing for {}", buffer.name));
+            let id = match content {
+                Given::Numbers(numbers) => sim.memory.floats(numbers),
+                Given::Words(words) => sim.memory.words(words),
+                Given::Bytes(bytes) => sim.memory.bytes(bytes),
+                Given::Unwritten(bytes) => sim.memory.unwritten(*bytes),
+            };
+            let id = id.unwrap_or_else(|error| panic!("{error}"));
+            if buffer.written {
+                written.push(id);
+            }
+            bindings.push(if buffer.written { id.write() } else { id.read() });
+        }
+        let scalars: Vec<(&str, u32)> = scalars.iter().map(|&(name, value)| (name, value as u32)).collect();
+        let value = |name: &String| {
+            scalars.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name}")).1
+        };
+        let values: Vec<u32> = instance.decl.scalars.iter().map(value).collect();
+        let groups = [0, 1, 2].map(|axis| instance.decl.grid[axis].eval(&scalars).unwrap_or(0));
+        sim.dispatch(&instance.name, &bindings, &values, groups);
+        assert!(sim.faults().is_empty(), "{:?}: {:?}", instance.spec, sim.faults());
+        written.into_iter().map(|id| sim.memory.contents(id).to_vec()).collect()
+    }
+}
+
+pub(crate) fn numbers_of(bytes: &[u8], format: Format) -> Vec<f32> {
+    match format {
+        Format::F16 => bytes.chunks_exact(2).map(|v| f16::from_le_bytes([v[0], v[1]]).to_f32()).collect(),
+        _ => bytes.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])).collect(),
+    }
+}
+
+pub(crate) fn bytes_of(numbers: &[f32], format: Format) -> Vec<u8> {
+    match format {
+        Format::F16 => numbers.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect(),
+        _ => numbers.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    }
+}
+
+pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
+    numbers.iter().copied().map(f64::from).collect()
+}
+
+/// Compares with numbers of about the size of `size`.
+pub(crate) fn compare(what: &dyn std::fmt::Debug, found: &[f32], wanted: &[f64], error: f64) {
+    assert_eq!(found.len(), wanted.len(), "{what:?}");
+    for (index, (found, wanted)) in found.iter().zip(wanted).enumerate() {
+        let off = (f64::from(*found) - wanted).abs();
+        assert!(off <= error * wanted.abs().max(1.0), "{what:?}: number {index} is {found}, not {wanted}");
+    }
+}
+
+pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotation {
+    let frequencies = (0..pairs).map(|k| 10_000f32.powf(-(k as f32) / pairs as f32)).collect();
+    Rotation { frequencies, pairing, magnitude, long: None }
+}
+
+/// One that is another in contexts of more than so many positions.
+pub(crate) fn long(beyond: usize) -> Rotation {
+    let plain = rotation(8, Pairing::Half, 1.25);
+    let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
+    Rotation { long: Some(Long::Other { beyond, frequencies }), ..plain }
+}
+
+/// One that is slower in contexts of more than so many positions, the longer the slower.
+pub(crate) fn stretched(beyond: usize) -> Rotation {
+    Rotation { long: Some(Long::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
+}
+
+pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    let factor = 1.0 / (mean + f64::from(epsilon)).sqrt();
+    x.iter().enumerate().map(|(i, v)| v * factor * gain.map_or(1.0, |gain| f64::from(gain[i]))).collect()
+}
+
+pub(crate) fn rotated(head: &[f64], rotation: &Rotation, position: u32) -> Vec<f64> {
+    let pairs = rotation.frequencies.len();
+    let mut turned = head.to_vec();
+    for (k, frequency) in rotation.within(CONTEXT).iter().enumerate() {
+        let (one, other) = match rotation.pairing {
+            Pairing::Half => (k, k + pairs),
+            Pairing::Interleaved => (2 * k, 2 * k + 1),
+        };
+        let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();
+        let magnitude = f64::from(rotation.magnitude);
+        turned[one] = (head[one] * cosine - head[other] * sine) * magnitude;
+        turned[other] = (head[other] * cosine + head[one] * sine) * magnitude;
+    }
+    turned
+}

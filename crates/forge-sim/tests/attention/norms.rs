@@ -1,0 +1,119 @@
+//! Norms, and functions element by element.
+
+use crate::{Given, Kernels, Random, compare, normed, numbers_of, wide};
+use forge_ir::{Activation, Format};
+use forge_kernels::Spec;
+use forge_kernels::spec::{Each, Elementwise, Function, LayerNorm, RmsNorm};
+
+/// x times the normal distribution's share below x, which is summed up in so many steps.
+fn gelu(x: f64) -> f64 {
+    let density = |y: f64| (-y * y / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if x.abs() > 12.0 {
+        return x.max(0.0);
+    }
+    let (end, steps) = (x.abs(), 2000);
+    let step = end / f64::from(steps);
+    // Simpson's rule.
+    let weight = |i: i32| if i == 0 || i == steps { 1.0 } else { f64::from(2 + i % 2 * 2) };
+    let share = (0..=steps).map(|i| weight(i) * density(f64::from(i) * step)).sum::<f64>() * step / 3.0;
+    x * (0.5 + share * x.signum())
+}
+
+#[test]
+fn layer_norms() {
+    let mut random = Random(6);
+    let rows = 3;
+    let norms = [(100, true, false), (1030, false, true), (33, true, true), (4, false, false)]
+        .map(|(width, bias, gather)| LayerNorm { width, epsilon: 1e-5, bias, gather });
+    let kernels = Kernels::of(norms.iter().map(|norm| Spec::LayerNorm(norm.clone())));
+    for (index, norm) in norms.iter().enumerate() {
+        let width = norm.width;
+        // Far from 0, so that a variance from the squares of x alone would be none.
+        let x: Vec<f32> = random.numbers(rows * width).into_iter().map(|x| x + 300.0).collect();
+        let [gain, bias] = [0; 2].map(|_| random.numbers(width));
+        let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
+        let given = [
+            ("x", Given::Numbers(&x)),
+            ("gain", Given::Numbers(&gain)),
+            ("bias", Given::Numbers(&bias)),
+            ("wanted", Given::Words(&order)),
+            ("y", Given::Unwritten(rows * width * 4)),
+        ];
+        let y = kernels.run(index, &[("rows", rows)], &given);
+        let mut wanted = Vec::new();
+        for &row in &order {
+            let row = wide(&x[row as usize * width..][..width]);
+            let mean = row.iter().sum::<f64>() / width as f64;
+            let rest: Vec<f64> = row.iter().map(|x| x - mean).collect();
+            let plus = |i: usize| if norm.bias { f64::from(bias[i]) } else { 0.0 };
+            wanted.extend(
+                normed(&rest, Some(&gain), norm.epsilon).iter().enumerate().map(|(i, y)| y + plus(i)),
+            );
+        }
+        // What the mean of numbers around 300 loses.
+        compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 1e-4);
+    }
+}
+
+#[test]
+fn norms_and_functions() {
+    let mut random = Random(1);
+    let rows = 3;
+    let norms = [(100, 1, true, false), (1030, 1, false, true), (20, 3, true, false), (136, 2, true, true)]
+        .map(|(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
+    let functions = [
+        Function::Each(Each::Activate(Activation::Silu)),
+        Function::Each(Each::Activate(Activation::GeluTanh)),
+        Function::Each(Each::Activate(Activation::Gelu)),
+        Function::Each(Each::Activate(Activation::Relu)),
+        Function::Each(Each::Softcap(30.0)),
+        Function::Each(Each::Scale(-0.22)),
+        Function::Multiply,
+        Function::Add,
+    ];
+    let width = 300;
+    let kernels = Kernels::of(
+        norms
+            .iter()
+            .map(|norm| Spec::RmsNorm(norm.clone()))
+            .chain(functions.map(|function| Spec::Elementwise(Elementwise { function, width }))),
+    );
+    for (index, norm) in norms.iter().enumerate() {
+        let row = norm.width * norm.parts;
+        let (x, gain) = (random.numbers(rows * row), random.numbers(norm.width));
+        let order = if norm.gather { [2, 0, 2] } else { [0, 1, 2] };
+        let given = [
+            ("x", Given::Numbers(&x)),
+            ("gain", Given::Numbers(&gain)),
+            ("wanted", Given::Words(&order)),
+            ("y", Given::Unwritten(rows * row * 4)),
+        ];
+        let y = kernels.run(index, &[("rows", rows)], &given);
+        let parts = order.iter().flat_map(|&at| x[at as usize * row..][..row].chunks_exact(norm.width));
+        let gain = norm.gain.then_some(&gain[..]);
+        let wanted: Vec<f64> = parts.flat_map(|part| normed(&wide(part), gain, norm.epsilon)).collect();
+        compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 2e-6);
+    }
+    // From tiny to far beyond where exp overflows.
+    let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
+    let b = random.numbers(rows * width);
+    for (index, function) in functions.iter().enumerate() {
+        let given =
+            [("a", Given::Numbers(&a)), ("b", Given::Numbers(&b)), ("y", Given::Unwritten(rows * width * 4))];
+        let y = kernels.run(norms.len() + index, &[("rows", rows)], &given);
+        let wanted = wide(&a).into_iter().zip(wide(&b)).map(|(a, b)| match *function {
+            Function::Each(Each::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
+            Function::Each(Each::Activate(Activation::GeluTanh)) => {
+                // Half of 1 + tanh(u), without losing its digits: the logistic of 2 u.
+                a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
+            }
+            Function::Each(Each::Activate(Activation::Gelu)) => gelu(a),
+            Function::Each(Each::Activate(Activation::Relu)) => a.max(0.0),
+            Function::Each(Each::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
+            Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
+            Function::Multiply => a * b,
+            Function::Add => a + b,
+        });
+        compare(function, &numbers_of(&y[0], Format::F32), &wanted.collect::<Vec<_>>(), 1e-6);
+    }
+}

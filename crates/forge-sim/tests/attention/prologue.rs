@@ -1,0 +1,94 @@
+//! Attention that prepares its own row, and appends it.
+
+use crate::shape::{Batch, cache, shapes};
+use crate::{Given, Kernels, Random, compare, numbers_of};
+use forge_ir::Format;
+use forge_kernels::prologue_fits;
+
+#[test]
+fn attention_that_prepares_its_row() {
+    let mut shapes = shapes();
+    shapes.retain(|shape| prologue_fits(shape.query_heads, shape.key_heads, shape.width));
+    let kernels = Kernels::of(shapes.iter().flat_map(|shape| [shape.split(true), shape.join()]));
+    let mut random = Random(3);
+    for (index, shape) in shapes.iter().enumerate() {
+        let batches = [
+            (Batch::of(&[(1, 0)]), 1),
+            (Batch::of(&[(0, 0)]), 3),
+            (Batch::of(&[(0, 18)]), 1),
+            (Batch::of(&[(1, 149)]), 1),
+            (Batch::of(&[(1, 149), (0, 3)]), 16),
+        ];
+        for (batch, splits) in batches {
+            let rows = batch.rows();
+            let row_width = (shape.query_heads + 2 * shape.key_heads) * shape.width;
+            let qkv = random.numbers(rows * row_width);
+            let gains = [0; 2].map(|_| random.numbers(shape.width));
+            let sinks = random.numbers(shape.query_heads);
+            let of_row = |slot| batch.slots.iter().position(|of| *of == slot);
+            let seen = |slot| of_row(slot).map_or(0, |row| batch.positions[row] as usize);
+            let before = [0; 2].map(|_| cache(&mut random, shape, seen).0);
+            let many = splits > 1;
+            let heads = rows * shape.query_heads * shape.width * 4;
+            let partials = rows * shape.query_heads * splits * (shape.width + 2) * 4;
+            let scalars = shape.scalars(rows, splits);
+            let mut written = kernels.run(
+                2 * index,
+                &scalars,
+                &[
+                    ("qkv", Given::Numbers(&qkv)),
+                    ("query_gain", Given::Numbers(&gains[0])),
+                    ("key_gain", Given::Numbers(&gains[1])),
+                    ("keys", Given::Bytes(&before[0])),
+                    ("values", Given::Bytes(&before[1])),
+                    ("sinks", Given::Numbers(&sinks)),
+                    ("slots", Given::Words(&batch.slots)),
+                    ("positions", Given::Words(&batch.positions)),
+                    ("partials", Given::Unwritten(if many { partials } else { 0 })),
+                    ("heads", Given::Unwritten(if many { 0 } else { heads })),
+                ],
+            );
+            if many {
+                written[3] = kernels
+                    .run(
+                        2 * index + 1,
+                        &scalars,
+                        &[("partials", Given::Bytes(&written[2])), ("heads", Given::Unwritten(heads))],
+                    )
+                    .swap_remove(0);
+            }
+            // The cache has the row's key and value, rounded, and what it had.
+            let after = [0, 1].map(|which| numbers_of(&written[which], shape.cache));
+            let unit = if shape.cache == Format::F16 { 1e-3 } else { 3e-6 };
+            let mut wanted = Vec::new();
+            let mut expected = before.map(|bytes| numbers_of(&bytes, shape.cache));
+            for row in 0..rows {
+                let (slot, position) = (batch.slots[row], batch.positions[row]);
+                let [queries, key, value] =
+                    shape.prepared(&qkv[row * row_width..][..row_width], &gains, position);
+                for head in 0..shape.key_heads {
+                    let at = shape.place(slot, head, position as usize);
+                    for (which, made) in [(0, &key), (1, &value)] {
+                        let made = &made[head * shape.width..][..shape.width];
+                        compare(shape, &after[which][at..][..shape.width], made, unit);
+                        expected[which][at..][..shape.width]
+                            .copy_from_slice(&after[which][at..][..shape.width]);
+                    }
+                }
+                wanted.extend(shape.attended(
+                    &queries,
+                    &after[0],
+                    &after[1],
+                    &sinks,
+                    slot,
+                    position as usize,
+                ));
+            }
+            for (after, expected) in after.iter().zip(&expected) {
+                let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
+                assert!(after.iter().zip(expected).all(same), "{shape:?} wrote where it should not");
+            }
+            compare(shape, &numbers_of(&written[3], Format::F32), &wanted, 1e-5);
+        }
+    }
+}

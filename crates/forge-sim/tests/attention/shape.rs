@@ -1,0 +1,257 @@
+//! Shapes of attention, and what each of its parts should give.
+
+use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
+use forge_ir::{Format, Pairing, Rotation};
+use forge_kernels::Spec;
+use forge_kernels::spec::{AttendJoin, AttendSplit, AttendTiled, HeadNorm, Prologue, RotateAppend};
+
+/// A layer's heads, and what attention does with them.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) query_heads: usize,
+    pub(crate) key_heads: usize,
+    pub(crate) width: usize,
+    pub(crate) cache: Format,
+    pub(crate) ring: Option<usize>,
+    pub(crate) window: Option<usize>,
+    pub(crate) softcap: Option<f32>,
+    pub(crate) sinks: bool,
+    pub(crate) norm: Option<HeadNorm>,
+    pub(crate) rotation: Rotation,
+}
+
+impl Shape {
+    pub(crate) fn group(&self) -> usize {
+        self.query_heads / self.key_heads
+    }
+
+    pub(crate) fn scale(&self) -> f32 {
+        2.0 / (self.width as f32).sqrt()
+    }
+
+    pub(crate) fn split(&self, prologue: bool) -> Spec {
+        let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, norm, .. } = *self;
+        let (rotation, pairing) = (self.rotation.clone(), self.rotation.pairing);
+        let prologue = prologue.then_some(Prologue { norm, rotation, pairing });
+        let scale = self.scale();
+        Spec::AttendSplit(AttendSplit {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks,
+            prologue,
+        })
+    }
+
+    pub(crate) fn tiled(&self) -> Spec {
+        let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, .. } = *self;
+        let scale = self.scale();
+        Spec::AttendTiled(AttendTiled {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks,
+        })
+    }
+
+    pub(crate) fn join(&self) -> Spec {
+        Spec::AttendJoin(AttendJoin { query_heads: self.query_heads, width: self.width })
+    }
+
+    pub(crate) fn rotate_append(&self) -> Spec {
+        let Shape { query_heads, key_heads, width, cache, ring, norm, .. } = *self;
+        let (rotation, pairing) = (self.rotation.clone(), self.rotation.pairing);
+        Spec::RotateAppend(RotateAppend {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            norm,
+            rotation,
+            pairing,
+        })
+    }
+
+    /// Positions that a slot has room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.unwrap_or(CONTEXT).min(CONTEXT)
+    }
+
+    /// Where a position of a slot begins in the cache.
+    pub(crate) fn place(&self, slot: u32, head: usize, position: usize) -> usize {
+        let position = self.ring.map_or(position, |ring| position % ring);
+        ((slot as usize * self.key_heads + head) * self.capacity() + position) * self.width
+    }
+
+    pub(crate) fn cache_count(&self) -> usize {
+        SLOTS * self.key_heads * self.capacity() * self.width
+    }
+
+    /// Scalars of a dispatch.
+    pub(crate) fn scalars(&self, rows: usize, splits: usize) -> [(&'static str, usize); 4] {
+        [("rows", rows), ("context", CONTEXT), ("capacity", self.capacity()), ("splits", splits)]
+    }
+
+    /// What one row's query heads get.
+    pub(crate) fn attended(
+        &self,
+        q: &[f64],
+        keys: &[f32],
+        values: &[f32],
+        sinks: &[f32],
+        slot: u32,
+        position: usize,
+    ) -> Vec<f64> {
+        let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let mut heads = Vec::new();
+        for (head, q) in q.chunks_exact(self.width).enumerate() {
+            let at = |p: usize| self.place(slot, head / self.group(), p);
+            let score = |p: usize| {
+                let key = &keys[at(p)..][..self.width];
+                let score = q.iter().zip(key).map(|(a, &b)| a * f64::from(b)).sum::<f64>();
+                let score = score * f64::from(self.scale());
+                self.softcap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
+            };
+            let scores: Vec<f64> = (first..=position).map(score).collect();
+            let sink = self.sinks.then(|| f64::from(sinks[head]));
+            let largest = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+            let total = scores.iter().copied().chain(sink).map(|score| (score - largest).exp()).sum::<f64>();
+            let mut sums = vec![0.0; self.width];
+            for (p, score) in (first..=position).zip(scores) {
+                for (sum, &v) in sums.iter_mut().zip(&values[at(p)..][..self.width]) {
+                    *sum += (score - largest).exp() / total * f64::from(v);
+                }
+            }
+            heads.extend(sums);
+        }
+        heads
+    }
+
+    /// Query, key and value heads of a row of qkv, as attention sees them.
+    pub(crate) fn prepared(&self, row: &[f32], gains: &[Vec<f32>; 2], position: u32) -> [Vec<f64>; 3] {
+        let mut prepared = [const { Vec::new() }; 3];
+        for (number, head) in row.chunks_exact(self.width).enumerate() {
+            let kind = usize::from(number >= self.query_heads)
+                + usize::from(number >= self.query_heads + self.key_heads);
+            let mut head = wide(head);
+            if kind < 2 {
+                let norm = |head: Vec<f64>, turned| match self.norm {
+                    Some(norm) if norm.turned == turned => normed(&head, Some(&gains[kind]), norm.epsilon),
+                    _ => head,
+                };
+                head = norm(rotated(&norm(head, false), &self.rotation, position), true);
+            }
+            prepared[kind].extend(head);
+        }
+        prepared
+    }
+}
+
+/// Sizes and options that meet every branch of the templates.
+pub(crate) fn shapes() -> Vec<Shape> {
+    let plain = |query_heads, key_heads, width, cache| Shape {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring: None,
+        window: None,
+        softcap: None,
+        sinks: false,
+        norm: None,
+        rotation: rotation(width / 2, Pairing::Half, 1.0),
+    };
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true });
+    vec![
+        Shape { norm, ..plain(4, 2, 128, Format::F16) },
+        Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
+        Shape {
+            norm,
+            window: Some(19),
+            softcap: Some(2.0),
+            sinks: true,
+            rotation: rotation(20, Pairing::Interleaved, 1.0),
+            ..plain(10, 2, 80, Format::F16)
+        },
+        Shape { window: Some(1000), softcap: Some(1.0), norm, ..plain(2, 2, 256, Format::F32) },
+        Shape { sinks: true, ..plain(13, 1, 6, Format::F16) },
+        Shape { window: Some(1), sinks: true, ..plain(3, 3, 64, Format::F32) },
+        plain(2, 2, 96, Format::F16),
+        // Norms of heads that have been turned, as a whole and in part.
+        Shape { norm: turned, ..plain(4, 2, 16, Format::F32) },
+        Shape {
+            norm: turned,
+            rotation: rotation(5, Pairing::Interleaved, 1.0),
+            ..plain(3, 1, 20, Format::F16)
+        },
+        // A long context's own frequencies, and those of one that is as long as any that is not long.
+        Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: stretched(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
+        Shape { rotation: stretched(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        // Rings: as many positions as 58 rows of one pass need and not one more, and more than the context has.
+        Shape {
+            norm,
+            window: Some(19),
+            ring: Some(76),
+            softcap: Some(2.0),
+            sinks: true,
+            rotation: rotation(20, Pairing::Interleaved, 1.0),
+            ..plain(10, 2, 80, Format::F16)
+        },
+        Shape { window: Some(7), ring: Some(67), ..plain(4, 2, 18, Format::F32) },
+        Shape {
+            window: Some(40),
+            ring: Some(1000),
+            rotation: long(CONTEXT - 1),
+            ..plain(4, 2, 16, Format::F32)
+        },
+        // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
+        Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
+        Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
+    ]
+}
+
+/// Rows of a batch by slot and position; rows of a slot are neighbours.
+pub(crate) struct Batch {
+    pub(crate) slots: Vec<u32>,
+    pub(crate) positions: Vec<u32>,
+}
+
+impl Batch {
+    pub(crate) fn of(rows: &[(u32, u32)]) -> Batch {
+        let (slots, positions) = rows.iter().copied().unzip();
+        Batch { slots, positions }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// A cache, as bytes, and the numbers that it holds. What no row may see is not a number.
+pub(crate) fn cache(random: &mut Random, shape: &Shape, seen: impl Fn(u32) -> usize) -> (Vec<u8>, Vec<f32>) {
+    let mut numbers = random.numbers(shape.cache_count());
+    for slot in 0..SLOTS as u32 {
+        for head in 0..shape.key_heads {
+            let (begin, capacity) = (shape.place(slot, head, 0), shape.capacity());
+            let written = seen(slot).min(capacity);
+            numbers[begin + written * shape.width..begin + capacity * shape.width].fill(f32::NAN);
+        }
+    }
+    let bytes = bytes_of(&numbers, shape.cache);
+    let numbers = numbers_of(&bytes, shape.cache);
+    (bytes, numbers)
+}

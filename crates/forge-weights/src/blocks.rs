@@ -1,0 +1,144 @@
+//! Rows in blocks of ggml's, put into the planes of the format that means the same: codes and scales are moved and nothing
+//! else, so every number is what it was, to the bit.
+//!
+//! Where ggml takes codes less 16, ours have an offset of -16 scales beside them. That is a half too, unless the scale is
+//! so large that no half holds it; and a code times a scale and the offset added is exact in f32, as the difference times
+//! the scale is. Of superblocks, `ggml` knows the inside.
+
+use crate::codes::pack;
+use crate::ggml::ggml_row;
+use forge_ir::{BLOCK, Bits, Blocks};
+use half::f16;
+
+/// Fills the planes of a row; or gives the block whose offset no half holds.
+pub(crate) fn planes(blocks: Blocks, row: &[u8], [codes, scales]: [&mut [u8]; 2]) -> Result<(), usize> {
+    let count = row.len() / blocks.bytes();
+    if count == 0 {
+        return Ok(());
+    }
+    let places =
+        codes.chunks_exact_mut(codes.len() / count).zip(scales.chunks_exact_mut(scales.len() / count));
+    for (index, (block, (codes, scales))) in row.chunks_exact(blocks.bytes()).zip(places).enumerate() {
+        match blocks {
+            Blocks::Q4_0 | Blocks::Q8_0 => {
+                scales.copy_from_slice(&block[..2]);
+                codes.copy_from_slice(&block[2..]);
+            }
+            Blocks::Q4_1 => {
+                scales.copy_from_slice(&block[..4]);
+                pack(Bits::Four, &nibbles(&block[4..]), codes);
+            }
+            Blocks::Q5_0 => {
+                let scale = [block[0], block[1]];
+                scales[..2].copy_from_slice(&scale);
+                let offset = f16::from_f32(f16::from_le_bytes(scale).to_f32() * -16.0);
+                if !offset.is_finite() {
+                    return Err(index);
+                }
+                scales[2..].copy_from_slice(&offset.to_le_bytes());
+                pack(Bits::Five, &fives(&block[2..]), codes);
+            }
+            Blocks::Q5_1 => {
+                scales.copy_from_slice(&block[..4]);
+                pack(Bits::Five, &fives(&block[4..]), codes);
+            }
+            Blocks::Q4_K | Blocks::Q5_K | Blocks::Q6_K => ggml_row(blocks.format(), block, [codes, scales]),
+        }
+    }
+    Ok(())
+}
+
+/// The codes of nibbles: byte j has column j below and column j + 16 above.
+fn nibbles(bytes: &[u8]) -> [u8; BLOCK] {
+    std::array::from_fn(|column| bytes[column % 16] >> (column / 16 * 4) & 15)
+}
+
+/// The codes of five bits: 4 bytes with the highest bit of column after column, then nibbles.
+fn fives(bytes: &[u8]) -> [u8; BLOCK] {
+    let (highest, low) = bytes.split_at(4);
+    let low = nibbles(low);
+    std::array::from_fn(|column| low[column] | (highest[column / 8] >> (column % 8) & 1) << 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{decode_row, plane_bytes};
+    use proptest::prelude::*;
+
+    const COLUMNS: usize = 96;
+
+    /// What the planes mean, or the block that has none.
+    fn decoded(blocks: Blocks, row: &[u8]) -> Result<Vec<f32>, usize> {
+        let [codes, scales] = plane_bytes(blocks.format(), COLUMNS);
+        let (mut codes, mut scales) = (vec![0; codes], vec![0; scales]);
+        planes(blocks, row, [&mut codes, &mut scales])?;
+        let mut out = vec![0.0; COLUMNS];
+        decode_row(blocks.format(), [&codes, &scales], &mut out);
+        Ok(out)
+    }
+
+    /// What ggml says that a row means, in f32 as it computes.
+    fn meant(blocks: Blocks, row: &[u8]) -> Vec<f32> {
+        let half = |block: &[u8], at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+        let mut numbers = Vec::new();
+        for block in row.chunks_exact(blocks.bytes()) {
+            let d = half(block, 0);
+            for column in 0..BLOCK {
+                let nibble = |from: usize| i32::from(block[from + column % 16] >> (column / 16 * 4) & 15);
+                let five = |from: usize| {
+                    let bits = u32::from_le_bytes(block[from..from + 4].try_into().unwrap());
+                    nibble(from + 4) | ((bits >> column & 1) << 4) as i32
+                };
+                numbers.push(match blocks {
+                    Blocks::Q4_0 => (nibble(2) - 8) as f32 * d,
+                    Blocks::Q4_1 => nibble(4) as f32 * d + half(block, 2),
+                    Blocks::Q5_0 => (five(2) - 16) as f32 * d,
+                    Blocks::Q5_1 => five(4) as f32 * d + half(block, 2),
+                    Blocks::Q8_0 => f32::from(block[2 + column].cast_signed()) * d,
+                    Blocks::Q4_K | Blocks::Q5_K | Blocks::Q6_K => {
+                        unreachable!("these have tests of their own")
+                    }
+                });
+            }
+        }
+        numbers
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_stays_what_it_is(bytes in prop::collection::vec(any::<u8>(), 3 * 34)) {
+            for blocks in Blocks::ALL.into_iter().filter(|blocks| blocks.columns() == BLOCK) {
+                let mut row = bytes[..blocks.row_bytes(COLUMNS)].to_vec();
+                // Scales and offsets are finite; all else of a half is arbitrary, below nought and below the normal ones too.
+                for block in row.chunks_exact_mut(blocks.bytes()) {
+                    for high in [1, 3] {
+                        if matches!(blocks, Blocks::Q4_1 | Blocks::Q5_1) || high == 1 {
+                            block[high] &= 0xfb;
+                        }
+                    }
+                }
+                let expected = meant(blocks, &row);
+                match decoded(blocks, &row) {
+                    // Equal as numbers: nought has two signs, and an offset takes one of them away.
+                    Ok(numbers) => prop_assert_eq!(numbers, expected, "{:?}", blocks),
+                    Err(index) => {
+                        prop_assert_eq!(blocks, Blocks::Q5_0);
+                        let block = &row[index * blocks.bytes()..];
+                        let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
+                        prop_assert!(scale.abs() * 16.0 > 65504.0, "{}", scale);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_offset_that_no_half_holds_is_told_by_its_block() {
+        let mut row = vec![0; Blocks::Q5_0.row_bytes(COLUMNS)];
+        row[22..24].copy_from_slice(&f16::from_f32(4096.0).to_le_bytes());
+        assert_eq!(decoded(Blocks::Q5_0, &row), Err(1));
+        row[22..24].copy_from_slice(&f16::from_f32(4092.0).to_le_bytes());
+        assert_eq!(decoded(Blocks::Q5_0, &row).unwrap()[32], -65472.0);
+    }
+}

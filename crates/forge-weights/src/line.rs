@@ -1,0 +1,83 @@
+//! What the codes of a group mean, exactly as it is stored: numbers at equal distances, the lowest code's being the offset.
+
+use crate::codec::WHOLE;
+
+/// Sums and extremes carried side by side.
+pub(crate) const LANES: usize = 8;
+
+/// value = code * scale + offset
+#[derive(Clone, Copy)]
+pub(crate) struct Line {
+    pub(crate) scale: f32,
+    pub(crate) offset: f32,
+    /// The highest code.
+    pub(crate) levels: f32,
+    /// 1 / scale; 0 where all codes mean the offset.
+    inverse: f32,
+}
+
+impl Line {
+    pub(crate) fn new(scale: f32, offset: f32, levels: f32) -> Line {
+        Line { scale, offset, levels, inverse: if scale == 0.0 { 0.0 } else { 1.0 / scale } }
+    }
+
+    pub(crate) fn value(self, code: f32) -> f32 {
+        code * self.scale + self.offset
+    }
+
+    /// A number's code, not rounded.
+    fn place(self, x: f32) -> f32 {
+        let place = (x - self.offset) * self.inverse;
+        let place = if place > 0.0 { place } else { 0.0 };
+        if place < self.levels { place } else { self.levels }
+    }
+
+    /// The nearest code, of two equally near the even one.
+    pub(crate) fn code(self, x: f32) -> f32 {
+        (self.place(x) + WHOLE) - WHOLE
+    }
+
+    /// The sum of the squares of what storing changes.
+    pub(crate) fn error(self, numbers: &[f32]) -> f32 {
+        let square = |x: f32| {
+            let error = self.value(self.code(x)) - x;
+            error * error
+        };
+        let mut sums = [0.0; LANES];
+        let (whole, rest) = numbers.as_chunks::<LANES>();
+        for numbers in whole {
+            sums.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += square(*x));
+        }
+        sums.iter().sum::<f32>() + rest.iter().map(|x| square(*x)).sum::<f32>()
+    }
+}
+
+/// The smallest and the largest of some numbers; two zeros of none.
+pub(crate) fn ends(numbers: &[f32]) -> (f32, f32) {
+    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    let (whole, rest) = numbers.as_chunks::<LANES>();
+    for (lane, x) in whole.iter().flatten().enumerate().map(|(index, x)| (index % LANES, *x)) {
+        low[lane] = if x < low[lane] { x } else { low[lane] };
+        high[lane] = if x > high[lane] { x } else { high[lane] };
+    }
+    if numbers.is_empty() {
+        return (0.0, 0.0);
+    }
+    let all = |lanes: [f32; LANES], pick: fn(f32, f32) -> f32| lanes.iter().chain(rest).copied().reduce(pick);
+    (all(low, f32::min).unwrap_or(0.0), all(high, f32::max).unwrap_or(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ends_are_ends(numbers in prop::collection::vec(-1e9_f32..1e9, 1..130)) {
+            let (low, high) = ends(&numbers);
+            prop_assert!(numbers.contains(&low) && numbers.contains(&high));
+            prop_assert!(numbers.iter().all(|x| (low..=high).contains(x)));
+        }
+    }
+}

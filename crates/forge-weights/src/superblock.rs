@@ -1,0 +1,179 @@
+//! Superblocks: 256 columns whose blocks' scales are codes themselves, multiples of a half that all share.
+//!
+//! [`Format`] says what they mean and where things lie. Numbers are f32 throughout: the products of a half with what a scale
+//! and a code can be are exact in it, so a number is rounded once, when its offset is added, and in `q6_k` never.
+//!
+//! Encoding looks for the scale and the offset of each block among those that can be stored. It begins with the nearest to
+//! what reaches over the block's numbers, and takes one step after the other to a neighbour as long as the squares of all
+//! errors shrink. That moves the ends in where few codes serve the many better, and makes up for what rounding did.
+
+use crate::codec::{Unfit, code_of};
+use crate::codes::{block_bytes, pack, unpack};
+use crate::line::{Line, ends};
+use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
+use half::f16;
+
+/// Blocks of a superblock.
+const BLOCKS: usize = SUPERBLOCK / BLOCK;
+/// Columns that share a signed scale.
+const SIXTEEN: usize = 16;
+/// What codes with signed scales are above their number.
+const MIDDLE: f32 = 32.0;
+/// The largest of 6 bits.
+const SIX_BITS: f32 = 63.0;
+
+/// The bits of a code, and bytes of a superblock's codes.
+fn of_codes(format: Format) -> (Bits, usize) {
+    (format.bits().unwrap_or(Bits::Eight), format.planes()[0].per_group)
+}
+
+fn half([a, b]: [u8; 2]) -> f32 {
+    f16::from_le_bytes([a, b]).to_f32()
+}
+
+/// Decodes the first `out.len()` numbers of a row, as far as there are codes and scales.
+pub(crate) fn decode(format: Format, codes: &[u8], scales: &[u8], out: &mut [f32]) {
+    let (bits, of_codes) = of_codes(format);
+    let superblocks = out.chunks_mut(SUPERBLOCK).zip(codes.chunks_exact(of_codes));
+    for ((out, codes), scales) in superblocks.zip(scales.chunks_exact(format.planes()[1].per_group)) {
+        let blocks = out.chunks_mut(BLOCK).zip(codes.chunks_exact(block_bytes(bits)));
+        for (block, (out, bytes)) in blocks.enumerate() {
+            let numbers = unpack(bits, bytes).map(f32::from);
+            if format == Format::Q6K {
+                let d = half([scales[0], scales[1]]);
+                let of_halves = scales[2 + 2 * block..].iter().map(|s| d * f32::from(s.cast_signed()));
+                let halves = out.chunks_mut(SIXTEEN).zip(numbers.chunks(SIXTEEN)).zip(of_halves);
+                for ((out, numbers), scale) in halves {
+                    out.iter_mut().zip(numbers).for_each(|(out, code)| *out = (code - MIDDLE) * scale);
+                }
+            } else {
+                let line = pair(scales, block, 0.0);
+                out.iter_mut().zip(numbers).for_each(|(out, code)| *out = line.value(code));
+            }
+        }
+    }
+}
+
+/// What the codes of a block mean.
+fn pair(scales: &[u8], block: usize, levels: f32) -> Line {
+    let (d, least) = (half([scales[0], scales[1]]), half([scales[2], scales[3]]));
+    let of_block = |index: usize| f32::from(scales[4 + 2 * block + index]);
+    Line::new(d * of_block(0), -(least * of_block(1)), levels)
+}
+
+/// Encodes a row of finite numbers. Padding columns are what is nearest to 0.
+pub(crate) fn encode(format: Format, row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), Unfit> {
+    // Kernels of many rows multiply halves.
+    if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
+        return Err(Unfit::TooLarge { value: *x });
+    }
+    let (bits, of_codes) = of_codes(format);
+    let superblocks =
+        codes.chunks_exact_mut(of_codes).zip(scales.chunks_exact_mut(format.planes()[1].per_group));
+    for (numbers, (codes, scales)) in row.chunks(SUPERBLOCK).zip(superblocks) {
+        let lines = match format {
+            Format::Q6K => signed(numbers, scales),
+            _ => pairs(numbers, f32::from((1_u8 << bits.count()) - 1), scales),
+        };
+        for (index, bytes) in codes.chunks_exact_mut(block_bytes(bits)).enumerate() {
+            let mut block = [0; BLOCK];
+            for (column, code) in block.iter_mut().enumerate() {
+                let column = index * BLOCK + column;
+                let line = lines[column * lines.len() / SUPERBLOCK];
+                *code = code_of(line.code(numbers.get(column).copied().unwrap_or(0.0)));
+            }
+            pack(bits, &block, bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Finds and stores a scale and an offset for each block.
+fn pairs(numbers: &[f32], levels: f32, scales: &mut [u8]) -> Vec<Line> {
+    let blocks: [&[f32]; BLOCKS] = parts(numbers);
+    let reaches = blocks.map(|block| {
+        let (low, high) = ends(block);
+        // Offsets are never above zero.
+        let low = low.min(0.0);
+        ((high.max(low) - low) / levels, -low)
+    });
+    let most = |of: fn(&(f32, f32)) -> f32| reaches.iter().map(of).fold(0.0, f32::max);
+    let (d, least) = (reaching(most(|it| it.0), SIX_BITS), reaching(most(|it| it.1), SIX_BITS));
+    scales[..2].copy_from_slice(&d.to_le_bytes());
+    scales[2..4].copy_from_slice(&least.to_le_bytes());
+    let (d, least) = (d.to_f32(), least.to_f32());
+    let line = |[scale, offset]: [f32; 2]| Line::new(d * scale, -(least * offset), levels);
+    let of_blocks = blocks.iter().zip(reaches).enumerate().map(|(index, (block, (scale, low)))| {
+        let nearest = [times(scale, d, SIX_BITS), times(low, least, SIX_BITS)];
+        let best = settled(nearest, 0.0..=SIX_BITS, |place| line(place).error(block));
+        scales[4 + 2 * index..][..2].copy_from_slice(&best.map(|x| x as u8));
+        line(best)
+    });
+    of_blocks.collect()
+}
+
+/// Finds and stores a signed scale for every 16 columns.
+fn signed(numbers: &[f32], scales: &mut [u8]) -> Vec<Line> {
+    let parts: [&[f32]; SUPERBLOCK / SIXTEEN] = parts(numbers);
+    // The lowest code is further from the middle than the highest: it is the largest number's.
+    let reaches = parts.map(|part| {
+        let (low, high) = ends(part);
+        -(if high > -low { high } else { low }) / MIDDLE
+    });
+    const MOST: f32 = 127.0;
+    let d = reaching(reaches.iter().map(|scale| scale.abs()).fold(0.0, f32::max), MOST);
+    scales[..2].copy_from_slice(&d.to_le_bytes());
+    let d = d.to_f32();
+    let line = |[scale]: [f32; 1]| Line::new(d * scale, -MIDDLE * (d * scale), 2.0 * MIDDLE - 1.0);
+    let of_parts = parts.iter().zip(reaches).enumerate().map(|(index, (part, scale))| {
+        let nearest = [times(scale, d, MOST)];
+        let best = settled(nearest, -MOST..=MOST, |place| line(place).error(part));
+        scales[2 + index] = (best[0] as i8).cast_unsigned();
+        line(best)
+    });
+    of_parts.collect()
+}
+
+/// Some numbers in `N` parts of a superblock; what is not there is missing in the last ones.
+fn parts<const N: usize>(numbers: &[f32]) -> [&[f32]; N] {
+    let (size, length) = (SUPERBLOCK / N, numbers.len());
+    std::array::from_fn(|part| &numbers[length.min(part * size)..length.min((part + 1) * size)])
+}
+
+/// The half of which so many reach a number that is not negative.
+fn reaching(number: f32, count: f32) -> f16 {
+    let nearest = f16::from_f32(number / count);
+    // Small halves are so few that the nearest can be short of it by many steps.
+    if number > (count + 0.5) * nearest.to_f32() { f16::from_bits(nearest.to_bits() + 1) } else { nearest }
+}
+
+/// How often a unit is in a number, to the nearest whole one and at most `most` either way; never where it is nothing.
+fn times(number: f32, unit: f32, most: f32) -> f32 {
+    if unit > 0.0 { (number / unit).round().clamp(-most, most) } else { 0.0 }
+}
+
+/// From one place of whole numbers to the best of its neighbours, as long as there is a better one.
+fn settled<const N: usize>(
+    mut place: [f32; N],
+    range: std::ops::RangeInclusive<f32>,
+    error: impl Fn([f32; N]) -> f32,
+) -> [f32; N] {
+    let mut least = error(place);
+    loop {
+        let from = place;
+        for neighbour in 0..3_usize.pow(N as u32) {
+            let step = |axis: usize| (neighbour / 3_usize.pow(axis as u32) % 3) as f32 - 1.0;
+            let to: [f32; N] = std::array::from_fn(|axis| from[axis] + step(axis));
+            if to == from || to.iter().any(|x| !range.contains(x)) {
+                continue;
+            }
+            let error = error(to);
+            if error < least {
+                (place, least) = (to, error);
+            }
+        }
+        if place == from {
+            return place;
+        }
+    }
+}

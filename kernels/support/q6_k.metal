@@ -1,0 +1,34 @@
+// The scales of the first and of the second 16 columns of a packet of q6_k, counted through superblocks of 8 packets. A
+// superblock has 9 halves of words: the half d, and two signed bytes for each packet. The weight is (code - 32) times d times
+// its byte.
+//
+// Bytes are made unsigned and set as the low bits of the half 1024.0, as those of q8_0 are. The products are exact in f32.
+inline float2 q6_k_scales(device const ushort* scales, uint packet) {
+    device const ushort* parts = scales + packet / 8u * 9u;
+    const uint bytes = uint(parts[1u + packet % 8u]) ^ 0x8080u;
+    const uint spread = (bytes & 0xffu) | ((bytes & 0xff00u) << 8u);
+    const float2 counts = float2(as_type<half2>(spread | 0x64006400u) - half2(1152.0h));
+    return float(as_type<half>(parts[0])) * counts;
+}
+
+// Four codes, a byte each, less 32: the subtraction that takes 1024 away takes it along.
+inline float4 q6_k_codes(uint word) {
+    const half2 even = as_type<half2>((word & 0x00ff00ffu) | 0x64006400u) - half2(1056.0h);
+    const half2 odd = as_type<half2>(((word >> 8u) & 0x00ff00ffu) | 0x64006400u) - half2(1056.0h);
+    return float4(half4(even.x, odd.x, even.y, odd.y));
+}
+
+// Word i: columns 4i .. 4i + 3, and those 16 further.
+inline void q6_k_word(Affine6 packet, uint i, thread float4& low, thread float4& high) {
+    const uint2 bytes = affine6_bytes(packet, i);
+    low = q6_k_codes(bytes.x);
+    high = q6_k_codes(bytes.y);
+}
+
+// A packet of q6_k codes: those of affine6, less 32.
+inline void q6_k_decode(Affine6 packet, thread float4* codes) {
+    #pragma unroll
+    for (uint i = 0u; i < 4u; i++) {
+        q6_k_word(packet, i, codes[i], codes[i + 4u]);
+    }
+}

@@ -1,0 +1,133 @@
+//! What is done with a file: what the compiler and its programs do with it, as far as that goes.
+
+use forge_frontend::{Checkpoint, Memory, Opened, Options, Shapes, read_model};
+use forge_ir::Diagnostic;
+use forge_planner::{Load, Quant};
+use forge_runtime::template::{Conversation, Message, Template};
+use forge_runtime::text::Text;
+use serde_json::{Map, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Reads a checkpoint; faults have to point into the files that they are about.
+fn read(checkpoint: &dyn Checkpoint) -> Option<Opened> {
+    match read_model(checkpoint, &Options::default()) {
+        Ok(opened) => Some(opened),
+        Err(faults) => {
+            assert!(!faults.is_empty(), "a fault is told");
+            faults.iter().for_each(|fault| points_into(checkpoint, fault));
+            None
+        }
+    }
+}
+
+fn points_into(checkpoint: &dyn Checkpoint, fault: &Diagnostic) {
+    let Some(place) = &fault.place else { return };
+    let mut bytes = vec![0; checkpoint.len(&place.file).unwrap() as usize];
+    checkpoint.read(&place.file, 0, &mut bytes).unwrap();
+    assert!(std::str::from_utf8(&bytes).unwrap().get(place.span.clone()).is_some(), "{fault}");
+}
+
+/// A configuration by itself, and with all tensors that it asks for; then planned, if that is wanted.
+pub(crate) fn config(bytes: &[u8], is_planned: bool) {
+    read(&Memory(BTreeMap::from([("config.json".to_owned(), bytes.to_vec())])));
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(shapes) = Shapes::new(text, &Options::default()) else { return };
+    let opened = read(&shapes).expect("the tensors are those that were asked for");
+    if is_planned {
+        plan(&opened);
+    }
+}
+
+/// Everything that follows and needs no numbers.
+fn plan(opened: &Opened) {
+    let graph = &opened.graph;
+    for quant in ["keep", "q4_0"] {
+        let options =
+            forge_planner::Options { quant: Quant::from_name(quant).unwrap(), ..Default::default() };
+        if let Ok(plan) = forge_planner::plan(graph, &options) {
+            plan.counts(Load::decode(1));
+            let _ = plan.weight_bytes();
+        }
+    }
+}
+
+/// A small file beside a configuration.
+pub(crate) fn beside(file: &str, bytes: &[u8]) {
+    let config = include_bytes!("../models/llama3_rope/config.json");
+    read(&Memory(BTreeMap::from([
+        ("config.json".to_owned(), config.to_vec()),
+        (file.to_owned(), bytes.to_vec()),
+    ])));
+}
+
+/// A file in the place of a model's own.
+pub(crate) fn with(model: &Memory, file: &str, bytes: &[u8]) {
+    let mut files = model.clone();
+    files.0.insert(file.to_owned(), bytes.to_vec());
+    read_whole(&files);
+}
+
+/// A GGUF file, which is a whole model.
+pub(crate) fn gguf(bytes: &[u8]) {
+    read_whole(&Memory(BTreeMap::from([("model.gguf".to_owned(), bytes.to_vec())])));
+}
+
+/// Reads a checkpoint, and the last byte of every tensor.
+fn read_whole(files: &Memory) {
+    let Some(opened) = read(files) else { return };
+    let mut number = [0];
+    for tensor in opened.tensors.iter().filter(|tensor| tensor.bytes > 0) {
+        opened.tensors.read(files, &tensor.name, tensor.bytes - 1, &mut number).unwrap();
+    }
+}
+
+/// The header of a model's weights in the place of its own, before as many bytes as its own has.
+pub(crate) fn header(model: &Memory, bytes: &[u8]) {
+    const FILE: &str = "model.safetensors";
+    let own = &model.0[FILE];
+    let length = u64::from_le_bytes(*own.first_chunk().unwrap()) as usize;
+    with(model, FILE, &[bytes, &own[8 + length..]].concat());
+}
+
+/// A tokenizer: texts to ids, and ids to text.
+pub(crate) fn tokenizer(path: &Path) {
+    let Ok(text) = Text::read(path) else { return };
+    let long = "Once upon a time \u{e9}\u{1f98a}  there was\n\n a fox".repeat(20);
+    for text_in in
+        ["", " ", "a", "Hello, world! 12345", "<s>\u{2581}</s><|im_start|>", "\u{301}\u{0}\u{feff}", &long]
+    {
+        for specials in [false, true] {
+            if let Ok(ids) = text.encode(text_in, specials) {
+                let _ = text.decode(&ids);
+            }
+        }
+    }
+    let mut stream = text.stream();
+    for id in (0..40).chain([255, 499, 500, 511, u32::MAX]) {
+        let _ = stream.push(id);
+    }
+    let _ = stream.finish();
+}
+
+/// The chat template of a folder.
+pub(crate) fn template(folder: &Path) {
+    let Ok(Some(template)) = Template::read(folder) else { return };
+    let call = json!({"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, null]}}});
+    let messages: Vec<Message> = serde_json::from_value(json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": " Hi\n\u{e9} "},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "3", "name": "f"},
+        {"role": "user", "content": [{"type": "text", "text": "And?"}]},
+    ]))
+    .unwrap();
+    let tools = [json!({"type": "function", "function": {"name": "f", "parameters": {}}})];
+    let mut variables = Map::new();
+    variables.insert("enable_thinking".to_owned(), json!(false));
+    let plain = Conversation::new(&messages[..2]);
+    let whole = Conversation { messages: &messages, tools: &tools, variables: &variables, answer: false };
+    for conversation in [plain, whole] {
+        let _ = template.render(&conversation);
+    }
+}

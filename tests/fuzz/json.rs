@@ -1,0 +1,184 @@
+//! JSON that is another's, a few of its values and keys changed for others that mean something, or for the absurd.
+
+use super::Random;
+use serde_json::{Map, Value, json};
+
+/// Keys of a corpus, each with a value that it had.
+pub(crate) struct Known(Vec<(String, Value)>);
+
+impl Known {
+    /// Of files; those that are no JSON have none.
+    pub(crate) fn of(files: &[Vec<u8>]) -> Known {
+        let mut known = Known(Vec::new());
+        for value in files.iter().filter_map(|file| serde_json::from_slice(file).ok()) {
+            known.add(&value);
+        }
+        known.0.sort_by_cached_key(|(key, value)| (key.clone(), value.to_string()));
+        known.0.dedup();
+        known
+    }
+
+    fn add(&mut self, value: &Value) {
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| {
+                self.0.push((key.clone(), value.clone()));
+                self.add(value);
+            }),
+            Value::Array(values) => values.iter().for_each(|value| self.add(value)),
+            _ => {}
+        }
+    }
+}
+
+/// A file's text after a few changes; none where it is no JSON.
+pub(crate) fn mutated(random: &mut Random, base: &[u8], known: &Known) -> Option<Vec<u8>> {
+    let mut value: Value = serde_json::from_slice(base).ok()?;
+    for _ in 0..=random.below(4) {
+        change(random, &mut value, known);
+    }
+    // Beyond this depth nobody reads it, and to write it takes a stack.
+    Some(if random.once_in(50) { deep(random, &value) } else { value.to_string().into_bytes() })
+}
+
+/// A value within very many lists or objects.
+fn deep(random: &mut Random, value: &Value) -> Vec<u8> {
+    let depth = 1 << random.below(18);
+    let (open, close) = *random.one(&[("[", "]"), ("{\"a\":", "}")]);
+    format!("{}{value}{}", open.repeat(depth), close.repeat(depth)).into_bytes()
+}
+
+/// Changes one place, near the root as often as in the depth.
+fn change(random: &mut Random, value: &mut Value, known: &Known) {
+    let inner = match value {
+        Value::Object(map) => map.len(),
+        Value::Array(values) => values.len(),
+        _ => 0,
+    };
+    if inner > 0 && !random.once_in(4) {
+        let which = random.below(inner);
+        let child = match value {
+            Value::Object(map) => map.values_mut().nth(which),
+            Value::Array(values) => values.get_mut(which),
+            _ => None,
+        };
+        if let Some(child) = child {
+            return change(random, child, known);
+        }
+    }
+    match value {
+        Value::Object(map) if !random.once_in(4) => change_keys(random, map, known),
+        Value::Array(values) if !random.once_in(4) => change_elements(random, values, known),
+        Value::Number(number) if random.once_in(2) => *value = near(random, number.as_f64().unwrap_or(0.0)),
+        Value::String(text) if random.once_in(3) => change_text(random, text),
+        _ => *value = any(random, known),
+    }
+}
+
+fn change_keys(random: &mut Random, map: &mut Map<String, Value>, known: &Known) {
+    let (key, value) = random.one(&known.0).clone();
+    let own: Vec<String> = map.keys().cloned().collect();
+    match random.below(6) {
+        0 | 1 => drop(map.insert(key, value)),
+        2 => drop(map.insert(key, any(random, known))),
+        _ if own.is_empty() => {}
+        3 => drop(map.remove(random.one(&own))),
+        // A value under another name, or two under each other's.
+        4 => {
+            if let Some(value) = map.remove(random.one(&own)) {
+                map.insert(key, value);
+            }
+        }
+        _ => {
+            let (one, other) = (random.one(&own).clone(), random.one(&own).clone());
+            let (a, b) = (map[&one].clone(), map[&other].clone());
+            map.insert(one, b);
+            map.insert(other, a);
+        }
+    }
+}
+
+fn change_elements(random: &mut Random, values: &mut Vec<Value>, known: &Known) {
+    let at = random.below(values.len() + 1);
+    match random.below(5) {
+        0 => values.insert(at, any(random, known)),
+        1 if at < values.len() => drop(values.remove(at)),
+        2 => values.truncate(at),
+        3 if at < values.len() => {
+            let times = 1 << random.below(12);
+            let copies = std::iter::repeat_n(values[at].clone(), times);
+            let copies: Vec<Value> = copies.collect();
+            drop(values.splice(at..at, copies));
+        }
+        _ => values.reverse(),
+    }
+}
+
+fn change_text(random: &mut Random, text: &mut String) {
+    let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let at = *random.one(&starts);
+    match random.below(5) {
+        0 => text.truncate(at),
+        1 => text.insert_str(
+            at,
+            random.one::<&str>(&["\u{0}", "\u{10ffff}", "\u{301}", "../", ".", "*", "(", "%", "\u{feff}"]),
+        ),
+        2 => *text = text[at..].to_owned(),
+        3 => *text = text.repeat(1 << random.below(8)),
+        _ => text.insert_str(at, &"a".repeat(1 << random.below(14))),
+    }
+}
+
+/// A number that is not far from another, or far from everything.
+fn near(random: &mut Random, number: f64) -> Value {
+    let whole = number.is_finite() && number.fract() == 0.0 && number.abs() < 1e15;
+    let new = match random.below(8) {
+        0 => number + 1.0,
+        1 => number - 1.0,
+        2 => number * 2.0,
+        3 => (number / 2.0).trunc(),
+        4 => -number,
+        5 => number * 3.0 + 1.0,
+        6 => return odd_number(random),
+        _ => number * 1.25,
+    };
+    if whole && new.fract() == 0.0 && new.abs() < 1e15 { json!(new as i64) } else { json!(new) }
+}
+
+fn odd_number(random: &mut Random) -> Value {
+    random
+        .one(&[
+            json!(0),
+            json!(1),
+            json!(-1),
+            json!(3),
+            json!(7),
+            json!(u32::MAX),
+            json!(1_u64 << 32),
+            json!(i64::MIN),
+            json!(u64::MAX),
+            json!(1_u64 << 53),
+            json!(65_536),
+            json!(1e-45),
+            json!(1e38),
+            json!(1e300),
+            json!(-0.0),
+            json!(0.5),
+            json!(1e-320),
+            json!(1_000_000),
+        ])
+        .clone()
+}
+
+/// A value that a key of the corpus has, or one that no key has.
+fn any(random: &mut Random, known: &Known) -> Value {
+    match random.below(8) {
+        0 | 1 => random.one(&known.0).1.clone(),
+        2 | 3 => odd_number(random),
+        4 => Value::from(random.one(&known.0).0.clone()),
+        5 => random.one(&[json!(null), json!(true), json!(false)]).clone(),
+        6 => {
+            random.one(&[json!(""), json!("a"), json!([]), json!({}), json!([[]]), json!({"": null})]).clone()
+        }
+        _ => (0..random.below(6)).map(|_| odd_number(random)).collect(),
+    }
+}

@@ -1,0 +1,197 @@
+//! Whatever a file of a checkpoint holds, it is used or refused: no panic, no hang, and no more memory than the file's size
+//! and 500 MB.
+//!
+//! A target is a kind of file: what such files look like, how they are mutated, and what is done with them. Each is given
+//! its regression seeds (`seeds/<target>`, every one of them a fault once), the files of the repository's models, and
+//! [`MUTANTS`] mutants of both. A mutant follows from the target's name and its number, so a run is the same everywhere.
+//!
+//! While a file is tried it lies in a folder of the build's temporary files, whose name a failure tells; where the whole
+//! process dies, as of a stack's end, the file is still there. To mend a fault, move it to the target's seeds first.
+//! `FORGE_FUZZ=100000` tries so many mutants instead.
+
+mod check;
+mod corpus;
+mod mutate;
+mod watch;
+
+use corpus::{models, seeds};
+use mutate::{Random, json, mutated_bytes, mutated_json};
+use std::path::{Path, PathBuf};
+
+/// Mutants of each target, unless the environment says otherwise.
+const MUTANTS: u64 = 10_000;
+
+/// One configuration of so many is planned if it is understood: that takes longer than all the rest.
+const PLANNED: u64 = 20;
+
+/// Makes a mutant of files.
+type Mutate<'a> = dyn Fn(&mut Random, &[Vec<u8>]) -> Vec<u8> + 'a;
+
+/// A kind of file.
+struct Target<'a> {
+    name: &'static str,
+    /// What the file is called in a checkpoint.
+    file: &'static str,
+    /// Files to make mutants of.
+    corpus: Vec<Vec<u8>>,
+    mutate: &'a Mutate<'a>,
+    /// What is done with a file, which is the only one in a folder, and its number: nought is that of all seeds.
+    check: &'a dyn Fn(&Path, &[u8], u64),
+}
+
+impl Target<'_> {
+    fn run(mut self) {
+        let _alone = watch::alone();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz").join(self.name);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let seeds = seeds(self.name);
+        self.corpus.extend(seeds.iter().map(|(_, bytes)| bytes.clone()));
+        let mut failed = 0;
+        let mut attempt = |what: &str, bytes: &[u8], number: u64| {
+            let path = folder.join(self.file);
+            std::fs::write(&path, bytes).unwrap();
+            if let Err(fault) = watch::watched(&path, bytes.len(), || (self.check)(&folder, bytes, number)) {
+                failed += 1;
+                let kept = folder.join(format!("{failed}.{}", self.file));
+                std::fs::copy(&path, &kept).unwrap();
+                eprintln!("{}, {what}: {fault}: {}", self.name, kept.display());
+            }
+        };
+        for (name, bytes) in &seeds {
+            attempt(&format!("seed {name}"), bytes, 0);
+        }
+        for (number, bytes) in self.corpus.iter().enumerate() {
+            attempt("a file as it is", bytes, number as u64);
+        }
+        let mutants = std::env::var("FORGE_FUZZ").map_or(MUTANTS, |count| count.parse().unwrap());
+        for number in 0..mutants {
+            let bytes = (self.mutate)(&mut Random::new(self.name, number), &self.corpus);
+            attempt(&format!("mutant {number}"), &bytes, number);
+        }
+        assert_eq!(failed, 0, "files that broke something are in {}", folder.display());
+    }
+}
+
+#[test]
+fn configurations() {
+    let corpus = corpus::files("config.json");
+    let known = json::Known::of(&corpus);
+    Target {
+        name: "config",
+        file: "config.json",
+        corpus,
+        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        check: &|_, bytes, number| check::config(bytes, number.is_multiple_of(PLANNED)),
+    }
+    .run();
+}
+
+#[test]
+fn settings_of_generation() {
+    let corpus = corpus::files("generation_config.json");
+    let known = json::Known::of(&corpus);
+    Target {
+        name: "generation_config",
+        file: "generation_config.json",
+        corpus,
+        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        check: &|_, bytes, _| check::beside("generation_config.json", bytes),
+    }
+    .run();
+}
+
+#[test]
+fn headers_of_safetensors() {
+    let model = corpus::model("odd/gemma2_uncapped");
+    let corpus: Vec<Vec<u8>> = models().iter().filter_map(|model| corpus::header(model)).collect();
+    let headers: Vec<Vec<u8>> = corpus.iter().map(|header| header[8..].to_vec()).collect();
+    let known = json::Known::of(&headers);
+    Target {
+        name: "safetensors",
+        file: "model.safetensors",
+        corpus,
+        mutate: &|random, corpus| corpus::mutated_header(random, corpus, &known),
+        check: &|_, bytes, _| check::header(&model, bytes),
+    }
+    .run();
+}
+
+#[test]
+fn files_of_gguf() {
+    let (corpus, numbers) = corpus::gguf();
+    if corpus.is_empty() {
+        return;
+    }
+    Target {
+        name: "gguf",
+        file: "head.gguf",
+        corpus,
+        mutate: &corpus::mutated_binary,
+        check: &|_, bytes, _| check::gguf(&[bytes, &numbers].concat()),
+    }
+    .run();
+}
+
+#[test]
+fn indices_of_shards() {
+    let model = corpus::model("odd/llama_sharded");
+    let corpus = corpus::files("model.safetensors.index.json");
+    let known = json::Known::of(&corpus);
+    Target {
+        name: "index",
+        file: "model.safetensors.index.json",
+        corpus,
+        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        check: &|_, bytes, _| check::with(&model, "model.safetensors.index.json", bytes),
+    }
+    .run();
+}
+
+#[test]
+fn tokenizers() {
+    let corpus = corpus::files("tokenizer.json");
+    let known = json::Known::of(&corpus);
+    Target {
+        name: "tokenizer",
+        file: "tokenizer.json",
+        corpus,
+        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        check: &|folder, _, _| check::tokenizer(&folder.join("tokenizer.json")),
+    }
+    .run();
+}
+
+#[test]
+fn settings_of_tokenizers() {
+    let corpus = corpus::files("tokenizer_config.json");
+    let known = json::Known::of(&corpus);
+    Target {
+        name: "tokenizer_config",
+        file: "tokenizer_config.json",
+        corpus,
+        mutate: &|random, corpus| mutated_json(random, corpus, &known),
+        check: &|folder, bytes, _| {
+            check::beside("tokenizer_config.json", bytes);
+            check::template(folder);
+        },
+    }
+    .run();
+}
+
+#[test]
+fn chat_templates() {
+    Target {
+        name: "template",
+        file: "chat_template.jinja",
+        corpus: corpus::templates(),
+        mutate: &|random, corpus| mutated_bytes(random, corpus, corpus::PIECES_OF_TEMPLATES),
+        check: &|folder, _, _| check::template(folder),
+    }
+    .run();
+}
+
+/// A folder of the repository's tests.
+fn folder(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}

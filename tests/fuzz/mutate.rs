@@ -1,0 +1,121 @@
+//! Files a little or very different from others: text and bytes by cutting and pasting, JSON by its structure, too.
+
+#[path = "json.rs"]
+pub(crate) mod json;
+
+use proptest::prelude::Rng;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+
+/// Numbers that follow from a name and a number.
+pub(crate) struct Random(TestRng);
+
+impl Random {
+    pub(crate) fn new(name: &str, number: u64) -> Random {
+        let name = name.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        // No seed of this generator may be nought.
+        let seed = [(name | 1).to_le_bytes(), number.to_le_bytes()].concat();
+        let mut random = Random(TestRng::from_seed(RngAlgorithm::XorShift, &seed));
+        // Seeds that differ in few bits begin alike.
+        for _ in 0..16 {
+            random.0.next_u64();
+        }
+        random
+    }
+
+    /// Below a number that is not nought.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.0.next_u64() % end as u64) as usize
+    }
+
+    /// Of fewer bits than these, small ones being as likely as large ones.
+    pub(crate) fn up_to_bits(&mut self, bits: usize) -> usize {
+        let bits = self.below(bits);
+        self.below(1 << bits)
+    }
+
+    /// Once in so many times.
+    pub(crate) fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
+    /// Any of them; there has to be one.
+    pub(crate) fn one<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+}
+
+/// A file of a corpus, its structure changed in a few places, and now and then its text.
+pub(crate) fn mutated_json(random: &mut Random, corpus: &[Vec<u8>], known: &json::Known) -> Vec<u8> {
+    let base = random.one(corpus);
+    let mutated = json::mutated(random, base, known);
+    match mutated {
+        Some(bytes) if !random.once_in(5) => bytes,
+        Some(bytes) => changed(random, &bytes, corpus, PIECES_OF_JSON),
+        None => mutated_bytes(random, corpus, PIECES_OF_JSON),
+    }
+}
+
+/// A file of a corpus, changed in a few places without regard to what it means.
+pub(crate) fn mutated_bytes(random: &mut Random, corpus: &[Vec<u8>], pieces: &[&str]) -> Vec<u8> {
+    let base = random.one(corpus).clone();
+    changed(random, &base, corpus, pieces)
+}
+
+/// What JSON is made of, and what it must not be made of.
+const PIECES_OF_JSON: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "\\",
+    "null",
+    "true",
+    "-",
+    "1e999",
+    "-1",
+    "0",
+    "18446744073709551616",
+    "1e-400",
+    "\\ud800",
+    "\\u0000",
+    "\u{feff}",
+    "\u{0}",
+    "\"a\":",
+    "[[[[[[[[[[[[[[[[",
+    "{\"a\":{\"a\":{\"a\":",
+    "//",
+    "NaN",
+];
+
+fn changed(random: &mut Random, base: &[u8], corpus: &[Vec<u8>], pieces: &[&str]) -> Vec<u8> {
+    let mut bytes = base.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len() + 1);
+        let until = (at + random.up_to_bits(8)).min(bytes.len());
+        match random.below(9) {
+            0 => drop(bytes.drain(at..until)),
+            1 => bytes.truncate(at),
+            2 => drop(bytes.splice(at..at, random.one(pieces).bytes())),
+            3 => drop(bytes.splice(at..until, random.one(pieces).bytes())),
+            4 => {
+                let copy = bytes[at..until].to_vec();
+                let times = 1 + random.up_to_bits(10);
+                drop(bytes.splice(at..at, copy.repeat(times.min(100_000 / copy.len().max(1)))));
+            }
+            5 => {
+                let other = random.one(corpus);
+                let from = random.below(other.len() + 1);
+                let to = (from + random.below(64)).min(other.len());
+                drop(bytes.splice(at..until, other[from..to].iter().copied()));
+            }
+            6 => drop(bytes.splice(at..at, [random.below(256) as u8])),
+            7 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+            _ if at < bytes.len() => bytes[at] = *random.one(&[0, b'0', b'9', b'-', b'"', 0x7f, 0x80, 0xff]),
+            _ => {}
+        }
+    }
+    bytes
+}

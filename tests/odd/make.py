@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+"""Models of odd sizes and unusual options, with the logits that transformers computes of them.
+
+    python3 tests/odd/make.py [NAME ...]
+
+writes a folder beside this file for every entry of MODELS: `config.json`, the weights, and `golden.safetensors` with two
+lists of ids and the logits after the last of each, computed in float32 by the plainest attention there is. Tests go from
+the folder through the frontend to the reference, by ids, so there is no tokenizer. Every number follows from a tensor's
+name: two runs with the same torch and transformers (2.13, 5.23) write the same bytes.
+
+What an entry says beside its configuration:
+  dtype    of the weights; norms=True leaves gains and biases in float32
+  style    old: config.json is what the entry has, as files on the hub are written; new: what transformers 5 writes of it
+  shard    bytes after which another file begins
+  extra    tensors that files carry and nobody uses
+  strip    what the names of tensors begin with and here do not
+"""
+import json, os, re, shutil, sys, tempfile, zlib
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TYPES = dict(bf16=("bfloat16", torch.bfloat16), f16=("float16", torch.float16), f32=("float32", torch.float32))
+LENGTHS = (5, 23)
+
+
+def model(family, hidden, inner, heads, keys, vocabulary, layers=2, context=90, **config):
+    """An entry; a size that is None is left out of the configuration. What is no key of one goes beside it."""
+    sizes = dict(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+                 num_attention_heads=heads, num_key_value_heads=keys, max_position_embeddings=context)
+    beside = {key: config.pop(key) for key in list(config) if key in
+              ("dtype", "norms", "style", "shard", "extra", "strip", "wrapper")}
+    sizes = {key: size for key, size in sizes.items() if size is not None}
+    return dict(dict(family=family, dtype="bf16", style="old"), config=dict(sizes, **config), **beside)
+
+
+def gpt2(width, layers, heads, vocabulary, **config):
+    """The same for GPT-2, which has names of its own for everything."""
+    entry = model("gpt2", None, None, None, None, vocabulary, None, None, **config)
+    entry["config"].update(n_embd=width, n_layer=layers, n_head=heads)
+    return entry
+
+
+def wrapped(text, **beside):
+    """Gemma 3 beside what sees pictures."""
+    vision = dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                  num_attention_heads=2, image_size=8, patch_size=4)
+    config = dict(text_config=dict(text["config"], model_type="gemma3_text"), vision_config=vision,
+                  mm_tokens_per_image=4, image_token_index=64, boi_token_index=62, eoi_token_index=63)
+    return dict(text, family="gemma3", config=config, wrapper="Gemma3ForConditionalGeneration", **beside)
+
+
+def yarn(**keys):
+    return dict(dict(rope_type="yarn", factor=3.0, original_max_position_embeddings=30), **keys)
+
+
+MODELS = {
+    "llama_yarn": model("llama", 40, 27, 4, 1, 61, dtype="f32", tie_word_embeddings=True, rope_theta=5000.0,
+        rope_scaling=dict(type="yarn", factor=3.0, original_max_position_embeddings=30)),
+    "llama_biased": model("llama", 44, 30, 4, 2, 67, dtype="f16", style="new", head_dim=6, attention_bias=True,
+        mlp_bias=True, hidden_act="gelu", tie_word_embeddings=False, rope_theta=500000.0, rms_norm_eps=1e-5,
+        rope_scaling=dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0,
+                          original_max_position_embeddings=20)),
+    "llama_sharded": model("llama", 44, 31, 2, None, 71, context=None, shard=20_000, extra="frequencies",
+        hidden_act="relu", rope_scaling=dict(type="linear", factor=2.5), tie_word_embeddings=False),
+    "llama_magnified": model("llama", 42, 25, 3, 3, 73, style="new", tie_word_embeddings=True,
+        rope_scaling=yarn(factor=8.0, mscale=0.7, mscale_all_dim=0.5, truncate=False, beta_fast=4.0, beta_slow=2)),
+    "llama_long": model("llama", 48, 26, 6, 2, 79, extra="head", tie_word_embeddings=True,
+        rope_scaling=dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.3, 1.6], long_factor=[1.2, 2.0, 4.5, 9.0],
+                          original_max_position_embeddings=16, factor=4.0)),
+
+    "mistral_narrow": model("mistral", 42, 29, 3, 3, 67, dtype="f16", head_dim=10, sliding_window=7,
+        tie_word_embeddings=True, rope_scaling=yarn(attention_factor=0.8)),
+    "mistral_whole": model("mistral", 40, 35, 5, 1, 89, style="new", head_dim=None, sliding_window=None,
+        rope_scaling=dict(rope_type="linear", factor=3.0), hidden_act="gelu_pytorch_tanh"),
+    "mistral_bare": model("mistral", 48, 23, 8, None, 101, context=None, norms=True, shard=15_000),
+
+    "qwen2_windows": model("qwen2", 40, 27, 5, 1, 83, use_sliding_window=True, max_window_layers=1,
+        sliding_window=5, tie_word_embeddings=True, rope_theta=1e6),
+    "qwen2_wide": model("qwen2", 44, 31, 3, None, 79, shard=18_000, num_key_value_heads=None, head_dim=12,
+        rope_scaling=dict(type="yarn", factor=2.0, original_max_position_embeddings=45, beta_fast=20, beta_slow=2)),
+    "qwen2_listed": model("qwen2", 42, 37, 3, 1, 97, style="new", dtype="f16", hidden_act="gelu_new",
+        use_sliding_window=True, sliding_window=9, tie_word_embeddings=False,
+        layer_types=["sliding_attention", "full_attention"]),
+
+    "qwen3_biased": model("qwen3", 50, 21, 3, 1, 73, style="new", head_dim=10, attention_bias=True,
+        use_sliding_window=True, sliding_window=6, tie_word_embeddings=False,
+        layer_types=["full_attention", "sliding_attention"]),
+    "qwen3_bare": model("qwen3", 40, 33, 2, 1, 61, layers=1, context=None, tie_word_embeddings=True,
+        rope_scaling=dict(rope_type="linear", factor=1.5)),
+    "qwen3_shared": model("qwen3", 48, 27, 4, None, 91, dtype="f16", shard=16_000, num_key_value_heads=None,
+        head_dim=10, rms_norm_eps=1e-4, rope_scaling=yarn(beta_fast=8), tie_word_embeddings=True),
+
+    "phi3_long": model("phi3", 48, 23, 4, 2, 103, pad_token_id=0, partial_rotary_factor=0.5, tie_word_embeddings=True,
+        original_max_position_embeddings=16,
+        rope_scaling=dict(type="longrope", short_factor=[1.0, 1.2, 1.4], long_factor=[1.5, 3.0, 7.0])),
+    "phi3_partial": model("phi3", 48, 31, 3, 1, 71, style="new", dtype="f16", pad_token_id=0, sliding_window=11,
+        partial_rotary_factor=0.75, rms_norm_eps=1e-6),
+    "phi3_bare": model("phi3", 40, 26, 5, None, 83, shard=14_000, pad_token_id=0, sliding_window=2047, rope_scaling=None,
+        context=None, hidden_act="gelu"),
+    "phi3_new": model("phi3", 56, 19, 4, 1, 67, style="new", pad_token_id=0, original_max_position_embeddings=40,
+        rope_scaling=dict(rope_type="longrope", short_factor=[1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7],
+                          long_factor=[1, 2, 3, 4, 5, 6, 7], attention_factor=1.3)),
+
+    "gemma2_uncapped": model("gemma2", 42, 27, 3, 1, 83, style="new", head_dim=10, query_pre_attn_scalar=13,
+        sliding_window=5, attn_logit_softcapping=None, final_logit_softcapping=None,
+        layer_types=["full_attention", "sliding_attention"]),
+    "gemma2_bare": model("gemma2", 40, 22, 1, 1, 61, layers=1, context=None),
+    "gemma2_untied": model("gemma2", 44, 29, 4, None, 71, dtype="f16", head_dim=6, attention_bias=True,
+        hidden_activation="gelu", query_pre_attn_scalar=10, attn_logit_softcapping=3.0, final_logit_softcapping=None,
+        sliding_window=8, tie_word_embeddings=False, rope_scaling=dict(type="linear", factor=2.0)),
+
+    "gemma3_text_nested": model("gemma3_text", 44, 27, 4, 2, 79, style="new", head_dim=14,
+        query_pre_attn_scalar=20, sliding_window=9, final_logit_softcapping=7.0, attention_bias=True,
+        layer_types=["full_attention", "sliding_attention"],
+        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=500000.0),
+                             sliding_attention=dict(rope_type="default", rope_theta=20000.0))),
+    "gemma3_text_pattern": model("gemma3_text", 40, 31, 5, 1, 89, dtype="f16", head_dim=10, sliding_window=6,
+        sliding_window_pattern=2, rope_scaling=dict(rope_type="linear", factor=8.0), rope_local_base_freq=3000.0,
+        rope_theta=50000.0, query_pre_attn_scalar=17, attn_logit_softcapping=5.0, tie_word_embeddings=False),
+    "gemma3_text_bare": model("gemma3_text", 40, 29, None, None, 97, context=None, head_dim=6, sliding_window=7,
+        shard=12_000),
+
+    "gemma3_old": wrapped(model("gemma3", 40, 27, 4, 1, 83, head_dim=10, sliding_window=7,
+        sliding_window_pattern=2, query_pre_attn_scalar=14, rope_scaling=dict(rope_type="linear", factor=8.0))),
+    "gemma3_new": wrapped(model("gemma3", 42, 30, 3, 3, 73, head_dim=12, sliding_window=9,
+        query_pre_attn_scalar=11, layer_types=["sliding_attention", "full_attention"]),
+        style="new", dtype="f16"),
+    "gemma3_sharded": wrapped(model("gemma3", 48, 25, 8, 2, 71, head_dim=6, sliding_window=5, rope_theta=200000.0,
+        rope_local_base_freq=5000.0, attention_bias=True), shard=20_000),
+
+    "olmo2_linear": model("olmo2", 42, 31, 3, 1, 83, dtype="f16", attention_bias=True, tie_word_embeddings=True,
+        rope_scaling=dict(type="linear", factor=2.0)),
+    "olmo2_yarn": model("olmo2", 40, 27, 5, None, 79, style="new", rope_scaling=yarn(), rms_norm_eps=1e-4,
+        tie_word_embeddings=False),
+    "olmo2_bare": model("olmo2", 44, 35, 4, 2, 67, context=None, shard=15_000, hidden_act="gelu_new", head_dim=6),
+
+    "smollm3_listed": model("smollm3", 42, 23, 3, 1, 83, dtype="f16", pad_token_id=0, no_rope_layers=[0, 1],
+        attention_bias=True, mlp_bias=True, tie_word_embeddings=False),
+    "smollm3_yarn": model("smollm3", 40, 21, 5, 5, 73, layers=3, style="new", pad_token_id=0, no_rope_layer_interval=2,
+        rope_scaling=yarn(factor=5.0)),
+    "smollm3_bare": model("smollm3", 40, 19, 4, None, 61, layers=4, context=None, pad_token_id=0, shard=14_000),
+
+    "granite_biased": model("granite", 48, 27, 6, 3, 71, style="new", dtype="f16", attention_bias=True, mlp_bias=True,
+        embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.078125, logits_scaling=8.0,
+        tie_word_embeddings=False, hidden_act="gelu_pytorch_tanh"),
+    "granite_linear": model("granite", 42, 29, 3, 1, 97, rope_scaling=dict(type="linear", factor=2.5),
+        embedding_multiplier=0.5, residual_multiplier=1.5, logits_scaling=0.25, tie_word_embeddings=True),
+    "granite_bare": model("granite", 40, 33, 4, None, 83, context=None, shard=15_000, rope_scaling=yarn()),
+
+    "glm4_quarter": model("glm4", 44, 27, 3, 1, 79, style="new", pad_token_id=0, head_dim=24, partial_rotary_factor=0.25,
+        attention_bias=False, tie_word_embeddings=True),
+    "glm4_bare": model("glm4", 40, 25, 4, None, 71, context=None, dtype="f16", shard=18_000, pad_token_id=0, head_dim=12),
+    "glm4_linear": model("glm4", 42, 23, 5, 5, 67, pad_token_id=0, head_dim=10, partial_rotary_factor=1.0,
+        attention_bias=True, hidden_act="gelu", rope_scaling=dict(rope_type="linear", factor=3.0), rms_norm_eps=1e-4),
+    "glm4_yarn": model("glm4", 46, 31, 2, 1, 89, style="new", pad_token_id=0, head_dim=12, rope_scaling=yarn()),
+
+    "hunyuan_stretched": model("hunyuan_v1_dense", 44, 31, 3, 1, 79, pad_token_id=0, head_dim=10, attention_bias=True,
+        mlp_bias=False, tie_word_embeddings=False, rope_scaling=dict(type="dynamic", alpha=1000.0, factor=1.0,
+        beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)),
+    "hunyuan_new": model("hunyuan_v1_dense", 40, 26, 4, 1, 83, layers=2, style="new", dtype="f16", pad_token_id=0,
+        head_dim=14, tie_word_embeddings=True, rope_scaling=dict(type="dynamic", alpha=50.0, factor=1.0)),
+    "hunyuan_bare": model("hunyuan_v1_dense", 40, 21, 5, None, 67, context=None, shard=16_000, pad_token_id=0, head_dim=10,
+        rope_scaling=dict(type="linear", factor=2.0)),
+
+    "ernie4_5_biased": model("ernie4_5", 40, 27, 3, 1, 79, style="new", pad_token_id=0, head_dim=10, use_bias=True,
+        tie_word_embeddings=False),
+    "ernie4_5_bare": model("ernie4_5", 40, 23, 2, None, 61, layers=1, context=None, dtype="f16", pad_token_id=0),
+    "ernie4_5_yarn": model("ernie4_5", 44, 29, 3, None, 71, shard=18_000, pad_token_id=0, num_key_value_heads=None,
+        head_dim=14, hidden_act="gelu_pytorch_tanh", rope_scaling=yarn(truncate=False), rope_theta=20000.0),
+
+    "cohere2_biased": model("cohere2", 42, 29, 3, 1, 97, pad_token_id=0, sliding_window=7,
+        sliding_window_pattern=2, logit_scale=0.5, attention_bias=True),
+    "cohere2_listed": model("cohere2", 40, 27, 5, 5, 79, style="new", dtype="f16", pad_token_id=0, sliding_window=5,
+        layer_types=["full_attention", "sliding_attention"], layer_norm_eps=1e-3, hidden_act="gelu_pytorch_tanh",
+        logit_scale=2.0),
+    "cohere2_bare": model("cohere2", 40, 21, 4, None, 61, layers=4, context=None, shard=15_000, pad_token_id=0,
+        rope_scaling=yarn()),
+
+    "gpt2_narrow": gpt2(42, 2, 7, 101, n_inner=31, n_positions=37, activation_function="gelu_pytorch_tanh",
+        scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=1e-3, dtype="f16", strip="transformer.", extra="masks"),
+    "gpt2_untied": gpt2(40, 1, 5, 83, n_positions=41, scale_attn_weights=False, tie_word_embeddings=False,
+        activation_function="silu", style="new"),
+    "gpt2_sharded": gpt2(45, 2, 5, 67, n_inner=29, n_positions=33, activation_function="relu", shard=15_000,
+        reorder_and_upcast_attn=True),
+    "gpt2_bare": gpt2(40, 1, 2, 61, n_inner=50, n_positions=29, n_ctx=29, activation_function="gelu"),
+}
+
+
+def random_like(entry, config, name, tensor):
+    """What a tensor holds. Of such sizes that every layer has its say in the logits."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    numbers = torch.randn(tensor.shape, generator=generator)
+    tied = config.tie_word_embeddings
+    if re.search(r"(embed_tokens|wte)\.weight$", name):
+        if entry["family"].startswith("gemma"):
+            return numbers * 0.4 / config.hidden_size ** 0.5
+        return numbers * (0.1 if tied else 0.35) / getattr(config, "embedding_multiplier", 1.0)
+    if "wpe" in name:
+        return numbers * 0.4
+    if name.endswith("bias"):
+        return numbers * 0.2
+    if tensor.dim() == 1:
+        plus_one = bool((tensor == 0).all())
+        last = 3.0 if tied and re.search(r"(^|\.)(norm|ln_f)\.weight$", name) else 1.0
+        return last * (1.0 + 0.2 * numbers) - (1.0 if plus_one else 0.0)
+    inputs = tensor.shape[0] if entry["family"] == "gpt2" and "lm_head" not in name else tensor[0].numel()
+    return numbers * (2.0 if "lm_head" in name else 1.2) / inputs ** 0.5
+
+
+def initialised(entry):
+    """The model with its random weights."""
+    config = CONFIG_MAPPING[entry["family"]](**json.loads(json.dumps(entry["config"])))
+    kind = getattr(transformers, entry["wrapper"]) if "wrapper" in entry else \
+        AutoModelForCausalLM._model_mapping[type(config)]
+    model, seen = kind(config), set()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                parameter.copy_(random_like(entry, config.get_text_config(), name, parameter))
+    return model
+
+
+def unused(entry, tensors):
+    """Tensors that files carry and nobody uses."""
+    config, dtype = entry["config"], TYPES[entry["dtype"]][1]
+    kind = entry.get("extra")
+    if kind == "frequencies":
+        width = config["hidden_size"] // config["num_attention_heads"]
+        frequencies = 1.0 / 10000.0 ** (torch.arange(0, width, 2).float() / width)
+        return {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": frequencies.clone()
+                for layer in range(config["num_hidden_layers"])}
+    if kind == "head":
+        return {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+    if kind == "masks":
+        side = config["n_positions"]
+        mask = torch.tril(torch.ones(side, side)).view(1, 1, side, side).to(torch.uint8)
+        return {f"h.{layer}.attn.bias": mask.clone() for layer in range(config["n_layer"])}
+    return {}
+
+
+def write_weights(entry, tensors, folder):
+    """One file, or as many as a shard's size asks for, with their index."""
+    shards, size = [{}], 0
+    for name in sorted(tensors):
+        length = tensors[name].numel() * tensors[name].element_size()
+        if size + length > entry.get("shard", 1 << 40) and shards[-1]:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensors[name].contiguous()
+        size += length
+    if len(shards) == 1:
+        save_file(shards[0], f"{folder}/model.safetensors", metadata={"format": "pt"})
+        return
+    places = {}
+    for number, shard in enumerate(shards):
+        file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, f"{folder}/{file}", metadata={"format": "pt"})
+        places.update((name, file) for name in shard)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    write_json(dict(metadata=dict(total_size=total), weight_map=places), f"{folder}/model.safetensors.index.json")
+
+
+def write_json(value, path):
+    with open(path, "w") as file:
+        file.write(json.dumps(value, indent=1) + "\n")
+
+
+def write(entry, folder):
+    """The checkpoint."""
+    name, dtype = TYPES[entry["dtype"]]
+    model = initialised(entry)
+    with tempfile.TemporaryDirectory() as scratch:
+        model.config.dtype = dtype
+        model.save_pretrained(scratch)
+        config = json.load(open(f"{scratch}/config.json"))
+        tensors = load_file(f"{scratch}/model.safetensors")
+    small = lambda tensor: entry.get("norms") and tensor.dim() == 1
+    tensors = {key: tensor if small(tensor) else tensor.to(dtype) for key, tensor in tensors.items()}
+    tensors = {key.removeprefix(entry.get("strip", "")): tensor for key, tensor in tensors.items()}
+    tensors.update(unused(entry, tensors))
+    if entry["style"] == "old":
+        architecture = dict(architectures=config["architectures"], model_type=entry["family"])
+        config = dict(architecture, **entry["config"], torch_dtype=name)
+    os.makedirs(folder)
+    write_weights(entry, tensors, folder)
+    write_json(config, f"{folder}/config.json")
+
+
+def load(entry, folder):
+    """What transformers makes of the folder."""
+    kind = getattr(transformers, entry["wrapper"]) if "wrapper" in entry else AutoModelForCausalLM
+    model, told = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                       output_loading_info=True)
+    passed_over = ["unexpected_keys"] if "extra" in entry else []
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        assert what in passed_over or not told[what], (what, told[what])
+    return model.eval()
+
+
+@torch.no_grad()
+def golden(entry, folder):
+    """Ids, and the logits after the last of them."""
+    model, found = load(entry, folder), {}
+    vocabulary = model.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(zlib.crc32(os.path.basename(folder).encode()))
+    for number, length in enumerate(LENGTHS):
+        ids = torch.randint(0, min(vocabulary, 60), (length,), generator=generator)
+        logits = model(input_ids=ids[None], use_cache=False).logits[0, -1].float()
+        assert torch.isfinite(logits).all()
+        found[f"ids_{number}"], found[f"last_{number}"] = ids.to(torch.int32), logits.contiguous().clone()
+    for number in range(len(LENGTHS)):
+        try:
+            exact = load(entry, folder).double()(input_ids=found[f"ids_{number}"].long()[None], use_cache=False)
+        except RuntimeError:  # Some of transformers' attention insists on float32.
+            continue
+        last = found[f"last_{number}"]
+        noise = float((exact.logits[0, -1] - last.double()).abs().max() / last.std())
+        assert noise < 5e-5, f"float32 is {noise} from float64"
+    save_file(found, f"{folder}/golden.safetensors")
+    return float(found["last_1"].std())
+
+
+def main():
+    names, total = sys.argv[1:] or list(MODELS), 0
+    for name in names:
+        folder = os.path.join(HERE, name)
+        shutil.rmtree(folder, ignore_errors=True)
+        write(MODELS[name], folder)
+        spread = golden(MODELS[name], folder)
+        size = sum(os.path.getsize(os.path.join(folder, file)) for file in os.listdir(folder))
+        total += size
+        print(f"{name:20} {size / 1000:5.0f} kB, logits spread over {spread:.2f}", flush=True)
+    print(f"{len(names)} models, {total / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
