@@ -44,7 +44,7 @@
 // key and value to the cache, and begins with their score, so that nothing written here is read here.
 
 // Radians a position, for each pair of channels that turns.
-{% if long %}
+{% if long and not stretched %}
 // After them those of contexts of more than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
@@ -146,7 +146,11 @@ kernel void {{ name }}(
 
 {% if prologue %}
     // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which stays as it is.
-{% if long %}
+{% if stretched %}
+    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
+{% elif long %}
     // Where the context's own frequencies begin.
     const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
@@ -200,7 +204,7 @@ kernel void {{ name }}(
 {% if prologue.norm and pairs == half and not prologue.norm.turned %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
-                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% if prologue.norm and pairs == half and prologue.norm.turned %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}

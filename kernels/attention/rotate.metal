@@ -2,7 +2,7 @@
 // turn together.
 
 // Radians a position, for each pair of channels that turns.
-{% if long %}
+{% if long and not stretched %}
 // After them those of contexts of more than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
@@ -33,7 +33,11 @@ kernel void {{ name }}(
         return;
     }
 {% endif %}
-{% if long %}
+{% if stretched %}
+    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
+{% elif long %}
     // Where the context's own frequencies begin.
     const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
@@ -44,10 +48,10 @@ kernel void {{ name }}(
     float2 channels = float2(x[head + one], x[head + other]);
 {% if pairs < half %}
     if (k < {{ pairs }}u) {
-        channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+        channels = turn(channels, float(positions[group.y]) * {{ frequency }}, {{ magnitude }});
     }
 {% else %}
-    channels = turn(channels, float(positions[group.y]) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+    channels = turn(channels, float(positions[group.y]) * {{ frequency }}, {{ magnitude }});
 {% endif %}
     y[head + one] = channels.x;
     y[head + other] = channels.y;

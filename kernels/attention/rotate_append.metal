@@ -18,7 +18,7 @@
 {% endif %}
 
 // Radians a position, for each pair of channels that turns.
-{% if long %}
+{% if long and not stretched %}
 // After them those of contexts of more than {{ long }} positions.
 {% endif %}
 constant float {{ name }}_frequencies[{{ table_size }}] = {
@@ -64,7 +64,11 @@ kernel void {{ name }}(
     threadgroup float staged[{{ simdgroups * width }}];  // a head of keys or values for each simdgroup
 {% endif %}
     const uint row = group.y;
-{% if long %}
+{% if stretched %}
+    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
+{% elif long %}
     // Where the context's own frequencies begin.
     const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
@@ -124,10 +128,10 @@ kernel void {{ name }}(
 {% endif %}
 {% if pairs < half %}
             if (k < {{ pairs }}u) {
-                channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
             }
 {% else %}
-            channels[i] = turn(channels[i], float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
 {% if norm and turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
@@ -179,7 +183,7 @@ kernel void {{ name }}(
     device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
     float2 channels = float2(source[one], source[other]);
     if (head < {{ query_heads + key_heads }}u{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
-        channels = turn(channels, float(position) * {{ name }}_frequencies[{{ "own + " if long else "" }}k], {{ magnitude }});
+        channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
     }
 
     // Store.

@@ -10,7 +10,7 @@ use crate::config::Section;
 use crate::mlp::Mlp;
 use crate::scaling::Kinds;
 use crate::windows::Windows;
-use forge_ir::{Activation, Apply, Pairing, ValueId};
+use forge_ir::{Activation, Apply, Long, Pairing, ValueId};
 
 /// A standard decoder's description.
 pub(crate) struct Decoder {
@@ -113,6 +113,10 @@ impl Decoder {
     pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let mut model = Decoder::read_unrotated(config, defaults);
         model.attention.rotation = rope(model.attention.width, model.context, defaults).read(config);
+        if let Some(Long::Stretched { beyond, factor }) = model.attention.rotation.long {
+            // What the configuration counts is what the model had been made for before it was stretched.
+            model.context = (beyond as f64 * f64::from(factor)) as usize;
+        }
         model
     }
 

@@ -21,7 +21,7 @@ impl Kinds {
     /// What they are called, for people.
     fn names(self) -> &'static str {
         match self {
-            Kinds::Usual => "default, linear, llama3, yarn and longrope",
+            Kinds::Usual => "default, linear, dynamic, llama3, yarn and longrope",
             Kinds::LongRope { .. } => "default and longrope",
             Kinds::Alpha => "default, linear, llama3, yarn, longrope, and dynamic with an alpha",
         }
@@ -93,6 +93,7 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
             let factor = positive(scaling, "factor");
             Scaled::of(plain.frequencies().iter().map(|frequency| frequency / factor).collect())
         }
+        (Kinds::Usual, "dynamic") => dynamic(scaling, plain),
         (_, "llama3") => Scaled::of(llama3(config, scaling, plain)),
         (_, "yarn") => yarn(config, scaling, plain),
         (_, "longrope") => longrope(config, scaling, plain),
@@ -151,6 +152,23 @@ fn alpha(scaling: &Section<'_>, plain: &Plain) -> Scaled {
     let channels = plain.channels as f64;
     let theta = plain.theta * alpha.powf(channels / (channels - 2.0));
     Scaled::of(plain.waves(theta).into_iter().map(|wave| 1.0 / wave).collect())
+}
+
+/// The base is stretched in contexts of more positions than the model was made for, the more of them the more.
+fn dynamic(scaling: &Section<'_>, plain: &Plain) -> Scaled {
+    let factor = positive(scaling, "factor");
+    if factor < 1.0 {
+        scaling.contradiction(
+            "factor",
+            format!("factor is {factor}, and a longer context stretches by 1 or more"),
+        );
+    }
+    if plain.channels == 2 {
+        let message = "a rotation of one pair of channels has no base to stretch".to_owned();
+        scaling.contradiction("factor", message);
+    }
+    let long = Some(Long::Stretched { beyond: plain.context, factor });
+    Scaled { long, ..Scaled::of(plain.frequencies()) }
 }
 
 /// Long waves are stretched by `factor`, short ones kept, those between interpolated.
@@ -248,6 +266,6 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
     let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
     let magnitude = scaling.number_or("attention_factor", usual) as f32;
     // A context that cannot be so long has no use for them.
-    let long = (plain.context > original).then_some(Long { beyond: original, frequencies: long });
+    let long = (plain.context > original).then_some(Long::Other { beyond: original, frequencies: long });
     Scaled { frequencies, magnitude, long }
 }

@@ -72,7 +72,7 @@ impl Cache {
         let Ok(disk) = rustix::fs::statvfs(&directory) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if bytes > free {
-            let [bytes, free] = [bytes, free].map(|bytes| bytes.div_ceil(1_000_000));
+            let (bytes, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
             return Err(Error::Space(format!(
                 "{bytes} MB are to be fetched, and the disk of {} has room for {free} MB; make room, or put the cache \
                  elsewhere with HF_HUB_CACHE",

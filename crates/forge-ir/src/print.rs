@@ -1,6 +1,6 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
-use crate::{Body, Cut, Graph, Node, Op, ParamKind};
+use crate::{Body, Cut, Graph, Long, Node, Op, ParamKind};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {
@@ -100,10 +100,15 @@ fn expression(body: &Body, node: &Node) -> String {
             };
             let pairs = rotation.frequencies.len();
             let (first, last) = (rotation.frequencies.first(), rotation.frequencies.last());
-            let long = rotation.long.as_ref().map_or_else(String::new, |long| {
-                let (first, last) = (long.frequencies.first(), long.frequencies.last());
-                let (first, last) = (first.unwrap_or(&0.0), last.unwrap_or(&0.0));
-                format!(", beyond {} positions {first:e}..{last:e}", long.beyond)
+            let long = rotation.long.as_ref().map_or_else(String::new, |long| match long {
+                Long::Other { beyond, frequencies } => {
+                    let (first, last) = (frequencies.first(), frequencies.last());
+                    let (first, last) = (first.unwrap_or(&0.0), last.unwrap_or(&0.0));
+                    format!(", beyond {beyond} positions {first:e}..{last:e}")
+                }
+                Long::Stretched { beyond, factor } => {
+                    format!(", beyond {beyond} positions stretched by {factor} for each as many")
+                }
             });
             format!(
                 "rotate({x}, {heads} heads of {width}, {pairs} {pairing} pairs {:e}..{:e}, magnitude {}{long})",

@@ -1,9 +1,10 @@
 //! Rotary position embedding: a fixed list of frequencies, however the configuration spelled them.
 //!
-//! A few models have two lists, the second for long contexts. Pair k of a head turns by the angle `position * frequencies[k]`; what scales the frequencies (linear, llama3,
+//! A few models turn otherwise in long contexts. Pair k of a head turns by the angle `position * frequencies[k]`; what scales the frequencies (linear, llama3,
 //! yarn, ...) has been carried out by the frontend, so that nothing after it knows those names.
 
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// How channels are rotated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,19 +22,45 @@ pub struct Rotation {
 /// Frequencies of a long context: they turn all positions of a slot that has room for more than `beyond`, whether it is
 /// full or not. So a slot's keys stay what they are while it grows; who wants the others makes a shorter slot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Long {
+#[serde(rename_all = "snake_case")]
+pub enum Long {
+    /// Others, the same in every long context.
+    Other {
+        /// The longest context that is not long.
+        beyond: usize,
+        /// As many as the rotation's own.
+        frequencies: Vec<f32>,
+    },
+    /// Slower ones, the longer the context: pair k of n has its own frequency by s^(-k / (n - 1)), where s is
+    /// factor * context / beyond - (factor - 1). There are at least two pairs.
+    Stretched {
+        /// The longest context that is not long.
+        beyond: usize,
+        /// 1 or more.
+        factor: f32,
+    },
+}
+
+impl Long {
     /// The longest context that is not long.
-    pub beyond: usize,
-    /// As many as the rotation's own.
-    pub frequencies: Vec<f32>,
+    pub fn beyond(&self) -> usize {
+        match self {
+            Long::Other { beyond, .. } | Long::Stretched { beyond, .. } => *beyond,
+        }
+    }
 }
 
 impl Rotation {
     /// The frequencies in slots with room for so many positions.
-    pub fn within(&self, context: usize) -> &[f32] {
+    pub fn within(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {
-            Some(long) if context > long.beyond => &long.frequencies,
-            _ => &self.frequencies,
+            Some(Long::Other { beyond, frequencies }) if context > *beyond => frequencies.into(),
+            Some(Long::Stretched { beyond, factor }) if context > *beyond => {
+                let stretch = factor * (context as f32 / *beyond as f32) - (factor - 1.0);
+                let slope = -stretch.ln() / (self.frequencies.len() - 1) as f32;
+                self.frequencies.iter().enumerate().map(|(k, own)| own * (slope * k as f32).exp()).collect()
+            }
+            _ => (&self.frequencies).into(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
 //! epilogue ends in one logit for each entry of the vocabulary.
 
-use crate::{Apply, Body, Cut, Diagnostic, Draft, Op, ParamId, ParamKind};
+use crate::{Apply, Body, Cut, Diagnostic, Draft, Long, Op, ParamId, ParamKind, Rotation};
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
@@ -272,10 +272,8 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Err(format!("{heads} heads of {width} are not {x}"))
             } else if rotation.frequencies.len() * 2 > *width {
                 Err(format!("{} pairs do not fit a head of {width}", rotation.frequencies.len()))
-            } else if rotation.within(usize::MAX).len() != rotation.frequencies.len() {
-                Err("a long context turns other pairs".to_owned())
             } else {
-                Ok(x)
+                long_context(rotation).map(|()| x)
             }
         }
         Op::Attention { window: Some(0), .. } => Err("its window holds no position".to_owned()),
@@ -312,6 +310,22 @@ fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
     match body.params.get(param.0).map(|param| &param.kind) {
         Some(ParamKind::Weight(shape)) => Ok(shape),
         _ => Err(format!("parameter {} is not a weight", param.0)),
+    }
+}
+
+/// Whether a rotation is sound in a long context.
+fn long_context(rotation: &Rotation) -> Result<(), String> {
+    let pairs = rotation.frequencies.len();
+    match &rotation.long {
+        Some(Long::Other { frequencies, .. }) if frequencies.len() != pairs => {
+            Err("a long context turns other pairs".to_owned())
+        }
+        Some(Long::Stretched { beyond, factor })
+            if *beyond == 0 || pairs < 2 || !(*factor >= 1.0 && factor.is_finite()) =>
+        {
+            Err(format!("{pairs} pairs are not stretched by {factor} beyond {beyond} positions"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod project;
 
-use forge_ir::{Format, Rotation};
+use forge_ir::{Format, Long, Rotation};
 
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{packet_columns, packet_elements, queries_fit};
@@ -241,16 +241,28 @@ impl Limits<'_> {
         })?;
         self.finite("the magnitude of a rotation", rotation.magnitude)?;
         if let Some(long) = &rotation.long {
-            self.holds("the longest context that is not long", long.beyond, fits_word(long.beyond), || {
+            let beyond = long.beyond();
+            self.holds("the longest context that is not long", beyond, fits_word(beyond), || {
                 "below 2^32, as positions are".to_owned()
             })?;
-            let count = long.frequencies.len();
-            self.holds("the number of frequencies of a long context", count, count == pairs, || {
-                format!("the number of rotated pairs, which is {pairs}")
-            })?;
+            match long {
+                Long::Other { frequencies, .. } => {
+                    let count = frequencies.len();
+                    self.holds("the number of frequencies of a long context", count, count == pairs, || {
+                        format!("the number of rotated pairs, which is {pairs}")
+                    })?;
+                    frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))?;
+                }
+                Long::Stretched { factor, .. } => {
+                    self.finite("the factor of a long context", *factor)?;
+                    self.positive("the longest context that is not long", beyond)?;
+                    self.holds("the number of rotated pairs", pairs, pairs >= 2, || {
+                        "2 or more where a long context stretches them".to_owned()
+                    })?;
+                }
+            }
         }
-        let all = rotation.frequencies.iter().chain(rotation.long.iter().flat_map(|long| &long.frequencies));
-        all.copied().try_for_each(|frequency| self.finite("a frequency", frequency))
+        rotation.frequencies.iter().try_for_each(|frequency| self.finite("a frequency", *frequency))
     }
 
     fn head_norm(&self, norm: Option<HeadNorm>, rotation: &Rotation) -> Result<(), KernelError> {

@@ -230,9 +230,14 @@ fn epilogue(project: &Project) -> String {
 
 fn rotation(rotation: &Rotation) -> String {
     let list = |numbers: &[f32]| numbers.iter().map(|number| float(*number)).collect::<Vec<_>>().join(", ");
-    let long = |long: &Long| {
-        let (beyond, frequencies) = (size(long.beyond), list(&long.frequencies));
-        format!("cpu::Long {{ beyond: {beyond}, frequencies: &[{frequencies}] }}")
+    let long = |long: &Long| match long {
+        Long::Other { beyond, frequencies } => {
+            let (beyond, frequencies) = (size(*beyond), list(frequencies));
+            format!("cpu::Long::Other {{ beyond: {beyond}, frequencies: &[{frequencies}] }}")
+        }
+        Long::Stretched { beyond, factor } => {
+            format!("cpu::Long::Stretched {{ beyond: {}, factor: {} }}", size(*beyond), float(*factor))
+        }
     };
     let pairing = match rotation.pairing {
         Pairing::Half => "Half",

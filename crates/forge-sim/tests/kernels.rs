@@ -272,8 +272,9 @@ fn planted_faults_are_caught() {
     cases.extend(planted_projections());
     // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
     let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ring: None };
-    // A ring that is not full yet: in a full one, what is past the last position is an earlier one, and harms nobody.
-    let ring = Extras { window: Some(30), ring: Some(200), ..Extras::default() };
+    // A ring that is not full yet: in a full one, what is past the last position is an earlier one, and harms nobody. Its
+    // window is more than one round of loads.
+    let ring = Extras { window: Some(70), ring: Some(200), ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, all));
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));

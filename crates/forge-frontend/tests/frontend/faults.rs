@@ -69,6 +69,14 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     ("quantised", set!("quantization_config": {"quant_method": "gptq"})),
     ("split for training", set!("pretraining_tp": 2)),
     ("unsupported scaling", set!("rope_scaling": {"rope_type": "fog", "factor": 4.0, "beta_fast": 32})),
+    (
+        "positions that a longer context presses together",
+        set!("rope_scaling": {"type": "dynamic", "factor": 0.5}),
+    ),
+    (
+        "dynamic positions of another original context",
+        set!("rope_scaling": {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}),
+    ),
     ("scaling without its numbers", set!("rope_scaling": {"rope_type": "llama3", "factor": 8.0})),
     (
         "two scalings",

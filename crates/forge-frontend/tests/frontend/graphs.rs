@@ -401,9 +401,22 @@ fn kinds_of_scaling_are_what_transformers_computes() {
     let rotation = long(256, 64);
     assert_eq!(rotation.within(64), plain.frequencies);
     let halves: Vec<f32> = plain.frequencies.iter().map(|frequency| frequency / 2.0).collect();
-    assert_eq!((rotation.within(65), rotation.within(256)), (&halves[..], &halves[..]));
+    assert_eq!([rotation.within(65), rotation.within(256)], [&halves[..], &halves[..]]);
     assert!((rotation.magnitude - (1.0 + 4_f32.ln() / 64_f32.ln()).sqrt()).abs() < 1e-6);
     assert_eq!((long(64, 64).long, long(64, 64).magnitude), (None, 1.0), "no context is long");
+
+    // theta * (factor * context / 64 - (factor - 1))^(channels / (channels - 2)), which is theta in 64 positions.
+    let dynamic = llama(json!({
+        "max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 4.0}
+    }));
+    assert_eq!([dynamic.within(1), dynamic.within(64)], [&plain.frequencies[..], &plain.frequencies[..]]);
+    for context in [65, 100, 256] {
+        let base = 1e4 * (4.0 * context as f64 / 64.0 - 3.0).powf(16.0 / 14.0);
+        for (pair, frequency) in dynamic.within(context).iter().enumerate() {
+            let expected = base.powf(-(pair as f64) / 8.0);
+            assert!((f64::from(*frequency) / expected - 1.0).abs() < 1e-6, "{context} {pair}");
+        }
+    }
 
     let hunyuan = configured("hunyuan_v1_dense", |config| {
         config["rope_scaling"] = json!({"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mscale": 1.0});

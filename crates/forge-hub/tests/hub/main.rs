@@ -228,7 +228,7 @@ const CASES: &[Case] = &[
                    {"rfilename": "model.safetensors", "size": 9000000000000000, "blobId": "1123456789abcdef0123456789abcdef01234567"}"#,
             )
         },
-        error: Some("9000000000 MB are to be fetched"),
+        error: Some("9000000001 MB are to be fetched"),
         served: Some(0),
     },
     Case {

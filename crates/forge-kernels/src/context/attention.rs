@@ -164,7 +164,8 @@ impl<'a> SplitContext<'a> {
         };
         let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= SUMS_MEMORY;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
-        let turn = |prologue: &Prologue| Turn::of(&prologue.rotation, prologue.pairing, spec.width);
+        let turn =
+            |prologue: &Prologue| Turn::of(base.name, &prologue.rotation, prologue.pairing, spec.width);
         SplitContext {
             turn: spec.prologue.as_ref().map(turn),
             base,

@@ -1,6 +1,6 @@
 //! What the templates of rotation and of appending to the cache read.
 
-use forge_ir::{Format, Pairing, Rotation};
+use forge_ir::{Format, Long, Pairing, Rotation};
 use serde::Serialize;
 
 use super::attention::{Kept, step};
@@ -11,11 +11,15 @@ use crate::spec::{Append, Rotate, RotateAppend};
 #[derive(Serialize)]
 pub(super) struct Turn {
     magnitude: f32,
-    /// The frequencies, and after them those of a long context, six a line.
+    /// The frequencies, and after them those of a long context where it has its own, six a line.
     table: Vec<String>,
     table_size: usize,
-    /// The longest context that is not long, where a long one has frequencies of its own.
+    /// The longest context that is not long, where a long one turns otherwise.
     long: Option<usize>,
+    /// How it turns otherwise, where that depends on its length.
+    stretched: Option<Stretched>,
+    /// The frequency of pair k.
+    frequency: String,
     /// Frequencies.
     pairs: usize,
     /// Pairs of channels of a head.
@@ -29,11 +33,25 @@ pub(super) struct Turn {
     other: String,
 }
 
+/// How a context of more than so many positions stretches waves.
+#[derive(Serialize)]
+struct Stretched {
+    factor: f32,
+    /// The factor less 1.
+    less: f32,
+    beyond: f32,
+    /// Pairs that turn slower than the first: of so many the last is stretched by all of it.
+    slower: f32,
+}
+
 impl Turn {
-    pub(super) fn of(rotation: &Rotation, pairing: Pairing, width: usize) -> Turn {
+    pub(super) fn of(name: &str, rotation: &Rotation, pairing: Pairing, width: usize) -> Turn {
         let line = |line: &[f32]| line.iter().map(|&x| literal(x)).collect::<Vec<_>>().join(", ");
-        let long = rotation.long.as_ref();
-        let lists = [Some(&rotation.frequencies), long.map(|long| &long.frequencies)];
+        let own = match &rotation.long {
+            Some(Long::Other { frequencies, .. }) => Some(frequencies),
+            _ => None,
+        };
+        let lists = [Some(&rotation.frequencies), own];
         let table: Vec<String> = lists.iter().flatten().flat_map(|list| list.chunks(6).map(line)).collect();
         let (pairs, half) = (rotation.frequencies.len(), width / 2);
         // Channels that do not turn stay where they are, whichever way they are paired.
@@ -48,7 +66,23 @@ impl Turn {
             magnitude: rotation.magnitude,
             table,
             table_size: lists.iter().flatten().map(|list| list.len()).sum(),
-            long: long.map(|long| long.beyond),
+            long: rotation.long.as_ref().map(Long::beyond),
+            stretched: match rotation.long {
+                Some(Long::Stretched { beyond, factor }) => Some(Stretched {
+                    factor,
+                    less: factor - 1.0,
+                    beyond: beyond as f32,
+                    slower: (pairs - 1) as f32,
+                }),
+                _ => None,
+            },
+            frequency: match rotation.long {
+                None => format!("{name}_frequencies[k]"),
+                Some(Long::Other { .. }) => format!("{name}_frequencies[own + k]"),
+                Some(Long::Stretched { .. }) => {
+                    format!("({name}_frequencies[k] * precise::exp(slope * k))")
+                }
+            },
             pairs,
             half,
             pairs_each: half.div_ceil(32),
@@ -75,8 +109,8 @@ pub(super) struct RotateContext<'a> {
 impl<'a> RotateContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &Rotate) -> RotateContext<'a> {
         RotateContext {
+            turn: Turn::of(base.name, &spec.rotation, spec.pairing, spec.width),
             base,
-            turn: Turn::of(&spec.rotation, spec.pairing, spec.width),
             heads: spec.heads,
             width: spec.width,
             row_pairs: spec.heads * spec.width / 2,
@@ -153,8 +187,8 @@ impl<'a> RotateAppendContext<'a> {
         // As many as leave none without a head.
         let simdgroups = [4, 2, 1].into_iter().find(|&each| row_heads.is_multiple_of(each)).unwrap_or(1);
         RotateAppendContext {
+            turn: Turn::of(base.name, &spec.rotation, spec.pairing, spec.width),
             base,
-            turn: Turn::of(&spec.rotation, spec.pairing, spec.width),
             query_heads: spec.query_heads,
             key_heads: spec.key_heads,
             width: spec.width,

@@ -227,8 +227,11 @@ pub(crate) fn attentions() -> Vec<Spec> {
             let turned = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
             let turned = RotateAppend { norm: norm.map(|norm| HeadNorm { turned: true, ..norm }), ..turned };
             let mut long = rotate(4, 2, 64, Format::F32, pairs, pairing);
-            long.rotation.long = Some(Long { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
-            for rotate in [turned, long] {
+            long.rotation.long =
+                Some(Long::Other { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
+            let mut stretched = long.clone();
+            stretched.rotation.long = Some(Long::Stretched { beyond: 4096, factor: 4.0 });
+            for rotate in [turned, long, stretched] {
                 specs.push(Spec::AttendSplit(with(&rotate)));
                 let RotateAppend { width, ref rotation, pairing, .. } = rotate;
                 specs.push(Spec::Rotate(Rotate { heads: 3, width, rotation: rotation.clone(), pairing }));

@@ -20,11 +20,22 @@ pub struct Rotation {
 
 /// Frequencies of contexts of more than `beyond` positions.
 #[derive(Clone, Copy, Debug)]
-pub struct Long {
-    /// The longest context that is not long.
-    pub beyond: usize,
-    /// As many as the rotation's own.
-    pub frequencies: &'static [f32],
+pub enum Long {
+    /// Others, the same in every long context.
+    Other {
+        /// The longest context that is not long.
+        beyond: usize,
+        /// As many as the rotation's own.
+        frequencies: &'static [f32],
+    },
+    /// Slower ones, the longer the context: pair k of n has its own frequency by s^(-k / (n - 1)), where s is
+    /// factor * context / beyond - (factor - 1).
+    Stretched {
+        /// The longest context that is not long.
+        beyond: usize,
+        /// 1 or more.
+        factor: f32,
+    },
 }
 
 /// Which two channels of a head make pair k, of n pairs.
@@ -54,12 +65,17 @@ impl Rotation {
     /// Cosines, then sines, of each pair at `position` of a context. The angle is an f32 product, as in the models' own code: at
     /// long contexts its rounding is part of what the model computes.
     pub(super) fn turns(&self, position: usize, context: usize, turns: &mut [f32]) {
-        let frequencies = match self.long {
-            Some(long) if context > long.beyond => long.frequencies,
-            _ => self.frequencies,
+        let (frequencies, slope) = match self.long {
+            Some(Long::Other { beyond, frequencies }) if context > beyond => (frequencies, None),
+            Some(Long::Stretched { beyond, factor }) if context > beyond => {
+                let stretch = factor * (context as f32 / beyond as f32) - (factor - 1.0);
+                (self.frequencies, Some(-stretch.ln() / (self.frequencies.len() - 1) as f32))
+            }
+            _ => (self.frequencies, None),
         };
         let (cosines, sines) = turns.split_at_mut(frequencies.len());
-        for ((frequency, cosine), sine) in frequencies.iter().zip(cosines).zip(sines) {
+        for (k, ((frequency, cosine), sine)) in frequencies.iter().zip(cosines).zip(sines).enumerate() {
+            let frequency = slope.map_or(*frequency, |slope| frequency * (slope * k as f32).exp());
             let (s, c) = (position as f32 * frequency).sin_cos();
             (*cosine, *sine) = (c * self.magnitude, s * self.magnitude);
         }

@@ -2,7 +2,8 @@
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{
-    cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rotated, rotation, rows_of_a_batch, wide,
+    cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rotated, rotation, rows_of_a_batch,
+    seventh, wide,
 };
 use forge_runtime::cpu::{self, Format, HeadNorm, Pairing, Rotation};
 
@@ -113,7 +114,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
         let mut seen = rotation;
         if rows == 8 {
             rotation = long(rotation, context - 1);
-            seen.frequencies = rotation.long.unwrap().frequencies;
+            seen.frequencies = seventh(seen);
         }
         let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, ring: None, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);

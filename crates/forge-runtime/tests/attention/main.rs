@@ -91,9 +91,11 @@ pub(crate) fn cache_unit(cache: Format) -> f64 {
 
 /// A rotation that contexts of more than so many positions turn at a seventh of the speed.
 pub(crate) fn long(rotation: Rotation, beyond: usize) -> Rotation {
+    Rotation { long: Some(Long::Other { beyond, frequencies: seventh(rotation) }), ..rotation }
+}
+
+/// Its frequencies at a seventh of the speed.
+pub(crate) fn seventh(rotation: Rotation) -> &'static [f32] {
     let frequencies: Vec<f32> = rotation.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    Rotation {
-        long: Some(Long { beyond, frequencies: Box::leak(frequencies.into_boxed_slice()) }),
-        ..rotation
-    }
+    Box::leak(frequencies.into_boxed_slice())
 }

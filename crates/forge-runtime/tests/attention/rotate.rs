@@ -1,8 +1,8 @@
 //! Rotation of heads by itself.
 
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
-use crate::{long, of_size, rotated, rotation, wide};
-use forge_runtime::cpu::{self, Pairing, Rotation};
+use crate::{long, of_size, rotated, rotation, seventh, wide};
+use forge_runtime::cpu::{self, Long, Pairing, Rotation};
 
 #[test]
 fn long_contexts_turn_heads_their_own_way() {
@@ -11,8 +11,18 @@ fn long_contexts_turn_heads_their_own_way() {
     let (rows, heads, width) = (3, 2, 16);
     let usual = rotation(8, Pairing::Half, 1.25);
     let shape = cpu::Rotate { heads, width, rotation: long(usual, 40) };
-    let slow = Rotation { frequencies: shape.rotation.long.unwrap().frequencies, ..usual };
-    for (context, turned_by) in [(40_u32, usual), (41, slow)] {
+    let slow = Rotation { frequencies: seventh(usual), ..usual };
+    let growing = Rotation { long: Some(Long::Stretched { beyond: 40, factor: 4.0 }), ..usual };
+    // Twice the context: 4 * 2 - 3 times the wave that was longest.
+    let stretched = usual.frequencies.iter().enumerate().map(|(k, own)| own * 5_f32.powf(-(k as f32) / 7.0));
+    let stretched = Rotation { frequencies: stretched.collect::<Vec<_>>().leak(), ..usual };
+    for (context, rotation, turned_by) in [
+        (40_u32, shape.rotation, usual),
+        (41, shape.rotation, slow),
+        (40, growing, usual),
+        (80, growing, stretched),
+    ] {
+        let shape = cpu::Rotate { rotation, ..shape };
         let x = random.numbers(rows * heads * width);
         let positions = [0, 3, 39];
         let turned =

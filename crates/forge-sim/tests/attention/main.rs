@@ -133,7 +133,12 @@ pub(crate) fn rotation(pairs: usize, pairing: Pairing, magnitude: f32) -> Rotati
 pub(crate) fn long(beyond: usize) -> Rotation {
     let plain = rotation(8, Pairing::Half, 1.25);
     let frequencies = plain.frequencies.iter().map(|frequency| frequency / 7.0).collect();
-    Rotation { long: Some(Long { beyond, frequencies }), ..plain }
+    Rotation { long: Some(Long::Other { beyond, frequencies }), ..plain }
+}
+
+/// One that is slower in contexts of more than so many positions, the longer the slower.
+pub(crate) fn stretched(beyond: usize) -> Rotation {
+    Rotation { long: Some(Long::Stretched { beyond, factor: 3.5 }), ..rotation(8, Pairing::Half, 1.0) }
 }
 
 pub(crate) fn normed(x: &[f64], gain: Option<&[f32]>, epsilon: f32) -> Vec<f64> {

@@ -1,6 +1,6 @@
 //! Shapes of attention, and what each of its parts should give.
 
-use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, wide};
+use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{AttendJoin, AttendSplit, AttendTiled, HeadNorm, Prologue, RotateAppend};
@@ -249,6 +249,8 @@ pub(crate) fn shapes() -> Vec<Shape> {
         // A long context's own frequencies, and those of one that is as long as any that is not long.
         Shape { rotation: long(CONTEXT - 1), ..plain(4, 2, 16, Format::F32) },
         Shape { norm, rotation: long(CONTEXT), ..plain(4, 2, 16, Format::F32) },
+        Shape { norm, rotation: stretched(CONTEXT / 3), ..plain(4, 2, 16, Format::F32) },
+        Shape { rotation: stretched(CONTEXT), ..plain(4, 2, 16, Format::F32) },
         // Rings: as many positions as 58 rows of one pass need and not one more, and more than the context has.
         Shape {
             norm,
