@@ -10,7 +10,7 @@ use crate::config::Section;
 use crate::mlp::Mlp;
 use crate::scaling::Kinds;
 use crate::windows::Windows;
-use forge_ir::{Activation, Apply, Long, Pairing, ValueId};
+use forge_ir::{Activation, Apply, Long, Pairing, Rotation, ValueId};
 
 /// A standard decoder's description.
 pub(crate) struct Decoder {
@@ -112,12 +112,17 @@ impl Decoder {
     /// scales and caps are off; the architecture switches them on.
     pub(crate) fn read(config: &Section<'_>, defaults: &Defaults) -> Decoder {
         let mut model = Decoder::read_unrotated(config, defaults);
-        model.attention.rotation = rope(model.attention.width, model.context, defaults).read(config);
-        if let Some(Long::Stretched { beyond, factor }) = model.attention.rotation.long {
-            // What the configuration counts is what the model had been made for before it was stretched.
-            model.context = (beyond as f64 * f64::from(factor)) as usize;
-        }
+        model.turn(rope(model.attention.width, model.context, defaults).read(config));
         model
+    }
+
+    /// Turns queries and keys, and sees as far as that lets it: where a longer context stretches the rotation, what the
+    /// configuration counts are the positions before that.
+    pub(crate) fn turn(&mut self, rotation: Rotation) {
+        if let Some(Long::Stretched { beyond, factor }) = rotation.long {
+            self.context = (beyond as f64 * f64::from(factor)) as usize;
+        }
+        self.attention.rotation = rotation;
     }
 
     /// The same for an architecture that says by itself how queries and keys rotate; until then they do not.

@@ -157,11 +157,9 @@ fn alpha(scaling: &Section<'_>, plain: &Plain) -> Scaled {
 /// The base is stretched in contexts of more positions than the model was made for, the more of them the more.
 fn dynamic(scaling: &Section<'_>, plain: &Plain) -> Scaled {
     let factor = positive(scaling, "factor");
-    if factor < 1.0 {
-        scaling.contradiction(
-            "factor",
-            format!("factor is {factor}, and a longer context stretches by 1 or more"),
-        );
+    if factor < 1.0 || factor.is_infinite() {
+        let message = format!("factor is {factor}, and a longer context stretches by 1 or more");
+        scaling.contradiction("factor", message);
     }
     if plain.channels == 2 {
         let message = "a rotation of one pair of channels has no base to stretch".to_owned();

@@ -77,10 +77,10 @@ fn read_text(config: &Section<'_>) -> Decoder {
     model.softcap = config
         .get("final_logit_softcapping")
         .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
-    model.windows = Windows::of_all_but(config, model.layers, model.context, 6);
     let [everywhere, window] = rotations(config, &model);
-    model.attention.rotation = everywhere;
+    model.turn(everywhere);
     model.attention.window_rotation = Some(window);
+    model.windows = Windows::of_all_but(config, model.layers, model.context, 6);
     model
 }
 

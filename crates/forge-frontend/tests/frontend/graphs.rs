@@ -272,6 +272,15 @@ fn layers_see_windows() {
     assert_eq!(mistral(8192, json!("REMOVE")), [Some(4096); 2], "what the configuration class assumes");
     assert_eq!(mistral(256, json!("REMOVE")), [None; 2]);
 
+    for name in ["mistral", "gemma3_text"] {
+        let stretched = configured(name, |config| {
+            config["rope_scaling"] = json!({"rope_type": "dynamic", "factor": 1.5});
+            config["sliding_window"] = json!(300);
+        });
+        assert_eq!(stretched.model.context, 384, "{name}: one and a half times 256");
+        assert_eq!(windows(&stretched)[0], Some(300), "{name}: and so it is a window");
+    }
+
     for name in ["qwen2", "qwen3"] {
         let qwen = |changes: Value| {
             let graph = configured(name, |config| {
