@@ -19,7 +19,7 @@ fn codes(block: &mut [f32]) {
     let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     let step = f16::from_f32(largest / 127.0).to_f32();
     for x in block {
-        *x = if step > 0.0 { step * (*x / step).round_ties_even().clamp(-127.0, 127.0) } else { 0.0 };
+        *x = step * (*x / step.max(f32::MIN_POSITIVE)).round_ties_even().clamp(-127.0, 127.0);
     }
 }
 

@@ -391,8 +391,8 @@ impl Cached for u8 {
             let step = scale.to_f32();
             to.copy_from_slice(&scale.to_ne_bytes());
             for (code, x) in codes.iter_mut().zip(from) {
-                let rounded =
-                    if step > 0.0 { (x / step).round_ties_even().clamp(-127.0, 127.0) } else { 0.0 };
+                // Zeros have a scale of 0, and whatever they are divided by they stay zeros.
+                let rounded = (x / step.max(f32::MIN_POSITIVE)).round_ties_even().clamp(-127.0, 127.0);
                 *code = (rounded as i8).cast_unsigned();
             }
         }

@@ -16,7 +16,8 @@ fn coded(numbers: &[f32], width: usize) -> Vec<u8> {
         for block in head.chunks_exact(32) {
             let scale = f16::from_f32(block.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0);
             let step = scale.to_f32();
-            let code = |x: &f32| if step > 0.0 { (x / step).round_ties_even() as i8 } else { 0 };
+            let code =
+                |x: &f32| (x / step.max(f32::MIN_POSITIVE)).round_ties_even().clamp(-127.0, 127.0) as i8;
             codes.extend(block.iter().map(|x| code(x).cast_unsigned()));
             scales.extend(scale.to_ne_bytes());
         }

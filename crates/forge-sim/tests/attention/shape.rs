@@ -200,7 +200,7 @@ pub(crate) fn record(head: &[f32]) -> Vec<u8> {
         let is_nan = block.iter().any(|x| x.is_nan());
         let scale = if is_nan { f16::NAN } else { f16::from_f32(largest / 127.0) };
         let step = scale.to_f32();
-        let code = |x: &f32| if step > 0.0 { (x / step).round_ties_even() as i8 } else { 0 };
+        let code = |x: &f32| (x / step.max(f32::MIN_POSITIVE)).round_ties_even().clamp(-127.0, 127.0) as i8;
         codes.extend(block.iter().map(|x| code(x).cast_unsigned()));
         scales.extend(scale.to_le_bytes());
     }
