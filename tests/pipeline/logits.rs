@@ -104,6 +104,17 @@ fn programs_agree_with_the_reference() {
     });
 }
 
+/// Whether transformers turns positions of a text of this length otherwise with every id that it writes: with dynamic
+/// positions, beyond the context that the model was made for. A program turns them by its slot's context from the beginning,
+/// so that its text there is another one, and has to be the greedy one of those positions.
+fn is_restretched(name: &str, length: usize) -> bool {
+    let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
+    let config: Value = serde_json::from_str(&text).expect("config.json is JSON");
+    config["rope_scaling"]["type"].as_str().or(config["rope_scaling"]["rope_type"].as_str())
+        == Some("dynamic")
+        && config["max_position_embeddings"].as_u64().is_some_and(|most| length as u64 > most)
+}
+
 #[test]
 fn greedy_text_is_the_reference_s() {
     every_crate(|built| {
@@ -122,7 +133,8 @@ fn greedy_text_is_the_reference_s() {
                 "--json",
             ];
             let found = ids(&built.json(&arguments)["ids"]);
-            if built.cache() == Format::F32 && found != expected {
+            let is_restretched = is_restretched(&built.model, prompt.len() + expected.len());
+            if built.cache() == Format::F32 && found != expected && !is_restretched {
                 complaints.push(format!("{found:?} is not {expected:?}"));
             }
             // The reference that is asked here keeps keys and values as they are.
