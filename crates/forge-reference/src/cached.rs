@@ -3,15 +3,17 @@
 use crate::rows::Values;
 use forge_ir::{BLOCK, Format};
 use half::f16;
+use std::borrow::Cow;
 
 /// What is read back of keys or values. Halves are taken as they are: the tolerance for logits has room for their
 /// rounding. Codes of eight bits are not.
-pub(crate) fn cached(x: &Values, cache: Format) -> Values {
-    let mut kept = x.clone();
-    if cache == Format::Q8_0 {
-        kept.numbers.chunks_exact_mut(BLOCK).for_each(codes);
+pub(crate) fn cached(x: &Values, cache: Format) -> Cow<'_, Values> {
+    if cache != Format::Q8_0 {
+        return Cow::Borrowed(x);
     }
-    kept
+    let mut kept = x.clone();
+    kept.numbers.chunks_exact_mut(BLOCK).for_each(codes);
+    Cow::Owned(kept)
 }
 
 /// Numbers that share a scale, which gives the largest the code 127, each as its code stands for it.

@@ -59,7 +59,8 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
     chosen
 }
 
-/// Evaluates all texts at once, with keys and values cached as `cache`, each in a slot of its own, so that every weight is read once.
+/// Evaluates all texts at once, with keys and values cached as `cache`, each in a slot of its own, so that every weight is
+/// read once.
 ///
 /// # Errors
 /// As [`crate::evaluate`].

@@ -8,8 +8,8 @@ use forge_ir::{
     Activation, Apply, Body, Diagnostic, Format, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId,
 };
 
-/// The logits of the rows wanted, where keys and values are cached as `cache`. `rows` hold all tokens of each of their slots from position 0 on; all slots have room
-/// for the longest of them, and no more.
+/// The logits of the rows wanted, where keys and values are cached as `cache`. `rows` hold all tokens of each of their
+/// slots from position 0 on; all slots have room for the longest of them, and no more.
 pub(crate) fn run(
     graph: &Graph,
     numbers: &dyn Numbers,

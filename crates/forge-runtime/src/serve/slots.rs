@@ -27,8 +27,8 @@ impl<W> Slot<W> {
 }
 
 /// The slot for a text that begins with `prompt`: of the idle ones the one that keeps most of the prompt (`kept` says how
-/// many of its first so many ids a slot can keep), if that is at least half of it; or else the one that nobody has used for the longest time, so that a conversation is not forgotten
-/// because another one begins with the same few words.
+/// many of its first so many ids a slot can keep), if that is at least half of it; or else the one that nobody has used for
+/// the longest time, so that a conversation is not forgotten because another one begins with the same few words.
 pub(super) fn choose<W>(
     slots: &[Slot<W>],
     prompt: &[u32],
