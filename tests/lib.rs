@@ -187,6 +187,12 @@ fn all_to_build() -> Vec<Built> {
             .chain([SUPERBLOCKS])
             .map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }),
     );
+    // For whoever works on one model: `FORGE_MODELS=qwen3,gemma2` builds only crates of these.
+    if let Ok(wanted) = std::env::var("FORGE_MODELS") {
+        let wanted: BTreeSet<&str> = wanted.split(',').collect();
+        all.retain(|built| wanted.contains(built.model.as_str()));
+        assert!(!all.is_empty(), "FORGE_MODELS={wanted:?} names no model");
+    }
     all
 }
 
