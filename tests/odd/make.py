@@ -77,6 +77,8 @@ MODELS = {
     "llama_long": model("llama", 48, 26, 6, 2, 79, extra="head", tie_word_embeddings=True,
         rope_scaling=dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.3, 1.6], long_factor=[1.2, 2.0, 4.5, 9.0],
                           original_max_position_embeddings=16, factor=4.0)),
+    "llama_proportional": model("llama", 44, 28, 2, 1, 83, dtype="f16", tie_word_embeddings=False, rope_theta=3000.0,
+        rope_scaling=dict(rope_type="proportional", partial_rotary_factor=0.3, factor=2.5)),
 
     "mistral_narrow": model("mistral", 42, 29, 3, 3, 67, dtype="f16", head_dim=10, sliding_window=7,
         tie_word_embeddings=True, rope_scaling=yarn(attention_factor=0.8)),
@@ -99,6 +101,8 @@ MODELS = {
         rope_scaling=dict(rope_type="linear", factor=1.5)),
     "qwen3_shared": model("qwen3", 48, 27, 4, None, 91, dtype="f16", shard=16_000, num_key_value_heads=None,
         head_dim=10, rms_norm_eps=1e-4, rope_scaling=yarn(beta_fast=8), tie_word_embeddings=True),
+    "qwen3_proportional": model("qwen3", 42, 29, 3, 1, 71, style="new", head_dim=14, tie_word_embeddings=False,
+        rope_parameters=dict(rope_type="proportional", partial_rotary_factor=0.5, rope_theta=20000.0)),
 
     "phi3_long": model("phi3", 48, 23, 4, 2, 103, pad_token_id=0, partial_rotary_factor=0.5, tie_word_embeddings=True,
         original_max_position_embeddings=16,

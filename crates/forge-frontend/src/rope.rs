@@ -5,7 +5,7 @@
 //! is.
 
 use crate::config::Section;
-use crate::scaling::{Kinds, Plain, Scaled, scaled};
+use crate::scaling::{self, Kinds, Plain, Scaled, scaled};
 use forge_ir::{Pairing, Rotation};
 
 /// What an architecture knows of its rotation before the configuration is read.
@@ -31,7 +31,7 @@ const WIDEST: usize = 1 << 16;
 impl Rope {
     /// Reads the rest from the configuration.
     pub(crate) fn read(self, config: &Section<'_>) -> Rotation {
-        let scaling = scaling(config);
+        let scaling = object(config);
         let theta = either(config, scaling.as_ref(), "rope_theta").unwrap_or(self.theta);
         self.turned(config, scaling.as_ref(), theta)
     }
@@ -39,11 +39,16 @@ impl Rope {
     /// The rotation of a base, scaled as an object says. Keys beside the object are the configuration's.
     pub(crate) fn turned(self, config: &Section<'_>, scaling: Option<&Section<'_>>, theta: f64) -> Rotation {
         let share = either(config, scaling, "partial_rotary_factor").or(self.partial).unwrap_or(1.0);
-        let channels = (self.width as f64 * share) as usize;
+        let is_proportional = scaling.is_some_and(|scaling| scaling::kind(scaling) == scaling::PROPORTIONAL);
+        let channels = if is_proportional { self.width } else { (self.width as f64 * share) as usize };
         if theta <= 0.0 {
             config.contradiction("rope_theta", format!("a rotation of base {theta} has no frequencies"));
         }
-        if self.partial.is_none() && share != 1.0 {
+        if is_proportional && !(0.0..=1.0).contains(&share) {
+            let message = format!("{share} of a head's pairs cannot rotate");
+            config.contradiction("partial_rotary_factor", message);
+        }
+        if self.partial.is_none() && share != 1.0 && !is_proportional {
             config.contradiction(
                 "partial_rotary_factor",
                 "forge knows this architecture only with heads that rotate as a whole".to_owned(),
@@ -56,7 +61,7 @@ impl Rope {
             );
         }
         let channels = if config.is_broken() { 0 } else { channels };
-        let plain = Plain { theta, channels, context: self.context, kinds: self.scaling };
+        let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
         let Scaled { frequencies, magnitude, long } = scaled(config, scaling, &plain);
         let pairing = if config.conventions().neighbours_turn { Pairing::Interleaved } else { self.pairing };
         Rotation { frequencies, pairing, magnitude, long }
@@ -64,7 +69,7 @@ impl Rope {
 }
 
 /// The object that says how frequencies are scaled, under either of its names.
-fn scaling<'a>(config: &Section<'a>) -> Option<Section<'a>> {
+fn object<'a>(config: &Section<'a>) -> Option<Section<'a>> {
     let (new, old) = (config.get("rope_parameters"), config.get("rope_scaling"));
     if new.is_some() && old.is_some() && new != old {
         config.contradiction("rope_scaling", "rope_scaling and rope_parameters differ".to_owned());

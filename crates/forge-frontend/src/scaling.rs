@@ -21,9 +21,11 @@ impl Kinds {
     /// What they are called, for people.
     fn names(self) -> &'static str {
         match self {
-            Kinds::Usual => "default, linear, dynamic, llama3, yarn and longrope",
+            Kinds::Usual => "default, linear, dynamic, llama3, yarn, longrope and proportional",
             Kinds::LongRope { .. } => "default and longrope",
-            Kinds::Alpha => "default, linear, llama3, yarn, longrope, and dynamic with an alpha",
+            Kinds::Alpha => {
+                "default, linear, llama3, yarn, longrope, proportional, and dynamic with an alpha"
+            }
         }
     }
 }
@@ -31,12 +33,18 @@ impl Kinds {
 /// What comes before their names in a message.
 pub(crate) const KNOWS: &str = "it knows ";
 
+/// The kind that turns a share of a head's pairs and pairs channels as if all turned; the others turn a share of its
+/// channels as if the head had no more.
+pub(crate) const PROPORTIONAL: &str = "proportional";
+
 /// A rotation before it is scaled.
 pub(crate) struct Plain {
     /// The base of the frequencies.
     pub(crate) theta: f64,
-    /// Channels of a head that rotate.
+    /// Channels of a head that rotate; all of them where positions are proportional.
     pub(crate) channels: usize,
+    /// The share of a head that the configuration lets rotate.
+    pub(crate) share: f64,
     /// Positions the model was made for.
     pub(crate) context: usize,
     /// What kinds there are.
@@ -76,18 +84,22 @@ impl Scaled {
     }
 }
 
-/// Scales a rotation as an object of the configuration says; none leaves it as it is.
-pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain: &Plain) -> Scaled {
-    let Some(scaling) = scaling else { return Scaled::of(plain.frequencies()) };
+/// The kind that an object of the configuration names.
+pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
     let (new, old) = (scaling.word("rope_type"), scaling.word("type"));
     if new.is_some() && old.is_some() && new != old {
         scaling.contradiction("type", "rope_type and type differ".to_owned());
     }
-    let kind = new.or(old).unwrap_or("default");
-    match (plain.kinds, kind) {
+    new.or(old).unwrap_or("default")
+}
+
+/// Scales a rotation as an object of the configuration says; none leaves it as it is.
+pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain: &Plain) -> Scaled {
+    let Some(scaling) = scaling else { return Scaled::of(plain.frequencies()) };
+    match (plain.kinds, kind(scaling)) {
         (_, "default") => Scaled::of(plain.frequencies()),
         (Kinds::LongRope { .. }, "longrope" | "su" | "yarn") => longrope(config, scaling, plain),
-        (Kinds::LongRope { .. }, _) => unknown(scaling, new.is_some(), kind, plain),
+        (Kinds::LongRope { .. }, kind) => unknown(scaling, kind, plain),
         (Kinds::Alpha, "dynamic") if scaling.get("alpha").is_some() => alpha(scaling, plain),
         (_, "linear") => {
             let factor = positive(scaling, "factor");
@@ -97,12 +109,13 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
         (_, "llama3") => Scaled::of(llama3(config, scaling, plain)),
         (_, "yarn") => yarn(config, scaling, plain),
         (_, "longrope") => longrope(config, scaling, plain),
-        _ => unknown(scaling, new.is_some(), kind, plain),
+        (_, PROPORTIONAL) => proportional(scaling, plain),
+        (_, kind) => unknown(scaling, kind, plain),
     }
 }
 
-fn unknown(scaling: &Section<'_>, is_new: bool, kind: &str, plain: &Plain) -> Scaled {
-    let key = if is_new { "rope_type" } else { "type" };
+fn unknown(scaling: &Section<'_>, kind: &str, plain: &Plain) -> Scaled {
+    let key = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
     let why = format!("forge does not know how {kind} scales positions");
     scaling.refuse(key, &why, &[format!("{KNOWS}{}", plain.kinds.names())]);
     scaling.ask_all();
@@ -266,4 +279,12 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
     // A context that cannot be so long has no use for them.
     let long = (plain.context > original).then_some(Long::Other { beyond: original, frequencies: long });
     Scaled { frequencies, magnitude, long }
+}
+
+/// The first pairs, as many as their share of all, turn as they would if all did; the rest stay where they are.
+fn proportional(scaling: &Section<'_>, plain: &Plain) -> Scaled {
+    let factor = scaling.positive_or("factor", 1.0) as f32;
+    let turning = (plain.share * plain.channels as f64 / 2.0) as usize;
+    let of_pair = |(pair, frequency)| if pair < turning { frequency / factor } else { 0.0 };
+    Scaled::of(plain.frequencies().into_iter().enumerate().map(of_pair).collect())
 }

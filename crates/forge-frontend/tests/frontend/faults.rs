@@ -77,6 +77,14 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "dynamic positions of another original context",
         set!("rope_scaling": {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}),
     ),
+    (
+        "proportional positions of more pairs than there are",
+        set!("rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 1.5}),
+    ),
+    (
+        "proportional positions stretched by nothing",
+        set!("rope_scaling": {"rope_type": "proportional", "factor": 0}),
+    ),
     ("scaling without its numbers", set!("rope_scaling": {"rope_type": "llama3", "factor": 8.0})),
     (
         "two scalings",

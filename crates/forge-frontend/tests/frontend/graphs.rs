@@ -427,6 +427,23 @@ fn kinds_of_scaling_are_what_transformers_computes() {
         }
     }
 
+    // Two of eight pairs turn, as they would if all did.
+    let proportional = |more: Value| {
+        let mut scaling = json!({"rope_type": "proportional", "partial_rotary_factor": 0.37});
+        scaling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        llama(json!({"rope_scaling": scaling})).frequencies
+    };
+    let [first, second] = [plain.frequencies[0], plain.frequencies[1]];
+    assert_eq!(proportional(json!({})), [first, second, 0., 0., 0., 0., 0., 0.]);
+    assert_eq!(proportional(json!({"factor": 4})), [first / 4., second / 4., 0., 0., 0., 0., 0., 0.]);
+    assert_eq!(proportional(json!({"partial_rotary_factor": null})), plain.frequencies);
+    let half_of_heads = configured("glm4", |config| {
+        config["rope_scaling"] = json!({"rope_type": "proportional"});
+    });
+    let half_of_heads = frequencies(&half_of_heads);
+    let (turning, still) = half_of_heads.split_at(4);
+    assert!(turning.iter().all(|frequency| *frequency > 0.0) && still == [0.0; 4], "as without a kind");
+
     let hunyuan = configured("hunyuan_v1_dense", |config| {
         config["rope_scaling"] = json!({"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mscale": 1.0});
     });
