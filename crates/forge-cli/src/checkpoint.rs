@@ -6,7 +6,7 @@
 use crate::failure::Failure;
 use crate::fetch::fetch;
 use forge_frontend::Checkpoint;
-use forge_hub::Request;
+use forge_hub::{Request, part_of};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -141,26 +141,12 @@ impl Checkpoint for Directory {
 /// What the names of files end in that are a checkpoint each.
 const GGUF: &str = ".gguf";
 
-/// What the parts of a file that is split have in common: `name-00001-of-00003.gguf` is one of 3 of `name`.
-fn part_of(file: &str) -> Option<(&str, &str)> {
-    let (rest, count) = file.strip_suffix(GGUF)?.rsplit_once("-of-")?;
-    let (stem, number) = rest.rsplit_once('-')?;
-    let is_number = |digits: &str| digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(count) && is_number(number)).then_some((stem, count))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_file_are_told_by_their_names() {
-        assert_eq!(part_of("a-b-00002-of-00003.gguf"), Some(("a-b", "00003")));
-        for name in
-            ["a.gguf", "a-00001-of-3.gguf", "a-1-of-00003.gguf", "00001-of-00003.gguf", "a-00001-of-00003"]
-        {
-            assert_eq!(part_of(name), None, "{name}");
-        }
+    fn a_model_is_called_what_its_file_is() {
         let named = |name: &str| Directory::at(PathBuf::new()).name(name);
         assert_eq!(named("x/Llama-3.2-1B-Q8_0.gguf"), "Llama-3.2-1B-Q8_0");
         assert_eq!(named("x/Llama-00001-of-00002.gguf"), "Llama");

@@ -155,7 +155,7 @@ impl Cache {
         walk(&snapshot, "", &mut names);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         match Choice::of(request, &names).ok()? {
-            Choice::Gguf(file) => Some((commit, Some(file))),
+            Choice::Gguf(files) => Some((commit, files.into_iter().next())),
             Choice::Files(files) => files.iter().any(|file| file == SINGLE).then_some((commit, None)),
             Choice::Sharded(_) => {
                 let index = fs::read(snapshot.join(INDEX)).ok()?;

@@ -23,6 +23,9 @@ const SMALL: [&str; 8] = [
     "chat_template.json",
 ];
 
+/// What the names of files end in that are a model each.
+const GGUF: &str = ".gguf";
+
 /// What is to be fetched.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
@@ -30,8 +33,8 @@ pub(crate) enum Choice {
     Files(Vec<String>),
     /// These files, and the shards that [`INDEX`], one of them, names.
     Sharded(Vec<String>),
-    /// One file that is a whole model.
-    Gguf(String),
+    /// One file that is a whole model, or all parts of one, in their order.
+    Gguf(Vec<String>),
 }
 
 impl Choice {
@@ -43,7 +46,7 @@ impl Choice {
         }
         let small = SMALL.iter().filter(|name| names.contains(name));
         let with = |weights: &str| small.map(|name| (*name).to_owned()).chain([weights.to_owned()]).collect();
-        let files: Vec<&&str> = names.iter().filter(|name| name.ends_with(".gguf")).collect();
+        let files: Vec<&&str> = names.iter().filter(|name| name.ends_with(GGUF)).collect();
         if names.contains(&"config.json") && names.contains(&SINGLE) {
             Ok(Choice::Files(with(SINGLE)))
         } else if names.contains(&"config.json") && names.contains(&INDEX) {
@@ -79,23 +82,42 @@ pub(crate) fn shards(index: &[u8], names: &[&str]) -> Result<Vec<String>, Error>
     }
 }
 
-/// The one GGUF file of that name or quantisation.
-fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<String, Error> {
-    let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(".gguf")).collect();
-    if files.contains(&pick) {
-        return Ok(pick.to_owned());
-    }
+/// The GGUF file of that name or quantisation; all parts of it, where it is split.
+fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<Vec<String>, Error> {
+    let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(GGUF)).collect();
     let wanted = pick.to_lowercase();
     let is_of = |name: &&&str| {
-        let stem = name.trim_end_matches(".gguf").to_lowercase();
+        let stem = whole_of(name).to_lowercase();
         let before = stem.strip_suffix(&wanted);
         // The projector of an image model is named like a model and is none.
         !stem.rsplit('/').next().is_some_and(|file| file.starts_with("mmproj"))
             && before.is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
     };
-    let found: Vec<&str> = files.iter().filter(is_of).copied().collect();
+    let is_meant = |name: &&&str| match files.contains(&pick) {
+        true => {
+            whole_of(name) == whole_of(pick)
+                && part_of(name).map(|part| part.1) == part_of(pick).map(|part| part.1)
+        }
+        false => is_of(name),
+    };
+    let mut found: Vec<&str> = files.iter().filter(is_meant).copied().collect();
+    found.sort_unstable();
+    let first = found.first().copied().unwrap_or_default();
+    if let Some((stem, count)) = part_of(first) {
+        let all: Vec<String> =
+            (1..=count).map(|index| format!("{stem}-{index:05}-of-{count:05}{GGUF}")).collect();
+        // What is there beside the parts of one is another file of that quantisation.
+        if found.iter().all(|name| all.iter().any(|part| part == name)) {
+            return match all.iter().find(|part| !found.contains(&part.as_str())) {
+                Some(part) => Err(Error::Choice(format!(
+                    "{repository} lacks {part}, one of the {count} parts of that model"
+                ))),
+                None => Ok(all),
+            };
+        }
+    }
     match (&found[..], &files[..]) {
-        ([one], _) => Ok((*one).to_owned()),
+        ([one], _) => Ok(vec![(*one).to_owned()]),
         ([], []) => Err(Error::Choice(format!("{repository} holds no GGUF files; leave :{pick} out"))),
         ([], _) => Err(Error::Choice(format!(
             "{repository} has no GGUF file {pick}, and none of that quantisation; it has{}",
@@ -103,6 +125,19 @@ fn gguf(repository: &str, pick: &str, names: &[&str]) -> Result<String, Error> {
         ))),
         _ => Err(Error::Choice(format!("{repository}:{pick} may be any of{}", lines(found)))),
     }
+}
+
+/// What a part of a split GGUF file is part of, and how many there are: `name-00001-of-00003.gguf` is one of 3 of `name`.
+pub fn part_of(file: &str) -> Option<(&str, usize)> {
+    let (rest, count) = file.strip_suffix(GGUF)?.rsplit_once("-of-")?;
+    let (stem, number) = rest.rsplit_once('-')?;
+    let is_number = |digits: &str| digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(count) && is_number(number)).then_some((stem, count.parse().ok()?))
+}
+
+/// What a GGUF file, or what it is a part of, is called.
+fn whole_of(file: &str) -> &str {
+    part_of(file).map_or_else(|| file.trim_end_matches(GGUF), |(stem, _)| stem)
 }
 
 fn lines<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
@@ -142,14 +177,14 @@ mod tests {
             choose("a/b", &with(&[INDEX, "model-00001-of-00002.safetensors"])),
             Ok(Choice::Sharded(owned(&["config.json", "tokenizer.json", INDEX])))
         );
-        assert_eq!(choose("a/b:Q8_0", &with(&[SINGLE])), Ok(Choice::Gguf("x-Q8_0.gguf".to_owned())));
+        assert_eq!(choose("a/b:Q8_0", &with(&[SINGLE])), Ok(Choice::Gguf(owned(&["x-Q8_0.gguf"]))));
     }
 
     #[test]
     fn one_gguf_file_is_picked_by_name_or_quantisation() {
         let names = ["m-IQ4_NL.gguf", "m-Q4_K_M.gguf", "m.q8_0.gguf", "deep/m-F16.gguf", "mmproj-F16.gguf"];
         let picked = |pick: &str| choose(&format!("a/b:{pick}"), &names).ok();
-        let gguf = |name: &str| Some(Choice::Gguf(name.to_owned()));
+        let gguf = |name: &str| Some(Choice::Gguf(owned(&[name])));
         assert_eq!(picked("Q4_K_M"), gguf("m-Q4_K_M.gguf"));
         assert_eq!(picked("Q8_0"), gguf("m.q8_0.gguf"));
         assert_eq!(picked("f16"), gguf("deep/m-F16.gguf"));
@@ -159,6 +194,35 @@ mod tests {
         }
         let several = choose("a/b:Q8_0", &["one-Q8_0.gguf", "two-Q8_0.gguf"]).unwrap_err();
         assert_eq!(several, "a/b:Q8_0 may be any of\n    one-Q8_0.gguf\n    two-Q8_0.gguf");
+    }
+
+    #[test]
+    fn a_gguf_file_that_is_split_is_all_of_its_parts() {
+        let parts = ["deep/m-Q8_0-00001-of-00002.gguf", "deep/m-Q8_0-00002-of-00002.gguf"];
+        let names = [parts[1], "m-Q4_0.gguf", parts[0]];
+        for pick in ["Q8_0", parts[0], parts[1]] {
+            assert_eq!(choose(&format!("a/b:{pick}"), &names), Ok(Choice::Gguf(owned(&parts))), "{pick}");
+        }
+        let refused = [
+            choose("a/b:Q8_0", &parts[1..]).unwrap_err(),
+            choose(&format!("a/b:{}", parts[0]), &parts[..1]).unwrap_err(),
+            choose("a/b:Q8_0", &[parts[0], parts[1], "m-Q8_0.gguf"]).unwrap_err(),
+        ];
+        assert_eq!(
+            refused.join("\n"),
+            "a/b lacks deep/m-Q8_0-00001-of-00002.gguf, one of the 2 parts of that model
+a/b lacks deep/m-Q8_0-00002-of-00002.gguf, one of the 2 parts of that model
+a/b:Q8_0 may be any of
+    deep/m-Q8_0-00001-of-00002.gguf
+    deep/m-Q8_0-00002-of-00002.gguf
+    m-Q8_0.gguf"
+        );
+        assert_eq!(part_of("a-b-00002-of-00003.gguf"), Some(("a-b", 3)));
+        for name in
+            ["a.gguf", "a-00001-of-3.gguf", "a-1-of-00003.gguf", "00001-of-00003.gguf", "a-00001-of-00003"]
+        {
+            assert_eq!(part_of(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod retry;
 mod settings;
 mod transport;
 
+pub use choose::part_of;
 pub use error::Error;
 pub use request::Request;
 pub use retry::Patience;
@@ -69,7 +70,7 @@ pub struct Fetched {
     pub snapshot: PathBuf,
     /// The commit.
     pub commit: String,
-    /// The one file in it that was picked, where one was.
+    /// The one file in it that was picked, where one was; of a file that is split, its first part.
     pub file: Option<String>,
 }
 
@@ -150,9 +151,9 @@ impl Hub<'_> {
         self.cache.prepare()?;
         match choice {
             Choice::Files(files) => self.take_files(listing, &files, watch).map(|()| None),
-            Choice::Gguf(file) => {
-                self.take_files(listing, std::slice::from_ref(&file), watch)?;
-                Ok(Some(file))
+            Choice::Gguf(files) => {
+                self.take_files(listing, &files, watch)?;
+                Ok(files.into_iter().next())
             }
             Choice::Sharded(files) => {
                 self.take_files(listing, &files, watch)?;

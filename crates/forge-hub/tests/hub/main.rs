@@ -440,7 +440,7 @@ fn without_the_hub_the_cache_holds() {
 }
 
 #[test]
-fn shards_and_single_gguf_files_are_fetched_by_name() {
+fn shards_and_gguf_files_are_fetched_by_name() {
     let index = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
     let files = vec![
         ("config.json", b"{}".to_vec()),
@@ -449,6 +449,8 @@ fn shards_and_single_gguf_files_are_fetched_by_name() {
         ("model-2.safetensors", b"two".to_vec()),
         ("model-3.safetensors", b"of nobody".to_vec()),
         ("deep/m-Q8_0.gguf", b"GGUF".to_vec()),
+        ("m-F16-00001-of-00002.gguf", b"one".to_vec()),
+        ("m-F16-00002-of-00002.gguf", b"more".to_vec()),
     ];
     let server = Server::start(&files, |_| Act::Serve);
     let home = tempfile::tempdir().unwrap();
@@ -458,10 +460,19 @@ fn shards_and_single_gguf_files_are_fetched_by_name() {
     assert_eq!(fs::read(picked.snapshot.join("deep/m-Q8_0.gguf")).unwrap(), b"GGUF");
     assert!(!picked.snapshot.join("config.json").exists());
 
+    let split = fetched("owner/name:F16", &settings).0.unwrap();
+    assert_eq!(split.file.as_deref(), Some("m-F16-00001-of-00002.gguf"));
+    assert_eq!(fs::read(split.snapshot.join("m-F16-00002-of-00002.gguf")).unwrap(), b"more");
+    let off_line = Settings { offline: true, ..settings.clone() };
+    assert_eq!(fetched("owner/name:F16", &off_line).0.unwrap(), split);
+    fs::remove_file(split.snapshot.join("m-F16-00002-of-00002.gguf")).unwrap();
+    assert!(fetched("owner/name:F16", &off_line).0.is_err(), "a part of it is not the model");
+
     let whole = fetched("owner/name@v1.0", &settings).0.unwrap();
     let expected = [
         "config.json",
         "deep/m-Q8_0.gguf",
+        "m-F16-00001-of-00002.gguf",
         "model-1.safetensors",
         "model-2.safetensors",
         "model.safetensors.index.json",
