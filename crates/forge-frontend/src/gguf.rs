@@ -10,7 +10,7 @@
 //!   order in which neighbours turn together, gains with their 1, matrices with a row for each output.
 //!
 //! `container` reads headers, with `cursor`, `value` and `types`; `metadata` gives values by key and remembers which were
-//! asked for; `family`, `configuration`, `tokenizer`, `merges` and `pretokenizer` translate.
+//! asked for; `family`, `configuration` and `positions`, `vocabulary`, `tokenizer`, `merges`, `pretokenizer` and `specials` translate.
 
 mod configuration;
 mod container;
@@ -18,20 +18,24 @@ mod cursor;
 mod family;
 mod merges;
 mod metadata;
+mod positions;
 mod pretokenizer;
+mod specials;
 mod tokenizer;
 mod types;
 mod value;
+mod vocabulary;
 
 use crate::checkpoint::{Checkpoint, Memory, unreadable};
 use crate::config::Conventions;
 use crate::header::Tensor;
 use crate::tensors::Tensors;
-use configuration::{Factors, configuration};
+use configuration::configuration;
 use container::{Container, Entry};
 use family::Family;
 use forge_ir::Diagnostic;
 use metadata::Metadata;
+use positions::Factors;
 use types::Type;
 
 /// A file, translated.

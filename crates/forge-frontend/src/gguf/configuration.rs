@@ -1,11 +1,11 @@
 //! From metadata to a config.json, as the model's authors would have written it.
 //!
 //! What a file leaves out is what llama.cpp takes it to be, which is what the converter left it out for. Where that is not
-//! known, the key is missing. Numbers that the converter made of others stay as it made them: a stretched base of a
-//! rotation, or a factor for each pair of channels.
+//! known, the key is missing. Positions are the business of `positions`.
 
 use super::family::Family;
 use super::metadata::Metadata;
+use super::positions::Factors;
 use serde_json::{Map, Value, json};
 
 /// What the tensors say that the metadata does not.
@@ -18,15 +18,6 @@ pub(super) struct Tensors<'a> {
     pub(super) has: &'a dyn Fn(&str) -> bool,
     /// Factors of frequencies, where there are any: of one kind for all contexts, or of two.
     pub(super) factors: Factors,
-}
-
-/// What the frequencies of a rotation are divided by.
-#[derive(Default)]
-pub(super) struct Factors {
-    /// Whatever the context.
-    pub(super) all: Option<Vec<f32>>,
-    /// In short contexts and in long ones.
-    pub(super) both: Option<[Vec<f32>; 2]>,
 }
 
 /// Two layer counts are those of models whose scores are scaled otherwise than their heads' width says.
@@ -74,23 +65,24 @@ pub(super) fn configuration(metadata: &Metadata, family: &Family, tensors: &Tens
 }
 
 /// The sizes that other keys depend on.
-struct Shape {
+pub(super) struct Shape {
     layers: u64,
     hidden: u64,
     heads: u64,
     /// Channels of a head.
-    width: u64,
-    context: u64,
+    pub(super) width: u64,
+    pub(super) context: u64,
 }
 
-struct Reading<'a> {
-    metadata: &'a Metadata,
-    tensors: &'a Tensors<'a>,
+/// A configuration that is being written.
+pub(super) struct Reading<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) tensors: &'a Tensors<'a>,
     config: Map<String, Value>,
 }
 
 impl Reading<'_> {
-    fn set(&mut self, key: &str, value: Value) {
+    pub(super) fn set(&mut self, key: &str, value: Value) {
         self.config.insert(key.to_owned(), value);
     }
 
@@ -102,13 +94,13 @@ impl Reading<'_> {
     }
 
     /// A number that has to be there.
-    fn copy(&mut self, key: &str, as_key: &str) {
+    pub(super) fn copy(&mut self, key: &str, as_key: &str) {
         let key = self.metadata.own(key);
         let number = self.metadata.number(&key).or_else(|| self.metadata.missing(&key));
         self.set(as_key, json!(number));
     }
 
-    fn copy_or(&mut self, key: &str, as_key: &str, default: f64) {
+    pub(super) fn copy_or(&mut self, key: &str, as_key: &str, default: f64) {
         let number = self.metadata.number(&self.metadata.own(key)).unwrap_or(default);
         self.set(as_key, json!(number));
     }
@@ -195,111 +187,6 @@ impl Reading<'_> {
                 set("mlp_bias", mlp);
             }
             _ => set("attention_bias", attention),
-        }
-    }
-
-    fn rotation(&mut self, family: &Family, shape: &Shape) {
-        let metadata = self.metadata;
-        let turned = metadata.own("rope.dimension_count");
-        let channels = metadata.count(&turned).unwrap_or(shape.width);
-        if ["glm4", "phi3"].contains(&family.name) {
-            let share = channels as f64 / shape.width as f64;
-            // Rounded so that so many channels come of it.
-            let share =
-                if ((shape.width as f64 * share) as u64) < channels { share.next_up() } else { share };
-            self.set("partial_rotary_factor", json!(share));
-        } else if channels != shape.width {
-            metadata.refuse(&turned, "forge knows this architecture only with heads that rotate as a whole");
-        }
-        let sections = metadata.own("rope.dimension_sections");
-        if metadata.numbers(&sections).is_some_and(|sections| sections.iter().any(|section| *section != 0.0))
-        {
-            metadata.refuse(&sections, "forge knows positions along a text alone");
-        }
-        let trained = metadata.own("rope.scaling.finetuned");
-        match family.name {
-            "granite" => metadata.only(&trained, true, "forge knows Granite with rotations alone"),
-            _ => metadata.pass(&trained),
-        }
-        self.copy_or("rope.freq_base", "rope_theta", 1e4);
-        if let Some(scaling) = self.scaling(family, shape) {
-            self.set("rope_scaling", scaling);
-        }
-    }
-
-    /// How frequencies are scaled.
-    fn scaling(&mut self, family: &Family, shape: &Shape) -> Option<Value> {
-        let metadata = self.metadata;
-        let own = |key: &str| metadata.own(&format!("rope.scaling.{key}"));
-        let number = |key: &str| metadata.number(&own(key));
-        let kind = own("type");
-        let factor = number("factor").or_else(|| metadata.number(&metadata.own("rope.scale_linear")));
-        let original = metadata.count(&own("original_context_length"));
-        let named = metadata.word(&kind);
-        // Long ago, a factor had no kind.
-        let found =
-            named.unwrap_or(if factor.is_some_and(|factor| factor != 1.0) { "linear" } else { "none" });
-        let Factors { all, both } = &self.tensors.factors;
-        if (all.is_some() || both.is_some()) && !["none", "longrope"].contains(&found) {
-            metadata.refuse(&kind, "the file has factors of frequencies too");
-        }
-        if let Some([short, long]) = both {
-            self.set(
-                "original_max_position_embeddings",
-                json!(original.or_else(|| metadata.missing(&own("original_context_length")))),
-            );
-            let mut scaling = json!({"rope_type": "longrope", "short_factor": short, "long_factor": long});
-            if let Some(magnitude) = number("attn_factor") {
-                scaling["attention_factor"] = json!(magnitude);
-            }
-            return Some(scaling);
-        }
-        if family.name == "phi3" {
-            // Without scaled positions it means nothing.
-            self.set("original_max_position_embeddings", json!(original));
-        }
-        if let Some(factors) = all {
-            // The same for all contexts, and magnified by nothing: whatever kind they were computed by.
-            return Some(json!({
-                "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
-                "original_max_position_embeddings": shape.context, "attention_factor": 1.0,
-            }));
-        }
-        match found {
-            "none" => {
-                if factor.is_some_and(|factor| factor != 1.0) {
-                    metadata.refuse(&own("factor"), "the kind of scaling is none");
-                }
-                None
-            }
-            "linear" => Some(
-                json!({"rope_type": "linear", "factor": factor.or_else(|| metadata.missing(&own("factor")))}),
-            ),
-            "yarn" => {
-                let original = original.or_else(|| metadata.missing(&own("original_context_length")));
-                let factor = factor.or_else(|| metadata.missing(&own("factor")));
-                let mut scaling = json!({
-                    "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
-                });
-                for (key, as_key) in [
-                    ("yarn_beta_fast", "beta_fast"),
-                    ("yarn_beta_slow", "beta_slow"),
-                    ("yarn_attn_factor", "attention_factor"),
-                ] {
-                    if let Some(number) = number(key) {
-                        scaling[as_key] = json!(number);
-                    }
-                }
-                if number("yarn_ext_factor").is_some_and(|share| share != 1.0) {
-                    metadata
-                        .refuse(&own("yarn_ext_factor"), "forge knows yarn with the whole of its ramp alone");
-                }
-                Some(scaling)
-            }
-            _ => {
-                metadata.refuse(&kind, "forge knows none, linear, yarn, and factors that are tensors");
-                None
-            }
         }
     }
 

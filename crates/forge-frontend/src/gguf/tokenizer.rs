@@ -1,5 +1,5 @@
-//! From metadata to the files that say how text becomes tokens: tokenizer.json, tokenizer_config.json with the chat template,
-//! and generation_config.json with the tokens that begin a text and end an answer.
+//! From metadata to the files that say how text becomes tokens: tokenizer.json here, tokenizer_config.json and
+//! generation_config.json in `specials`.
 //!
 //! Two kinds of vocabularies are known: merges of bytes (`gpt2`), whose texts are cut as `pretokenizer` says, and scored
 //! pieces with single bytes for what has no piece (`llama`), whose merges are made by `merges`.
@@ -7,41 +7,12 @@
 use super::merges::{Pieces, merges};
 use super::metadata::Metadata;
 use super::pretokenizer::{self, Cutting, NAMES};
+use super::vocabulary::{KEYS, Kind, Vocabulary};
 use crate::checkpoint::Memory;
 use serde_json::{Map, Value, json};
 
-/// What a token is for.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Normal,
-    /// What stands for text that has no token.
-    Unknown,
-    /// Never written in a text.
-    Control,
-    /// Found in texts before anything is cut or merged.
-    Added,
-    /// A row of the table that no token has.
-    Unused,
-    /// A single byte.
-    Byte,
-}
-
-const KEYS: &str = "tokenizer.ggml.";
-
 /// What stands for a space in scored pieces.
 const SPACE: char = '\u{2581}';
-
-/// Control tokens of these names end a turn where a chat template writes them, beside the tokens that the file names.
-const ENDS_OF_TURNS: [&str; 8] = [
-    "<end_of_turn>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<|endoftext|>",
-    "<|eom_id|>",
-    "<|eot_id|>",
-    "<|im_end|>",
-];
 
 /// The files; none for a model without a vocabulary.
 pub(super) fn files(metadata: &Metadata) -> Memory {
@@ -71,117 +42,7 @@ pub(super) fn files(metadata: &Metadata) -> Memory {
     files
 }
 
-/// The tokens of a file.
-struct Vocabulary<'a> {
-    metadata: &'a Metadata,
-    tokens: Vec<&'a str>,
-    kinds: Vec<Kind>,
-    begin: Option<usize>,
-    end: Option<usize>,
-}
-
-impl<'a> Vocabulary<'a> {
-    fn read(metadata: &'a Metadata) -> Option<Vocabulary<'a>> {
-        let key = |name: &str| format!("{KEYS}{name}");
-        let tokens = metadata.words(&key("tokens")).or_else(|| metadata.missing(&key("tokens")))?;
-        let kinds = metadata.numbers(&key("token_type")).unwrap_or_else(|| vec![1.0; tokens.len()]);
-        if kinds.len() != tokens.len() {
-            let tokens = tokens.len();
-            metadata
-                .fault(format!("{} has {} values for {tokens} tokens", key("token_type"), kinds.len()), &[]);
-            return None;
-        }
-        let kinds = kinds.into_iter().map(|kind| match kind as i64 {
-            1 => Some(Kind::Normal),
-            2 => Some(Kind::Unknown),
-            3 => Some(Kind::Control),
-            4 => Some(Kind::Added),
-            5 => Some(Kind::Unused),
-            6 => Some(Kind::Byte),
-            _ => None,
-        });
-        let Some(kinds) = kinds.collect() else {
-            metadata
-                .fault(format!("{} has a kind of token that forge does not know", key("token_type")), &[]);
-            return None;
-        };
-        for (name, why) in [
-            ("add_sep_token", "forge adds no token between texts"),
-            ("remove_extra_whitespaces", "forge leaves spaces as they are"),
-            ("normalizer.lowercase", "forge leaves capitals as they are"),
-            ("normalizer.strip_accents", "forge leaves accents as they are"),
-        ] {
-            metadata.only(&key(name), false, why);
-        }
-        // Of texts in pairs, with gaps, or filled up to one length, which models of text do not see.
-        for name in [
-            "padding_token_id",
-            "seperator_token_id",
-            "cls_token_id",
-            "mask_token_id",
-            "prefix_token_id",
-            "suffix_token_id",
-            "middle_token_id",
-            "fim_pre_token_id",
-            "fim_suf_token_id",
-            "fim_mid_token_id",
-            "fim_pad_token_id",
-            "fim_rep_token_id",
-            "fim_sep_token_id",
-        ] {
-            metadata.pass(&key(name));
-        }
-        let mut vocabulary = Vocabulary { metadata, tokens, kinds, begin: None, end: None };
-        vocabulary.begin = vocabulary.token("bos_token_id");
-        vocabulary.end = vocabulary.token("eos_token_id");
-        vocabulary.token("unknown_token_id");
-        Some(vocabulary)
-    }
-
-    /// The token that a key names.
-    fn token(&self, name: &str) -> Option<usize> {
-        let key = format!("{KEYS}{name}");
-        let id = self.metadata.count(&key)?;
-        if id < self.tokens.len() as u64 {
-            return Some(id as usize);
-        }
-        self.metadata.refuse(&key, &format!("there are {} tokens", self.tokens.len()));
-        None
-    }
-
-    /// The tokens that are in a vocabulary, with their ids: all but rows that were filled up.
-    fn used(&self) -> impl Iterator<Item = (usize, &'a str, Kind)> {
-        let all = self.tokens.iter().zip(&self.kinds).enumerate();
-        all.map(|(id, (token, kind))| (id, *token, *kind))
-            .filter(|(id, token, kind)| *kind != Kind::Unused || *token != format!("[PAD{id}]"))
-    }
-
-    /// Ids by token. A token given twice has two ids, of which a text can have but one.
-    fn ids(&self) -> Option<Map<String, Value>> {
-        let mut ids = Map::new();
-        for (id, token, _) in self.used() {
-            if let Some(other) = ids.insert(token.to_owned(), json!(id)) {
-                self.metadata.fault(format!("the tokens {other} and {id} are both {token:?}"), &[]);
-                return None;
-            }
-        }
-        Some(ids)
-    }
-
-    /// Tokens that are found in a text before it is cut.
-    fn added(&self) -> Vec<Value> {
-        let is_added = |kind: Kind| matches!(kind, Kind::Control | Kind::Added | Kind::Unknown);
-        self.used()
-            .filter(|(_, token, kind)| is_added(*kind) && !token.is_empty())
-            .map(|(id, token, kind)| {
-                json!({
-                    "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-                    "normalized": false, "special": kind != Kind::Added,
-                })
-            })
-            .collect()
-    }
-
+impl Vocabulary<'_> {
     /// What is put around a text: the token that begins it, and the one that ends it, as the file says.
     fn around(&self, begins: bool) -> Value {
         let asked = |name: &str, usual: bool, token: Option<usize>, id: &str| {
@@ -323,48 +184,5 @@ impl<'a> Vocabulary<'a> {
             "normalizer": normalizer, "pre_tokenizer": cut, "post_processor": around, "decoder": decoder,
             "model": model,
         })
-    }
-
-    /// tokenizer_config.json: texts of special tokens, and chat templates.
-    fn configuration(&self) -> Value {
-        let text = |id: Option<usize>| id.map(|id| self.tokens[id]);
-        let unknown = self.token("unknown_token_id");
-        let mut config = json!({
-            "bos_token": text(self.begin), "eos_token": text(self.end), "unk_token": text(unknown),
-            "clean_up_tokenization_spaces": false, "tokenizer_class": "PreTrainedTokenizerFast",
-        });
-        let others: Vec<String> = self.metadata.keys("tokenizer.chat_template.").map(str::to_owned).collect();
-        // A list of their names.
-        self.metadata.pass("tokenizer.chat_templates");
-        let named = |key: &String| {
-            let name = key.trim_start_matches("tokenizer.chat_template.");
-            self.metadata.word(key).map(|template| json!({"name": name, "template": template}))
-        };
-        let others: Vec<Value> = others.iter().filter_map(named).collect();
-        match self.metadata.word("tokenizer.chat_template") {
-            Some(template) if others.is_empty() => config["chat_template"] = json!(template),
-            Some(template) => {
-                let first = json!({"name": "default", "template": template});
-                config["chat_template"] = [first].into_iter().chain(others).collect();
-            }
-            None => {}
-        }
-        config
-    }
-
-    /// generation_config.json: the tokens that begin a text, and all that end an answer.
-    fn generation(&self) -> Value {
-        let named = ["eot_token_id", "eom_token_id"].map(|name| self.token(name));
-        let template = self.metadata.word("tokenizer.chat_template").unwrap_or_default();
-        let written = self.used().filter(|(_, token, kind)| {
-            *kind == Kind::Control && ENDS_OF_TURNS.contains(token) && template.contains(token)
-        });
-        let mut ends: Vec<usize> = Vec::new();
-        for id in self.end.into_iter().chain(named.into_iter().flatten()).chain(written.map(|(id, ..)| id)) {
-            if !ends.contains(&id) {
-                ends.push(id);
-            }
-        }
-        json!({"bos_token_id": self.begin, "eos_token_id": ends})
     }
 }
