@@ -19,9 +19,9 @@ use std::sync::OnceLock;
 pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 
 /// What every model is compiled to. Crates are built by the hundred, and what a format's kernels compute does not depend
-/// on the architecture: f32 shows that the program is the model's, and q4_0, the format with most to it, that matrices
-/// are packed as its kernels read them. The rest of the formats are the business of the models of [`WHOLE`].
-pub const FEW_FORMATS: [&str; 2] = ["f32", "q4_0"];
+/// on the architecture: f32 shows that the program is the model's, and q8_0 and q4_0 that matrices are packed as their
+/// kernels read them. The rest of the formats are the business of the models of [`WHOLE`].
+pub const FEW_FORMATS: [&str; 3] = ["f32", "q8_0", "q4_0"];
 
 /// Formats that are one thing with different numbers of bits and sizes of groups: one model has to do for all of those.
 pub const AFFINE: [&str; 6] =

@@ -167,12 +167,20 @@ fn alpha(scaling: &Section<'_>, plain: &Plain) -> Scaled {
     Scaled::of(plain.waves(theta).into_iter().map(|wave| 1.0 / wave).collect())
 }
 
+/// The most that a context is stretched by.
+const FARTHEST: f32 = 1e6;
+
 /// The base is stretched in contexts of more positions than the model was made for, the more of them the more.
 fn dynamic(scaling: &Section<'_>, plain: &Plain) -> Scaled {
     let factor = positive(scaling, "factor");
-    if factor < 1.0 || factor.is_infinite() {
+    if factor < 1.0 {
         let message = format!("factor is {factor}, and a longer context stretches by 1 or more");
         scaling.contradiction("factor", message);
+    }
+    // Beyond that, nobody's context is as long, and the base would soon be no number.
+    if factor > FARTHEST {
+        scaling
+            .contradiction("factor", format!("factor is {factor:e}, and at most {FARTHEST:e} is believed"));
     }
     if plain.channels == 2 {
         let message = "a rotation of one pair of channels has no base to stretch".to_owned();

@@ -73,6 +73,8 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "positions that a longer context presses together",
         set!("rope_scaling": {"type": "dynamic", "factor": 0.5}),
     ),
+    ("positions beyond any context", set!("rope_scaling": {"type": "dynamic", "factor": 3e38})),
+    ("positions beyond all numbers", set!("rope_scaling": {"type": "dynamic", "factor": 1e300})),
     (
         "dynamic positions of another original context",
         set!("rope_scaling": {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}),
