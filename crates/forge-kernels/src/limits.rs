@@ -98,12 +98,16 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
-        Spec::AttendSplit(attend) => {
+        Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
             limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
             limits.cache(attend.cache, attend.width)?;
             limits.ring(attend.ring, Some(attend.window))?;
             limits.scores(attend.scale, attend.window, attend.softcap)?;
             let Some(prologue) = &attend.prologue else { return Ok(()) };
+            let alone = matches!(spec, Spec::AttendSplit(_));
+            limits.holds("the number of rows that are prepared at once", 8, alone, || {
+                "1; leave the preparation to rotate_append".to_owned()
+            })?;
             limits.head_norm(prologue.norm, &prologue.rotation)?;
             limits.rotation(&prologue.rotation, attend.width)?;
             let group = attend.query_heads / attend.key_heads;
@@ -115,12 +119,6 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             )
         }
         Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
-        Spec::AttendTiled(attend) => {
-            limits.heads(attend.query_heads, attend.key_heads, attend.width)?;
-            limits.cache(attend.cache, attend.width)?;
-            limits.ring(attend.ring, Some(attend.window))?;
-            limits.scores(attend.scale, attend.window, attend.softcap)
-        }
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {

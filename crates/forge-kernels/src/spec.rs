@@ -29,11 +29,11 @@ pub enum Spec {
     /// Norm and rotate queries and keys, append keys and values to the cache.
     RotateAppend(RotateAppend),
     /// Attention of few rows, split over the cache.
-    AttendSplit(AttendSplit),
+    AttendSplit(Attend),
     /// Joins the splits of [`Spec::AttendSplit`].
     AttendJoin(AttendJoin),
     /// Attention of many rows with an online softmax.
-    AttendTiled(AttendTiled),
+    AttendTiled(Attend),
     /// One function of one or two vectors, element by element.
     Elementwise(Elementwise),
     /// The id of the largest logit of each row.
@@ -282,20 +282,25 @@ pub struct Prologue {
     pub pairing: Pairing,
 }
 
-/// See [`Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values, \[sinks,\] slots, positions,
+/// Attention, by either kernel. A row attends to the positions `first..=position`, where first is 0 or, with a window,
+/// `position + 1 - window` if that is more. Scores are scale · q·k, then capped. A sink is one more score of its head (f32,
+/// `[query heads]`) that has no value.
+///
+/// [`Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values, \[sinks,\] slots, positions,
 /// partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written.
 /// Grid: splits, key heads, rows.
 ///
-/// A row attends to the positions `first..=position`, where first is 0 or, with a window, `position + 1 - window` if
-/// that is more. Scores are scale · q·k, then capped. A sink is one more score of its head (f32, `[query heads]`)
-/// that has no value: it counts in split 0's maximum and sum of weights.
+/// Split s of a row attends to the s-th of `splits` even shares of its positions; a sink counts in split 0's maximum and sum of
+/// weights. With one split it writes `heads` (`[row, query head, width]`), else `partials`:
+/// `[row, query head, split, width + 2]`, of which the first `width` are sums weighted by exp(score - maximum), then the
+/// maximum, then the sum of weights. A share may be empty: its sums are 0 and its maximum -1e38.
 ///
-/// Split s of a row attends to the s-th of `splits` even shares of those positions. With one split it writes
-/// `heads` (`[row, query head, width]`), else `partials`: `[row, query head, split, width + 2]`, of which the first
-/// `width` are sums weighted by exp(score - maximum), then the maximum, then the sum of weights. A share may be empty:
-/// its sums are 0 and its maximum -1e38.
+/// [`Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\] slots, positions, heads.
+/// Grid: tiles of 8 rows, query heads.
+///
+/// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot. It prepares no rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AttendSplit {
+pub struct Attend {
     /// Query heads.
     pub query_heads: usize,
     /// Key and value heads.
@@ -325,32 +330,6 @@ pub struct AttendJoin {
     pub query_heads: usize,
     /// Width of a head.
     pub width: usize,
-}
-
-/// See [`Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\] slots, positions, heads.
-/// Grid: tiles of 8 rows, query heads.
-///
-/// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AttendTiled {
-    /// Query heads.
-    pub query_heads: usize,
-    /// Key and value heads.
-    pub key_heads: usize,
-    /// Width of a head.
-    pub width: usize,
-    /// Of keys and values in the cache.
-    pub cache: Format,
-    /// As in [`Append`].
-    pub ring: Option<usize>,
-    /// Multiplies q·k.
-    pub scale: f32,
-    /// As in [`AttendSplit`].
-    pub window: Option<usize>,
-    /// As in [`AttendSplit`].
-    pub softcap: Option<f32>,
-    /// As in [`AttendSplit`].
-    pub sinks: bool,
 }
 
 /// See [`Spec::Elementwise`]. Scalars: rows. Buffers: a, \[b,\] y. Grid: by 256 threads over all numbers of a row; rows.

@@ -4,8 +4,8 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed, Epilogue,
-    Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
+    Append, Argmax, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue, Function, HeadNorm,
+    Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -17,7 +17,7 @@ fn refusal(name: &str, spec: Spec) -> String {
 }
 
 fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format, scale: f32) -> Spec {
-    Spec::AttendSplit(AttendSplit { scale, ..common::split(query_heads, key_heads, width, cache) })
+    Spec::AttendSplit(Attend { scale, ..common::attend(query_heads, key_heads, width, cache) })
 }
 
 /// A projection of 64 by 64 with other knobs.
@@ -101,12 +101,12 @@ fn refusals() {
 
 #[test]
 fn refusals_of_attention() {
-    let split = |query_heads, width| common::split(query_heads, 1, width, Format::F16);
+    let split = |query_heads, width| common::attend(query_heads, 1, width, Format::F16);
     let rotate =
         |query_heads, width| common::rotate(query_heads, 1, width, Format::F16, width / 2, Pairing::Half);
     let with_prologue = |rotate: RotateAppend| {
         let prologue = Some(common::prologue(&rotate));
-        Spec::AttendSplit(AttendSplit { prologue, ..split(rotate.query_heads, rotate.width) })
+        Spec::AttendSplit(Attend { prologue, ..split(rotate.query_heads, rotate.width) })
     };
     let norm = Some(HeadNorm { epsilon: f32::INFINITY, turned: false });
     let mut turns = rotate(1, 8).rotation;
@@ -118,11 +118,12 @@ fn refusals_of_attention() {
         refusal("a", with_prologue(rotate(17, 128))),
         refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
         refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
-        refusal("a", Spec::AttendSplit(AttendSplit { window: Some(0), ..split(2, 16) })),
-        refusal("a", Spec::AttendSplit(AttendSplit { window: Some(1 << 32), ..split(2, 16) })),
+        refusal("a", Spec::AttendSplit(Attend { window: Some(0), ..split(2, 16) })),
+        refusal("a", Spec::AttendSplit(Attend { window: Some(1 << 32), ..split(2, 16) })),
+        refusal("a", Spec::AttendTiled(Attend { softcap: Some(0.0), ..split(2, 16) })),
         refusal(
             "a",
-            Spec::AttendTiled(AttendTiled { softcap: Some(0.0), ..common::tiled(2, 1, 16, Format::F16) }),
+            Spec::AttendTiled(Attend { prologue: Some(common::prologue(&rotate(2, 16))), ..split(2, 16) }),
         ),
         refusal(
             "a",
@@ -134,8 +135,8 @@ fn refusals_of_attention() {
         ),
         refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
         refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
-        refusal("a", Spec::AttendSplit(AttendSplit { window: Some(65), ring: Some(64), ..split(2, 16) })),
-        refusal("a", Spec::AttendSplit(AttendSplit { ring: Some(64), ..split(2, 16) })),
+        refusal("a", Spec::AttendSplit(Attend { window: Some(65), ring: Some(64), ..split(2, 16) })),
+        refusal("a", Spec::AttendSplit(Attend { ring: Some(64), ..split(2, 16) })),
         refusal("a", Spec::Rotate(Rotate { heads: 2, width: 8, rotation: turns, pairing: Pairing::Half })),
     ];
     insta::assert_snapshot!(cases.join("\n"), @r"
@@ -146,6 +147,7 @@ fn refusals_of_attention() {
     kernel `a`: the window is 0, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
     kernel `a`: the window is 4294967296, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
     kernel `a`: the cap is 0; leave the kernel out of the plan
+    kernel `a`: the number of rows that are prepared at once is 8, and must be 1; leave the preparation to rotate_append
     kernel `a`: the cap is NaN, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of parts is 0; leave the kernel out of the plan
     kernel `a`: keys and values in bf16; attention reads f32, f16 and q8_0, so choose one of these

@@ -4,9 +4,8 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
+    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -114,25 +113,21 @@ fn attention() {
         Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation, pairing: Pairing::Half }),
     );
     snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
-    let split = common::split(16, 8, 128, cache);
+    let split = common::attend(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
-    snapshot("attend_split", Spec::AttendSplit(AttendSplit { prologue, ..split.clone() }));
+    snapshot("attend_split", Spec::AttendSplit(Attend { prologue, ..split.clone() }));
     snapshot("attend_split_few", Spec::AttendSplit(split));
-    let odd = AttendSplit {
+    let odd = Attend {
         window: Some(40),
         softcap: Some(50.0),
         sinks: true,
-        ..common::split(10, 2, 6, Format::F32)
+        ..common::attend(10, 2, 6, Format::F32)
     };
     snapshot("attend_split_odd", Spec::AttendSplit(odd));
     snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads: 16, width: 80 }));
-    snapshot("attend_tiled", Spec::AttendTiled(common::tiled(16, 8, 128, cache)));
-    let odd = AttendTiled {
-        window: Some(40),
-        softcap: Some(50.0),
-        sinks: true,
-        ..common::tiled(9, 1, 6, Format::F32)
-    };
+    snapshot("attend_tiled", Spec::AttendTiled(common::attend(16, 8, 128, cache)));
+    let odd =
+        Attend { window: Some(40), softcap: Some(50.0), sinks: true, ..common::attend(9, 1, 6, Format::F32) };
     snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
 }
 
@@ -143,9 +138,9 @@ fn rings() {
     let rotate = common::rotate(4, 2, 32, cache, 16, Pairing::Half);
     snapshot("rotate_append_ring", Spec::RotateAppend(RotateAppend { ring, ..rotate.clone() }));
     let prologue = Some(common::prologue(&rotate));
-    let split = AttendSplit { prologue, window, ring, ..common::split(4, 2, 32, cache) };
+    let split = Attend { prologue, window, ring, ..common::attend(4, 2, 32, cache) };
     snapshot("attend_split_ring", Spec::AttendSplit(split));
-    let tiled = AttendTiled { window, ring, ..common::tiled(4, 2, 32, cache) };
+    let tiled = Attend { window, ring, ..common::attend(4, 2, 32, cache) };
     snapshot("attend_tiled_ring", Spec::AttendTiled(tiled));
 }
 
@@ -156,11 +151,8 @@ fn codes() {
     let rotate = common::rotate(4, 2, 128, cache, 64, Pairing::Half);
     snapshot("rotate_append_q8_0", Spec::RotateAppend(rotate.clone()));
     let prologue = Some(common::prologue(&rotate));
-    snapshot(
-        "attend_split_q8_0",
-        Spec::AttendSplit(AttendSplit { prologue, ..common::split(4, 2, 128, cache) }),
-    );
-    snapshot("attend_tiled_q8_0", Spec::AttendTiled(common::tiled(4, 2, 96, cache)));
+    snapshot("attend_split_q8_0", Spec::AttendSplit(Attend { prologue, ..common::attend(4, 2, 128, cache) }));
+    snapshot("attend_tiled_q8_0", Spec::AttendTiled(common::attend(4, 2, 96, cache)));
 }
 
 #[test]

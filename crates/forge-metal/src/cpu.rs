@@ -3,9 +3,7 @@
 use crate::names::number;
 use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{
-    self, AttendSplit, AttendTiled, DeferredNorm, Each, Epilogue, HeadNorm, Project, Prologue, Squares,
-};
+use forge_kernels::spec::{self, DeferredNorm, Each, Epilogue, HeadNorm, Project, Prologue, Squares};
 
 /// `cpu::project(call, &cpu::Project { ... })`
 pub(crate) fn expression(spec: &Spec) -> String {
@@ -85,28 +83,23 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("rotation", rotation(&rotate.rotation)),
             ],
         ),
-        Spec::AttendSplit(attend) => {
-            let prologue = attend.prologue.as_ref().map(prologue);
-            ("attend", "Attend", attend_fields(attend, prologue))
-        }
-        Spec::AttendTiled(attend) => {
-            // The same attention, whoever computes it: only a row by itself may prepare itself.
-            let AttendTiled { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks } =
-                *attend;
-            let split = AttendSplit {
-                query_heads,
-                key_heads,
-                width,
-                cache,
-                ring,
-                scale,
-                window,
-                softcap,
-                sinks,
-                prologue: None,
-            };
-            ("attend", "Attend", attend_fields(&split, None))
-        }
+        // The same attention, whoever computes it.
+        Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => (
+            "attend",
+            "Attend",
+            vec![
+                ("query_heads", size(attend.query_heads)),
+                ("key_heads", size(attend.key_heads)),
+                ("width", size(attend.width)),
+                ("cache", format(attend.cache)),
+                ("ring", option(attend.ring, size)),
+                ("scale", float(attend.scale)),
+                ("window", option(attend.window, size)),
+                ("softcap", option(attend.softcap, float)),
+                ("sinks", attend.sinks.to_string()),
+                ("prologue", option(attend.prologue.as_ref(), prologue)),
+            ],
+        ),
         Spec::AttendJoin(join) => (
             "attend_join",
             "AttendJoin",
@@ -131,21 +124,6 @@ pub(crate) fn expression(spec: &Spec) -> String {
         _ => String::new(),
     };
     format!("cpu::{function}{stored}(call, &cpu::{shape} {{ {} }})", fields.join(", "))
-}
-
-fn attend_fields(attend: &AttendSplit, prologue: Option<String>) -> Vec<(&'static str, String)> {
-    vec![
-        ("query_heads", size(attend.query_heads)),
-        ("key_heads", size(attend.key_heads)),
-        ("width", size(attend.width)),
-        ("cache", format(attend.cache)),
-        ("ring", option(attend.ring, size)),
-        ("scale", float(attend.scale)),
-        ("window", option(attend.window, size)),
-        ("softcap", option(attend.softcap, float)),
-        ("sinks", attend.sinks.to_string()),
-        ("prologue", option(prologue, |text| text)),
-    ]
 }
 
 fn prologue(prologue: &Prologue) -> String {

@@ -179,8 +179,7 @@ impl Counted<'_> {
             Spec::AttendSplit(attend) if attend.prologue.is_some() => {
                 (self.load.reached(attend.window).saturating_sub(1), self.rows)
             }
-            Spec::AttendSplit(attend) => (self.load.reached(attend.window), 0),
-            Spec::AttendTiled(attend) => (self.load.reached(attend.window), 0),
+            Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => (self.load.reached(attend.window), 0),
             _ => (0, 0),
         }
     }
@@ -225,8 +224,9 @@ impl Counted<'_> {
         let of_rows = |operations: usize| self.rows * operations as u64;
         match &self.instance.spec {
             Spec::Project(project) => of_rows(2 * project.outputs * project.inputs),
-            Spec::AttendSplit(attend) => attention(attend.query_heads, attend.width, attend.window),
-            Spec::AttendTiled(attend) => attention(attend.query_heads, attend.width, attend.window),
+            Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
+                attention(attend.query_heads, attend.width, attend.window)
+            }
             Spec::AttendJoin(join) => 2 * self.load.splits * of_rows(join.query_heads * join.width),
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),

@@ -6,9 +6,9 @@ mod cases;
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate,
-    RotateAppend, Rows, Squares,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
+    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
+    Squares,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -58,20 +58,9 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
     let rotation = rotation(width, pairing);
     let prologue = Prologue { norm, rotation: rotation.clone(), pairing };
     let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, norm, rotation, pairing };
-    let split = AttendSplit {
-        query_heads,
-        key_heads,
-        width,
-        cache,
-        ring,
-        scale,
-        window,
-        softcap,
-        sinks,
-        prologue: None,
-    };
-    let with_prologue = AttendSplit { prologue: Some(prologue), ..split.clone() };
-    let tiled = AttendTiled { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks };
+    let attend =
+        Attend { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks, prologue: None };
+    let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
         Launch::rows(1, 71),
@@ -82,15 +71,15 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
     let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(9), Launch::rows(3, 71)];
     let mut cases = vec![
         Case { spec: Spec::RotateAppend(rotate), launches: vec![Launch::rows(5, 40)] },
-        Case { spec: Spec::AttendSplit(split), launches: few },
-        Case { spec: Spec::AttendTiled(tiled), launches: many },
+        Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
+        Case { spec: Spec::AttendTiled(attend), launches: many },
         Case {
             spec: Spec::AttendJoin(AttendJoin { query_heads, width }),
             launches: vec![Launch::rows(3, 50).split(3)],
         },
     ];
     if prologue_fits(query_heads, key_heads, width) {
-        cases.push(Case { spec: Spec::AttendSplit(with_prologue), launches: one });
+        cases.push(Case { spec: Spec::AttendSplit(prepared), launches: one });
     }
     cases
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::rotation::Turn;
 use super::{Base, DEFAULT_MEMORY};
-use crate::spec::{AttendJoin, AttendSplit, AttendTiled, Prologue};
+use crate::spec::{Attend, AttendJoin, Prologue};
 
 /// The largest of 4 and 2 that divides an even width: elements moved at once.
 pub(super) fn step(width: usize) -> usize {
@@ -81,7 +81,7 @@ pub(super) struct SplitContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a AttendSplit,
+    spec: &'a Attend,
     #[serde(flatten)]
     turn: Option<Turn>,
     #[serde(flatten)]
@@ -134,7 +134,7 @@ pub(super) struct SplitContext<'a> {
 }
 
 impl<'a> SplitContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &'a AttendSplit) -> SplitContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a Attend) -> SplitContext<'a> {
         let group = spec.query_heads / spec.key_heads;
         let heads_each = group.div_ceil(group.div_ceil(HEADS_EACH));
         let head_parts = group.div_ceil(heads_each);
@@ -231,7 +231,7 @@ pub(super) struct TiledContext<'a> {
     #[serde(flatten)]
     base: Base<'a>,
     #[serde(flatten)]
-    spec: &'a AttendTiled,
+    spec: &'a Attend,
     #[serde(flatten)]
     kept: Kept,
     /// The support unit that loads four numbers of a record.
@@ -258,7 +258,7 @@ pub(super) struct TiledContext<'a> {
 }
 
 impl<'a> TiledContext<'a> {
-    pub(super) fn of(base: Base<'a>, spec: &'a AttendTiled) -> TiledContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a Attend) -> TiledContext<'a> {
         let padded = spec.width.next_multiple_of(8);
         let pitch = padded + 4;
         // Scores and the diagonal take 288 and 64 floats.

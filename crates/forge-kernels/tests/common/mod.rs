@@ -4,9 +4,9 @@
 
 use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, AttendJoin, AttendSplit, AttendTiled, DeferredNorm, Each, Elementwise, Embed,
-    Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate,
-    RotateAppend, Rows, Squares,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
+    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
+    Squares,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -111,10 +111,10 @@ fn deferred() -> Vec<Spec> {
     specs
 }
 
-/// Attention of few rows, plain.
-pub(crate) fn split(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendSplit {
+/// Attention, plain.
+pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> Attend {
     let scale = 1.0 / (width as f32).sqrt();
-    AttendSplit {
+    Attend {
         query_heads,
         key_heads,
         width,
@@ -125,22 +125,6 @@ pub(crate) fn split(query_heads: usize, key_heads: usize, width: usize, cache: F
         softcap: None,
         sinks: false,
         prologue: None,
-    }
-}
-
-/// Attention of many rows, plain.
-pub(crate) fn tiled(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendTiled {
-    let AttendSplit { scale, .. } = split(query_heads, key_heads, width, cache);
-    AttendTiled {
-        query_heads,
-        key_heads,
-        width,
-        cache,
-        ring: None,
-        scale,
-        window: None,
-        softcap: None,
-        sinks: false,
     }
 }
 
@@ -159,24 +143,24 @@ pub(crate) fn attentions() -> Vec<Spec> {
             let coded = (width % 32 == 0).then_some(Format::Q8_0);
             for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
                 let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
-                let split = split(query_heads, key_heads, width, cache);
-                let tiled = tiled(query_heads, key_heads, width, cache);
-                specs.push(Spec::AttendSplit(AttendSplit { window: Some(40), ..split.clone() }));
+                let split = attend(query_heads, key_heads, width, cache);
+                let tiled = attend(query_heads, key_heads, width, cache);
+                specs.push(Spec::AttendSplit(Attend { window: Some(40), ..split.clone() }));
                 let (window, ring) = (Some(40), Some(320));
-                specs.push(Spec::AttendSplit(AttendSplit { window, ring, ..split.clone() }));
-                specs.push(Spec::AttendTiled(AttendTiled { window, ring, ..tiled.clone() }));
+                specs.push(Spec::AttendSplit(Attend { window, ring, ..split.clone() }));
+                specs.push(Spec::AttendTiled(Attend { window, ring, ..tiled.clone() }));
                 specs.push(Spec::RotateAppend(RotateAppend { ring, ..plain.clone() }));
                 specs.push(Spec::RotateAppend(RotateAppend { ring, norm, ..plain.clone() }));
-                specs.push(Spec::AttendSplit(AttendSplit { softcap: Some(50.0), ..split.clone() }));
-                specs.push(Spec::AttendSplit(AttendSplit { sinks: true, ..split.clone() }));
+                specs.push(Spec::AttendSplit(Attend { softcap: Some(50.0), ..split.clone() }));
+                specs.push(Spec::AttendSplit(Attend { sinks: true, ..split.clone() }));
                 if prologue_fits(query_heads, key_heads, width) {
                     let whole = Some(prologue(&plain));
                     let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
                     let part = Some(prologue(&RotateAppend { norm, ..part }));
                     let prologue = whole.clone();
-                    specs.push(Spec::AttendSplit(AttendSplit { prologue, window, ring, ..split.clone() }));
-                    specs.push(Spec::AttendSplit(AttendSplit { prologue: whole, ..split.clone() }));
-                    specs.push(Spec::AttendSplit(AttendSplit {
+                    specs.push(Spec::AttendSplit(Attend { prologue, window, ring, ..split.clone() }));
+                    specs.push(Spec::AttendSplit(Attend { prologue: whole, ..split.clone() }));
+                    specs.push(Spec::AttendSplit(Attend {
                         window: Some(40),
                         softcap: Some(50.0),
                         sinks: true,
@@ -184,7 +168,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                         ..split.clone()
                     }));
                 }
-                specs.push(Spec::AttendTiled(AttendTiled {
+                specs.push(Spec::AttendTiled(Attend {
                     window: Some(40),
                     softcap: Some(50.0),
                     sinks: true,
@@ -216,9 +200,9 @@ pub(crate) fn attentions() -> Vec<Spec> {
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {
             let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
-            let with = |rotate: &RotateAppend| AttendSplit {
+            let with = |rotate: &RotateAppend| Attend {
                 prologue: Some(prologue(rotate)),
-                ..split(4, 2, 64, rotate.cache)
+                ..attend(4, 2, 64, rotate.cache)
             };
             specs.push(Spec::AttendSplit(with(&plain)));
             specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));

@@ -111,8 +111,7 @@ impl Select<'_> {
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
         });
-        let sinks = false;
-        let split = Spec::AttendSplit(spec::AttendSplit {
+        let spec = spec::Attend {
             query_heads,
             key_heads,
             width,
@@ -121,24 +120,16 @@ impl Select<'_> {
             scale,
             window,
             softcap,
-            sinks,
+            sinks: false,
             prologue,
-        });
-        let tiled = Spec::AttendTiled(spec::AttendTiled {
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            ring,
-            scale,
-            window,
-            softcap,
-            sinks,
-        });
+        };
         let regimes = draft.regimes();
         let variants = match draft.schedule {
-            Schedule::Decode => vec![(regimes, split)],
-            Schedule::Batch => vec![(&regimes[..1], split), (&regimes[1..], tiled)],
+            Schedule::Decode => vec![(regimes, Spec::AttendSplit(spec))],
+            Schedule::Batch => vec![
+                (&regimes[..1], Spec::AttendSplit(spec.clone())),
+                (&regimes[1..], Spec::AttendTiled(spec)),
+            ],
         };
         let source = if attend.prologue.is_some() { "qkv" } else { "q" };
         let prepare =

@@ -3,7 +3,7 @@
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{AttendJoin, AttendSplit, AttendTiled, HeadNorm, Prologue, RotateAppend};
+use forge_kernels::spec::{Attend, AttendJoin, HeadNorm, Prologue, RotateAppend};
 use half::f16;
 
 /// A layer's heads, and what attention does with them.
@@ -31,38 +31,19 @@ impl Shape {
     }
 
     pub(crate) fn split(&self, prologue: bool) -> Spec {
-        let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, norm, .. } = *self;
-        let (rotation, pairing) = (self.rotation.clone(), self.rotation.pairing);
+        let (norm, rotation, pairing) = (self.norm, self.rotation.clone(), self.rotation.pairing);
         let prologue = prologue.then_some(Prologue { norm, rotation, pairing });
-        let scale = self.scale();
-        Spec::AttendSplit(AttendSplit {
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            ring,
-            scale,
-            window,
-            softcap,
-            sinks,
-            prologue,
-        })
+        Spec::AttendSplit(Attend { prologue, ..self.attend() })
     }
 
     pub(crate) fn tiled(&self) -> Spec {
+        Spec::AttendTiled(self.attend())
+    }
+
+    fn attend(&self) -> Attend {
         let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, .. } = *self;
-        let scale = self.scale();
-        Spec::AttendTiled(AttendTiled {
-            query_heads,
-            key_heads,
-            width,
-            cache,
-            ring,
-            scale,
-            window,
-            softcap,
-            sinks,
-        })
+        let (scale, prologue) = (self.scale(), None);
+        Attend { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks, prologue }
     }
 
     pub(crate) fn join(&self) -> Spec {
@@ -267,6 +248,13 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ring: Some(1000),
             rotation: long(CONTEXT - 1),
             ..plain(4, 2, 16, Format::F32)
+        },
+        // What is stretched by the context's length, not by the ring's.
+        Shape {
+            window: Some(12),
+            ring: Some(72),
+            rotation: stretched(CONTEXT / 3),
+            ..plain(4, 2, 16, Format::F16)
         },
         // Codes of 8 bits: every alignment of records, heads of one scale and of several, rings.
         Shape { norm, ..plain(4, 2, 128, Format::Q8_0) },

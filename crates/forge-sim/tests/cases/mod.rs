@@ -318,12 +318,14 @@ impl Writer {
             (Spec::RotateAppend(it), "query_gain" | "key_gain") => self.floats(it.width),
             (Spec::RotateAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
             (Spec::RotateAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
-            (Spec::AttendSplit(it), "q") => self.floats(rows * it.query_heads * it.width),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "q") => {
+                self.floats(rows * it.query_heads * it.width)
+            }
             (Spec::AttendSplit(it), "qkv") => {
                 self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
             }
             (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.width),
-            (Spec::AttendSplit(it), "sinks") => self.floats(it.query_heads),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
             (Spec::AttendSplit(it), "partials") => {
                 let share = (it.width + 2) * 4;
                 Content::Unwritten(if launch.splits > 1 {
@@ -335,14 +337,9 @@ impl Writer {
             (Spec::AttendSplit(it), "heads") => {
                 Content::Unwritten(if launch.splits > 1 { 0 } else { rows * it.query_heads * it.width * 4 })
             }
-            (Spec::AttendSplit(it), _) => {
-                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, it.prologue.is_none())
-            }
-            (Spec::AttendTiled(it), "q") => self.floats(rows * it.query_heads * it.width),
-            (Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
             (Spec::AttendTiled(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::AttendTiled(it), _) => {
-                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, true)
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), _) => {
+                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, it.prologue.is_none())
             }
             (Spec::AttendJoin(it), "partials") => {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
@@ -385,8 +382,7 @@ fn ring_of(spec: &Spec) -> Option<usize> {
     match spec {
         Spec::Append(append) => append.ring,
         Spec::RotateAppend(rotate) => rotate.ring,
-        Spec::AttendSplit(attend) => attend.ring,
-        Spec::AttendTiled(attend) => attend.ring,
+        Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => attend.ring,
         _ => None,
     }
 }
