@@ -205,6 +205,18 @@ fn keep_is_the_checkpoint_s_own_format() {
 }
 
 #[test]
+fn shells_learn_what_there_is_to_type() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = forge_with(&["completions", shell]);
+        let script = String::from_utf8_lossy(&output.stdout).into_owned();
+        for word in ["compile", "quant-override", "doctor"] {
+            assert!(output.status.success() && script.contains(word), "{shell}: {word}");
+        }
+    }
+    assert_eq!(forge_with(&["completions", "teletype"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_gguf_file_is_compiled_as_a_folder_is() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gguf");
     let to = tempfile::tempdir().expect("a temporary directory");

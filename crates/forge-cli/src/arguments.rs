@@ -71,6 +71,14 @@ pub(crate) enum Command {
     },
     /// Say what this machine has of what forge can use, and what to install.
     Doctor,
+    /// Print a script with which a shell completes what is typed.
+    ///
+    /// For bash: forge completions bash > ~/.local/share/bash-completion/completions/forge
+    Completions {
+        /// Which shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
 }
 
 /// What is compiled, and how.

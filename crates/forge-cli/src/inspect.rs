@@ -4,11 +4,10 @@ use crate::arguments::{CompileArguments, Stage};
 use crate::checkpoint::Directory;
 use crate::compile;
 use crate::failure::Failure;
-use crate::terminal::{grouped, size};
+use crate::terminal::{self, grouped, size};
 use forge_frontend::{Checkpoint, Tensors};
 use forge_planner::{Chip, Forecast, chip_table};
 use serde_json::{Value, json};
-use std::io::Write;
 
 /// What `--chip` is where all of them are asked for.
 const EVERY_CHIP: &str = "all";
@@ -45,13 +44,7 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
             }
         }
     };
-    // Whoever reads may have seen enough (`| head`); that is no failure.
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::other(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
+    terminal::print(&text)
 }
 
 /// Files and tensors, which can be shown even where the model cannot be compiled.

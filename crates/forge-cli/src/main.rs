@@ -20,9 +20,16 @@ mod terminal;
 mod verify;
 
 use arguments::{Arguments, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use failure::Failure;
 use std::process::ExitCode;
+
+/// What a shell has to know to finish what is typed.
+fn completions(shell: clap_complete::Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "forge", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -33,6 +40,7 @@ fn main() -> ExitCode {
         Command::Inspect { compile, stage, json } => inspect::command(&compile, stage, json),
         Command::Verify { crate_directory, report, json } => verify::command(&crate_directory, report, json),
         Command::Doctor => doctor::doctor(),
+        Command::Completions { shell } => terminal::print(&completions(shell)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,8 @@
 //! What a person sees: one line for each stage, bars for what takes long, faults with the line they are in.
 //!
-//! All of it goes to standard error; standard output is for what was asked for.
+//! It goes to standard error; standard output is for what was asked for.
 
+use crate::failure::Failure;
 use anstyle::{AnsiColor, Style};
 use codespan_reporting::diagnostic::{Diagnostic as Report, Label};
 use codespan_reporting::files::SimpleFile;
@@ -13,6 +14,17 @@ use std::time::Duration;
 
 const STAGE: Style = AnsiColor::Green.on_default().bold();
 const FAULT: Style = AnsiColor::Red.on_default().bold();
+
+/// What was asked for.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    // Whoever reads may have seen enough (`| head`); that is no failure.
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::other(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// One stage's line: a verb in the margin, and what came of it.
 pub(crate) fn stage(verb: &str, what: &str) {
