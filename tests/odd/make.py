@@ -59,6 +59,23 @@ def wrapped(text, **beside):
     return dict(text, family="gemma3", config=config, wrapper="Gemma3ForConditionalGeneration", **beside)
 
 
+def wrapped_qwen(text, **beside):
+    """Qwen 3.5 beside what sees pictures."""
+    vision = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=text["config"]["hidden_size"],
+                  num_position_embeddings=16, patch_size=4)
+    config = dict(text_config=dict(text["config"], model_type="qwen3_5_text"), vision_config=vision,
+                  image_token_id=60, video_token_id=59, vision_start_token_id=58, vision_end_token_id=57,
+                  tie_word_embeddings=text["config"].get("tie_word_embeddings", False))
+    return dict(text, family="qwen3_5", config=config, wrapper="Qwen3_5ForConditionalGeneration", **beside)
+
+
+def linear(key_heads, key_width, value_heads, value_width, taps=4, **keys):
+    """The sizes of Gated DeltaNet; those that are None are left out."""
+    sizes = dict(linear_num_key_heads=key_heads, linear_key_head_dim=key_width, linear_num_value_heads=value_heads,
+                 linear_value_head_dim=value_width, linear_conv_kernel_dim=taps)
+    return dict({key: size for key, size in sizes.items() if size is not None}, **keys)
+
+
 def yarn(**keys):
     return dict(dict(rope_type="yarn", factor=3.0, original_max_position_embeddings=30), **keys)
 
@@ -103,6 +120,25 @@ MODELS = {
         head_dim=10, rms_norm_eps=1e-4, rope_scaling=yarn(beta_fast=8), tie_word_embeddings=True),
     "qwen3_proportional": model("qwen3", 42, 29, 3, 1, 71, style="new", head_dim=14, tie_word_embeddings=False,
         rope_parameters=dict(rope_type="proportional", partial_rotary_factor=0.5, rope_theta=20000.0)),
+
+    "qwen3_5_text_biased": model("qwen3_5_text", 44, 27, 3, 1, 79, style="new", head_dim=16, attention_bias=True,
+        tie_word_embeddings=True, layer_types=["full_attention", "linear_attention"],
+        **linear(3, 10, 3, 6, 3)),
+    "qwen3_5_text_shared": model("qwen3_5_text", 40, 23, 5, 5, 67, layers=3, dtype="f16", shard=16_000, head_dim=10,
+        full_attention_interval=2, partial_rotary_factor=0.6, rope_theta=500.0, rms_norm_eps=1e-4,
+        **linear(2, 6, 8, 14, 5)),
+    "qwen3_5_text_bare": model("qwen3_5_text", 40, 25, 4, None, 61, layers=4, context=None, norms=True, head_dim=16,
+        extra="guesses", **linear(None, 5, None, 3, None)),
+
+    "qwen3_5_old": wrapped_qwen(model("qwen3_5", 42, 25, 3, 1, 71, head_dim=20, full_attention_interval=2,
+        rope_parameters=dict(rope_type="default", rope_theta=3000.0, partial_rotary_factor=0.3,
+                             mrope_section=[1, 1, 1], mrope_interleaved=True), attn_output_gate=True,
+        mamba_ssm_dtype="float32", **linear(3, 6, 6, 9))),
+    "qwen3_5_new": wrapped_qwen(model("qwen3_5", 40, 30, 2, 2, 73, head_dim=18, tie_word_embeddings=True,
+        layer_types=["linear_attention", "full_attention"], partial_rotary_factor=1.0, **linear(2, 8, 2, 5, 2)),
+        style="new", dtype="f16"),
+    "qwen3_5_tied": wrapped_qwen(model("qwen3_5", 44, 21, 4, 2, 83, layers=1, head_dim=16, tie_word_embeddings=True,
+        **linear(1, 7, 3, 11)), shard=12_000),
 
     "phi3_long": model("phi3", 48, 23, 4, 2, 103, pad_token_id=0, partial_rotary_factor=0.5, tie_word_embeddings=True,
         original_max_position_embeddings=16,
@@ -213,6 +249,8 @@ def random_like(entry, config, name, tensor):
         return numbers * 0.4
     if name.endswith("bias"):
         return numbers * 0.2
+    if name.endswith("A_log"):
+        return numbers - 1.5
     if tensor.dim() == 1:
         plus_one = bool((tensor == 0).all())
         last = 3.0 if tied and re.search(r"(^|\.)(norm|ln_f)\.weight$", name) else 1.0
@@ -246,6 +284,8 @@ def unused(entry, tensors):
                 for layer in range(config["num_hidden_layers"])}
     if kind == "head":
         return {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+    if kind == "guesses":
+        return {"mtp.fc.weight": torch.ones(config["hidden_size"], 2 * config["hidden_size"]).to(dtype)}
     if kind == "masks":
         side = config["n_positions"]
         mask = torch.tril(torch.ones(side, side)).view(1, 1, side, side).to(torch.uint8)

@@ -16,6 +16,7 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
 mod smollm3;
 
 use crate::builder::Builder;
@@ -40,6 +41,8 @@ pub(crate) const ALL: &[Architecture] = &[
     phi3::ARCHITECTURE,
     qwen2::ARCHITECTURE,
     qwen3::ARCHITECTURE,
+    qwen3_5::ARCHITECTURE,
+    qwen3_5::WRAPPED,
     smollm3::ARCHITECTURE,
 ];
 

@@ -4,7 +4,7 @@ use crate::builder::{Layer, Norm};
 use crate::config::Section;
 use crate::decoder::{Defaults, count};
 use crate::rope::Rope;
-use forge_ir::{Cut, Rotation, ValueId};
+use forge_ir::{Activation, Cut, Rotation, ValueId};
 
 /// An attention block's description.
 pub(crate) struct Attention {
@@ -28,6 +28,8 @@ pub(crate) struct Attention {
     pub(crate) scale: f32,
     /// What the scaled products are capped to.
     pub(crate) softcap: Option<f32>,
+    /// Whether `q_proj` has, below the rows of each head's query, as many of a gate that its result is multiplied by.
+    pub(crate) gated: bool,
     /// Whether `q_proj`, `k_proj` and `v_proj` have a bias.
     pub(crate) input_bias: bool,
     /// Whether `o_proj` has a bias.
@@ -90,6 +92,7 @@ impl Attention {
             joined: None,
             scale: (width as f64).sqrt().recip() as f32,
             softcap: None,
+            gated: false,
             input_bias: false,
             output_bias: false,
         }
@@ -112,14 +115,16 @@ impl Attention {
     ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);
         let of = queries + 2 * keys;
-        let mut input = |role: &str, projection: &str, first: usize, outputs: usize| {
-            let cut = self.joined.map(|_| Cut::Rows { first, of });
+        let mut input = |role: &str, projection: &str, cut: Option<Cut>, outputs: usize| {
             let module = format!("{module}.{}", self.joined.unwrap_or(projection));
             layer.cut_linear(role, x, (&module, cut), [outputs, self.hidden], self.input_bias)
         };
-        let query = input("query", "q_proj", 0, queries);
-        let key = input("key", "k_proj", queries, keys);
-        let value = input("value", "v_proj", queries + keys, keys);
+        let part = |first| self.joined.map(|_| Cut::Rows { first, of });
+        let of_head = |first| Cut::Groups { first, rows: self.width, of: 2 * self.width };
+        let query = input("query", "q_proj", if self.gated { Some(of_head(0)) } else { part(0) }, queries);
+        let gate = self.gated.then(|| input("output_gate", "q_proj", Some(of_head(self.width)), queries));
+        let key = input("key", "k_proj", part(queries), keys);
+        let value = input("value", "v_proj", part(queries + keys), keys);
         let mut both = self.normed(layer, [query, key], module, false);
         if let Some(rotation) = rotation {
             both = self.each(both, |role, x, heads| {
@@ -129,7 +134,11 @@ impl Attention {
         let [query, key] = self.normed(layer, both, module, true);
         let cache = layer.cache(self.key_heads, self.width);
         let (inputs, heads) = ([query, key, value], self.query_heads);
-        let heads = layer.attention("heads", inputs, heads, self.scale, cache, window, self.softcap);
+        let mut heads = layer.attention("heads", inputs, heads, self.scale, cache, window, self.softcap);
+        if let Some(gate) = gate {
+            let open = layer.activate("open_output", gate, Activation::Sigmoid);
+            heads = layer.multiply("gated_heads", heads, open);
+        }
         layer.linear("output", heads, &format!("{module}.o_proj"), [self.hidden, queries], self.output_bias)
     }
 

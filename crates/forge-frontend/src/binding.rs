@@ -38,6 +38,16 @@ pub(crate) struct Wanted<'a> {
     pub(crate) cut: Option<Cut>,
     /// Whether it means the tensor's numbers and 1.
     pub(crate) plus_one: bool,
+    /// Of a vector that has so many numbers for each channel, and lies in the tensor as `[channels, 1, numbers]`.
+    pub(crate) taps: Option<usize>,
+}
+
+impl Wanted<'_> {
+    /// The shape that its tensor has, where the weight's says another.
+    fn own_shape(&self, weight: &Weight) -> Option<Vec<usize>> {
+        let all = weight.tensor_shape().iter().product::<usize>();
+        self.taps.map(|taps| vec![all / taps.max(1), 1, taps])
+    }
 }
 
 /// So many faults of one kind are told; the rest is counted.
@@ -91,7 +101,7 @@ impl<'a> Bindings<'a> {
 
     /// The weight that was asked for; what is wrong with its tensor is noted.
     pub(crate) fn bind(&mut self, wanted: Wanted<'_>) -> WeightId {
-        let Wanted { tensor: name, shape, cut, plus_one } = wanted;
+        let Wanted { tensor: name, shape, cut, plus_one, .. } = wanted;
         let bound = self.bound.get(name).map_or(&[][..], |ids| ids);
         if let Some(id) = bound.iter().find(|id| self.weights[id.0].cut == cut) {
             return *id;
@@ -103,14 +113,15 @@ impl<'a> Bindings<'a> {
         let blocks = self.tensors.and_then(|tensors| tensors.get(name)?.blocks);
         let (tensor, shape) = (name.to_owned(), shape.to_vec());
         let mut weight = Weight { tensor, cut, shape, format: Format::F32, blocks, plus_one };
-        weight.format = known.unwrap_or_else(|| self.format(id, &weight));
+        weight.format = known.unwrap_or_else(|| self.format(id, &weight, wanted));
         self.weights.push(weight);
         id
     }
 
     /// The format of a weight's tensor; what is wrong with that is noted.
-    fn format(&mut self, id: WeightId, weight: &Weight) -> Format {
-        let (name, shape) = (&weight.tensor, weight.tensor_shape());
+    fn format(&mut self, id: WeightId, weight: &Weight, wanted: Wanted<'_>) -> Format {
+        let (name, flat) = (&weight.tensor, weight.tensor_shape());
+        let shape = wanted.own_shape(weight).unwrap_or_else(|| flat.clone());
         let Some(tensors) = self.tensors else { return Format::Bf16 };
         let Some(tensor) = tensors.get(name) else {
             self.missing.push(id);
@@ -119,7 +130,7 @@ impl<'a> Bindings<'a> {
         if tensor.dtype == "U32" {
             return self.format_of_codes(tensors, tensor, weight);
         }
-        if tensor.shape != shape {
+        if tensor.shape != shape && tensor.shape != flat {
             let message = format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
             self.faults.push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
         }
@@ -162,7 +173,7 @@ impl<'a> Bindings<'a> {
             parts.sort_by_key(|part| part.start);
             let used =
                 parts.iter().fold(0, |used, part| if part.start <= used { used.max(part.end) } else { used });
-            if let Some(Cut::Rows { of, .. } | Cut::Columns { of, .. }) = weight(&ids[0]).cut
+            if let Some(of) = weight(&ids[0]).cut.map(Cut::of)
                 && used < of
             {
                 let message = format!("nothing uses the tensor {name} from {used} on, of {of}");
@@ -234,7 +245,7 @@ mod tests {
         let mut bindings = Bindings::new(None);
         for &(first, rows) in parts {
             let cut = Some(Cut::Rows { first, of: 9 });
-            bindings.bind(Wanted { tensor: "joined", shape: &[rows, 4], cut, plus_one: false });
+            bindings.bind(Wanted { tensor: "joined", shape: &[rows, 4], cut, plus_one: false, taps: None });
         }
         let faults = bindings.finish().err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -254,7 +265,7 @@ mod tests {
         let mut bindings = Bindings::new(None);
         let mut bind = |first| {
             let cut = Some(Cut::Columns { first, of: 8 });
-            bindings.bind(Wanted { tensor: "joined", shape: &[4, 4], cut, plus_one: false })
+            bindings.bind(Wanted { tensor: "joined", shape: &[4, 4], cut, plus_one: false, taps: None })
         };
         assert_eq!([0, 4, 0].map(&mut bind), [WeightId(0), WeightId(1), WeightId(0)]);
     }

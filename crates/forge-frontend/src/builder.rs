@@ -5,8 +5,8 @@
 use crate::binding::{Bindings, Wanted};
 use crate::tensors::Tensors;
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Cut, Node, Op, Param, ParamId, ParamKind, Rotation, State, StateId,
-    ValueId, WeightId,
+    Activation, Apply, Body, BodyId, Cache, Cut, Memory, Node, Op, Param, ParamId, ParamKind, Rotation,
+    State, StateId, Tail, ValueId, WeightId,
 };
 
 /// A graph in the making.
@@ -74,7 +74,7 @@ impl Layer<'_, '_> {
 
     /// Declares a weight and binds a tensor to it.
     pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
-        self.bound(role, Wanted { tensor, shape, cut: None, plus_one: false })
+        self.bound(role, Wanted { tensor, shape, cut: None, plus_one: false, taps: None })
     }
 
     fn bound(&mut self, role: &str, wanted: Wanted<'_>) -> ParamId {
@@ -85,10 +85,13 @@ impl Layer<'_, '_> {
 
     /// Declares a cache of keys and values.
     pub(crate) fn cache(&mut self, heads: usize, width: usize) -> ParamId {
-        let state = State { heads, width };
+        self.state("cache", State::Cache(Cache { heads, width }))
+    }
+
+    fn state(&mut self, role: &str, state: State) -> ParamId {
         self.states.push(StateId(self.builder.states.len()));
         self.builder.states.push(state.clone());
-        self.param("cache", ParamKind::State(state))
+        self.param(role, ParamKind::State(state))
     }
 
     fn node(&mut self, name: &str, op: Op, inputs: &[ValueId]) -> ValueId {
@@ -111,7 +114,8 @@ impl Layer<'_, '_> {
         norm: Norm,
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
-        let gain = self.bound(role, Wanted { tensor, shape: &[width], cut: None, plus_one: norm.plus_one });
+        let (shape, plus_one) = (&[width], norm.plus_one);
+        let gain = self.bound(role, Wanted { tensor, shape, cut: None, plus_one, taps: None });
         let epsilon = norm.epsilon;
         let op = match norm.kind {
             NormKind::Rms => Op::RmsNorm { gain, parts, epsilon },
@@ -154,13 +158,14 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let shape = &[outputs, inputs];
-        let weight = self.bound(role, Wanted { tensor, shape, cut, plus_one: false });
+        let weight = self.bound(role, Wanted { tensor, shape, cut, plus_one: false, taps: None });
         let bias = bias.then(|| {
             let (role, tensor, shape) = (&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]);
             let cut = cut.map(|cut| match cut {
                 Cut::Rows { first, of } | Cut::Columns { first, of } => Cut::Rows { first, of },
+                groups @ Cut::Groups { .. } => groups,
             });
-            self.bound(role, Wanted { tensor, shape, cut, plus_one: false })
+            self.bound(role, Wanted { tensor, shape, cut, plus_one: false, taps: None })
         });
         self.node(role, Op::Linear { weight, bias }, &[x])
     }
@@ -195,6 +200,51 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let op = Op::Attention { query_heads, scale, cache, window, softcap };
         self.node(name, op, &[query, key, value])
+    }
+
+    /// Every channel's last values, weighed by a part of the tensor `<module>.weight`, which has so many taps for each of its
+    /// channels. The result is called `convolved_<role>`.
+    pub(crate) fn convolve(
+        &mut self,
+        role: &str,
+        x: ValueId,
+        (module, cut): (&str, Cut),
+        [width, taps]: [usize; 2],
+    ) -> ValueId {
+        let tensor = &format!("{module}.weight");
+        let of_taps = match cut {
+            Cut::Rows { first, of } | Cut::Columns { first, of } => {
+                Cut::Rows { first: first * taps, of: of * taps }
+            }
+            Cut::Groups { first, rows, of } => {
+                Cut::Groups { first: first * taps, rows: rows * taps, of: of * taps }
+            }
+        };
+        let wanted =
+            Wanted { tensor, shape: &[width * taps], cut: Some(of_taps), plus_one: false, taps: Some(taps) };
+        let weight = self.bound(&format!("{role}_taps"), wanted);
+        let tail = self.state(&format!("{role}_tail"), State::Tail(Tail { rows: taps - 1, width }));
+        self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
+    }
+
+    /// What is left of a memory after each row, of so many heads, by the tensors of its rates and of their biases.
+    pub(crate) fn decay(&mut self, name: &str, x: ValueId, tensors: [&str; 2], heads: usize) -> ValueId {
+        let [rate, bias] = [("rate", tensors[0]), ("rate_bias", tensors[1])]
+            .map(|(role, tensor)| self.weight(role, tensor, &[heads]));
+        self.node(name, Op::Decay { rate, bias }, &[x])
+    }
+
+    /// What memories say to queries, and learn from keys, values, their decay and the strength of what is new.
+    pub(crate) fn delta_rule(
+        &mut self,
+        name: &str,
+        inputs: [ValueId; 5],
+        scale: f32,
+        epsilon: f32,
+        memory: Memory,
+    ) -> ValueId {
+        let memory = self.state("memory", State::Memory(memory));
+        self.node(name, Op::DeltaRule { scale, epsilon, memory }, &inputs)
     }
 
     /// Numbers bent to stay below a cap.

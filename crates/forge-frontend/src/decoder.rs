@@ -7,6 +7,7 @@ use crate::architectures::{Blueprint, Parts};
 use crate::attention::{Attention, rope};
 use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
+use crate::delta_net::DeltaNet;
 use crate::mlp::Mlp;
 use crate::scaling::Kinds;
 use crate::windows::Windows;
@@ -22,8 +23,10 @@ pub(crate) struct Decoder {
     pub(crate) context: usize,
     /// Layers.
     pub(crate) layers: usize,
-    /// What stands before the names of all tensors.
+    /// What the names of all tensors begin with but the head's.
     pub(crate) scope: &'static str,
+    /// The head's module, where it is not the embedding's table.
+    pub(crate) head: &'static str,
     /// What the names of tensors begin with that the model does not use.
     pub(crate) ignored: &'static [&'static str],
     /// What embeddings are multiplied by.
@@ -48,6 +51,8 @@ pub(crate) struct Decoder {
     pub(crate) windows: Windows,
     /// Whether a layer's attention leaves queries and keys as they are; layers that are not listed rotate them.
     pub(crate) unrotated: Vec<bool>,
+    /// What stands where others have attention in the layers that are marked; those that are not listed have attention.
+    pub(crate) linear: Option<(DeltaNet, Vec<bool>)>,
     /// The second half of a layer.
     pub(crate) mlp: Mlp,
 }
@@ -134,7 +139,8 @@ impl Decoder {
             hidden,
             context,
             layers: config.layers("num_hidden_layers"),
-            scope: "",
+            scope: "model.",
+            head: "lm_head",
             ignored: &[],
             embedding_scale: 1.0,
             branch_scale: 1.0,
@@ -156,6 +162,7 @@ impl Decoder {
             attention: Attention::read(config, hidden, defaults),
             windows: Windows::none(),
             unrotated: Vec::new(),
+            linear: None,
             mlp: Mlp::read(config, hidden, defaults.activation),
         }
     }
@@ -168,17 +175,20 @@ impl Decoder {
     }
 
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
-        let at = format!("{}model.layers.{index}", self.scope);
+        let at = format!("{}layers.{index}", self.scope);
         let window = self.windows.of(index);
         let rotation = match self.unrotated.get(index) {
             Some(true) => None,
             _ if self.windows.include(index) => Some(self.attention.window_rotation()),
             _ => Some(&self.attention.rotation),
         };
-        let name = match (window, rotation) {
-            (Some(_), _) => "window_layer",
-            (None, Some(_)) => "layer",
-            (None, None) => "unrotated_layer",
+        let is_marked = |marked: &Vec<bool>| marked.get(index) == Some(&true);
+        let linear = self.linear.as_ref().filter(|(_, marked)| is_marked(marked)).map(|(block, _)| block);
+        let name = match (linear, window, rotation) {
+            (Some(_), ..) => "linear_layer",
+            (None, Some(_), _) => "window_layer",
+            (None, None, Some(_)) => "layer",
+            (None, None, None) => "unrotated_layer",
         };
         let mut layer = builder.layer(name, self.hidden);
         let stream = Layer::INPUT;
@@ -195,7 +205,10 @@ impl Decoder {
             factor => layer.scale(name, x, factor),
         };
 
-        let branch = self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotation);
+        let branch = match linear {
+            Some(linear) => linear.build(&mut layer, x, &format!("{at}.linear_attn")),
+            None => self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotation),
+        };
         let branch = norm(&mut layer, "output", branch, self.norms.output);
         let branch = scaled(&mut layer, "scaled_output", branch);
         let stream = layer.add("stream", stream, branch);
@@ -214,7 +227,7 @@ impl Decoder {
             builder.bindings.ignore(|name| name == self.head());
         }
         let mut head = builder.layer("head", self.hidden);
-        let gain = ("gain", &*format!("{}model.norm", self.scope));
+        let gain = ("gain", &*format!("{}norm", self.scope));
         let x = head.norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
         let tensor = if self.tied { self.table() } else { self.head() };
         let weight = head.weight("head", &tensor, &[self.vocabulary, self.hidden]);
@@ -232,12 +245,12 @@ impl Decoder {
 
     /// The tensor of the embeddings.
     fn table(&self) -> String {
-        format!("{}model.embed_tokens.weight", self.scope)
+        format!("{}embed_tokens.weight", self.scope)
     }
 
     /// The tensor of a head that is not the embeddings'.
     fn head(&self) -> String {
-        format!("{}lm_head.weight", self.scope)
+        format!("{}.weight", self.head)
     }
 }
 

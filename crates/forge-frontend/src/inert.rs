@@ -128,6 +128,22 @@ const OF: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "qwen3_5",
+        "of pictures, and where they stand in a text",
+        &[
+            "image_token_id",
+            "video_token_id",
+            "vision_config",
+            "vision_end_token_id",
+            "vision_start_token_id",
+        ],
+    ),
+    (
+        "qwen3_5_text",
+        "of tokens guessed ahead, and of the format that others compute memories in",
+        &["mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"],
+    ),
+    (
         "smollm3",
         "of windows, which layers have by their types alone",
         &["max_window_layers", "sliding_window"],

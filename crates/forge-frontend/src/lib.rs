@@ -13,7 +13,7 @@
 //! * `quantised`: matrices that are stored as codes; `gguf`: a file that has everything, translated into such texts and
 //!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
+//!   `attention`, `delta_net`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
 //!   that `binding` finds. `families` says what each knows, and which is nearest to one that none does.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
@@ -26,6 +26,7 @@ mod checkpoint;
 mod config;
 mod copies;
 mod decoder;
+mod delta_net;
 mod families;
 mod gguf;
 mod header;

@@ -80,6 +80,32 @@ pub enum Cut {
         /// All that the tensor has.
         of: usize,
     },
+    /// Rows from `first` on, so many of each group of so many rows: what a checkpoint keeps beside another for each head.
+    Groups {
+        /// The first that is the weight's, in every group.
+        first: usize,
+        /// Those that are the weight's, in every group.
+        rows: usize,
+        /// All that a group has.
+        of: usize,
+    },
+}
+
+impl Cut {
+    /// The tensor's row, or column, or element of a vector, that is this one of the weight.
+    pub fn place(self, row: usize) -> usize {
+        match self {
+            Cut::Rows { first, .. } | Cut::Columns { first, .. } => first + row,
+            Cut::Groups { first, rows, of } => row / rows * of + first + row % rows,
+        }
+    }
+
+    /// How many the tensor has, or each of its groups.
+    pub fn of(self) -> usize {
+        match self {
+            Cut::Rows { of, .. } | Cut::Columns { of, .. } | Cut::Groups { of, .. } => of,
+        }
+    }
 }
 
 impl Weight {
@@ -88,16 +114,21 @@ impl Weight {
         match (self.cut, &self.shape[..]) {
             (None, shape) => shape.to_vec(),
             (Some(Cut::Rows { of, .. }), shape) => [&[of], &shape[shape.len().min(1)..]].concat(),
+            (Some(Cut::Groups { rows, of, .. }), shape) => {
+                let groups = shape.first().map_or(0, |all| all / rows.max(1));
+                [&[groups * of], &shape[shape.len().min(1)..]].concat()
+            }
             (Some(Cut::Columns { of, .. }), shape) => vec![shape.last().copied().unwrap_or(0), of],
         }
     }
 
-    /// The rows of the tensor, or columns, or elements of a vector, that are the weight's.
+    /// The rows of the tensor, or columns, or elements of a vector, that are the weight's; of each group, where it has groups.
     pub fn part(&self) -> std::ops::Range<usize> {
         let length = self.shape.first().copied().unwrap_or(0);
         match self.cut {
             None => 0..length,
             Some(Cut::Rows { first, .. } | Cut::Columns { first, .. }) => first..first + length,
+            Some(Cut::Groups { first, rows, .. }) => first..first + rows,
         }
     }
 
@@ -112,13 +143,45 @@ impl Weight {
     }
 }
 
-/// What a slot remembers between rows: the keys and values of one layer, for every position so far.
+/// What a slot remembers between rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct State {
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Keys and values, for every position so far.
+    Cache(Cache),
+    /// What a convolution has read, for the last positions.
+    Tail(Tail),
+    /// What a delta rule has learnt of all positions so far: their number does not change its size.
+    Memory(Memory),
+}
+
+/// The keys and values of one layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cache {
     /// Key and value heads.
     pub heads: usize,
     /// Width of a head.
     pub width: usize,
+}
+
+/// The last rows that a convolution has read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tail {
+    /// As many as a result is made of, less the row's own.
+    pub rows: usize,
+    /// Channels of a row.
+    pub width: usize,
+}
+
+/// A matrix for every head, of a row for each channel of its keys and a column for each channel of its values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Value heads.
+    pub heads: usize,
+    /// Channels of a key.
+    pub keys: usize,
+    /// Channels of a value.
+    pub values: usize,
 }
 
 /// A straight line of nodes, applied once a layer.
@@ -149,7 +212,7 @@ pub struct Param {
 pub enum ParamKind {
     /// A weight of this shape.
     Weight(Vec<usize>),
-    /// A cache of this shape.
+    /// A state of this kind and shape.
     State(State),
 }
 
@@ -229,6 +292,33 @@ pub enum Op {
         /// What scores are capped to.
         softcap: Option<f32>,
     },
+    /// x -> for every channel, the sum of its last values, each times the channel's tap for it. The last tap is for the
+    /// row's own; what is before the first row of a slot is 0. Rows of the same slot come one after the other in position.
+    Convolve {
+        /// `[width * taps]`: all taps of a channel, then those of the next.
+        taps: ParamId,
+        /// Where the last rows are kept.
+        tail: ParamId,
+    },
+    /// x -> exp(-exp(rate) * ln(1 + exp(x + bias))): what is left of something after a time that x tells.
+    Decay {
+        /// `[width]`
+        rate: ParamId,
+        /// `[width]`
+        bias: ParamId,
+    },
+    /// (queries, keys, values, decay, strength) -> for every value head, what its memory says to the query: S becomes
+    /// decay * S, then S + k (strength * (v - Sᵀ k))ᵀ, and the result is scale * Sᵀ q. S is of the slot's rows so far, and 0
+    /// before the first. Queries and keys are divided by sqrt(sum of their head's squares + epsilon) first. Value head h has
+    /// decay and strength h, and reads query and key head h / (value heads / key heads).
+    DeltaRule {
+        /// Multiplies what the memory says.
+        scale: f32,
+        /// Added to the sum of squares of a query or key.
+        epsilon: f32,
+        /// Where S is kept.
+        memory: ParamId,
+    },
     /// x -> activation(x)
     Activate(Activation),
     /// x -> cap * tanh(x / cap)
@@ -253,6 +343,8 @@ pub enum Activation {
     Gelu,
     /// max(x, 0)
     Relu,
+    /// 1 / (1 + exp(-x))
+    Sigmoid,
 }
 
 impl Activation {
@@ -263,6 +355,7 @@ impl Activation {
             Activation::GeluTanh => "gelu_tanh",
             Activation::Gelu => "gelu",
             Activation::Relu => "relu",
+            Activation::Sigmoid => "sigmoid",
         }
     }
 }
@@ -301,6 +394,30 @@ impl Body {
     /// The weight parameters in order: the n-th is bound to the n-th weight of an application.
     pub fn weight_params(&self) -> impl Iterator<Item = ParamId> + '_ {
         self.params_where(|kind| matches!(kind, ParamKind::Weight(_)))
+    }
+
+    /// The cache that a parameter stands for, if it does.
+    pub fn cache(&self, param: ParamId) -> Option<&Cache> {
+        match self.params.get(param.0).map(|param| &param.kind) {
+            Some(ParamKind::State(State::Cache(cache))) => Some(cache),
+            _ => None,
+        }
+    }
+
+    /// The tail that a parameter stands for, if it does.
+    pub fn tail(&self, param: ParamId) -> Option<&Tail> {
+        match self.params.get(param.0).map(|param| &param.kind) {
+            Some(ParamKind::State(State::Tail(tail))) => Some(tail),
+            _ => None,
+        }
+    }
+
+    /// The memory that a parameter stands for, if it does.
+    pub fn memory(&self, param: ParamId) -> Option<&Memory> {
+        match self.params.get(param.0).map(|param| &param.kind) {
+            Some(ParamKind::State(State::Memory(memory))) => Some(memory),
+            _ => None,
+        }
     }
 
     /// The state parameters in order.

@@ -12,9 +12,10 @@
 //! f32 for each row; its width is known. Layers with equal structure share one body and differ in the weights
 //! and states that they bind to its parameters.
 //!
-//! Nodes are mathematics, not kernels. A node is evaluated for all rows at once, and only [`Op::Attention`] lets a
-//! row see another: first every row's key and value are written to the state of its slot at its position, then
-//! each row attends to the positions of its own slot up to and including its own.
+//! Nodes are mathematics, not kernels. A node is evaluated for all rows at once, and only those with a [`State`] let a row
+//! see others, of its own slot up to and including itself. [`Op::Attention`]: first every row's key and value are written to
+//! the cache of its slot at its position, then each row attends to those positions. [`Op::Convolve`] and [`Op::DeltaRule`]:
+//! rows are taken one after the other, each finding what the one before it left.
 //!
 //! # Promises
 //!
@@ -29,6 +30,7 @@ mod graph;
 mod numbers;
 mod packing;
 mod print;
+mod recurrent;
 mod rotation;
 mod tolerance;
 mod validate;
@@ -37,8 +39,8 @@ pub use blocks::Blocks;
 pub use diagnostic::{Diagnostic, Place};
 pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use graph::{
-    Activation, Apply, Body, BodyId, Cut, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, State,
-    StateId, ValueId, Weight, WeightId,
+    Activation, Apply, Body, BodyId, Cache, Cut, Draft, Memory, Model, Node, Op, Param, ParamId, ParamKind,
+    Specials, State, StateId, Tail, ValueId, Weight, WeightId,
 };
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed};

@@ -1,6 +1,6 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
-use crate::{Body, Cut, Graph, Long, Node, Op, ParamKind};
+use crate::{Body, Cache, Cut, Graph, Long, Memory, Node, Op, ParamKind, State, Tail};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {
@@ -30,6 +30,18 @@ impl Display for Graph {
     }
 }
 
+impl Display for State {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            State::Cache(Cache { heads, width }) => write!(f, "{heads} heads of {width}"),
+            State::Tail(Tail { rows, width }) => write!(f, "{rows} rows of {width}"),
+            State::Memory(Memory { heads, keys, values }) => {
+                write!(f, "{heads} heads of {keys} by {values}")
+            }
+        }
+    }
+}
+
 impl Graph {
     fn print_body(&self, f: &mut Formatter<'_>, index: usize, body: &Body) -> Result {
         writeln!(f, "body {}", body.name)?;
@@ -48,6 +60,7 @@ impl Graph {
                                 None => String::new(),
                                 Some(Cut::Rows { .. }) => format!(" rows {part:?}"),
                                 Some(Cut::Columns { .. }) => format!(" columns {part:?}"),
+                                Some(Cut::Groups { of, .. }) => format!(" rows {part:?} of every {of}"),
                             };
                             format!("{} {plus}{}{cut}", weight.format, weight.tensor)
                         })
@@ -55,7 +68,7 @@ impl Graph {
                     writeln!(f, "  weight {:<16} {:<14} {bound}", param.name, format!("{shape:?}"))?;
                 }
                 ParamKind::State(state) => {
-                    writeln!(f, "  state  {:<16} {} heads of {}", param.name, state.heads, state.width)?;
+                    writeln!(f, "  state  {:<16} {state}", param.name)?;
                 }
             }
         }
@@ -121,6 +134,11 @@ fn expression(body: &Body, node: &Node) -> String {
             let window = window.map_or_else(String::new, |window| format!(", window {window}"));
             let softcap = softcap.map_or_else(String::new, |cap| format!(", softcap {cap}"));
             format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}, {})", name(*cache))
+        }
+        Op::Convolve { taps, tail } => format!("convolve({x}, {}, {})", name(*taps), name(*tail)),
+        Op::Decay { rate, bias } => format!("decay({x} + {}, {})", name(*bias), name(*rate)),
+        Op::DeltaRule { scale, epsilon, memory } => {
+            format!("delta_rule({x}, scale {scale}, epsilon {epsilon:e}, {})", name(*memory))
         }
         Op::Activate(activation) => format!("{}({x})", activation.name()),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),

@@ -5,7 +5,7 @@
 //! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
 //! epilogue ends in one logit for each entry of the vocabulary.
 
-use crate::{Apply, Body, Cut, Diagnostic, Draft, Long, Op, ParamId, ParamKind, Rotation};
+use crate::{Apply, Body, Cut, Diagnostic, Draft, Long, Op, ParamId, ParamKind, Rotation, State, recurrent};
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
@@ -168,12 +168,15 @@ impl Check<'_> {
             .chain(std::iter::once(&draft.epilogue))
             .collect();
         for (index, weight) in draft.weights.iter().enumerate() {
-            let of = match weight.cut {
-                None => weight.part().end,
-                Some(Cut::Rows { of, .. } | Cut::Columns { of, .. }) => of,
+            let of = weight.cut.map_or(weight.part().end, Cut::of);
+            let is_cut = match weight.cut {
+                Some(Cut::Columns { .. }) => weight.shape.len() == 2,
+                Some(Cut::Groups { rows, .. }) => {
+                    rows > 0 && weight.shape.first().is_some_and(|all| all.is_multiple_of(rows))
+                }
+                _ => true,
             };
-            let turned = matches!(weight.cut, Some(Cut::Columns { .. }));
-            if weight.part().end > of || turned && weight.shape.len() != 2 {
+            if weight.part().end > of || !is_cut {
                 self.fault(format!(
                     "{} has no part {:?} of shape {:?}",
                     weight.tensor,
@@ -203,7 +206,9 @@ impl Check<'_> {
 fn kind(kind: &ParamKind) -> String {
     match kind {
         ParamKind::Weight(shape) => format!("a weight of {shape:?}"),
-        ParamKind::State(state) => format!("a cache of {} heads of {}", state.heads, state.width),
+        ParamKind::State(state @ State::Cache(_)) => format!("a cache of {state}"),
+        ParamKind::State(state @ State::Tail(_)) => format!("a tail of {state}"),
+        ParamKind::State(state @ State::Memory(_)) => format!("a memory of {state}"),
     }
 }
 
@@ -220,6 +225,7 @@ fn widths(body: &Body) -> Vec<usize> {
 /// The width of a node's result, or why it has none.
 fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     let expected = match op {
+        Op::DeltaRule { .. } => 5,
         Op::Attention { .. } => 3,
         Op::Multiply | Op::Add => 2,
         _ => 1,
@@ -281,8 +287,8 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             Err(format!("nothing is capped to {cap}"))
         }
         Op::Attention { query_heads, cache, .. } => {
-            let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
-                return Err("its cache is not a state".to_owned());
+            let Some(state) = body.cache(*cache) else {
+                return Err("its cache is not a cache".to_owned());
             };
             if state.heads == 0 || query_heads % state.heads != 0 {
                 Err(format!("{query_heads} query heads do not share {} key heads evenly", state.heads))
@@ -297,6 +303,11 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
                 Ok(x)
             }
         }
+        Op::Convolve { taps, tail } => recurrent::convolve(body, [*taps, *tail], x),
+        Op::Decay { rate, bias } => recurrent::decay(body, [*rate, *bias], x),
+        Op::DeltaRule { scale, epsilon, memory } => {
+            recurrent::delta_rule(body, [*scale, *epsilon], *memory, inputs)
+        }
         Op::Scale(factor) if *factor == 0.0 || !factor.is_finite() => {
             Err(format!("numbers times {factor} say nothing"))
         }
@@ -306,7 +317,7 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     }
 }
 
-fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
+pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
     match body.params.get(param.0).map(|param| &param.kind) {
         Some(ParamKind::Weight(shape)) => Ok(shape),
         _ => Err(format!("parameter {} is not a weight", param.0)),
@@ -333,7 +344,7 @@ fn long_context(rotation: &Rotation) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::{
-        Activation, BodyId, Format, Model, Node, Param, Specials, State, StateId, ValueId, Weight, WeightId,
+        Activation, BodyId, Cache, Format, Model, Node, Param, Specials, StateId, ValueId, Weight, WeightId,
     };
 
     fn param(name: &str, kind: ParamKind) -> Param {
@@ -360,7 +371,7 @@ mod tests {
             blocks: None,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
-        let state = State { heads: 1, width: 2 };
+        let state = State::Cache(Cache { heads: 1, width: 2 });
         let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
         let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
         let apply = |body, weights: &[usize], states: &[usize]| Apply {
@@ -437,6 +448,12 @@ mod tests {
         assert_eq!(draft.weights[2].tensor_shape(), [6, 4]);
         assert_eq!(draft.weights[3].tensor_shape(), [4, 5]);
         draft.bodies[0].nodes[0].op = Op::Embed { table: ParamId(0), scale: 2.5 };
+        draft.weights[0].cut = Some(Cut::Groups { first: 3, rows: 1, of: 4 });
+        assert_eq!(draft.weights[0].tensor_shape(), [20, 4]);
+        assert_eq!(
+            [0, 1, 4].map(|row| draft.weights[0].cut.map(|cut| cut.place(row))),
+            [Some(3), Some(7), Some(19)]
+        );
         let graph = draft.validate().expect("it is sound");
         assert_eq!(graph.widths(graph.body(&graph.layers[0])), [4, 4, 2, 4, 4, 4, 4, 4]);
         let text = graph.to_string();
@@ -445,6 +462,7 @@ mod tests {
             "weight gain             [2]            f32 1 + gain",
             "weight key              [2, 4]         f32 key rows 2..4",
             "weight head             [5, 4]         f32 head columns 0..5",
+            "weight table            [5, 4]         f32 table rows 3..4 of every 4",
             "%1 node       = rms_norm(%0 in 2 parts, gain, epsilon 1e-5) [4]",
             "%3 node       = attention(%1, %2, %2, 2 heads, scale 0.5, window 1, softcap 50, cache) [4]",
             "%5 node       = gelu_tanh(%4) [4]",
@@ -458,7 +476,7 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 28] = [
+        let cases: [(&str, Change); 30] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -498,7 +516,7 @@ mod tests {
                 draft.bodies[1].nodes.insert(0, node(Op::Place { table: ParamId(1) }, &[0]));
             }),
             ("its input 4 wide", |draft| draft.bodies[2].params[0].kind = ParamKind::Weight(vec![5, 6])),
-            ("cache is not a state", |draft| {
+            ("cache is not a cache", |draft| {
                 draft.bodies[1].params[2].kind = ParamKind::Weight(vec![4]);
             }),
             ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
@@ -508,6 +526,12 @@ mod tests {
             ("gain has no part 2..6", |draft| draft.weights[1].cut = Some(Cut::Rows { first: 2, of: 5 })),
             ("gain has no part 0..4 of shape [4]", |draft| {
                 draft.weights[1].cut = Some(Cut::Columns { first: 0, of: 4 });
+            }),
+            ("head has no part 4..6 of shape [5, 4]", |draft| {
+                draft.weights[3].cut = Some(Cut::Groups { first: 4, rows: 2, of: 5 });
+            }),
+            ("head has no part 0..2 of shape [5, 4]", |draft| {
+                draft.weights[3].cut = Some(Cut::Groups { first: 0, rows: 2, of: 5 });
             }),
             ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
         ];

@@ -37,7 +37,7 @@ pub const TEMPLATES: [Source; 15] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 33] = [
+pub const SUPPORT: [Source; 34] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -64,6 +64,7 @@ pub const SUPPORT: [Source; 33] = [
     source!("support/encode32"),
     source!("support/record4_whole"),
     source!("support/record4_single"),
+    source!("support/sigmoid"),
     source!("support/silu"),
     source!("support/gelu_tanh"),
     source!("support/gelu"),

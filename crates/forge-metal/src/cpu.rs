@@ -168,6 +168,7 @@ fn activation(activation: Activation) -> &'static str {
         Activation::GeluTanh => "cpu::Activation::GeluTanh",
         Activation::Gelu => "cpu::Activation::Gelu",
         Activation::Relu => "cpu::Activation::Relu",
+        Activation::Sigmoid => "cpu::Activation::Sigmoid",
     }
 }
 

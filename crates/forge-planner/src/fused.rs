@@ -100,8 +100,35 @@ pub(crate) enum Kind {
     RotateAppend(RotateAppend),
     /// Attention over a cache that already holds the rows' own keys and values, or prepares them itself.
     Attend(Attend),
+    /// Each channel's last values, times its taps.
+    Convolve {
+        /// All taps of a channel, then those of the next.
+        taps: ParamId,
+        /// Where the last rows are.
+        tail: ParamId,
+    },
+    /// What a time leaves of something.
+    Decay {
+        /// Of each number, how fast.
+        rate: ParamId,
+        /// Added to each number.
+        bias: ParamId,
+    },
+    /// What memories say to a query when they have learnt the row.
+    DeltaRule(DeltaRule),
     /// A function of each number.
     Elementwise(Function),
+}
+
+/// A delta rule.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeltaRule {
+    /// Multiplies what a memory says.
+    pub(crate) scale: f32,
+    /// Added to the sum of squares of a query or key.
+    pub(crate) epsilon: f32,
+    /// Where the memories are.
+    pub(crate) memory: ParamId,
 }
 
 /// Several weights applied to one input at once.
@@ -243,6 +270,11 @@ impl Fused {
                         cache: *cache,
                         prologue: None,
                     })
+                }
+                Op::Convolve { taps, tail } => Kind::Convolve { taps: *taps, tail: *tail },
+                Op::Decay { rate, bias } => Kind::Decay { rate: *rate, bias: *bias },
+                Op::DeltaRule { scale, epsilon, memory } => {
+                    Kind::DeltaRule(DeltaRule { scale: *scale, epsilon: *epsilon, memory: *memory })
                 }
                 Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),

@@ -8,7 +8,7 @@ use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
-use forge_ir::{Apply, BLOCK, Body, BodyId, Diagnostic, Format, Graph, WeightId};
+use forge_ir::{Apply, BLOCK, Body, BodyId, Diagnostic, Format, Graph, State, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
 use std::collections::BTreeMap;
@@ -70,20 +70,24 @@ fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
 }
 
 fn cache_format(graph: &Graph, formats: &Formats, options: &Options) -> Result<Format, Vec<Diagnostic>> {
-    let odd = graph.states.iter().find(|state| !state.width.is_multiple_of(BLOCK));
+    let caches = graph.states.iter().filter_map(|state| match state {
+        State::Cache(cache) => Some(cache),
+        State::Tail(_) | State::Memory(_) => None,
+    });
+    let odd = caches.into_iter().find(|cache| !cache.width.is_multiple_of(BLOCK));
     match options.cache {
         None if formats.are_exact() => Ok(Format::F32),
         None => Ok(Format::F16),
         Some(format @ (Format::F32 | Format::F16)) => Ok(format),
         Some(Format::Q8_0) => match odd {
             None => Ok(Format::Q8_0),
-            Some(state) => Err(vec![
+            Some(cache) => Err(vec![
                 Diagnostic::new(
                     "F0502",
                     format!(
                         "keys and values cannot be cached as q8_0: heads of {} channels are no multiple of {BLOCK}, \
                          which share a scale",
-                        state.width
+                        cache.width
                     ),
                 )
                 .note("the cache can be kept in halves: --kv f16"),

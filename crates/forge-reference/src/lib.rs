@@ -11,6 +11,7 @@ mod attention;
 mod cached;
 mod golden;
 mod linear;
+mod recurrent;
 mod rows;
 mod run;
 mod share;

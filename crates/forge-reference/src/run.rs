@@ -3,10 +3,9 @@
 use crate::attention::{Heads, attention, capped, rotate};
 use crate::cached::cached;
 use crate::linear::linear;
+use crate::recurrent::{convolve, decay, delta_rule};
 use crate::rows::{Row, Values};
-use forge_ir::{
-    Activation, Apply, Body, Diagnostic, Format, Graph, Node, Numbers, Op, ParamId, ParamKind, WeightId,
-};
+use forge_ir::{Activation, Apply, Body, Diagnostic, Format, Graph, Node, Numbers, Op, ParamId, WeightId};
 
 /// The logits of the rows wanted, where keys and values are cached as `cache`. `rows` hold all tokens of each of their
 /// slots from position 0 on; all slots have room for the longest of them, and no more.
@@ -31,9 +30,8 @@ pub(crate) fn run(
     for layer in &graph.layers {
         stream = run.apply(layer, rows, stream)?;
     }
-    // Rows see each other in attention alone: without any, the others' logits need not be computed.
-    let is_alone =
-        !graph.body(&graph.epilogue).nodes.iter().any(|node| matches!(node.op, Op::Attention { .. }));
+    // Rows see each other by states alone: without any, the others' logits need not be computed.
+    let is_alone = graph.epilogue.states.is_empty();
     let kept: Vec<usize> = if is_alone { wanted.to_vec() } else { (0..rows.len()).collect() };
     let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
     let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
@@ -113,9 +111,7 @@ impl Run<'_> {
             }
             Op::Rotate { width, rotation, .. } => rotate(x, rows, self.context, *width, rotation),
             Op::Attention { query_heads, scale, cache, window, softcap } => {
-                let Some(ParamKind::State(state)) = body.params.get(cache.0).map(|param| &param.kind) else {
-                    return Err(unbound(body, *cache));
-                };
+                let state = body.cache(*cache).ok_or_else(|| unbound(body, *cache))?;
                 let heads = Heads {
                     queries: *query_heads,
                     keys: state.heads,
@@ -125,6 +121,18 @@ impl Run<'_> {
                     softcap: *softcap,
                 };
                 attention(&heads, rows, [x, &cached(inputs[1], self.cache), &cached(inputs[2], self.cache)])
+            }
+            Op::Convolve { taps, tail } => {
+                let tail = body.tail(*tail).ok_or_else(|| unbound(body, *tail))?;
+                convolve(x, rows, &self.vector(bound(apply, body, *taps)?)?, tail.rows + 1)
+            }
+            Op::Decay { rate, bias } => {
+                let [rate, bias] = [*rate, *bias].map(|param| self.vector(bound(apply, body, param)?));
+                decay(x, &rate?, &bias?)
+            }
+            Op::DeltaRule { scale, epsilon, memory } => {
+                let memory = body.memory(*memory).ok_or_else(|| unbound(body, *memory))?;
+                delta_rule(memory, [*scale, *epsilon], rows, inputs)
             }
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
             Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
@@ -155,6 +163,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::Gelu => x * share_below(x),
         Activation::Relu => x.max(0.0),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh())
@@ -246,6 +255,10 @@ mod tests {
         assert!((sum - fraction).abs() < 1e-10 * sum, "{sum} {fraction}");
         near(Activation::Relu, 2.5, 2.5);
         near(Activation::Relu, -2.5, 0.0);
+        near(Activation::Sigmoid, 0.0, 0.5);
+        near(Activation::Sigmoid, -1.0, 0.268_941_4);
+        near(Activation::Sigmoid, 800.0, 1.0);
+        near(Activation::Sigmoid, -800.0, 0.0);
     }
 
     #[test]

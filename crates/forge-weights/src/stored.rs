@@ -25,15 +25,27 @@ where
 
     /// Rows of a weight that is stored as codes.
     fn codes(&self, weight: &Weight, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
-        let first = match weight.cut {
-            None => 0,
-            Some(Cut::Rows { first, .. }) => first,
-            Some(Cut::Columns { .. }) => {
-                let message = format!("columns of {} cannot be cut out of codes", weight.tensor);
-                return Err(Diagnostic::new("F0108", message));
-            }
-        };
-        let rows = first + rows.start..first + rows.end;
+        if let Some(Cut::Columns { .. }) = weight.cut {
+            let message = format!("columns of {} cannot be cut out of codes", weight.tensor);
+            return Err(Diagnostic::new("F0108", message));
+        }
+        let of_row = out.len() / rows.len().max(1);
+        let mut rest = out;
+        for run in runs(weight.cut, rows) {
+            let (part, after) = rest.split_at_mut(run.len() * of_row);
+            self.neighbouring_codes(weight, run, part)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Neighbouring rows of a tensor of codes.
+    fn neighbouring_codes(
+        &self,
+        weight: &Weight,
+        rows: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), Diagnostic> {
         if let Some(blocks) = weight.blocks {
             return self.blocks(weight, blocks, rows, out);
         }
@@ -108,18 +120,25 @@ where
             return Ok(());
         }
         match weight.cut {
-            None => self.numbers(weight, rows.start * weight.columns(), out)?,
-            // A vector is one row; what is cut of it are elements.
-            Some(Cut::Rows { first, .. }) if weight.shape.len() == 1 => self.numbers(weight, first, out)?,
-            Some(Cut::Rows { first, .. }) => {
-                self.numbers(weight, (first + rows.start) * weight.columns(), out)?;
-            }
             Some(Cut::Columns { first, of }) => {
                 let mut across = vec![0.0; rows.len()];
                 for column in 0..weight.columns() {
                     self.numbers(weight, column * of + first + rows.start, &mut across)?;
                     let places = out.iter_mut().skip(column).step_by(weight.columns());
                     places.zip(&across).for_each(|(place, x)| *place = *x);
+                }
+            }
+            cut => {
+                // A vector is one row; what is cut of it are elements.
+                let (all, each) = match weight.shape.len() {
+                    1 => (rows.start * weight.columns()..rows.end * weight.columns(), 1),
+                    _ => (rows, weight.columns()),
+                };
+                let mut rest = &mut *out;
+                for run in runs(cut, all) {
+                    let (part, after) = rest.split_at_mut(run.len() * each);
+                    self.numbers(weight, run.start * each, part)?;
+                    rest = after;
                 }
             }
         }
@@ -134,6 +153,22 @@ where
         let weight = expect_fit(self.graph, weight, &rows, rows.len() * columns)?;
         self.codes(weight, rows, out)
     }
+}
+
+/// Where the rows of a weight lie in its tensor, those that are neighbours there together.
+fn runs(cut: Option<Cut>, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let most = match cut {
+        Some(Cut::Groups { rows, .. }) => rows,
+        _ => usize::MAX,
+    };
+    let mut next = rows.start;
+    std::iter::from_fn(move || {
+        let left = most - next % most;
+        let length = left.min(rows.end - next);
+        let first = cut.map_or(next, |cut| cut.place(next));
+        next += length;
+        (length > 0).then_some(first..first + length)
+    })
 }
 
 /// The weight, if it is there and has these rows.

@@ -139,6 +139,14 @@ fn parts_of_tensors_are_cut_out_of_them() {
     assert_eq!(cut(2, &[4], Cut::Rows { first: 5, of: 9 }, 0..1), vector[5..]);
     // Columns 1 to 3 of the tensor, each a row of 7.
     let column = |column: usize| matrix.iter().skip(column).step_by(5).copied().collect::<Vec<f32>>();
+    let grouped = |rows| cut(1, &[4, 5], Cut::Groups { first: 1, rows: 2, of: 3 }, rows);
+    assert_eq!(grouped(0..4), [&matrix[5..15], &matrix[20..30]].concat());
+    assert_eq!(grouped(1..3), [&matrix[10..15], &matrix[20..25]].concat());
+    assert_eq!(
+        cut(2, &[6], Cut::Groups { first: 1, rows: 2, of: 3 }, 0..1),
+        [1, 2, 4, 5, 7, 8].map(|i| vector[i])
+    );
+
     let turned = |rows| cut(1, &[3, 7], Cut::Columns { first: 1, of: 5 }, rows);
     assert_eq!(turned(0..3), [column(1), column(2), column(3)].concat());
     assert_eq!(turned(1..2), column(2));

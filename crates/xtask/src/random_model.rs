@@ -96,6 +96,11 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                     let bias = bias.map(|bias| (bias, (0.0, 0.1)));
                     [(*weight, (0.0, 1.0 / (columns as f32).sqrt()))].into_iter().chain(bias).collect()
                 }
+                Op::Convolve { taps, tail } => {
+                    let count = body.tail(*tail).map_or(1, |tail| tail.rows + 1);
+                    vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
+                }
+                Op::Decay { rate, bias } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
                 _ => Vec::new(),
             };
             for (param, spread) in used {

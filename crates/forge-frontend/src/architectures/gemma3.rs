@@ -57,7 +57,8 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
         "whether gemma3 caps its logits depends on who computes them",
     );
     let mut model = read_text(&text);
-    model.scope = "language_model.";
+    model.scope = "language_model.model.";
+    model.head = "language_model.lm_head";
     model.ignored = &["vision_tower.", "multi_modal_projector."];
     for config in [config, &text] {
         config.only("tie_word_embeddings", true, "forge knows gemma3 with the embeddings for a head alone");

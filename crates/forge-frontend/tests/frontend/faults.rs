@@ -132,6 +132,45 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         set!("architectures": "REMOVE", "model_type": "qwen3", "layer_types": [1, 0]),
     ),
     (
+        "Qwen3.5: heads that do not share evenly",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen3_5_text", "linear_num_key_heads": 3,
+            "linear_num_value_heads": 4
+        ),
+    ),
+    (
+        "Qwen3.5: what it is not known with",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen3_5_text", "linear_conv_kernel_dim": 1,
+            "hidden_act": "gelu", "attn_output_gate": false, "layer_types": ["sliding_attention", "full_attention"]
+        ),
+    ),
+    (
+        "Qwen3.5: a layer too few",
+        set!("architectures": "REMOVE", "model_type": "qwen3_5_text", "layer_types": ["full_attention"]),
+    ),
+    ("Qwen3.5: a wrapper around nothing", set!("architectures": "REMOVE", "model_type": "qwen3_5")),
+    (
+        "Qwen3.5: a wrapper around another model",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen3_5", "tie_word_embeddings": true,
+            "text_config": {
+                "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 56,
+                "num_attention_heads": 4, "vocab_size": 512
+            }
+        ),
+    ),
+    (
+        "Qwen3.5: a wrapper that is tied around a model that is not",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen3_5", "tie_word_embeddings": true,
+            "text_config": {
+                "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 56,
+                "num_attention_heads": 4, "vocab_size": 512
+            }
+        ),
+    ),
+    (
         "Gemma2: windows without a width",
         set!("architectures": "REMOVE", "model_type": "gemma2", "sliding_window": null),
     ),

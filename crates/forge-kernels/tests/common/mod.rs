@@ -276,6 +276,7 @@ pub(crate) fn others() -> Vec<Spec> {
             Function::Each(Each::Activate(Activation::GeluTanh)),
             Function::Each(Each::Activate(Activation::Gelu)),
             Function::Each(Each::Activate(Activation::Relu)),
+            Function::Each(Each::Activate(Activation::Sigmoid)),
             Function::Each(Each::Softcap(30.0)),
             Function::Each(Each::Scale(0.22)),
             Function::Multiply,

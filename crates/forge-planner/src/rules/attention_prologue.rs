@@ -6,7 +6,7 @@
 //! fit in threadgroup memory.
 
 use crate::fused::{Fused, Kind};
-use forge_ir::{Body, ParamKind};
+use forge_ir::Body;
 
 pub(super) fn rewrite(list: &mut Fused, body: &Body) -> bool {
     let fits = |place: &usize| {
@@ -14,9 +14,7 @@ pub(super) fn rewrite(list: &mut Fused, body: &Body) -> bool {
         let (Kind::RotateAppend(prepared), Kind::Attend(_)) = (&prepare.kind, &attend.kind) else {
             return false;
         };
-        let Some(ParamKind::State(state)) = body.params.get(prepared.cache.0).map(|param| &param.kind) else {
-            return false;
-        };
+        let Some(state) = body.cache(prepared.cache) else { return false };
         attend.inputs == [prepare.output]
             && forge_kernels::prologue_fits(prepared.query_heads, state.heads, state.width)
     };

@@ -5,8 +5,8 @@ use crate::formats::Formats;
 use crate::fused::{Attend, Each, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
 use crate::{Options, Quant};
 use forge_ir::{
-    Apply, Body, BodyId, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId, ParamKind, Rotation,
-    Specials, State, ValueId, Weight, WeightId,
+    Apply, Body, BodyId, Cache, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId, ParamKind,
+    Rotation, Specials, State, ValueId, Weight, WeightId,
 };
 use std::collections::BTreeSet;
 
@@ -92,7 +92,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
 /// The body that [`attention`] is of, as far as anybody asks: its cache.
 pub(crate) fn attention_body(width: usize) -> Body {
     let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 3];
-    let kind = ParamKind::State(State { heads: 1, width });
+    let kind = ParamKind::State(State::Cache(Cache { heads: 1, width }));
     params.push(Param { name: "cache".to_owned(), kind });
     Body { name: "layer".to_owned(), input: 8, params, nodes: Vec::new() }
 }
@@ -251,6 +251,9 @@ fn what(kind: &Kind) -> String {
         Kind::RotateAppend(_) => "rotate_append".to_owned(),
         Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
         Kind::Attend(_) => "attend".to_owned(),
+        Kind::Convolve { taps, .. } => format!("convolve {}", taps.0),
+        Kind::Decay { rate, bias } => format!("decay {} {}", rate.0, bias.0),
+        Kind::DeltaRule(_) => "delta_rule".to_owned(),
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),

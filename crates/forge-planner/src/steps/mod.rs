@@ -9,7 +9,7 @@ use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
 use crate::regime::{FEW, Schedule};
 use crate::section::{Draft, Place, Source};
 use crate::select::Select;
-use forge_ir::{Diagnostic, Format, Layout, Op, ParamId, ParamKind};
+use forge_ir::{Diagnostic, Format, Layout, Op, ParamId};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
@@ -57,6 +57,10 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
+            Kind::Convolve { .. } | Kind::Decay { .. } | Kind::DeltaRule(_) => {
+                let at = format!("{}.{}", draft.section.name, operation.name);
+                self.faults.push(Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet")));
+            }
             Kind::Elementwise(function) => self.elementwise(draft, list, operation, *function),
         }
     }
@@ -334,9 +338,7 @@ impl Select<'_> {
     }
 
     fn state(&mut self, draft: &mut Draft<'_>, cache: ParamId) -> Option<State> {
-        let Some(ParamKind::State(state)) = draft.body.params.get(cache.0).map(|param| &param.kind) else {
-            return None;
-        };
+        let state = draft.body.cache(cache)?;
         // Rows may see it in more ways than one: it keeps what any of them sees.
         let sees = draft.body.nodes.iter().filter_map(|node| match node.op {
             Op::Attention { cache: seen, window, .. } if seen == cache => Some(window.unwrap_or(usize::MAX)),

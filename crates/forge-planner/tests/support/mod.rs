@@ -1,7 +1,7 @@
 //! Decoders of real sizes, as graphs without a checkpoint.
 
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId,
+    Activation, Apply, Body, BodyId, Cache, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId,
     ParamKind, Rotation, Specials, State, StateId, ValueId, Weight, WeightId,
 };
 use forge_planner::{Options, Plan, Quant, plan};
@@ -99,7 +99,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
     let layers: Vec<Apply> =
         (0..shape.layers).map(|layer| apply(1, bind(&of_layer), vec![StateId(layer)])).collect();
     let epilogue = apply(2, bind(&of_head), Vec::new());
-    let state = State { heads: key_heads, width };
+    let state = State::Cache(Cache { heads: key_heads, width });
     let mut of_layer = params(&of_layer);
     of_layer.push(Param { name: "cache".to_owned(), kind: ParamKind::State(state.clone()) });
     let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };

@@ -35,6 +35,8 @@ pub enum Activation {
     Gelu,
     /// max(x, 0)
     Relu,
+    /// 1 / (1 + exp(-x))
+    Sigmoid,
 }
 
 impl Activation {
@@ -43,17 +45,18 @@ impl Activation {
     pub(super) unsafe fn of<S: Simd>(self, x: S::V) -> S::V {
         // SAFETY: the caller's promise.
         unsafe {
-            let exponent = match self {
+            let (whole, exponent) = match self {
                 Activation::Gelu => return gelu::<S>(x),
                 Activation::Relu => return S::max(x, S::splat(0.0)),
-                Activation::Silu => x,
+                Activation::Silu => (x, x),
+                Activation::Sigmoid => (S::splat(1.0), x),
                 // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)).
                 Activation::GeluTanh => {
                     let cubic = S::fma(S::mul(S::splat(0.044715), S::mul(x, x)), x, x);
-                    S::mul(S::splat(1.595_769), cubic)
+                    (x, S::mul(S::splat(1.595_769), cubic))
                 }
             };
-            S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), exponent))))
+            S::div(whole, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), exponent))))
         }
     }
 }

@@ -124,6 +124,7 @@ fn elementwise_is_its_function() {
             (Function::Each(Each::Activate(Activation::GeluTanh)), false),
             (Function::Each(Each::Activate(Activation::Gelu)), false),
             (Function::Each(Each::Activate(Activation::Relu)), false),
+            (Function::Each(Each::Activate(Activation::Sigmoid)), false),
             (Function::Each(Each::Softcap(30.0)), false),
             (Function::Each(Each::Softcap(0.5)), false),
             (Function::Each(Each::Scale(-0.22)), false),
@@ -145,6 +146,10 @@ fn elementwise_is_its_function() {
                     // A part of x is taken off max(x, 0): an error is one of x.
                     Function::Each(Each::Activate(Activation::Gelu)) => (gelu(a), a.abs().max(1e-30)),
                     Function::Each(Each::Activate(Activation::Relu)) => (a.max(0.0), a.abs()),
+                    Function::Each(Each::Activate(Activation::Sigmoid)) => {
+                        let y = 1.0 / (1.0 + (-a).exp());
+                        (y, y.max(1e-30))
+                    }
                     Function::Each(Each::Softcap(cap)) => {
                         let y = f64::from(cap) * (a / f64::from(cap)).tanh();
                         (y, y.abs())

@@ -66,6 +66,7 @@ fn norms_and_functions() {
         Function::Each(Each::Activate(Activation::GeluTanh)),
         Function::Each(Each::Activate(Activation::Gelu)),
         Function::Each(Each::Activate(Activation::Relu)),
+        Function::Each(Each::Activate(Activation::Sigmoid)),
         Function::Each(Each::Softcap(30.0)),
         Function::Each(Each::Scale(-0.22)),
         Function::Multiply,
@@ -109,6 +110,7 @@ fn norms_and_functions() {
             }
             Function::Each(Each::Activate(Activation::Gelu)) => gelu(a),
             Function::Each(Each::Activate(Activation::Relu)) => a.max(0.0),
+            Function::Each(Each::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
             Function::Each(Each::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
             Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
             Function::Multiply => a * b,

@@ -1,0 +1,76 @@
+//! Qwen 3.5: Qwen 3 with Gated DeltaNet in most layers; where there is attention, a part of each head rotates and the result
+//! is multiplied by a gate. Most checkpoints wrap it together with what sees pictures, which a model of text leaves alone.
+
+use super::{Architecture, Blueprint};
+use crate::attention::HeadNorm;
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::delta_net::{self, DeltaNet, Stored};
+use crate::inert;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Qwen3_5ForCausalLM", family: "qwen3_5_text", hub: &[], read };
+
+/// The same beside what sees pictures.
+pub(super) const WRAPPED: Architecture = Architecture {
+    class: "Qwen3_5ForConditionalGeneration",
+    family: "qwen3_5",
+    hub: &["Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-27B"],
+    read: read_wrapped,
+};
+
+const DEFAULTS: Defaults = Defaults {
+    context: 32_768,
+    key_heads: Some(4),
+    width: Some(256),
+    partial: Some(0.25),
+    ..Defaults::USUAL
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = read_text(config);
+    model.ignored = &["mtp."];
+    Box::new(model)
+}
+
+fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let Some(text) = config.section("text_config") else {
+        config.count("text_config");
+        return Box::new(read_text(config));
+    };
+    text.only("model_type", "qwen3_5_text", "forge knows qwen3_5 with a text model of its own alone");
+    let mut model = read_text(&text);
+    model.scope = "model.language_model.";
+    model.ignored = &["model.visual.", "mtp."];
+    if config.flag_or("tie_word_embeddings", false) != model.tied {
+        let message = "tie_word_embeddings is one thing for the whole and another for the text model";
+        config.contradiction("tie_word_embeddings", message.to_owned());
+    }
+    for key in ["bos_token_id", "eos_token_id"] {
+        // The same tokens are told beside it, and in generation_config.json.
+        text.pass_over(key);
+    }
+    inert::check(&text, ARCHITECTURE.family);
+    Box::new(model)
+}
+
+fn read_text(config: &Section<'_>) -> Decoder {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    for key in ["rope_parameters", "rope_scaling"] {
+        // Where in a picture something is turns other pairs than where in a text it is; in a text all turn alike.
+        if let Some(positions) = config.section(key) {
+            positions.pass_over("mrope_section");
+            positions.pass_over("mrope_interleaved");
+        }
+    }
+    config.only("attn_output_gate", true, "forge knows Qwen 3.5 with gates behind attention alone");
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.attention.gated = true;
+    model.norm.plus_one = true;
+    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
+    let block = DeltaNet::read(config, model.hidden, model.norm.epsilon, Stored::Apart);
+    model.linear = Some((block, delta_net::layers(config, model.layers)));
+    model
+}

@@ -1,0 +1,116 @@
+//! Widths of what remembers in a state that does not grow with the text: convolutions, decays and delta rules.
+//!
+//! Each function gives the width of a node's result from those of its inputs, or says why it has none.
+
+use crate::validate::shape;
+use crate::{Body, Memory, ParamId};
+
+/// A convolution with these taps, over `x` channels, whose last rows are in the tail.
+pub(crate) fn convolve(body: &Body, [taps, tail]: [ParamId; 2], x: usize) -> Result<usize, String> {
+    let Some(tail) = body.tail(tail) else { return Err("its tail is not a tail".to_owned()) };
+    match shape(body, taps)? {
+        _ if tail.width != x => Err(format!("its tail is {} wide, and its input {x}", tail.width)),
+        _ if tail.rows == 0 => Err("its tail holds no row".to_owned()),
+        [all] if *all == x * (tail.rows + 1) => Ok(x),
+        other => Err(format!("its taps are {other:?}, for {} rows of {x} channels", tail.rows + 1)),
+    }
+}
+
+/// A decay of these vectors.
+pub(crate) fn decay(body: &Body, vectors: [ParamId; 2], x: usize) -> Result<usize, String> {
+    for vector in vectors {
+        match shape(body, vector)? {
+            [width] if *width == x => {}
+            other => return Err(format!("a rate or bias is {other:?}, and what it is for {x} wide")),
+        }
+    }
+    Ok(x)
+}
+
+/// A delta rule over queries, keys, values, decay and strength.
+pub(crate) fn delta_rule(
+    body: &Body,
+    [scale, epsilon]: [f32; 2],
+    memory: ParamId,
+    inputs: &[usize],
+) -> Result<usize, String> {
+    let Some(memory) = body.memory(memory) else { return Err("its memory is not a memory".to_owned()) };
+    let Memory { heads, keys, values } = *memory;
+    if scale == 0.0 || !scale.is_finite() || !(epsilon > 0.0 && epsilon.is_finite()) {
+        return Err(format!(
+            "what is scaled by {scale} and divided by roots of {epsilon} and more says nothing"
+        ));
+    }
+    let key_heads = inputs[1].checked_div(keys).unwrap_or(0);
+    if key_heads == 0 || heads == 0 || heads % key_heads != 0 || key_heads * keys != inputs[1] {
+        return Err(format!(
+            "{heads} value heads do not share keys {} wide, of {keys} channels, evenly",
+            inputs[1]
+        ));
+    }
+    if inputs != [inputs[1], inputs[1], heads * values, heads, heads] {
+        return Err(format!(
+            "queries, keys, values, decay and strength are {inputs:?} wide, for {heads} memories of {keys} by {values}"
+        ));
+    }
+    Ok(heads * values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Param, ParamKind, State, Tail};
+
+    /// A body of taps, a tail, a rate, a memory and a matrix.
+    fn body() -> Body {
+        let param = |kind| Param { name: "any".to_owned(), kind };
+        let kinds = [
+            ParamKind::Weight(vec![24]),
+            ParamKind::State(State::Tail(Tail { rows: 3, width: 6 })),
+            ParamKind::Weight(vec![4]),
+            ParamKind::State(State::Memory(Memory { heads: 4, keys: 3, values: 5 })),
+            ParamKind::Weight(vec![6, 4]),
+            ParamKind::State(State::Tail(Tail { rows: 0, width: 24 })),
+        ];
+        let params = kinds.into_iter().map(param).collect();
+        Body { name: "any".to_owned(), input: 1, params, nodes: Vec::new() }
+    }
+
+    #[test]
+    fn what_fits_has_a_width() {
+        let body = &body();
+        assert_eq!(convolve(body, [0, 1].map(ParamId), 6), Ok(6));
+        assert_eq!(decay(body, [2, 2].map(ParamId), 4), Ok(4));
+        for keys in [3, 6, 12] {
+            assert_eq!(delta_rule(body, [0.5, 1e-6], ParamId(3), &[keys, keys, 20, 4, 4]), Ok(20));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let body = &body();
+        let convolved = |params: [usize; 2], x| convolve(body, params.map(ParamId), x);
+        let ruled = |by, memory, inputs: [usize; 5]| delta_rule(body, by, ParamId(memory), &inputs);
+        let fit = [6, 6, 20, 4, 4];
+        for (told, result) in [
+            ("tail is not a tail", convolved([0, 3], 6)),
+            ("tail is 6 wide, and its input 7", convolved([0, 1], 7)),
+            ("holds no row", convolved([0, 5], 24)),
+            ("taps are [6, 4]", convolved([4, 1], 6)),
+            ("is not a weight", convolved([1, 1], 6)),
+            ("rate or bias is [24]", decay(body, [2, 0].map(ParamId), 4)),
+            ("rate or bias is [4]", decay(body, [2, 2].map(ParamId), 5)),
+            ("memory is not a memory", ruled([1.0, 1e-6], 1, fit)),
+            ("scaled by 0", ruled([0.0, 1e-6], 3, fit)),
+            ("roots of 0", ruled([1.0, 0.0], 3, fit)),
+            ("roots of NaN", ruled([1.0, f32::NAN], 3, fit)),
+            ("4 value heads do not share keys 9 wide", ruled([1.0, 1e-6], 3, [9, 9, 20, 4, 4])),
+            ("4 value heads do not share keys 7 wide", ruled([1.0, 1e-6], 3, [7, 7, 20, 4, 4])),
+            ("are [3, 6, 20, 4, 4] wide", ruled([1.0, 1e-6], 3, [3, 6, 20, 4, 4])),
+            ("are [6, 6, 20, 4, 1] wide", ruled([1.0, 1e-6], 3, [6, 6, 20, 4, 1])),
+        ] {
+            let why = result.expect_err(told);
+            assert!(why.contains(told), "should say {told}: {why}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What remembers without keeping every position: convolutions and delta rules, row after row, by the definition.
+//!
+//! All rows of a slot are in the batch, from position 0 on, so a slot's state begins as zeros and its end is of no use.
+
+use crate::rows::{Row, Values};
+use crate::share::share;
+use forge_ir::Memory;
+
+/// For every row, each channel's last values, its own the last of them, times the channel's taps.
+pub(crate) fn convolve(x: &Values, rows: &[Row], taps: &[f32], count: usize) -> Values {
+    let mut numbers = Vec::with_capacity(x.numbers.len());
+    for (index, row) in rows.iter().enumerate() {
+        // The rows before it in its slot, itself first.
+        let seen: Vec<&[f32]> = (0..=index)
+            .rev()
+            .filter(|other| rows[*other].slot == row.slot)
+            .take(count)
+            .map(|other| x.row(other))
+            .collect();
+        numbers.extend((0..x.width).map(|channel| {
+            let taps = &taps[channel * count..(channel + 1) * count];
+            let each = seen.iter().zip(taps.iter().rev());
+            each.map(|(row, tap)| f64::from(row[channel]) * f64::from(*tap)).sum::<f64>() as f32
+        }));
+    }
+    Values { width: x.width, numbers }
+}
+
+/// exp(-exp(rate) * ln(1 + exp(x + bias)))
+pub(crate) fn decay(x: &Values, rate: &[f32], bias: &[f32]) -> Values {
+    let one = |x: &f32, rate: &f32, bias: &f32| {
+        let time = softplus(f64::from(*x) + f64::from(*bias));
+        (-f64::from(*rate).exp() * time).exp() as f32
+    };
+    let row = |row: &[f32]| -> Vec<f32> {
+        row.iter().zip(rate.iter().zip(bias)).map(|(x, (rate, bias))| one(x, rate, bias)).collect()
+    };
+    Values { width: x.width, numbers: x.rows().flat_map(row).collect() }
+}
+
+/// ln(1 + exp(x)), also where exp(x) is more than there are numbers.
+fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// What each head's memory says to the row's query, when it has learnt the row's key and value.
+///
+/// `inputs` are queries, keys, values, decay and strength.
+pub(crate) fn delta_rule(
+    memory: &Memory,
+    [scale, epsilon]: [f32; 2],
+    rows: &[Row],
+    inputs: &[&Values],
+) -> Values {
+    let [q, k, v, decay, strength] = inputs else { return Values::default() };
+    let Memory { heads, keys, values } = *memory;
+    let group = heads / (k.width / keys);
+    let slots = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
+    let of_heads = share(heads, rows.len() * keys * values * 6, |range| {
+        let mut said = Vec::new();
+        for head in range {
+            let part = |x: &Values, row: usize, index: usize, width: usize| -> Vec<f64> {
+                x.row(row)[index * width..(index + 1) * width].iter().map(|x| f64::from(*x)).collect()
+            };
+            let unit = |x: Vec<f64>| -> Vec<f64> {
+                let length = (x.iter().map(|x| x * x).sum::<f64>() + f64::from(epsilon)).sqrt();
+                x.into_iter().map(|x| x / length).collect()
+            };
+            // By slot, key channel and value channel.
+            let mut memories = vec![vec![0.0_f64; keys * values]; slots];
+            for (index, row) in rows.iter().enumerate() {
+                let [q, k] = [q, k].map(|x| unit(part(x, index, head / group, keys)));
+                let v = part(v, index, head, values);
+                let [decay, strength] = [decay, strength].map(|x| f64::from(x.row(index)[head]));
+                let memory = &mut memories[row.slot];
+                memory.iter_mut().for_each(|s| *s *= decay);
+                let ask = |memory: &[f64], by: &[f64]| -> Vec<f64> {
+                    let column =
+                        |value: usize| (0..keys).map(|key| memory[key * values + value] * by[key]).sum();
+                    (0..values).map(column).collect()
+                };
+                let known = ask(memory, &k);
+                for (key, memory) in k.iter().zip(memory.chunks_exact_mut(values)) {
+                    for (s, (v, known)) in memory.iter_mut().zip(v.iter().zip(&known)) {
+                        *s += key * strength * (v - known);
+                    }
+                }
+                said.extend(ask(memory, &q).into_iter().map(|x| (x * f64::from(scale)) as f32));
+            }
+        }
+        said
+    });
+    // By head and row; wanted is by row and head.
+    let by_head = of_heads.concat();
+    let part = |row: usize, head: usize| &by_head[(head * rows.len() + row) * values..][..values];
+    let all = (0..rows.len()).flat_map(|row| (0..heads).map(move |head| (row, head)));
+    let numbers = all.flat_map(|(row, head)| part(row, head)).copied().collect();
+    Values { width: heads * values, numbers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::of_slot;
+
+    /// Rows of two slots that come in turn: 0, 1, 0, 1, 0.
+    fn turns() -> Vec<Row> {
+        let rows: Vec<Row> = of_slot(0, &[0; 3]).chain(of_slot(1, &[0; 2])).collect();
+        [0, 3, 1, 4, 2].map(|index: usize| rows[index]).to_vec()
+    }
+
+    #[test]
+    fn a_convolution_sees_the_last_rows_of_its_slot_and_its_own() {
+        let x = Values { width: 2, numbers: vec![1., 10., 5., 50., 2., 20., 6., 60., 3., 30.] };
+        // The first channel's own value counts once and the one before it 100 times; the second's three rows back.
+        let taps = [0., 100., 1., 1., 0., 0.];
+        let y = convolve(&x, &turns(), &taps, 3);
+        assert_eq!(y.numbers, [1., 0., 5., 0., 102., 0., 506., 0., 203., 10.]);
+    }
+
+    #[test]
+    fn what_decays_is_left_by_a_share() {
+        let x = Values { width: 2, numbers: vec![0.0, 1.0, -1000.0, 1000.0] };
+        let left = decay(&x, &[0.0, 2_f32.ln()], &[0.0, -1.0]).numbers;
+        let near =
+            |found: f32, wanted: f64| assert!((f64::from(found) - wanted).abs() < 1e-6, "{found} {wanted}");
+        near(left[0], 0.5);
+        near(left[1], 0.25);
+        near(left[2], 1.0);
+        near(left[3], 0.0);
+        assert!((softplus(1000.0) - 1000.0).abs() < 1e-9 && softplus(-1000.0) == 0.0);
+    }
+
+    #[test]
+    fn memories_learn_what_they_do_not_know_and_forget_by_decay() {
+        // One head of two key channels and one value channel. Keys are of any length: 3 and 1 are one direction.
+        let memory = Memory { heads: 1, keys: 2, values: 1 };
+        let of = |width, numbers: &[f32]| Values { width, numbers: numbers.to_vec() };
+        let rows: Vec<Row> = of_slot(0, &[0; 4]).collect();
+        let keys = of(2, &[3., 0., 1., 0., 0., 2., 1., 0.]);
+        let queries = of(2, &[1., 0., 1., 0., 1., 0., 1., 0.]);
+        let values = of(1, &[8., 8., 4., 0.]);
+        let said = |decay: [f32; 4], strength: [f32; 4]| {
+            let inputs = [&queries, &keys, &values, &of(1, &decay), &of(1, &strength)];
+            delta_rule(&memory, [1.0, 1e-30], &rows, &inputs).numbers
+        };
+        assert_eq!(said([1.0; 4], [1.0; 4]), [8., 8., 8., 0.], "what is known is not learnt twice");
+        assert_eq!(said([1.0; 4], [0.5; 4]), [4., 6., 6., 3.]);
+        assert_eq!(said([0.5; 4], [1., 0., 1., 0.]), [8., 4., 2., 1.]);
+    }
+
+    #[test]
+    fn slots_and_heads_remember_by_themselves() {
+        let memory = Memory { heads: 2, keys: 1, values: 2 };
+        let rows = turns();
+        let ones = Values { width: 1, numbers: vec![1.0; 5] };
+        let always = Values { width: 2, numbers: vec![1.0; 10] };
+        let numbers = (0..5).flat_map(|row| [1., 2., 3., 4.].map(|x| x * 10_f32.powi(row))).collect();
+        let values = Values { width: 4, numbers };
+        let inputs = [&ones, &ones, &values, &always, &Values { width: 2, numbers: vec![0.5; 10] }];
+        let said = delta_rule(&memory, [2.0, 1e-30], &rows, &inputs);
+        // Half of a value is learnt, and told twice; the third row of slot 0 has learnt half of what is new in it.
+        assert_eq!(said.row(0), [1., 2., 3., 4.]);
+        assert_eq!(said.row(1), [10., 20., 30., 40.]);
+        assert_eq!(said.row(2), [100.5, 201., 301.5, 402.]);
+        assert_eq!(said.row(3), [1005., 2010., 3015., 4020.]);
+        assert_eq!(said.row(4), [10050.25, 20100.5, 30150.75, 40201.]);
+    }
+}
