@@ -1,4 +1,4 @@
-// y = {{ formula | replace("[place]", "") }} of each number of rows of {{ width }}.
+// y = {{ formula | replace("[place]", "") | replace("[group.y]", "") }} of each number of rows of {{ width }}.
 struct {{ args }} {
     uint rows;
 };

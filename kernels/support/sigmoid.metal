@@ -1,4 +1,6 @@
-// 1 / (1 + exp(-x)). Below -80 the result is 0 for any sum that it goes into, and exp stays finite.
+// 1 / (1 + exp(-x)). Below -80 the result is less than any f32 nearby can tell from 0, and exp stays finite. What is not a
+// number stays so, which is seen in its bits, as fast arithmetic may not know it.
 inline float sigmoid(float x) {
-    return 1.0f / (1.0f + exp(-max(x, -80.0f)));
+    const bool is_number = (as_type<uint>(x) & 0x7fffffffu) <= 0x7f800000u;
+    return is_number ? 1.0f / (1.0f + exp(-max(x, -80.0f))) : as_type<float>(0x7fc00000u);
 }

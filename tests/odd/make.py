@@ -14,6 +14,7 @@ What an entry says beside its configuration:
   shard    bytes after which another file begins
   extra    tensors that files carry and nobody uses
   strip    what the names of tensors begin with and here do not
+  fused    True: the experts of a layer are one tensor, and their gates and ups too
 """
 import json, os, re, shutil, sys, tempfile, zlib
 
@@ -38,7 +39,7 @@ def model(family, hidden, inner, heads, keys, vocabulary, layers=2, context=90, 
     sizes = dict(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
                  num_attention_heads=heads, num_key_value_heads=keys, max_position_embeddings=context)
     beside = {key: config.pop(key) for key in list(config) if key in
-              ("dtype", "norms", "style", "shard", "extra", "strip", "wrapper")}
+              ("dtype", "norms", "style", "shard", "extra", "strip", "wrapper", "fused")}
     sizes = {key: size for key, size in sizes.items() if size is not None}
     return dict(dict(family=family, dtype="bf16", style="old"), config=dict(sizes, **config), **beside)
 
@@ -226,6 +227,44 @@ MODELS = {
     "cohere2_bare": model("cohere2", 40, 21, 4, None, 61, layers=4, context=None, shard=15_000, pad_token_id=0,
         rope_scaling=yarn()),
 
+    "qwen3_moe_sparse": model("qwen3_moe", 44, 27, 3, 1, 79, layers=3, style="new", head_dim=10, num_experts=5,
+        num_experts_per_tok=3, moe_intermediate_size=19, norm_topk_prob=True, decoder_sparse_step=2,
+        use_sliding_window=True, sliding_window=7, tie_word_embeddings=True),
+    "qwen3_moe_all": model("qwen3_moe", 40, 31, 5, None, 83, dtype="f16", shard=20_000, num_key_value_heads=5,
+        head_dim=8, num_experts=3, num_experts_per_tok=3, moe_intermediate_size=22, norm_topk_prob=False,
+        attention_bias=True, tie_word_embeddings=False, hidden_act="gelu"),
+    "qwen3_moe_listed": model("qwen3_moe", 42, 25, 3, 1, 61, context=None, num_experts=37, num_experts_per_tok=9,
+        moe_intermediate_size=9, norm_topk_prob=True, mlp_only_layers=[1], rope_scaling=yarn(),
+        tie_word_embeddings=True, fused=True),
+
+    "mixtral_windows": model("mixtral", 44, 21, 4, 2, 71, style="new", num_local_experts=5, num_experts_per_tok=1,
+        sliding_window=7, head_dim=12, tie_word_embeddings=True),
+    "mixtral_all": model("mixtral", 42, 19, 3, 1, 67, dtype="f16", shard=16_000, num_local_experts=3,
+        num_experts_per_tok=3, hidden_act="gelu", rms_norm_eps=1e-4),
+    "mixtral_bare": model("mixtral", 48, 17, 8, None, 89, context=None, num_local_experts=6, num_experts_per_tok=4,
+        tie_word_embeddings=False, rope_scaling=dict(type="linear", factor=2.0)),
+
+    "qwen2_moe_windows": model("qwen2_moe", 40, 27, 5, 1, 83, layers=4, style="new", use_sliding_window=True,
+        max_window_layers=3, sliding_window=5, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=13,
+        shared_expert_intermediate_size=21, norm_topk_prob=True, decoder_sparse_step=2, qkv_bias=False),
+    "qwen2_moe_fused": model("qwen2_moe", 40, 31, 4, 4, 79, dtype="f16", shard=18_000, num_experts=7,
+        num_experts_per_tok=5, moe_intermediate_size=15, shared_expert_intermediate_size=10, fused=True,
+        mlp_only_layers=[0], tie_word_embeddings=True, rope_scaling=yarn(truncate=False)),
+    "qwen2_moe_listed": model("qwen2_moe", 42, 29, 3, 1, 67, context=None, num_experts=4, num_experts_per_tok=4,
+        moe_intermediate_size=11, shared_expert_intermediate_size=33, hidden_act="gelu_new", use_sliding_window=True,
+        sliding_window=9, layer_types=["full_attention", "sliding_attention"]),
+
+    "glm4_moe_groups": model("glm4_moe", 44, 27, 3, 1, 79, style="new", pad_token_id=0, head_dim=16,
+        partial_rotary_factor=0.25, n_routed_experts=12, n_shared_experts=2, num_experts_per_tok=3,
+        moe_intermediate_size=11, n_group=4, topk_group=2, first_k_dense_replace=0, norm_topk_prob=False,
+        routed_scaling_factor=1.5, use_qk_norm=True, tie_word_embeddings=True),
+    "glm4_moe_further": model("glm4_moe", 40, 25, 4, 2, 71, dtype="f16", shard=18_000, pad_token_id=0, head_dim=12,
+        attention_bias=True, n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=17,
+        routed_scaling_factor=2.5, num_nextn_predict_layers=1, extra="further"),
+    "glm4_moe_bare": model("glm4_moe", 64, 23, 8, None, 67, layers=3, context=None, pad_token_id=0,
+        n_routed_experts=6, num_experts_per_tok=6, moe_intermediate_size=14, first_k_dense_replace=2,
+        hidden_act="gelu", rope_scaling=dict(rope_type="linear", factor=3.0)),
+
     "gpt2_narrow": gpt2(42, 2, 7, 101, n_inner=31, n_positions=37, activation_function="gelu_pytorch_tanh",
         scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=1e-3, dtype="f16", strip="transformer.", extra="masks"),
     "gpt2_untied": gpt2(40, 1, 5, 83, n_positions=41, scale_attn_weights=False, tie_word_embeddings=False,
@@ -255,6 +294,8 @@ def random_like(entry, config, name, tensor):
         plus_one = bool((tensor == 0).all())
         last = 3.0 if tied and re.search(r"(^|\.)(norm|ln_f)\.weight$", name) else 1.0
         return last * (1.0 + 0.2 * numbers) - (1.0 if plus_one else 0.0)
+    if tensor.dim() == 3:
+        return numbers * 1.2 / tensor.shape[-1] ** 0.5
     inputs = tensor.shape[0] if entry["family"] == "gpt2" and "lm_head" not in name else tensor[0].numel()
     return numbers * (2.0 if "lm_head" in name else 1.2) / inputs ** 0.5
 
@@ -270,6 +311,9 @@ def initialised(entry):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 parameter.copy_(random_like(entry, config.get_text_config(), name, parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(random_like(entry, config.get_text_config(), name, buffer))
     return model
 
 
@@ -286,11 +330,30 @@ def unused(entry, tensors):
         return {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
     if kind == "guesses":
         return {"mtp.fc.weight": torch.ones(config["hidden_size"], 2 * config["hidden_size"]).to(dtype)}
+    if kind == "further":
+        layer = f"model.layers.{config['num_hidden_layers']}"
+        return {f"{layer}.eh_proj.weight": torch.ones(2, 3), f"{layer}.shared_head.norm.weight": torch.ones(3)}
     if kind == "masks":
         side = config["n_positions"]
         mask = torch.tril(torch.ones(side, side)).view(1, 1, side, side).to(torch.uint8)
         return {f"h.{layer}.attn.bias": mask.clone() for layer in range(config["n_layer"])}
     return {}
+
+
+def fused(tensors):
+    """The same with the experts of each layer in one tensor, gates above ups."""
+    parts, others = {}, {}
+    for name, tensor in tensors.items():
+        match = re.match(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight$", name)
+        if match:
+            parts.setdefault(match[1], {}).setdefault(int(match[2]), {})[match[3]] = tensor
+        else:
+            others[name] = tensor
+    for layer, experts in parts.items():
+        each = [experts[number] for number in sorted(experts)]
+        others[f"{layer}.gate_up_proj"] = torch.stack([torch.cat([it["gate"], it["up"]]) for it in each])
+        others[f"{layer}.down_proj"] = torch.stack([it["down"] for it in each])
+    return others
 
 
 def write_weights(entry, tensors, folder):
@@ -329,9 +392,10 @@ def write(entry, folder):
         model.save_pretrained(scratch)
         config = json.load(open(f"{scratch}/config.json"))
         tensors = load_file(f"{scratch}/model.safetensors")
-    small = lambda tensor: entry.get("norms") and tensor.dim() == 1
-    tensors = {key: tensor if small(tensor) else tensor.to(dtype) for key, tensor in tensors.items()}
+    single = lambda key, tensor: entry.get("norms") and tensor.dim() == 1 or key.endswith("correction_bias")
+    tensors = {key: tensor if single(key, tensor) else tensor.to(dtype) for key, tensor in tensors.items()}
     tensors = {key.removeprefix(entry.get("strip", "")): tensor for key, tensor in tensors.items()}
+    tensors = fused(tensors) if entry.get("fused") else tensors
     tensors.update(unused(entry, tensors))
     if entry["style"] == "old":
         architecture = dict(architectures=config["architectures"], model_type=entry["family"])
@@ -349,6 +413,8 @@ def load(entry, folder):
     passed_over = ["unexpected_keys"] if "extra" in entry else []
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         assert what in passed_over or not told[what], (what, told[what])
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
     return model.eval()
 
 

@@ -7,16 +7,20 @@ mod ernie4_5;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4_moe;
 mod gpt2;
 mod granite;
 mod hunyuan_v1_dense;
 mod llama;
 mod mistral;
+mod mixtral;
 mod olmo2;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_moe;
 mod smollm3;
 
 use crate::builder::Builder;
@@ -32,17 +36,21 @@ pub(crate) const ALL: &[Architecture] = &[
     gemma3::ARCHITECTURE,
     gemma3::WRAPPED,
     glm4::ARCHITECTURE,
+    glm4_moe::ARCHITECTURE,
     gpt2::ARCHITECTURE,
     granite::ARCHITECTURE,
     hunyuan_v1_dense::ARCHITECTURE,
     llama::ARCHITECTURE,
     mistral::ARCHITECTURE,
+    mixtral::ARCHITECTURE,
     olmo2::ARCHITECTURE,
     phi3::ARCHITECTURE,
     qwen2::ARCHITECTURE,
+    qwen2_moe::ARCHITECTURE,
     qwen3::ARCHITECTURE,
     qwen3_5::ARCHITECTURE,
     qwen3_5::WRAPPED,
+    qwen3_moe::ARCHITECTURE,
     smollm3::ARCHITECTURE,
 ];
 

@@ -7,7 +7,7 @@ use crate::header::Tensor;
 use crate::nearest::nearest;
 use crate::quantised::{self, Quantization};
 use crate::tensors::Tensors;
-use forge_ir::{Cut, Diagnostic, Format, Weight, WeightId};
+use forge_ir::{Cut, Diagnostic, Format, Stack, Weight, WeightId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What has been bound so far.
@@ -23,17 +23,20 @@ pub(crate) struct Bindings<'a> {
     /// Tensors that belong to tensors of codes.
     beside: BTreeSet<String>,
     ignored: BTreeSet<String>,
-    missing: Vec<WeightId>,
+    /// Tensors that are not there, with their shapes.
+    missing: Vec<(String, Vec<usize>)>,
     faults: Vec<Diagnostic>,
 }
 
 /// A weight that is looked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// Its tensor's name.
+    /// Its tensor's name; of a stack that lies apart, with `*` for the number of each.
     pub(crate) tensor: &'a str,
     /// Its own shape.
     pub(crate) shape: &'a [usize],
+    /// How it is stored if it is a stack.
+    pub(crate) stack: Option<Stack>,
     /// Which part of the tensor it is.
     pub(crate) cut: Option<Cut>,
     /// Whether it means the tensor's numbers and 1.
@@ -82,7 +85,7 @@ impl<'a> Bindings<'a> {
 
     /// Whether so much is missing, or so much was asked for, that building on is useless.
     pub(crate) fn is_hopeless(&self) -> bool {
-        self.missing.len() > HOPELESS || self.weights.len() > MOST
+        self.missing.len() > HOPELESS || self.bound.len() > MOST
     }
 
     /// Whether the checkpoint has a tensor of this name.
@@ -99,32 +102,56 @@ impl<'a> Bindings<'a> {
         self.faults.push(fault);
     }
 
-    /// The weight that was asked for; what is wrong with its tensor is noted.
+    /// The weight that was asked for; what is wrong with its tensors is noted.
     pub(crate) fn bind(&mut self, wanted: Wanted<'_>) -> WeightId {
-        let Wanted { tensor: name, shape, cut, plus_one, .. } = wanted;
-        let bound = self.bound.get(name).map_or(&[][..], |ids| ids);
-        if let Some(id) = bound.iter().find(|id| self.weights[id.0].cut == cut) {
+        let Wanted { tensor, shape, stack, cut, plus_one, .. } = wanted;
+        let (tensor, shape) = (tensor.to_owned(), shape.to_vec());
+        let mut weight = Weight { tensor, stack, cut, shape, format: Format::F32, blocks: None, plus_one };
+        let first = weight.tensor_of(0);
+        let parts = self.bound.get(&first).map_or(&[][..], |ids| ids);
+        if let Some(id) = parts.iter().find(|id| self.weights[id.0].cut == cut) {
             return *id;
         }
         let id = WeightId(self.weights.len());
+        weight.blocks = self.tensors.and_then(|tensors| tensors.get(&first)?.blocks);
         // Every part of a tensor has the format of the first, and what was said of that need not be said again.
-        let known = bound.first().map(|first| self.weights[first.0].format);
-        self.bound.entry(name.to_owned()).or_default().push(id);
-        let blocks = self.tensors.and_then(|tensors| tensors.get(name)?.blocks);
-        let (tensor, shape) = (name.to_owned(), shape.to_vec());
-        let mut weight = Weight { tensor, cut, shape, format: Format::F32, blocks, plus_one };
-        weight.format = known.unwrap_or_else(|| self.format(id, &weight, wanted));
+        weight.format = match parts.first() {
+            Some(part) => self.weights[part.0].format,
+            None => self.common_format(&weight, wanted),
+        };
+        for tensor in weight.tensors() {
+            self.bound.entry(tensor).or_default().push(id);
+        }
         self.weights.push(weight);
         id
     }
 
-    /// The format of a weight's tensor; what is wrong with that is noted.
-    fn format(&mut self, id: WeightId, weight: &Weight, wanted: Wanted<'_>) -> Format {
-        let (name, flat) = (&weight.tensor, weight.tensor_shape());
+    /// The format of all tensors of a weight; what is wrong with that is noted.
+    fn common_format(&mut self, weight: &Weight, wanted: Wanted<'_>) -> Format {
+        let mut tensors = weight.tensors();
+        let Some(first) = tensors.next() else { return Format::F32 };
+        let format = self.format(&first, weight, wanted);
+        for tensor in tensors {
+            let other = self.format(&tensor, weight, wanted);
+            if self.has(&first) && self.has(&tensor) && other != format {
+                let message = format!("{first} is stored as {format} and {tensor} as {other}");
+                self.faults.push(
+                    Diagnostic::new("F0304", message)
+                        .note("the experts of a layer are one matrix, which has one format"),
+                );
+                break;
+            }
+        }
+        format
+    }
+
+    /// The format of one tensor of a weight; what is wrong with that is noted.
+    fn format(&mut self, name: &str, weight: &Weight, wanted: Wanted<'_>) -> Format {
+        let flat = weight.tensor_shape();
         let shape = wanted.own_shape(weight).unwrap_or_else(|| flat.clone());
         let Some(tensors) = self.tensors else { return Format::Bf16 };
         let Some(tensor) = tensors.get(name) else {
-            self.missing.push(id);
+            self.missing.push((name.to_owned(), shape));
             return Format::F32;
         };
         if tensor.dtype == "U32" {
@@ -194,15 +221,13 @@ impl<'a> Bindings<'a> {
             })
             .collect();
         faults.extend(self.partly_used());
-        let missing = || self.missing.iter().map(|id| &self.weights[id.0]);
-        let lacking = missing().map(|weight| {
-            let shape = weight.tensor_shape();
-            let message = format!("the checkpoint lacks the tensor {} {shape:?}", weight.tensor);
+        let lacking = self.missing.iter().map(|(name, shape)| {
+            let message = format!("the checkpoint lacks the tensor {name} {shape:?}");
             let fault = Diagnostic::new("F0301", message);
             let mut others = self.tensors().map(|tensor| tensor.name.as_str());
-            match nearest(&weight.tensor, unused.iter().map(|tensor| tensor.name.as_str())) {
+            match nearest(name, unused.iter().map(|tensor| tensor.name.as_str())) {
                 Some(near) => fault.note(format!("it has {near}, which nothing uses")),
-                None => match nearest(&weight.tensor, &mut others) {
+                None => match nearest(name, &mut others) {
                     Some(near) => fault.note(format!("the nearest that it has is {near}")),
                     None => fault,
                 },
@@ -211,7 +236,7 @@ impl<'a> Bindings<'a> {
         let left = unused.iter().map(|tensor| {
             let message = format!("nothing uses the tensor {} {:?}", tensor.name, tensor.shape);
             let fault = Diagnostic::new("F0303", message).note(format!("it is in {}", tensor.file));
-            let fault = match nearest(&tensor.name, missing().map(|weight| weight.tensor.as_str())) {
+            let fault = match nearest(&tensor.name, self.missing.iter().map(|(name, _)| name.as_str())) {
                 Some(near) => fault.note(format!("the nearest that is missing is {near}")),
                 None => match nearest(&tensor.name, self.bound.keys().map(String::as_str)) {
                     Some(near) => fault.note(format!("the nearest that is used is {near}")),
@@ -245,7 +270,14 @@ mod tests {
         let mut bindings = Bindings::new(None);
         for &(first, rows) in parts {
             let cut = Some(Cut::Rows { first, of: 9 });
-            bindings.bind(Wanted { tensor: "joined", shape: &[rows, 4], cut, plus_one: false, taps: None });
+            bindings.bind(Wanted {
+                tensor: "joined",
+                shape: &[rows, 4],
+                stack: None,
+                cut,
+                plus_one: false,
+                taps: None,
+            });
         }
         let faults = bindings.finish().err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -265,7 +297,14 @@ mod tests {
         let mut bindings = Bindings::new(None);
         let mut bind = |first| {
             let cut = Some(Cut::Columns { first, of: 8 });
-            bindings.bind(Wanted { tensor: "joined", shape: &[4, 4], cut, plus_one: false, taps: None })
+            bindings.bind(Wanted {
+                tensor: "joined",
+                shape: &[4, 4],
+                stack: None,
+                cut,
+                plus_one: false,
+                taps: None,
+            })
         };
         assert_eq!([0, 4, 0].map(&mut bind), [WeightId(0), WeightId(1), WeightId(0)]);
     }

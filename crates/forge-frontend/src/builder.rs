@@ -5,8 +5,8 @@
 use crate::binding::{Bindings, Wanted};
 use crate::tensors::Tensors;
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Cache, Cut, Memory, Node, Op, Param, ParamId, ParamKind, Rotation,
-    State, StateId, Tail, ValueId, WeightId,
+    Activation, Apply, Body, BodyId, Cache, Cut, Experts, Memory, Node, Op, Param, ParamId, ParamKind,
+    Rotation, Routing, Stack, State, StateId, Tail, ValueId, WeightId,
 };
 
 /// A graph in the making.
@@ -74,7 +74,25 @@ impl Layer<'_, '_> {
 
     /// Declares a weight and binds a tensor to it.
     pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
-        self.bound(role, Wanted { tensor, shape, cut: None, plus_one: false, taps: None })
+        self.bound(role, Wanted { tensor, shape, stack: None, cut: None, plus_one: false, taps: None })
+    }
+
+    /// Declares a stack of matrices of this shape and binds tensors to it, or parts of them.
+    pub(crate) fn stack(
+        &mut self,
+        role: &str,
+        (tensor, stack, cut): (&str, Stack, Option<Cut>),
+        shape: [usize; 3],
+    ) -> ParamId {
+        self.bound(
+            role,
+            Wanted { tensor, shape: &shape, stack: Some(stack), cut, plus_one: false, taps: None },
+        )
+    }
+
+    /// Whether the checkpoint has a tensor of this name.
+    pub(crate) fn has(&self, tensor: &str) -> bool {
+        self.builder.bindings.has(tensor)
     }
 
     fn bound(&mut self, role: &str, wanted: Wanted<'_>) -> ParamId {
@@ -115,7 +133,7 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let (shape, plus_one) = (&[width], norm.plus_one);
-        let gain = self.bound(role, Wanted { tensor, shape, cut: None, plus_one, taps: None });
+        let gain = self.bound(role, Wanted { tensor, shape, stack: None, cut: None, plus_one, taps: None });
         let epsilon = norm.epsilon;
         let op = match norm.kind {
             NormKind::Rms => Op::RmsNorm { gain, parts, epsilon },
@@ -158,14 +176,15 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let shape = &[outputs, inputs];
-        let weight = self.bound(role, Wanted { tensor, shape, cut, plus_one: false, taps: None });
+        let weight =
+            self.bound(role, Wanted { tensor, shape, stack: None, cut, plus_one: false, taps: None });
         let bias = bias.then(|| {
             let (role, tensor, shape) = (&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]);
             let cut = cut.map(|cut| match cut {
                 Cut::Rows { first, of } | Cut::Columns { first, of } => Cut::Rows { first, of },
                 groups @ Cut::Groups { .. } => groups,
             });
-            self.bound(role, Wanted { tensor, shape, cut, plus_one: false, taps: None })
+            self.bound(role, Wanted { tensor, shape, stack: None, cut, plus_one: false, taps: None })
         });
         self.node(role, Op::Linear { weight, bias }, &[x])
     }
@@ -220,8 +239,14 @@ impl Layer<'_, '_> {
                 Cut::Groups { first: first * taps, rows: rows * taps, of: of * taps }
             }
         };
-        let wanted =
-            Wanted { tensor, shape: &[width * taps], cut: Some(of_taps), plus_one: false, taps: Some(taps) };
+        let wanted = Wanted {
+            tensor,
+            shape: &[width * taps],
+            stack: None,
+            cut: Some(of_taps),
+            plus_one: false,
+            taps: Some(taps),
+        };
         let weight = self.bound(&format!("{role}_taps"), wanted);
         let tail = self.state(&format!("{role}_tail"), State::Tail(Tail { rows: taps - 1, width }));
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
@@ -247,6 +272,22 @@ impl Layer<'_, '_> {
         self.node(name, Op::DeltaRule { scale, epsilon, memory }, &inputs)
     }
 
+    /// The weights of experts from a router's logits.
+    pub(crate) fn route(&mut self, name: &str, logits: ValueId, routing: Routing) -> ValueId {
+        self.node(name, Op::Route(routing), &[logits])
+    }
+
+    /// The weighted sum of experts' results. Stacks are of gates, ups and downs.
+    pub(crate) fn experts(
+        &mut self,
+        name: &str,
+        [x, weights]: [ValueId; 2],
+        [gate, up, down]: [ParamId; 3],
+        activation: Activation,
+    ) -> ValueId {
+        self.node(name, Op::Experts(Experts { gate, up, down, activation }), &[x, weights])
+    }
+
     /// Numbers bent to stay below a cap.
     pub(crate) fn softcap(&mut self, name: &str, x: ValueId, cap: f32) -> ValueId {
         self.node(name, Op::Softcap(cap), &[x])
@@ -262,7 +303,7 @@ impl Layer<'_, '_> {
         self.node(name, Op::Activate(activation), &[x])
     }
 
-    /// The product number by number.
+    /// The product number by number, or of all of a with the one number that b is.
     pub(crate) fn multiply(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
         self.node(name, Op::Multiply, &[a, b])
     }

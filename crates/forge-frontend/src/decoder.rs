@@ -8,6 +8,7 @@ use crate::attention::{Attention, rope};
 use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
 use crate::delta_net::DeltaNet;
+use crate::experts::Experts;
 use crate::mlp::Mlp;
 use crate::scaling::Kinds;
 use crate::windows::Windows;
@@ -29,6 +30,8 @@ pub(crate) struct Decoder {
     pub(crate) head: &'static str,
     /// What the names of tensors begin with that the model does not use.
     pub(crate) ignored: &'static [&'static str],
+    /// Whether files may have layers past the last that the model does not use.
+    pub(crate) ignores_further_layers: bool,
     /// What embeddings are multiplied by.
     pub(crate) embedding_scale: f32,
     /// What branches are multiplied by before they are added to the stream.
@@ -55,6 +58,8 @@ pub(crate) struct Decoder {
     pub(crate) linear: Option<(DeltaNet, Vec<bool>)>,
     /// The second half of a layer.
     pub(crate) mlp: Mlp,
+    /// The same in layers that have experts.
+    pub(crate) experts: Option<Experts>,
 }
 
 /// The modules of a layer's norms.
@@ -142,6 +147,7 @@ impl Decoder {
             scope: "model.",
             head: "lm_head",
             ignored: &[],
+            ignores_further_layers: false,
             embedding_scale: 1.0,
             branch_scale: 1.0,
             logit_scale: 1.0,
@@ -164,6 +170,7 @@ impl Decoder {
             unrotated: Vec::new(),
             linear: None,
             mlp: Mlp::read(config, hidden, defaults.activation),
+            experts: None,
         }
     }
 
@@ -190,7 +197,11 @@ impl Decoder {
             (None, None, Some(_)) => "layer",
             (None, None, None) => "unrotated_layer",
         };
-        let mut layer = builder.layer(name, self.hidden);
+        let experts = self.experts.as_ref();
+        let dense = experts.is_some_and(|experts| experts.dense.get(index).copied().unwrap_or(false));
+        let experts = experts.filter(|_| !dense);
+        let name = if dense { format!("dense_{name}") } else { name.to_owned() };
+        let mut layer = builder.layer(&name, self.hidden);
         let stream = Layer::INPUT;
 
         let norm = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: Option<&str>| {
@@ -214,7 +225,10 @@ impl Decoder {
         let stream = layer.add("stream", stream, branch);
 
         let x = if self.parallel { x } else { norm(&mut layer, "mlp", stream, self.norms.mlp) };
-        let branch = self.mlp.build(&mut layer, x, &format!("{at}.mlp"));
+        let branch = match experts {
+            Some(experts) => experts.build(&mut layer, x, &format!("{at}.{}", experts.module)),
+            None => self.mlp.build(&mut layer, x, &format!("{at}.mlp")),
+        };
         let branch = norm(&mut layer, "down", branch, self.norms.down);
         let branch = scaled(&mut layer, "scaled_down", branch);
         layer.add("stream", stream, branch);
@@ -243,6 +257,13 @@ impl Decoder {
         head.finish()
     }
 
+    /// Whether a tensor is of a layer past the last.
+    fn is_past_the_last(&self, tensor: &str) -> bool {
+        let layers = format!("{}layers.", self.scope);
+        let number = tensor.strip_prefix(&layers).and_then(|rest| rest.split('.').next());
+        number.and_then(|number| number.parse::<usize>().ok()).is_some_and(|layer| layer >= self.layers)
+    }
+
     /// The tensor of the embeddings.
     fn table(&self) -> String {
         format!("{}embed_tokens.weight", self.scope)
@@ -262,7 +283,9 @@ pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> 
 impl Blueprint for Decoder {
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
         builder.bindings.ignore(|name| {
-            name.ends_with(".rotary_emb.inv_freq") || self.ignored.iter().any(|part| name.starts_with(part))
+            name.ends_with(".rotary_emb.inv_freq")
+                || self.ignored.iter().any(|part| name.starts_with(part))
+                || self.ignores_further_layers && self.is_past_the_last(name)
         });
         let prologue = self.prologue(builder);
         let mut layers = Vec::new();

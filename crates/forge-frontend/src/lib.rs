@@ -13,7 +13,7 @@
 //! * `quantised`: matrices that are stored as codes; `gguf`: a file that has everything, translated into such texts and
 //!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `delta_net`, `windows`, `mlp` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
+//!   `attention`, `delta_net`, `windows`, `mlp`, `experts` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
 //!   that `binding` finds. `families` says what each knows, and which is nearest to one that none does.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
@@ -27,6 +27,7 @@ mod config;
 mod copies;
 mod decoder;
 mod delta_net;
+mod experts;
 mod families;
 mod gguf;
 mod header;

@@ -53,9 +53,9 @@ impl Shapes {
 fn header(weights: &[Weight]) -> Option<(Vec<u8>, u64)> {
     let mut entries = serde_json::Map::new();
     let mut end = 0_u64;
-    for weight in weights {
+    for (weight, tensor) in weights.iter().flat_map(|it| it.tensors().map(move |tensor| (it, tensor))) {
         // A tensor stands where the first of its parts does.
-        if entries.contains_key(&weight.tensor) {
+        if entries.contains_key(&tensor) {
             continue;
         }
         let begin = end;
@@ -63,7 +63,7 @@ fn header(weights: &[Weight]) -> Option<(Vec<u8>, u64)> {
         let numbers = shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size as u64));
         end = end.checked_add(numbers?.checked_mul(2)?)?;
         let entry = serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]});
-        entries.insert(weight.tensor.clone(), entry);
+        entries.insert(tensor, entry);
     }
     let json = serde_json::Value::from(entries).to_string();
     let header = [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat();

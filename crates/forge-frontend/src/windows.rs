@@ -18,6 +18,8 @@ enum Layers {
     EverySecond,
     /// All but every so-many-th.
     AllBut(usize),
+    /// The first, the third, and so on before this one.
+    EverySecondBefore(f64),
     /// From this one on.
     From(f64),
     Listed(Vec<bool>),
@@ -63,6 +65,16 @@ impl Windows {
     /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or those from
     /// `max_window_layers` on.
     pub(crate) fn of_last(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        Windows::of_used(config, layers, context, Layers::From)
+    }
+
+    /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or every second one before
+    /// `max_window_layers`.
+    pub(crate) fn of_first(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        Windows::of_used(config, layers, context, Layers::EverySecondBefore)
+    }
+
+    fn of_used(config: &Section<'_>, layers: usize, context: usize, usual: fn(f64) -> Layers) -> Windows {
         // Without windows their width means nothing, and where they begin only where layers are not told one by one.
         config.pass_over("sliding_window");
         config.pass_over("max_window_layers");
@@ -75,12 +87,19 @@ impl Windows {
             }
             return Windows::none();
         }
-        let from = || {
-            // Not a count: 0 is a value of it, every layer having a window.
-            Layers::From(config.number_or("max_window_layers", 28.0))
-        };
-        let layers = listed.map_or_else(from, Layers::Listed);
+        // Not a count: 0 is a value of it.
+        let usual = || usual(config.number_or("max_window_layers", 28.0));
+        let layers = listed.map_or_else(usual, Layers::Listed);
         Windows { width: width(config, context), layers }
+    }
+
+    /// All layers have a window if `use_sliding_window` is true.
+    pub(crate) fn of_all_if_used(config: &Section<'_>, context: usize) -> Windows {
+        config.pass_over("sliding_window");
+        match config.flag_or("use_sliding_window", false) {
+            true => Windows::of_all(config, context),
+            false => Windows::none(),
+        }
     }
 
     /// The window of a layer.
@@ -94,6 +113,7 @@ impl Windows {
             Layers::All => true,
             Layers::EverySecond => layer.is_multiple_of(2),
             Layers::AllBut(pattern) => !(layer + 1).is_multiple_of(*pattern),
+            Layers::EverySecondBefore(end) => layer.is_multiple_of(2) && (layer as f64) < *end,
             Layers::From(first) => layer as f64 >= *first,
             Layers::Listed(listed) => listed.get(layer).copied().unwrap_or(false),
         }

@@ -1,6 +1,6 @@
 //! The graph's data. See the crate's documentation for what it means.
 
-use crate::{Blocks, Format, Rotation};
+use crate::{Blocks, Experts, Format, Rotation, Routing, Stack};
 use serde::Serialize;
 
 macro_rules! index {
@@ -46,11 +46,14 @@ pub struct Specials {
 /// A tensor of the checkpoint that the model uses, or a part of one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Weight {
-    /// The tensor's name in the checkpoint.
+    /// The tensor's name in the checkpoint; of a stack that lies apart, with `*` for the number of each.
     pub tensor: String,
-    /// Which part of the tensor it is; none: all of it, as it lies there.
+    /// How a stack is stored; none: it is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<Stack>,
+    /// Which part of the tensor it is, or of each matrix of a stack; none: all of it, as it lies there.
     pub cut: Option<Cut>,
-    /// `[width]` or `[rows, columns]`.
+    /// `[width]`, `[rows, columns]` or, of a stack, `[matrices, rows, columns]`.
     pub shape: Vec<usize>,
     /// The number format it has there.
     pub format: Format,
@@ -109,9 +112,24 @@ impl Cut {
 }
 
 impl Weight {
-    /// The shape of the whole tensor.
+    /// The names of the tensors that it is made of, or is a part of.
+    pub fn tensors(&self) -> impl Iterator<Item = String> + '_ {
+        let matrices = if self.stack == Some(Stack::Apart) { self.matrices() } else { 1 };
+        (0..matrices).map(|index| self.tensor_of(index))
+    }
+
+    /// The name of the tensor that has a matrix of a stack; of what is none, of the tensor.
+    pub fn tensor_of(&self, matrix: usize) -> String {
+        match self.stack {
+            Some(Stack::Apart) => self.tensor.replacen('*', &matrix.to_string(), 1),
+            Some(Stack::Whole) | None => self.tensor.clone(),
+        }
+    }
+
+    /// The shape of each tensor as a whole.
     pub fn tensor_shape(&self) -> Vec<usize> {
-        match (self.cut, &self.shape[..]) {
+        let shape = self.matrix_shape();
+        let matrix = match (self.cut, shape) {
             (None, shape) => shape.to_vec(),
             (Some(Cut::Rows { of, .. }), shape) => [&[of], &shape[shape.len().min(1)..]].concat(),
             (Some(Cut::Groups { rows, of, .. }), shape) => {
@@ -119,12 +137,17 @@ impl Weight {
                 [&[groups * of], &shape[shape.len().min(1)..]].concat()
             }
             (Some(Cut::Columns { of, .. }), shape) => vec![shape.last().copied().unwrap_or(0), of],
+        };
+        match self.stack {
+            Some(Stack::Whole) => [&[self.matrices()], &matrix[..]].concat(),
+            Some(Stack::Apart) | None => matrix,
         }
     }
 
-    /// The rows of the tensor, or columns, or elements of a vector, that are the weight's; of each group, where it has groups.
+    /// The rows of the tensor, or columns, or elements of a vector, that are the weight's; of each group, where it has
+    /// groups, and in each matrix of a stack.
     pub fn part(&self) -> std::ops::Range<usize> {
-        let length = self.shape.first().copied().unwrap_or(0);
+        let length = self.matrix_shape().first().copied().unwrap_or(0);
         match self.cut {
             None => 0..length,
             Some(Cut::Rows { first, .. } | Cut::Columns { first, .. }) => first..first + length,
@@ -132,9 +155,24 @@ impl Weight {
         }
     }
 
-    /// Rows of a matrix; 1 for a vector.
+    /// Matrices of a stack; 1 of what is none.
+    pub fn matrices(&self) -> usize {
+        self.stack.and(self.shape.first()).copied().unwrap_or(1)
+    }
+
+    /// The shape of each matrix of a stack; of what is none, the weight's.
+    pub fn matrix_shape(&self) -> &[usize] {
+        &self.shape[self.shape.len().min(usize::from(self.stack.is_some()))..]
+    }
+
+    /// Whether it is a matrix, or a stack of some.
+    pub fn is_matrix(&self) -> bool {
+        self.shape.len() > 1
+    }
+
+    /// Rows of a matrix, or of all matrices of a stack, one below the other; 1 for a vector.
     pub fn rows(&self) -> usize {
-        if self.shape.len() == 2 { self.shape[0] } else { 1 }
+        self.shape[..self.shape.len().max(1) - 1].iter().product()
     }
 
     /// Columns of a matrix; the width of a vector.
@@ -210,7 +248,7 @@ pub struct Param {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamKind {
-    /// A weight of this shape.
+    /// A weight of this shape: `[width]`, `[rows, columns]`, or of a stack `[matrices, rows, columns]`.
     Weight(Vec<usize>),
     /// A state of this kind and shape.
     State(State),
@@ -319,13 +357,18 @@ pub enum Op {
         /// Where S is kept.
         memory: ParamId,
     },
+    /// logits of a router -> the weight of each expert, 0 for those that are not chosen.
+    Route(Routing),
+    /// (x, weights of experts) -> the sum over experts of weight * down(activation(gate(x)) * up(x)). Experts that are not
+    /// chosen are not evaluated.
+    Experts(Experts),
     /// x -> activation(x)
     Activate(Activation),
     /// x -> cap * tanh(x / cap)
     Softcap(f32),
     /// x -> factor * x
     Scale(f32),
-    /// (a, b) -> a * b, element by element.
+    /// (a, b) -> a * b, element by element, or all of a times the one number that b is.
     Multiply,
     /// (a, b) -> a + b, element by element.
     Add,

@@ -32,6 +32,7 @@ mod packing;
 mod print;
 mod recurrent;
 mod rotation;
+mod routing;
 mod tolerance;
 mod validate;
 
@@ -45,5 +46,6 @@ pub use graph::{
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed};
 pub use rotation::{Long, Pairing, Rotation};
+pub use routing::{Experts, Groups, Routing, Scores, Stack};
 pub use tolerance::{Tolerance, tolerance};
 pub use validate::Graph;

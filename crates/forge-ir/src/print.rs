@@ -1,6 +1,9 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
-use crate::{Body, Cache, Cut, Graph, Long, Memory, Node, Op, ParamKind, State, Tail};
+use crate::{
+    Body, Cache, Cut, Experts, Graph, Groups, Long, Memory, Node, Op, ParamId, ParamKind, Routing, State,
+    Tail,
+};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Graph {
@@ -140,10 +143,36 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::DeltaRule { scale, epsilon, memory } => {
             format!("delta_rule({x}, scale {scale}, epsilon {epsilon:e}, {})", name(*memory))
         }
+        Op::Route(routing) => route(&x, routing, name),
+        Op::Experts(Experts { gate, up, down, activation }) => {
+            let [gate, up, down] = [gate, up, down].map(|param| name(*param));
+            let inner = format!("{}({gate} {x}) * {up} {x}", activation.name(), x = values[0]);
+            format!("sum over experts of {} * {down} ({inner})", values[1])
+        }
         Op::Activate(activation) => format!("{}({x})", activation.name()),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Scale(factor) => format!("{x} * {factor}"),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }
+}
+
+/// The weights of experts as a formula.
+fn route<'a>(logits: &str, routing: &Routing, name: impl Fn(ParamId) -> &'a str) -> String {
+    let Routing { scores, chosen, correction, groups, shares, factor, scale } = routing;
+    let mut text = format!("route({logits}, {} of {}", chosen, scores.name());
+    if let Some(correction) = correction {
+        text += &format!(" + {}", name(*correction));
+    }
+    if let Some(Groups { count, kept, best }) = groups {
+        text += &format!(", {kept} of {count} groups by their {best} best");
+    }
+    text += if *shares { ", shares)" } else { ")" };
+    if *factor != 1.0 {
+        text += &format!(" * {factor}");
+    }
+    if let Some(scale) = scale {
+        text += &format!(" * {}", name(*scale));
+    }
+    text
 }

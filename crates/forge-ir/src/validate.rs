@@ -2,10 +2,13 @@
 //!
 //! Checked: every index is in range; a body's parameters and an application's bindings agree in number and shape;
 //! every value's width is what its user expects; rotations fit their heads; heads and parts divide; windows hold a
-//! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
+//! position and caps are positive; as many experts can be chosen as have to be, and theirs are stacks; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
 //! epilogue ends in one logit for each entry of the vocabulary.
 
-use crate::{Apply, Body, Cut, Diagnostic, Draft, Long, Op, ParamId, ParamKind, Rotation, State, recurrent};
+use crate::{
+    Apply, Body, Cut, Diagnostic, Draft, Experts, Long, Op, ParamId, ParamKind, Rotation, Routing, State,
+    recurrent,
+};
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
@@ -170,9 +173,9 @@ impl Check<'_> {
         for (index, weight) in draft.weights.iter().enumerate() {
             let of = weight.cut.map_or(weight.part().end, Cut::of);
             let is_cut = match weight.cut {
-                Some(Cut::Columns { .. }) => weight.shape.len() == 2,
+                Some(Cut::Columns { .. }) => weight.matrix_shape().len() == 2,
                 Some(Cut::Groups { rows, .. }) => {
-                    rows > 0 && weight.shape.first().is_some_and(|all| all.is_multiple_of(rows))
+                    rows > 0 && weight.matrix_shape().first().is_some_and(|all| all.is_multiple_of(rows))
                 }
                 _ => true,
             };
@@ -227,7 +230,7 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     let expected = match op {
         Op::DeltaRule { .. } => 5,
         Op::Attention { .. } => 3,
-        Op::Multiply | Op::Add => 2,
+        Op::Multiply | Op::Add | Op::Experts(_) => 2,
         _ => 1,
     };
     if inputs.len() != expected {
@@ -308,10 +311,13 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
         Op::DeltaRule { scale, epsilon, memory } => {
             recurrent::delta_rule(body, [*scale, *epsilon], *memory, inputs)
         }
+        Op::Route(routing) => route(body, routing, x),
+        Op::Experts(experts) => experts_width(body, experts, [x, inputs[1]]),
         Op::Scale(factor) if *factor == 0.0 || !factor.is_finite() => {
             Err(format!("numbers times {factor} say nothing"))
         }
         Op::Activate(_) | Op::Softcap(_) | Op::Scale(_) => Ok(x),
+        Op::Multiply if inputs[1] == 1 => Ok(x),
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
         Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
     }
@@ -321,6 +327,35 @@ pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
     match body.params.get(param.0).map(|param| &param.kind) {
         Some(ParamKind::Weight(shape)) => Ok(shape),
         _ => Err(format!("parameter {} is not a weight", param.0)),
+    }
+}
+
+/// The width of the weights of experts, as many as there are logits.
+fn route(body: &Body, routing: &Routing, experts: usize) -> Result<usize, String> {
+    for vector in [routing.correction, routing.scale].into_iter().flatten() {
+        match shape(body, vector)? {
+            [width] if *width == experts => {}
+            other => {
+                return Err(format!("a correction or scale is {other:?}, and there are {experts} experts"));
+            }
+        }
+    }
+    routing.check(experts).map(|()| experts)
+}
+
+/// The width of the sum of experts' results.
+fn experts_width(body: &Body, experts: &Experts, [x, weights]: [usize; 2]) -> Result<usize, String> {
+    let [gate, up, down] = [experts.gate, experts.up, experts.down].map(|param| shape(body, param));
+    let (gate, up, down) = (gate?, up?, down?);
+    match (gate, down) {
+        ([count, inner, width], [of_down, out, columns])
+            if [*count, *of_down] == [weights; 2] && *width == x && columns == inner && up == gate =>
+        {
+            Ok(*out)
+        }
+        _ => Err(format!(
+            "its stacks are {gate:?}, {up:?} and {down:?}, for {weights} experts of an input {x} wide"
+        )),
     }
 }
 
@@ -344,7 +379,8 @@ fn long_context(rotation: &Rotation) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::{
-        Activation, BodyId, Cache, Format, Model, Node, Param, Specials, StateId, ValueId, Weight, WeightId,
+        Activation, BodyId, Cache, Format, Model, Node, Param, Scores, Specials, StateId, ValueId, Weight,
+        WeightId,
     };
 
     fn param(name: &str, kind: ParamKind) -> Param {
@@ -360,6 +396,12 @@ mod tests {
         Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window, softcap }
     }
 
+    fn routing(chosen: usize) -> Routing {
+        let (scores, correction, groups, shares, factor, scale) =
+            (Scores::Softmax, None, None, false, 1.0, None);
+        Routing { scores, chosen, correction, groups, shares, factor, scale }
+    }
+
     /// A table of 5 tokens, one layer of attention, and a head.
     fn draft() -> Draft {
         let weight = |tensor: &str, shape: &[usize]| Weight {
@@ -368,6 +410,7 @@ mod tests {
             format: Format::F32,
             plus_one: false,
             cut: None,
+            stack: None,
             blocks: None,
         };
         let shape = |shape: &[usize]| ParamKind::Weight(shape.to_vec());
@@ -476,7 +519,7 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 30] = [
+        let cases: [(&str, Change); 33] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -532,6 +575,18 @@ mod tests {
             }),
             ("head has no part 0..2 of shape [5, 4]", |draft| {
                 draft.weights[3].cut = Some(Cut::Groups { first: 0, rows: 2, of: 5 });
+            }),
+            ("5 of 2 experts cannot be chosen", |draft| {
+                draft.bodies[1].nodes.insert(2, node(Op::Route(routing(5)), &[2]));
+            }),
+            ("a correction or scale is [4], and there are 2 experts", |draft| {
+                let op = Op::Route(Routing { correction: Some(ParamId(0)), ..routing(1) });
+                draft.bodies[1].nodes.insert(2, node(op, &[2]));
+            }),
+            ("its stacks are [2, 4], [2, 4] and [4], for 2 experts of an input 4 wide", |draft| {
+                let [gate, up, down] = [1, 1, 0].map(ParamId);
+                let op = Op::Experts(Experts { gate, up, down, activation: Activation::Silu });
+                draft.bodies[1].nodes.insert(2, node(op, &[1, 2]));
             }),
             ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
         ];

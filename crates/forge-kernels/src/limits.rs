@@ -123,7 +123,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
                 Function::Each(each) => limits.each(each),
-                Function::Multiply | Function::Add => Ok(()),
+                Function::Multiply | Function::Times | Function::Add => Ok(()),
             }
         }
         Spec::Argmax(argmax) => {

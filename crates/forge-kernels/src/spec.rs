@@ -361,6 +361,8 @@ pub enum Function {
     Each(Each),
     /// `y = a · b`
     Multiply,
+    /// `y = a · b`, where b is one number for each row.
+    Times,
     /// `y = a + b`
     Add,
 }

@@ -122,7 +122,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
                 Function::Each(_) => "a *y",
-                Function::Multiply | Function::Add => "a b *y",
+                Function::Multiply | Function::Times | Function::Add => "a b *y",
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))
         }

@@ -150,6 +150,7 @@ fn elementwise_function(function: spec::Function) -> String {
     match function {
         spec::Function::Each(of) => format!("cpu::Function::Each({})", each(of)),
         spec::Function::Multiply => "cpu::Function::Multiply".to_owned(),
+        spec::Function::Times => "cpu::Function::Times".to_owned(),
         spec::Function::Add => "cpu::Function::Add".to_owned(),
     }
 }

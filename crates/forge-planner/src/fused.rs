@@ -4,7 +4,7 @@
 //! as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
 //! kind of operation has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
-use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation};
+use forge_ir::{Activation, Body, BodyId, Experts, Format, Layout, Op, ParamId, Rotation, Routing};
 pub(crate) use forge_kernels::spec::{Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
@@ -116,6 +116,10 @@ pub(crate) enum Kind {
     },
     /// What memories say to a query when they have learnt the row.
     DeltaRule(DeltaRule),
+    /// The experts of each row and their weights, from a router's logits.
+    Route(Routing),
+    /// The weighted sum of the results of each row's experts.
+    Experts(Experts),
     /// A function of each number.
     Elementwise(Function),
 }
@@ -276,9 +280,14 @@ impl Fused {
                 Op::DeltaRule { scale, epsilon, memory } => {
                     Kind::DeltaRule(DeltaRule { scale: *scale, epsilon: *epsilon, memory: *memory })
                 }
+                Op::Route(routing) => Kind::Route(routing.clone()),
+                Op::Experts(experts) => Kind::Experts(*experts),
                 Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
+                Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
+                    Kind::Elementwise(Function::Times)
+                }
                 Op::Multiply => Kind::Elementwise(Function::Multiply),
                 Op::Add => Kind::Elementwise(Function::Add),
             };

@@ -9,6 +9,7 @@
 
 mod attention;
 mod cached;
+mod experts;
 mod golden;
 mod linear;
 mod recurrent;

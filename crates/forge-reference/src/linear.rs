@@ -16,17 +16,19 @@ const COLUMNS: usize = 512;
 /// Sums carried side by side, so that one does not wait for the other.
 const LANES: usize = 4;
 
-/// The product with a matrix of `outputs` rows, plus a bias.
+/// The product with some rows of a weight, plus a bias.
 pub(crate) fn linear(
     numbers: &dyn Numbers,
     weight: WeightId,
-    outputs: usize,
+    rows: Range<usize>,
     bias: Option<&[f32]>,
     x: &Values,
 ) -> Result<Values, Diagnostic> {
     let x = Wide::new(x);
-    let each = x.rows * x.width;
-    let parts = share(outputs, each, |range| part(numbers, weight, range, &x));
+    let (each, outputs) = (x.rows * x.width, rows.len());
+    let parts = share(outputs, each, |range| {
+        part(numbers, weight, rows.start + range.start..rows.start + range.end, &x)
+    });
     let mut y = vec![0.0; x.rows * outputs];
     let mut output = 0;
     for part in parts {
@@ -155,15 +157,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn a_product_is_its_definition(rows in 1_usize..10, width in 1_usize..1200, outputs in 1_usize..150, bias: bool) {
+        fn a_product_is_its_definition(rows in 1_usize..10, width in 1_usize..1200, outputs in 1_usize..150, first in 0_usize..99, bias: bool) {
             let numbers: Vec<f32> = (0..rows * width).map(|index| (index as f32 * 0.11).cos()).collect();
             let bias = bias.then(|| (0..outputs).map(|output| output as f32 * 0.5).collect::<Vec<f32>>());
             let x = Values { width, numbers };
-            let y = linear(&Rule(width), WeightId(0), outputs, bias.as_deref(), &x).unwrap();
+            let y = linear(&Rule(width), WeightId(0), first..first + outputs, bias.as_deref(), &x).unwrap();
             prop_assert_eq!((y.width, y.numbers.len()), (outputs, rows * outputs));
             for row in 0..rows {
                 for output in 0..outputs {
-                    let product = |(column, x): (usize, &f32)| f64::from(*x) * f64::from(Rule::at(output, column));
+                    let product = |(column, x): (usize, &f32)| f64::from(*x) * f64::from(Rule::at(first + output, column));
                     let exact = x.row(row).iter().enumerate().map(product).sum::<f64>()
                         + bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
                     let error = (f64::from(y.row(row)[output]) - exact).abs();

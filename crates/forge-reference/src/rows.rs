@@ -46,4 +46,11 @@ impl Values {
         let numbers = self.numbers.iter().zip(&other.numbers).map(|(a, b)| function(*a, *b)).collect();
         Values { width: self.width, numbers }
     }
+
+    /// Each row times the one number that the other has for it.
+    pub(crate) fn times(&self, factors: &Values) -> Values {
+        let product = |(row, factor): (&[f32], &f32)| row.iter().map(|x| x * factor).collect::<Vec<f32>>();
+        let numbers = self.rows().zip(&factors.numbers).flat_map(product).collect();
+        Values { width: self.width, numbers }
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::attention::{Heads, attention, capped, rotate};
 use crate::cached::cached;
+use crate::experts::{Stacks, Vectors, experts, route};
 use crate::linear::linear;
 use crate::recurrent::{convolve, decay, delta_rule};
 use crate::rows::{Row, Values};
@@ -107,7 +108,7 @@ impl Run<'_> {
                     None => None,
                 };
                 let outputs = self.graph.weights[weight.0].rows();
-                linear(self.numbers, weight, outputs, bias.as_deref(), x)?
+                linear(self.numbers, weight, 0..outputs, bias.as_deref(), x)?
             }
             Op::Rotate { width, rotation, .. } => rotate(x, rows, self.context, *width, rotation),
             Op::Attention { query_heads, scale, cache, window, softcap } => {
@@ -134,9 +135,25 @@ impl Run<'_> {
                 let memory = body.memory(*memory).ok_or_else(|| unbound(body, *memory))?;
                 delta_rule(memory, [*scale, *epsilon], rows, inputs)
             }
+            Op::Route(routing) => {
+                let vector = |param: Option<ParamId>| -> Result<Option<Vec<f32>>, Diagnostic> {
+                    param.map(|param| self.vector(bound(apply, body, param)?)).transpose()
+                };
+                let (correction, scale) = (vector(routing.correction)?, vector(routing.scale)?);
+                let vectors = Vectors { correction: correction.as_deref(), scale: scale.as_deref() };
+                route(x, routing, vectors)
+            }
+            Op::Experts(of) => {
+                let [gate, up, down] = [of.gate, of.up, of.down].map(|param| bound(apply, body, param));
+                let (gate, up, down) = (gate?, up?, down?);
+                let each = |weight: WeightId| self.graph.weights[weight.0].rows() / inputs[1].width.max(1);
+                let stacks = Stacks { gate, up, down, inner: each(gate), width: each(down) };
+                experts(self.numbers, stacks, |x| activate(of.activation, x), [x, inputs[1]])?
+            }
             Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
             Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
             Op::Scale(factor) => x.map(|x| factor * x),
+            Op::Multiply if inputs[1].width != x.width => x.times(inputs[1]),
             Op::Multiply => x.zip(inputs[1], |a, b| a * b),
             Op::Add => x.zip(inputs[1], |a, b| a + b),
         })

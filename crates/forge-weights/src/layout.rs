@@ -1,7 +1,7 @@
 //! Where every tensor of a weight file lies: computed from the plan alone, before a number is read.
 
 use crate::codec::plane_bytes;
-use forge_ir::{Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement};
+use forge_ir::{Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement, Weight};
 use std::collections::BTreeSet;
 
 /// The data begins at a multiple of this, the largest page of the machines that map the file.
@@ -115,6 +115,11 @@ fn plane_shape(packed: &Packed, plane: &Plane) -> Vec<u64> {
     }
 }
 
+/// Rows of a matrix, those of a stack's one below the other; elements of a vector.
+pub(crate) fn length(part: &Weight) -> usize {
+    if part.is_matrix() { part.rows() } else { part.columns() }
+}
+
 /// Refuses a plan whose weights are not made of the graph's in the way it says.
 fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
     let mut names = BTreeSet::new();
@@ -129,11 +134,11 @@ fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
         };
         let is_vector = packed.shape.len() == 1;
         let columns = packed.shape.last().copied().unwrap_or(0);
-        let along: usize = parts.iter().map(|part| part.shape[0]).sum();
+        let along: usize = parts.iter().map(|part| length(part)).sum();
         if is_vector && packed.format != Format::F32 {
             return fail("vectors are stored as f32");
         }
-        if parts.iter().any(|part| part.shape.len() != packed.shape.len())
+        if parts.iter().any(|part| part.is_matrix() == is_vector)
             || packed.shape.first() != Some(&along)
             || !is_vector && parts.iter().any(|part| part.columns() != columns)
             || columns == 0

@@ -5,7 +5,7 @@
 
 use crate::codec::{decode_row, plane_bytes};
 use crate::gather;
-use crate::layout::FileLayout;
+use crate::layout::{FileLayout, length};
 use forge_ir::{Diagnostic, Graph, Numbers, Packed, WeightId};
 use std::io;
 use std::ops::Range;
@@ -59,7 +59,7 @@ where
     fn find(&self, weight: WeightId) -> Option<(usize, usize, usize)> {
         self.plan.iter().enumerate().find_map(|(packed, it)| {
             let index = it.parts.iter().position(|part| *part == weight)?;
-            let before = it.parts[..index].iter().map(|part| self.graph.weights[part.0].shape[0]).sum();
+            let before = it.parts[..index].iter().map(|part| length(&self.graph.weights[part.0])).sum();
             Some((packed, index, before))
         })
     }

@@ -1,10 +1,11 @@
 //! Weights as the checkpoint stores them: plain numbers, row by row, little end first, without padding; or codes, with scales
-//! in tensors beside them or in blocks among them. Those that mean their tensor's numbers and 1 are given so, and those that are a part of their
-//! tensor are cut out of it, columns turned to rows: nobody after this has to know.
+//! in tensors beside them or in blocks among them. Those that mean their tensor's numbers and 1 are given so, those that are a part of their
+//! tensor are cut out of it, columns turned to rows, and those that are stacks are one matrix, wherever each part of it lies:
+//! nobody after this has to know.
 
 use crate::codec::{decode_row, plane_bytes};
 use crate::{blocks, mlx};
-use forge_ir::{Blocks, Cut, Diagnostic, Format, Graph, Numbers, Weight, WeightId};
+use forge_ir::{Blocks, Cut, Diagnostic, Format, Graph, Numbers, Stack, Weight, WeightId};
 use std::io;
 use std::ops::Range;
 
@@ -23,59 +24,64 @@ where
         Stored { graph, read }
     }
 
-    /// Rows of a weight that is stored as codes.
-    fn codes(&self, weight: &Weight, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
+    /// Rows of one matrix of a weight that is stored as codes.
+    fn codes(&self, piece: &Piece<'_>, out: &mut [u8]) -> Result<(), Diagnostic> {
+        let Piece { weight, rows, .. } = piece;
         if let Some(Cut::Columns { .. }) = weight.cut {
             let message = format!("columns of {} cannot be cut out of codes", weight.tensor);
             return Err(Diagnostic::new("F0108", message));
         }
         let of_row = out.len() / rows.len().max(1);
         let mut rest = out;
-        for run in runs(weight.cut, rows) {
+        for run in runs(weight.cut, rows.clone()) {
             let (part, after) = rest.split_at_mut(run.len() * of_row);
-            self.neighbouring_codes(weight, run, part)?;
+            self.neighbouring_codes(piece, run, part)?;
             rest = after;
         }
         Ok(())
     }
 
-    /// Neighbouring rows of a tensor of codes.
+    /// Neighbouring rows of a matrix of codes.
     fn neighbouring_codes(
         &self,
-        weight: &Weight,
+        piece: &Piece<'_>,
         rows: Range<usize>,
         out: &mut [u8],
     ) -> Result<(), Diagnostic> {
+        let weight = piece.weight;
+        let before = piece.before / weight.columns();
+        let rows = before + rows.start..before + rows.end;
         if let Some(blocks) = weight.blocks {
-            return self.blocks(weight, blocks, rows, out);
+            return self.blocks(piece, blocks, rows, out);
         }
         let Format::Affine(affine) = weight.format else {
             let message = format!("the tensor {} is not one of codes", weight.tensor);
             return Err(Diagnostic::new("F0108", message));
         };
-        mlx::rows(&self.read, &weight.tensor, (affine, weight.columns()), rows, out)
-            .map_err(|error| unreadable(weight, &error))
+        mlx::rows(&self.read, &piece.tensor, (affine, weight.columns()), rows, out)
+            .map_err(|error| unreadable(&piece.tensor, &error))
     }
 
     /// Rows of a tensor that is stored in blocks.
     fn blocks(
         &self,
-        weight: &Weight,
+        piece: &Piece<'_>,
         blocks: Blocks,
         rows: Range<usize>,
         out: &mut [u8],
     ) -> Result<(), Diagnostic> {
+        let weight = piece.weight;
         let [codes, scales] = plane_bytes(weight.format, weight.columns());
         let of_row = blocks.row_bytes(weight.columns());
         let mut bytes = vec![0; rows.len() * of_row];
-        (self.read)(&weight.tensor, (rows.start * of_row) as u64, &mut bytes)
-            .map_err(|error| unreadable(weight, &error))?;
+        (self.read)(&piece.tensor, (rows.start * of_row) as u64, &mut bytes)
+            .map_err(|error| unreadable(&piece.tensor, &error))?;
         for (row, (bytes, out)) in
             bytes.chunks_exact(of_row).zip(out.chunks_exact_mut(codes + scales)).enumerate()
         {
             blocks::planes(blocks, bytes, out.split_at_mut(codes).into()).map_err(|block| {
                 let place = format!("block {block} of row {}", rows.start + row);
-                let message = format!("{} has a scale in {place} that is too large", weight.tensor);
+                let message = format!("{} has a scale in {place} that is too large", piece.tensor);
                 Diagnostic::new("F0602", message)
                     .note("16 times the scale is the offset of the codes, and no half holds that")
                     .note("a matrix of such numbers gives no text worth having: make the file anew")
@@ -85,21 +91,73 @@ where
     }
 }
 
-fn unreadable(weight: &Weight, error: &io::Error) -> Diagnostic {
-    Diagnostic::new("F0108", format!("the tensor {} cannot be read: {error}", weight.tensor))
+fn unreadable(tensor: &str, error: &io::Error) -> Diagnostic {
+    Diagnostic::new("F0108", format!("the tensor {tensor} cannot be read: {error}"))
+}
+
+/// Rows of one matrix of a weight.
+struct Piece<'a> {
+    weight: &'a Weight,
+    /// The tensor that has the matrix.
+    tensor: String,
+    /// Numbers of the tensor before the matrix.
+    before: usize,
+    /// Of the weight's part of the matrix.
+    rows: Range<usize>,
+}
+
+/// The matrices that have these rows of a weight, in order.
+fn pieces(weight: &Weight, rows: Range<usize>) -> impl Iterator<Item = Piece<'_>> {
+    let each = (weight.rows() / weight.matrices()).max(1);
+    let matrices = rows.start / each..rows.end.div_ceil(each);
+    let whole: usize = weight.tensor_shape().iter().product();
+    let before = if weight.stack == Some(Stack::Whole) { whole / weight.matrices() } else { 0 };
+    let one = move |matrix: usize| {
+        let first = matrix * each;
+        let rows = rows.start.max(first) - first..rows.end.min(first + each) - first;
+        Piece { weight, tensor: weight.tensor_of(matrix), before: before * matrix, rows }
+    };
+    matrices.map(one)
 }
 
 impl<Read> Stored<'_, Read>
 where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
-    /// Neighbours in a weight's tensor, from the one at `first` on.
-    fn numbers(&self, weight: &Weight, first: usize, out: &mut [f32]) -> Result<(), Diagnostic> {
-        let size = weight.format.planes()[0].element.bytes();
+    /// Neighbours in the tensor of a matrix, from the one at `first` of the matrix on.
+    fn numbers(&self, piece: &Piece<'_>, first: usize, out: &mut [f32]) -> Result<(), Diagnostic> {
+        let format = piece.weight.format;
+        let size = format.planes()[0].element.bytes();
         let mut bytes = vec![0; out.len() * size];
-        (self.read)(&weight.tensor, (first * size) as u64, &mut bytes)
-            .map_err(|error| unreadable(weight, &error))?;
-        decode_row(weight.format, [&bytes, &[]], out);
+        (self.read)(&piece.tensor, ((piece.before + first) * size) as u64, &mut bytes)
+            .map_err(|error| unreadable(&piece.tensor, &error))?;
+        decode_row(format, [&bytes, &[]], out);
+        Ok(())
+    }
+
+    /// The numbers of rows of one matrix.
+    fn plain(&self, piece: &Piece<'_>, out: &mut [f32]) -> Result<(), Diagnostic> {
+        let Piece { weight, rows, .. } = piece;
+        if let Some(Cut::Columns { first, of }) = weight.cut {
+            let mut across = vec![0.0; rows.len()];
+            for column in 0..weight.columns() {
+                self.numbers(piece, column * of + first + rows.start, &mut across)?;
+                let places = out.iter_mut().skip(column).step_by(weight.columns());
+                places.zip(&across).for_each(|(place, x)| *place = *x);
+            }
+            return Ok(());
+        }
+        // A vector is one row; what is cut of it are elements.
+        let (all, each) = match weight.is_matrix() {
+            false => (rows.start * weight.columns()..rows.end * weight.columns(), 1),
+            true => (rows.clone(), weight.columns()),
+        };
+        let mut rest = out;
+        for run in runs(weight.cut, all) {
+            let (part, after) = rest.split_at_mut(run.len() * each);
+            self.numbers(piece, run.start * each, part)?;
+            rest = after;
+        }
         Ok(())
     }
 }
@@ -109,40 +167,23 @@ where
     Read: Fn(&str, u64, &mut [u8]) -> io::Result<()> + Sync,
 {
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
-        let weight = expect_fit(self.graph, weight, &rows, out.len())?;
-        if weight.format.is_quantised() {
-            let [codes, scales] = plane_bytes(weight.format, weight.columns());
+        let found = expect_fit(self.graph, weight, &rows, out.len())?;
+        if found.format.is_quantised() {
+            let [codes, scales] = plane_bytes(found.format, found.columns());
             let mut bytes = vec![0; rows.len() * (codes + scales)];
-            self.codes(weight, rows, &mut bytes)?;
-            for (row, out) in bytes.chunks_exact(codes + scales).zip(out.chunks_exact_mut(weight.columns())) {
-                decode_row(weight.format, row.split_at(codes).into(), out);
+            self.stored(weight, rows, &mut bytes)?;
+            for (row, out) in bytes.chunks_exact(codes + scales).zip(out.chunks_exact_mut(found.columns())) {
+                decode_row(found.format, row.split_at(codes).into(), out);
             }
             return Ok(());
         }
-        match weight.cut {
-            Some(Cut::Columns { first, of }) => {
-                let mut across = vec![0.0; rows.len()];
-                for column in 0..weight.columns() {
-                    self.numbers(weight, column * of + first + rows.start, &mut across)?;
-                    let places = out.iter_mut().skip(column).step_by(weight.columns());
-                    places.zip(&across).for_each(|(place, x)| *place = *x);
-                }
-            }
-            cut => {
-                // A vector is one row; what is cut of it are elements.
-                let (all, each) = match weight.shape.len() {
-                    1 => (rows.start * weight.columns()..rows.end * weight.columns(), 1),
-                    _ => (rows, weight.columns()),
-                };
-                let mut rest = &mut *out;
-                for run in runs(cut, all) {
-                    let (part, after) = rest.split_at_mut(run.len() * each);
-                    self.numbers(weight, run.start * each, part)?;
-                    rest = after;
-                }
-            }
+        let mut rest = &mut *out;
+        for piece in pieces(found, rows) {
+            let (now, later) = rest.split_at_mut(piece.rows.len() * found.columns());
+            self.plain(&piece, now)?;
+            rest = later;
         }
-        if weight.plus_one {
+        if found.plus_one {
             out.iter_mut().for_each(|x| *x += 1.0);
         }
         Ok(())
@@ -151,7 +192,14 @@ where
     fn stored(&self, weight: WeightId, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
         let columns = self.graph.weights.get(weight.0).map_or(0, Weight::columns);
         let weight = expect_fit(self.graph, weight, &rows, rows.len() * columns)?;
-        self.codes(weight, rows, out)
+        let of_row: usize = plane_bytes(weight.format, columns).iter().sum();
+        let mut rest = out;
+        for piece in pieces(weight, rows) {
+            let (now, later) = rest.split_at_mut(piece.rows.len() * of_row);
+            self.codes(&piece, now)?;
+            rest = later;
+        }
+        Ok(())
     }
 }
 

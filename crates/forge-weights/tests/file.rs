@@ -2,7 +2,7 @@
 
 use forge_ir::{
     Apply, Body, BodyId, Cut, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param, ParamId,
-    ParamKind, Specials, ValueId, Weight, WeightId,
+    ParamKind, Specials, Stack, ValueId, Weight, WeightId,
 };
 use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, measure, write};
 use proptest::prelude::*;
@@ -39,6 +39,7 @@ fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
         format: Format::F32,
         plus_one: plus_one.contains(&index),
         cut: None,
+        stack: None,
         blocks: None,
     };
     let draft = Draft {
@@ -150,6 +151,41 @@ fn parts_of_tensors_are_cut_out_of_them() {
     let turned = |rows| cut(1, &[3, 7], Cut::Columns { first: 1, of: 5 }, rows);
     assert_eq!(turned(0..3), [column(1), column(2), column(3)].concat());
     assert_eq!(turned(1..2), column(2));
+}
+
+#[test]
+fn stacks_are_one_matrix_wherever_their_parts_lie() {
+    /// Three matrices of 4 rows and 5 columns: numbers say which, and where.
+    fn read(tensor: &str, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        let first = tensor.strip_prefix("apart.").map_or(0.0, |number| 20.0 * number.parse::<f32>().unwrap());
+        for (index, out) in out.chunks_exact_mut(4).enumerate() {
+            out.copy_from_slice(&(first + offset as f32 / 4.0 + index as f32).to_le_bytes());
+        }
+        Ok(())
+    }
+    let rows = |tensor: &str, stack, cut, shape: &[usize], rows: std::ops::Range<usize>| {
+        let mut draft = (*graph(&[shape.to_vec()])).clone();
+        let weight = &mut draft.weights[1];
+        (weight.tensor, weight.stack, weight.cut) = (tensor.to_owned(), Some(stack), cut);
+        let graph = draft.validate().unwrap();
+        let mut numbers = vec![0.0; rows.len() * shape[2]];
+        Stored::new(&graph, read).rows(WeightId(1), rows, &mut numbers).unwrap();
+        numbers
+    };
+    for (tensor, stack) in [("whole", Stack::Whole), ("apart.*", Stack::Apart)] {
+        let count = |from: usize, to: usize| (from..to).map(|number| number as f32).collect::<Vec<f32>>();
+        assert_eq!(rows(tensor, stack, None, &[3, 4, 5], 0..12), count(0, 60));
+        assert_eq!(rows(tensor, stack, None, &[3, 4, 5], 3..9), count(15, 45));
+        // The second and third row of each, and columns of each as rows.
+        let cut = Some(Cut::Rows { first: 1, of: 4 });
+        assert_eq!(
+            rows(tensor, stack, cut, &[3, 2, 5], 1..5),
+            [count(10, 15), count(25, 35), count(45, 50)].concat()
+        );
+        let cut = Some(Cut::Columns { first: 3, of: 5 });
+        let turned = [[4., 9., 14., 19.], [23., 28., 33., 38.], [24., 29., 34., 39.]].concat();
+        assert_eq!(rows(tensor, stack, cut, &[3, 2, 4], 1..4), turned);
+    }
 }
 
 #[test]

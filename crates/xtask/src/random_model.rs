@@ -5,7 +5,7 @@
 //! nor the number of shards. Values are bf16, spread so that activations neither vanish nor grow with depth.
 
 use forge_frontend::{Options, Shapes, read_model};
-use forge_ir::{Diagnostic, Op, Weight};
+use forge_ir::{Diagnostic, Experts, Op, ParamId, Weight};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -101,6 +101,14 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                     vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
                 }
                 Op::Decay { rate, bias } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
+                Op::Experts(Experts { gate, up, down, .. }) => {
+                    let of = |param: &ParamId| {
+                        let columns =
+                            apply.weight(body, *param).map_or(1, |id| graph.weights[id.0].columns());
+                        (*param, (0.0, 1.0 / (columns as f32).sqrt()))
+                    };
+                    [gate, up, down].map(of).to_vec()
+                }
                 _ => Vec::new(),
             };
             for (param, spread) in used {
@@ -111,15 +119,16 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
             }
         }
     }
-    let tensor = |(weight, spread): (&Weight, Option<(f32, f32)>)| {
+    let tensors = |(weight, spread): (&Weight, Option<(f32, f32)>)| -> Vec<Tensor> {
         let (mean, deviation) = spread.unwrap_or((0.0, 1.0));
         let mean = if weight.plus_one { mean - 1.0 } else { mean };
-        Tensor { name: weight.tensor.clone(), shape: weight.tensor_shape(), mean, deviation }
+        let tensor = |name| Tensor { name, shape: weight.tensor_shape(), mean, deviation };
+        weight.tensors().map(tensor).collect()
     };
     // Of a tensor that several weights are parts of, the first says what it holds.
     let mut told = BTreeSet::new();
     let weights = graph.weights.iter().zip(spreads);
-    Ok(weights.filter(|(weight, _)| told.insert(&weight.tensor)).map(tensor).collect())
+    Ok(weights.flat_map(tensors).filter(|tensor| told.insert(tensor.name.clone())).collect())
 }
 
 fn bytes(tensor: &Tensor) -> u64 {

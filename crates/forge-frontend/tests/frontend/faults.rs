@@ -45,7 +45,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     (
         "unknown architecture that is nearly a known one",
         set!(
-            "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 8,
+            "architectures": ["Qwen3OmniForCausalLM"], "model_type": "qwen3_omni", "num_experts": 8,
             "num_experts_per_tok": 2, "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1,
             "hidden_act": "quick_gelu"
         ),
@@ -273,6 +273,47 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     (
         "Cohere2: branches one after the other",
         set!("architectures": "REMOVE", "model_type": "cohere2", "use_parallel_block": false),
+    ),
+    (
+        "Mixtral: more experts of a row than there are",
+        set!(
+            "architectures": "REMOVE", "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5
+        ),
+    ),
+    (
+        "Mixtral: more experts than any model has",
+        set!(
+            "architectures": "REMOVE", "model_type": "mixtral", "num_local_experts": 5000, "num_experts_per_tok": 5
+        ),
+    ),
+    (
+        "Mixtral: two numbers of experts",
+        set!(
+            "architectures": "REMOVE", "model_type": "mixtral", "num_local_experts": 4, "num_experts": 6,
+            "num_experts_per_tok": 2
+        ),
+    ),
+    (
+        "GLM 4.5: groups that experts do not divide into",
+        set!(
+            "architectures": "REMOVE", "model_type": "glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24, "n_group": 3
+        ),
+    ),
+    (
+        "GLM 4.5: fewer experts in groups than a row has",
+        set!(
+            "architectures": "REMOVE", "model_type": "glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24, "n_group": 4, "topk_group": 1
+        ),
+    ),
+    (
+        "Qwen2 with experts: layers with a window that no key has",
+        set!(
+            "architectures": "REMOVE", "model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24,
+            "layer_types": ["full_attention", "sliding_attention"]
+        ),
     ),
     ("more layers than any model has", set!("num_hidden_layers": 1_000_000)),
     ("GPT-2: sizes under other names", set!("architectures": "REMOVE", "model_type": "gpt2")),

@@ -109,6 +109,7 @@ impl<'a> ElementwiseContext<'a> {
                 (false, format!("{before}a[place]{after}"), unit)
             }
             Function::Multiply => (true, "a[place] * b[place]".to_owned(), None),
+            Function::Times => (true, "a[place] * b[group.y]".to_owned(), None),
             Function::Add => (true, "a[place] + b[place]".to_owned(), None),
         };
         ElementwiseContext { base, width: spec.width, binary, formula, support, threads: 256 }

@@ -280,6 +280,7 @@ pub(crate) fn others() -> Vec<Spec> {
             Function::Each(Each::Softcap(30.0)),
             Function::Each(Each::Scale(0.22)),
             Function::Multiply,
+            Function::Times,
             Function::Add,
         ] {
             specs.push(Spec::Elementwise(Elementwise { function, width }));

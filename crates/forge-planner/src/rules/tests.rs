@@ -160,6 +160,7 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
                 format,
                 plus_one: false,
                 cut: None,
+                stack: None,
                 blocks: None,
             })
             .collect(),
@@ -254,8 +255,11 @@ fn what(kind: &Kind) -> String {
         Kind::Convolve { taps, .. } => format!("convolve {}", taps.0),
         Kind::Decay { rate, bias } => format!("decay {} {}", rate.0, bias.0),
         Kind::DeltaRule(_) => "delta_rule".to_owned(),
+        Kind::Route(_) => "route".to_owned(),
+        Kind::Experts(_) => "experts".to_owned(),
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
+        Kind::Elementwise(Function::Times) => "times".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
     }
 }

@@ -57,7 +57,11 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
-            Kind::Convolve { .. } | Kind::Decay { .. } | Kind::DeltaRule(_) => {
+            Kind::Convolve { .. }
+            | Kind::Decay { .. }
+            | Kind::DeltaRule(_)
+            | Kind::Route(_)
+            | Kind::Experts(_) => {
                 let at = format!("{}.{}", draft.section.name, operation.name);
                 self.faults.push(Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet")));
             }
@@ -232,6 +236,9 @@ impl Select<'_> {
                 (name, general, of_each(each, &names[0]))
             }
             Function::Multiply => ("multiply", "y = a · b", format!("{} · {}", names[0], names[1])),
+            Function::Times => {
+                ("times", "y = a · b, one number for each row", format!("{} · {}", names[0], names[1]))
+            }
             Function::Add => ("add", "y = a + b", format!("{} + {}", names[0], names[1])),
         };
         let spec = Spec::Elementwise(spec::Elementwise { function, width });

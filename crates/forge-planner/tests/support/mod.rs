@@ -89,6 +89,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
             format: Format::Bf16,
             plus_one: false,
             cut: None,
+            stack: None,
             blocks: None,
         };
         weights.extend(named.iter().enumerate().map(weight));

@@ -1,7 +1,7 @@
 //! The models of tests/models with the logits of their authors' implementation, and plans to pack them.
 
 use forge_frontend::{Memory, Opened, Options, read_model};
-use forge_ir::{Apply, Format, Graph, Layout, Numbers, Op, Packed, ValueId, WeightId};
+use forge_ir::{Apply, Format, Graph, Layout, Numbers, Op, Packed, ValueId, Weight, WeightId};
 use forge_weights::{PackedFile, Stored};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -138,8 +138,10 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
             return;
         }
         let weights = || parts.iter().map(|part| &graph.weights[part.0]);
-        let mut shape = vec![weights().map(|weight| weight.shape[0]).sum()];
-        shape.extend(weights().next().and_then(|weight| weight.shape.get(1)));
+        let is_matrix = weights().any(Weight::is_matrix);
+        let length = |weight: &Weight| if is_matrix { weight.rows() } else { weight.columns() };
+        let mut shape = vec![weights().map(length).sum()];
+        shape.extend(weights().next().filter(|_| is_matrix).map(Weight::columns));
         let format = if shape.len() == 2 { format } else { Format::F32 };
         plan.push(Packed { name, format, shape, layout, parts, gain: None });
     };
@@ -151,6 +153,7 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
             ("qkv", Layout::Rows, vec!["query", "key", "value"]),
             ("qkv_bias", Layout::Rows, vec!["query_bias", "key_bias", "value_bias"]),
             ("gate_up", Layout::Alternate, vec!["gate", "up"]),
+            ("routed_gate_up", Layout::Alternate, vec!["routed_gate", "routed_up"]),
             ("gate_up_bias", Layout::Alternate, vec!["gate_bias", "up_bias"]),
         ];
         let taken: Vec<&str> = joint.iter().flat_map(|(_, _, parts)| parts).copied().collect();

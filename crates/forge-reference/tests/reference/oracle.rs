@@ -75,7 +75,11 @@ fn weight_files_hold_the_model() {
                     Some(Bits::Two) => 9.0 * more,
                 },
             };
-            assert!(distance <= bound, "{} in {format}: {distance:e}", case.name);
+            assert!(error <= bound / 10.0 + 1e-8, "{} in {format}: weights by {error:e}", case.name);
+            // A row whose experts are hardly better than others is given to those by the smallest noise, and becomes another.
+            let mut nodes = graph.bodies.iter().flat_map(|body| &body.nodes);
+            let is_steady = error < 1e-8 || !nodes.any(|node| matches!(node.op, Op::Route(_)));
+            assert!(distance <= bound || !is_steady, "{} in {format}: {distance:e}", case.name);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One function of one or two vectors, element by element. Scalars: rows. Buffers: a, [b,] y.
 
-use super::call::Call;
+use super::call::{Call, Output};
 use super::finish::Each;
 use super::level::Task;
 use super::simd::Simd;
@@ -21,6 +21,8 @@ pub enum Function {
     Each(Each),
     /// `y = a · b`
     Multiply,
+    /// `y = a · b`, where b is one number for each row.
+    Times,
     /// `y = a + b`
     Add,
 }
@@ -42,11 +44,15 @@ impl Task for Numbers<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Elementwise { function, width } = *self.shape;
-        let count = self.call.scalar(0) * width;
-        let binary = matches!(function, Function::Multiply | Function::Add);
+        let rows = self.call.scalar(0);
+        let count = rows * width;
         let a = self.call.input::<f32>("a", count);
-        let b = if binary { self.call.input::<f32>("b", count) } else { a };
         let y = self.call.output::<f32>("y", count);
+        let b = match function {
+            Function::Each(_) => a,
+            Function::Multiply | Function::Add => self.call.input::<f32>("b", count),
+            Function::Times => return self.times(a, self.call.input::<f32>("b", rows), y),
+        };
         for range in self.call.share(count, GRAIN) {
             // SAFETY: this thread alone has this range.
             let to = unsafe { y.part(range.clone()) };
@@ -69,6 +75,19 @@ impl Task for Numbers<'_> {
     }
 }
 
+impl Numbers<'_> {
+    /// Each row of `a` times its number of `b`.
+    fn times(&self, a: &[f32], b: &[f32], y: Output<'_, f32>) {
+        let width = self.shape.width;
+        for row in self.call.share(b.len(), 1).flatten() {
+            let range = row * width..(row + 1) * width;
+            // SAFETY: this thread alone has this row.
+            let to = unsafe { y.part(range.clone()) };
+            to.iter_mut().zip(&a[range]).for_each(|(to, a)| *to = a * b[row]);
+        }
+    }
+}
+
 impl Function {
     #[inline(always)]
     unsafe fn of<S: Simd>(self, a: S::V, b: S::V) -> S::V {
@@ -76,7 +95,7 @@ impl Function {
         unsafe {
             match self {
                 Function::Each(each) => each.of::<S>(a),
-                Function::Multiply => S::mul(a, b),
+                Function::Multiply | Function::Times => S::mul(a, b),
                 Function::Add => S::add(a, b),
             }
         }

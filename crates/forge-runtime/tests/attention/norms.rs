@@ -129,11 +129,15 @@ fn elementwise_is_its_function() {
             (Function::Each(Each::Softcap(0.5)), false),
             (Function::Each(Each::Scale(-0.22)), false),
             (Function::Multiply, true),
+            (Function::Times, true),
             (Function::Add, true),
         ] {
+            // One number for each row of a, or one for each of its numbers.
+            let spread = if function == Function::Times { width } else { 1 };
+            let b = &b[..rows * width / spread];
             let wanted: Vec<(f64, f64)> = wide(&a)
                 .into_iter()
-                .zip(wide(&b))
+                .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
                 .map(|(a, b)| match function {
                     Function::Each(Each::Activate(Activation::Silu)) => (silu(a), silu(a).abs().max(1e-30)),
                     Function::Each(Each::Activate(Activation::GeluTanh)) => {
@@ -158,7 +162,7 @@ fn elementwise_is_its_function() {
                         let y = f64::from(factor) * a;
                         (y, y.abs())
                     }
-                    Function::Multiply => (a * b, (a * b).abs()),
+                    Function::Multiply | Function::Times => (a * b, (a * b).abs()),
                     Function::Add => (a + b, a.abs() + b.abs()),
                 })
                 .collect();
@@ -166,7 +170,7 @@ fn elementwise_is_its_function() {
             let mut arguments = vec![Argument::Numbers(a.clone())];
             if binary {
                 buffers.push("b");
-                arguments.push(Argument::Numbers(b.clone()));
+                arguments.push(Argument::Numbers(b.to_vec()));
             }
             buffers.push("y");
             arguments.push(Argument::Output(NAN.repeat(rows * width)));

@@ -70,6 +70,7 @@ fn norms_and_functions() {
         Function::Each(Each::Softcap(30.0)),
         Function::Each(Each::Scale(-0.22)),
         Function::Multiply,
+        Function::Times,
         Function::Add,
     ];
     let width = 300;
@@ -99,23 +100,29 @@ fn norms_and_functions() {
     let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
     let b = random.numbers(rows * width);
     for (index, function) in functions.iter().enumerate() {
+        // One number for each row of a, or one for each of its numbers.
+        let spread = if *function == Function::Times { width } else { 1 };
+        let b = &b[..rows * width / spread];
         let given =
-            [("a", Given::Numbers(&a)), ("b", Given::Numbers(&b)), ("y", Given::Unwritten(rows * width * 4))];
+            [("a", Given::Numbers(&a)), ("b", Given::Numbers(b)), ("y", Given::Unwritten(rows * width * 4))];
         let y = kernels.run(norms.len() + index, &[("rows", rows)], &given);
-        let wanted = wide(&a).into_iter().zip(wide(&b)).map(|(a, b)| match *function {
-            Function::Each(Each::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
-            Function::Each(Each::Activate(Activation::GeluTanh)) => {
-                // Half of 1 + tanh(u), without losing its digits: the logistic of 2 u.
-                a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
-            }
-            Function::Each(Each::Activate(Activation::Gelu)) => gelu(a),
-            Function::Each(Each::Activate(Activation::Relu)) => a.max(0.0),
-            Function::Each(Each::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
-            Function::Each(Each::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
-            Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
-            Function::Multiply => a * b,
-            Function::Add => a + b,
-        });
+        let wanted = wide(&a)
+            .into_iter()
+            .zip(wide(b).into_iter().flat_map(|b| std::iter::repeat_n(b, spread)))
+            .map(|(a, b)| match *function {
+                Function::Each(Each::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
+                Function::Each(Each::Activate(Activation::GeluTanh)) => {
+                    // Half of 1 + tanh(u), without losing its digits: the logistic of 2 u.
+                    a / (1.0 + (-1.595_769_121_605_730_7 * (a + 0.044715 * a * a * a)).exp())
+                }
+                Function::Each(Each::Activate(Activation::Gelu)) => gelu(a),
+                Function::Each(Each::Activate(Activation::Relu)) => a.max(0.0),
+                Function::Each(Each::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
+                Function::Each(Each::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
+                Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
+                Function::Multiply | Function::Times => a * b,
+                Function::Add => a + b,
+            });
         compare(function, &numbers_of(&y[0], Format::F32), &wanted.collect::<Vec<_>>(), 1e-6);
     }
 }

@@ -1,0 +1,49 @@
+//! GLM 4.5 with experts: the standard decoder, in whose layers but the first few a row has experts and some that are shared.
+//! Scores are sigmoids, corrected for the choice. Half of a head's channels rotate; heads may have norms.
+
+use super::{Architecture, Blueprint};
+use crate::attention::HeadNorm;
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::experts::{Experts, Shared, groups};
+use crate::mlp::Mlp;
+use forge_ir::Scores;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Glm4MoeForCausalLM",
+    family: "glm4_moe",
+    hub: &["zai-org/GLM-4.5-Air", "zai-org/GLM-4.6"],
+    read,
+};
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    epsilon: ("rms_norm_eps", 1e-5),
+    key_heads: Some(8),
+    partial: Some(0.5),
+    ..Defaults::USUAL
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    model.attention.input_bias = config.flag_or("attention_bias", false);
+    if config.flag_or("use_qk_norm", false) {
+        model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
+    }
+    let inner = config.count("moe_intermediate_size");
+    let keys = &["n_routed_experts", "num_local_experts"];
+    let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Sigmoid);
+    experts.choice.correction = Some("e_score_correction_bias");
+    experts.choice.shares = config.flag_or("norm_topk_prob", true);
+    experts.choice.factor = config.number_or("routed_scaling_factor", 1.0) as f32;
+    experts.choice.groups = groups(config, &experts);
+    let shared = inner * config.count_or("n_shared_experts", 1);
+    let mlp = Mlp { inner: shared, ..model.mlp };
+    experts.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
+    let first = config.number_or("first_k_dense_replace", 1.0);
+    experts.dense = (0..model.layers).map(|layer| (layer as f64) < first).collect();
+    model.experts = Some(experts);
+    // Layers past the last guess further tokens, which changes none.
+    model.ignores_further_layers = true;
+    Box::new(model)
+}

@@ -1,0 +1,38 @@
+//! Mixtral: the standard decoder with experts in every layer, whose weights are shares. All layers may see a window only.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::experts::Experts;
+use crate::windows::Windows;
+use forge_ir::Scores;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "MixtralForCausalLM",
+    family: "mixtral",
+    hub: &["mistralai/Mixtral-8x7B-Instruct-v0.1"],
+    read,
+};
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    epsilon: ("rms_norm_eps", 1e-5),
+    theta: 1e6,
+    key_heads: Some(8),
+    ..Defaults::USUAL
+};
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    let keys = &["num_local_experts", "num_experts"];
+    let mut experts = Experts::read(config, &model.mlp, (keys, model.mlp.inner), Scores::Softmax);
+    experts.choice.shares = true;
+    experts.module = "block_sparse_moe";
+    experts.projections = ["w1", "w3", "w2"];
+    model.experts = Some(experts);
+    // Unlike elsewhere, absent it is none.
+    if config.get("sliding_window").is_some() {
+        model.windows = Windows::of_all(config, model.context);
+    }
+    Box::new(model)
+}

@@ -1,0 +1,42 @@
+//! Qwen2 with experts: as Qwen2, and layers have experts, one of them shared and gated, unless the configuration makes
+//! them ordinary ones. Every second layer may see a window only.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::experts::{Experts, Shared};
+use crate::mlp::Mlp;
+use crate::windows::Windows;
+use forge_ir::Scores;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Qwen2MoeForCausalLM",
+    family: "qwen2_moe",
+    hub: &["Qwen/Qwen1.5-MoE-A2.7B-Chat", "Qwen/Qwen2-57B-A14B-Instruct"],
+    read,
+};
+
+const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(16), ..Defaults::USUAL };
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    model.attention.input_bias = config.flag_or("qkv_bias", true);
+    model.windows = Windows::of_first(config, model.layers, model.context);
+    let inner = config.count("moe_intermediate_size");
+    let keys = &["num_experts", "num_local_experts"];
+    let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);
+    experts.choice.shares = config.flag_or("norm_topk_prob", false);
+    let shared = config.count("shared_expert_intermediate_size");
+    let mlp = Mlp { inner: shared, ..model.mlp };
+    experts.shared = Some(Shared { mlp, module: "shared_expert", gate: Some("shared_expert_gate") });
+    experts.dense = dense(config, model.layers);
+    model.experts = Some(experts);
+    Box::new(model)
+}
+
+/// Layers that have no experts: those that `mlp_only_layers` lists, and all but every `decoder_sparse_step`th.
+pub(super) fn dense(config: &Section<'_>, layers: usize) -> Vec<bool> {
+    let step = config.count_or("decoder_sparse_step", 1);
+    let listed = config.get("mlp_only_layers").map_or_else(Vec::new, |_| config.numbers("mlp_only_layers"));
+    (0..layers).map(|layer| listed.contains(&(layer as f64)) || !(layer + 1).is_multiple_of(step)).collect()
+}

@@ -1,0 +1,35 @@
+//! Qwen3 with experts: as Qwen3, and layers have experts unless the configuration makes them ordinary ones. A window, where
+//! there is one, is every layer's.
+
+use super::{Architecture, Blueprint};
+use crate::attention::HeadNorm;
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::experts::Experts;
+use crate::windows::Windows;
+use forge_ir::Scores;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Qwen3MoeForCausalLM",
+    family: "qwen3_moe",
+    hub: &["Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-Coder-30B-A3B-Instruct"],
+    read,
+};
+
+const DEFAULTS: Defaults = Defaults { context: 32_768, key_heads: Some(4), ..Defaults::USUAL };
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    let bias = config.flag_or("attention_bias", false);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
+    model.windows = Windows::of_all_if_used(config, model.context);
+    let inner = config.count("moe_intermediate_size");
+    let keys = &["num_experts", "num_local_experts"];
+    let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);
+    experts.choice.shares = config.flag_or("norm_topk_prob", false);
+    experts.dense = super::qwen2_moe::dense(config, model.layers);
+    model.experts = Some(experts);
+    Box::new(model)
+}

@@ -1,0 +1,169 @@
+//! The feed-forward network of a layer with experts: a router gives each row to a few of them, and some that are shared
+//! have every row.
+//!
+//! Checkpoints store the experts of a layer apart, each under its number; as one tensor for each projection; or as one for
+//! gates and ups together. Which of these it is, its tensors' names say.
+
+use crate::builder::Layer;
+use crate::config::Section;
+use crate::mlp::Mlp;
+use forge_ir::{Activation, Cut, Groups, Routing, Scores, Stack, ValueId};
+
+/// A description of such layers.
+pub(crate) struct Experts {
+    /// Width of what they read and of what they give.
+    pub(crate) hidden: usize,
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Width between.
+    pub(crate) inner: usize,
+    /// Applied to the gate.
+    pub(crate) activation: Activation,
+    /// How a row's are chosen.
+    pub(crate) choice: Choice,
+    /// Those that have every row.
+    pub(crate) shared: Option<Shared>,
+    /// What it is called in a layer: `mlp`.
+    pub(crate) module: &'static str,
+    /// What gates, ups and downs are called.
+    pub(crate) projections: [&'static str; 3],
+    /// Layers whose feed-forward network is an ordinary one.
+    pub(crate) dense: Vec<bool>,
+}
+
+/// How a row's experts are chosen: a routing but for its tensors.
+pub(crate) struct Choice {
+    /// What scores are made of.
+    pub(crate) scores: Scores,
+    /// Experts of a row.
+    pub(crate) chosen: usize,
+    /// The vector that is added to scores for the choice.
+    pub(crate) correction: Option<&'static str>,
+    /// Groups of experts.
+    pub(crate) groups: Option<Groups>,
+    /// Whether weights are divided by the sum of those chosen.
+    pub(crate) shares: bool,
+    /// Multiplies every weight.
+    pub(crate) factor: f32,
+}
+
+/// Experts that have every row: one network, as wide as they are together.
+pub(crate) struct Shared {
+    /// The network.
+    pub(crate) mlp: Mlp,
+    /// What it is called.
+    pub(crate) module: &'static str,
+    /// The module of the one number for each row whose sigmoid multiplies its result.
+    pub(crate) gate: Option<&'static str>,
+}
+
+/// Published models have 512 at most.
+const MOST: usize = 1024;
+
+impl Experts {
+    /// So many experts as one of these keys says, the first being the architecture's own, each `inner` wide, of which
+    /// `num_experts_per_tok` are a row's. Scores are a softmax, and there are no groups, corrections and shared experts.
+    pub(crate) fn read(
+        config: &Section<'_>,
+        mlp: &Mlp,
+        (keys, inner): (&[&str], usize),
+        scores: Scores,
+    ) -> Experts {
+        let chosen = config.count("num_experts_per_tok");
+        let count = count(config, keys);
+        if chosen > count {
+            let message = format!("{chosen} of {count} experts cannot be chosen");
+            config.contradiction("num_experts_per_tok", message);
+        }
+        let (correction, groups, shares, factor) = (None, None, false, 1.0);
+        Experts {
+            hidden: mlp.hidden,
+            count,
+            inner,
+            activation: mlp.activation,
+            choice: Choice { scores, chosen, correction, groups, shares, factor },
+            shared: None,
+            module: "mlp",
+            projections: ["gate_proj", "up_proj", "down_proj"],
+            dense: Vec::new(),
+        }
+    }
+
+    /// From the normed stream to the branch's result. `module` is the tensors' prefix.
+    pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
+        let router = format!("{module}.gate");
+        let logits = layer.linear("router", x, &router, [self.count, self.hidden], false);
+        let correction = self
+            .choice
+            .correction
+            .map(|name| layer.weight("correction", &format!("{router}.{name}"), &[self.count]));
+        let Choice { scores, chosen, groups, shares, factor, .. } = self.choice;
+        let routing = Routing { scores, chosen, correction, groups, shares, factor, scale: None };
+        let weights = layer.route("weights", logits, routing);
+        let [gate, up, down] = self.stacks(layer, module);
+        let routed = layer.experts("routed", [x, weights], [gate, up, down], self.activation);
+        let Some(shared) = &self.shared else { return routed };
+        let mut result = shared.mlp.build(layer, x, &format!("{module}.{}", shared.module));
+        if let Some(gate) = shared.gate {
+            let gate = layer.linear("shared_gate", x, &format!("{module}.{gate}"), [1, self.hidden], false);
+            let gate = layer.activate("gated", gate, Activation::Sigmoid);
+            result = layer.multiply("shared", result, gate);
+        }
+        layer.add("both", routed, result)
+    }
+
+    /// Gates, ups and downs of all experts.
+    fn stacks(&self, layer: &mut Layer<'_, '_>, module: &str) -> [forge_ir::ParamId; 3] {
+        let inward = [self.count, self.inner, self.hidden];
+        let outward = [self.count, self.hidden, self.inner];
+        let [gate, up, down] = self.projections;
+        let joined = format!("{module}.experts.gate_up_proj");
+        if layer.has(&joined) {
+            let cut = |first| Some(Cut::Rows { first, of: 2 * self.inner });
+            let mut part = |role, first| layer.stack(role, (&joined, Stack::Whole, cut(first)), inward);
+            let [gate, up] = [part("routed_gate", 0), part("routed_up", self.inner)];
+            let down = format!("{module}.experts.down_proj");
+            return [gate, up, layer.stack("routed_down", (&down, Stack::Whole, None), outward)];
+        }
+        let whole = |projection: &str| format!("{module}.switch_mlp.{projection}.weight");
+        let stack = if layer.has(&whole(gate)) { Stack::Whole } else { Stack::Apart };
+        let mut one = |role, projection: &str, shape| {
+            let tensor = match stack {
+                Stack::Whole => whole(projection),
+                Stack::Apart => format!("{module}.experts.*.{projection}.weight"),
+            };
+            layer.stack(role, (&tensor, stack, None), shape)
+        };
+        [one("routed_gate", gate, inward), one("routed_up", up, inward), one("routed_down", down, outward)]
+    }
+}
+
+/// The number that any of some keys says; all that are there have to say the same.
+fn count(config: &Section<'_>, keys: &[&str]) -> usize {
+    let there: Vec<&str> = keys.iter().filter(|key| config.get(key).is_some()).copied().collect();
+    let first = there.first().or(keys.first()).copied().unwrap_or_default();
+    let count = config.count(first);
+    if count > MOST {
+        config.contradiction(first, format!("there are {count} experts, and forge takes {MOST} at most"));
+    }
+    for key in there.iter().skip(1) {
+        if config.count(key) != count {
+            config.contradiction(key, format!("{key} and {first} are not the same number of experts"));
+        }
+    }
+    count
+}
+
+/// Groups of which `topk_group` of `n_group` are kept by their two best experts; none where there is one.
+pub(crate) fn groups(config: &Section<'_>, experts: &Experts) -> Option<Groups> {
+    let (count, kept, best) = (config.count_or("n_group", 1), config.count_or("topk_group", 1), 2);
+    let (size, chosen) = (experts.count / count, experts.choice.chosen);
+    if !experts.count.is_multiple_of(count) || size < best {
+        let message = format!("{} experts are no {count} groups of {best} or more", experts.count);
+        config.contradiction("n_group", message);
+    } else if kept > count || kept * size < chosen {
+        let message = format!("{chosen} experts cannot be chosen from {kept} of {count} groups of {size}");
+        config.contradiction("topk_group", message);
+    }
+    (count > 1).then_some(Groups { count, kept, best })
+}

@@ -1,0 +1,225 @@
+//! Experts by the definition: which a row is given to, and the weighted sum of what they make of it.
+
+use crate::linear::linear;
+use crate::rows::Values;
+use forge_ir::{Diagnostic, Groups, Numbers, Routing, Scores, WeightId};
+use std::cmp::Ordering;
+
+/// Added to the sum that weights are divided by, so that weights that are all 0 stay so.
+const NO_SUM: f64 = 1e-20;
+
+/// The vectors of a routing.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Vectors<'a> {
+    /// Added to scores for the choice.
+    pub(crate) correction: Option<&'a [f32]>,
+    /// Multiplies each expert's weight.
+    pub(crate) scale: Option<&'a [f32]>,
+}
+
+/// Every row's weights of experts, 0 for those that are not chosen.
+pub(crate) fn route(logits: &Values, routing: &Routing, vectors: Vectors<'_>) -> Values {
+    let numbers = logits.rows().flat_map(|logits| weights(logits, routing, vectors)).collect();
+    Values { width: logits.width, numbers }
+}
+
+fn weights(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<f32> {
+    let scores = scores(logits, routing.scores);
+    let chosen = chosen(&ranks(logits, &scores, routing, vectors.correction), routing);
+    let sum: f64 = chosen.iter().map(|expert| scores[*expert]).sum();
+    let divisor = if routing.shares { sum + NO_SUM } else { 1.0 };
+    let mut weights = vec![0.0; logits.len()];
+    for expert in chosen {
+        let scale = vectors.scale.map_or(1.0, |scale| f64::from(scale[expert]));
+        weights[expert] = (scores[expert] / divisor * f64::from(routing.factor) * scale) as f32;
+    }
+    weights
+}
+
+fn scores(logits: &[f32], scores: Scores) -> Vec<f64> {
+    let wide = || logits.iter().map(|logit| f64::from(*logit));
+    match scores {
+        Scores::Sigmoid => wide().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect(),
+        Scores::Softmax => {
+            let largest = wide().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = wide().map(|logit| (logit - largest).exp()).sum();
+            wide().map(|logit| (logit - largest).exp() / total).collect()
+        }
+    }
+}
+
+/// What decides who is chosen. Where scores decide alone it is the logits, which order as they do, to the last bit.
+fn ranks(logits: &[f32], scores: &[f64], routing: &Routing, correction: Option<&[f32]>) -> Vec<f64> {
+    match correction {
+        None if routing.groups.is_none() => logits.iter().map(|logit| f64::from(*logit)).collect(),
+        None => scores.to_vec(),
+        Some(correction) => scores.iter().zip(correction).map(|(a, b)| a + f64::from(*b)).collect(),
+    }
+}
+
+/// The experts of a row, the best first.
+fn chosen(ranks: &[f64], routing: &Routing) -> Vec<usize> {
+    let Some(Groups { count, kept, best: worth }) = routing.groups else {
+        return best(ranks, 0..ranks.len(), routing.chosen);
+    };
+    let size = ranks.len() / count;
+    let group = |group: usize| group * size..(group + 1) * size;
+    let worth =
+        |index: usize| best(ranks, group(index), worth).into_iter().map(|expert| ranks[expert]).sum::<f64>();
+    let worths: Vec<f64> = (0..count).map(worth).collect();
+    let kept = best(&worths, 0..count, kept);
+    best(ranks, kept.into_iter().flat_map(group), routing.chosen)
+}
+
+/// So many of some places, those with the largest ranks first; what is no number is the largest, and of equals the first
+/// place comes first.
+fn best(ranks: &[f64], places: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = places.into_iter().collect();
+    places.sort_by(|a, b| descending(ranks[*a], ranks[*b]).then(a.cmp(b)));
+    places.truncate(count);
+    places
+}
+
+fn descending(a: f64, b: f64) -> Ordering {
+    b.is_nan().cmp(&a.is_nan()).then(b.partial_cmp(&a).unwrap_or(Ordering::Equal))
+}
+
+/// The stacks of a layer's experts.
+#[derive(Clone, Copy)]
+pub(crate) struct Stacks {
+    pub(crate) gate: WeightId,
+    pub(crate) up: WeightId,
+    pub(crate) down: WeightId,
+    /// Rows of each expert's gate and up.
+    pub(crate) inner: usize,
+    /// Rows of each expert's down.
+    pub(crate) width: usize,
+}
+
+/// The sum over experts of weight · down(activation(gate(x)) · up(x)). An expert that no row has chosen is not read.
+pub(crate) fn experts(
+    numbers: &dyn Numbers,
+    stacks: Stacks,
+    activation: impl Fn(f64) -> f64,
+    [x, weights]: [&Values; 2],
+) -> Result<Values, Diagnostic> {
+    let Stacks { gate, up, down, inner, width } = stacks;
+    let count = x.rows().count();
+    let mut sums = vec![0.0_f64; count * width];
+    for expert in 0..weights.width {
+        let rows: Vec<usize> = (0..count).filter(|row| weights.row(*row)[expert] != 0.0).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let own = rows.iter().flat_map(|row| x.row(*row)).copied().collect();
+        let own = Values { width: x.width, numbers: own };
+        let part = |of: usize| expert * of..(expert + 1) * of;
+        let gate = linear(numbers, gate, part(inner), None, &own)?;
+        let up = linear(numbers, up, part(inner), None, &own)?;
+        let inner = gate.map(|gate| activation(f64::from(gate)) as f32).zip(&up, |gate, up| gate * up);
+        let result = linear(numbers, down, part(width), None, &inner)?;
+        for (row, result) in rows.into_iter().zip(result.rows()) {
+            let weight = f64::from(weights.row(row)[expert]);
+            let sums = &mut sums[row * width..(row + 1) * width];
+            sums.iter_mut().zip(result).for_each(|(sum, x)| *sum += weight * f64::from(*x));
+        }
+    }
+    Ok(Values { width, numbers: sums.into_iter().map(|sum| sum as f32).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Routing = Routing {
+        scores: Scores::Softmax,
+        chosen: 2,
+        correction: None,
+        groups: None,
+        shares: false,
+        factor: 1.0,
+        scale: None,
+    };
+
+    fn routed(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<f32> {
+        weights(logits, routing, vectors)
+    }
+
+    /// The experts that have a weight.
+    fn who(logits: &[f32], routing: &Routing, vectors: Vectors<'_>) -> Vec<usize> {
+        let weights = routed(logits, routing, vectors);
+        (0..weights.len()).filter(|expert| weights[*expert] != 0.0).collect()
+    }
+
+    #[test]
+    fn weights_are_scores_or_shares_times_factor_and_scale() {
+        let logits = [0.0, 2_f32.ln(), 5_f32.ln(), -1e9];
+        assert_eq!(routed(&logits, &PLAIN, Vectors::default()), [0.0, 0.25, 0.625, 0.0]);
+        let shares = Routing { shares: true, factor: 7.0, ..PLAIN };
+        assert_eq!(routed(&logits, &shares, Vectors::default()), [0.0, 2.0, 5.0, 0.0]);
+        let scale = Vectors { scale: Some(&[9.0, 2.0, 3.0, 9.0]), ..Vectors::default() };
+        assert_eq!(routed(&logits, &shares, scale), [0.0, 4.0, 15.0, 0.0]);
+        let sigmoid = Routing { scores: Scores::Sigmoid, ..PLAIN };
+        assert_eq!(routed(&[0.0, 3_f32.ln(), -9.0], &sigmoid, Vectors::default()), [0.5, 0.75, 0.0]);
+    }
+
+    #[test]
+    fn a_correction_chooses_and_does_not_weigh() {
+        let sigmoid = Routing { scores: Scores::Sigmoid, chosen: 1, ..PLAIN };
+        let correction = Vectors { correction: Some(&[0.0, 0.0, 0.6]), ..Vectors::default() };
+        assert_eq!(routed(&[0.0, 1.0, 0.0], &sigmoid, correction), [0.0, 0.0, 0.5]);
+    }
+
+    #[test]
+    fn of_equals_the_lowest_are_chosen() {
+        let three = Routing { chosen: 3, ..PLAIN };
+        assert_eq!(who(&[1.0, 2.0, 1.0, 2.0, 1.0, 1.0], &three, Vectors::default()), [0, 1, 3]);
+        assert_eq!(who(&[0.0, -0.0, 0.0, -0.0], &three, Vectors::default()), [0, 1, 2]);
+        // Scores that round to 0 are told apart by their logits.
+        assert_eq!(who(&[-3e4, 3e4, -2e4], &PLAIN, Vectors::default()), [1], "and their weight is 0");
+    }
+
+    #[test]
+    fn all_may_be_chosen() {
+        let all = Routing { chosen: 4, shares: true, ..PLAIN };
+        assert_eq!(routed(&[1.0; 4], &all, Vectors::default()), [0.25; 4]);
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_chosen_and_shows() {
+        let nan = f32::NAN;
+        let sigmoid = Routing { scores: Scores::Sigmoid, ..PLAIN };
+        let weights = routed(&[1.0, nan, 2.0, 0.0], &sigmoid, Vectors::default());
+        assert!(weights[1].is_nan() && weights[2] > 0.0, "{weights:?}");
+        assert_eq!((weights[0], weights[3]), (0.0, 0.0));
+        // A sum of all spreads it to all that are chosen, each once.
+        let weights = routed(&[nan; 5], &PLAIN, Vectors::default());
+        assert_eq!(
+            weights.iter().map(|weight| weight.is_nan()).collect::<Vec<_>>(),
+            [true, true, false, false, false]
+        );
+        let shares = Routing { shares: true, ..sigmoid };
+        assert!(routed(&[1.0, nan, 2.0], &shares, Vectors::default())[2].is_nan());
+    }
+
+    #[test]
+    fn experts_of_groups_that_are_not_kept_are_out_of_the_question() {
+        let groups = |kept, best| Routing {
+            scores: Scores::Sigmoid,
+            groups: Some(Groups { count: 3, kept, best }),
+            ..PLAIN
+        };
+        // The best two of groups are worth the most in the second, the best one in the third.
+        let logits = [0.0, 0.1, 1.0, 1.1, 1.2, -2.0];
+        assert_eq!(who(&logits, &groups(1, 2), Vectors::default()), [2, 3]);
+        assert_eq!(who(&logits, &groups(1, 1), Vectors::default()), [4, 5]);
+        assert_eq!(who(&logits, &groups(2, 1), Vectors::default()), [3, 4]);
+        assert_eq!(who(&[1.0; 6], &groups(1, 2), Vectors::default()), [0, 1], "of equal groups the lowest");
+    }
+
+    #[test]
+    fn weights_of_nothing_are_nothing() {
+        let sigmoid = Routing { scores: Scores::Sigmoid, shares: true, ..PLAIN };
+        assert_eq!(routed(&[-1e4; 3], &sigmoid, Vectors::default()), [0.0; 3]);
+    }
+}
