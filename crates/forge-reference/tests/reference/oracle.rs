@@ -103,7 +103,9 @@ fn folding_gains_changes_nothing() {
 
 #[test]
 fn the_format_of_a_checkpoint_does_not_matter() {
-    for case in cases() {
+    // Scales of codes are numbers of 16 bits and no others.
+    let is_plain = |case: &Case| case.opened.graph.weights.iter().all(|weight| !weight.format.is_quantised());
+    for case in cases().into_iter().filter(is_plain) {
         // Every number of a bf16 file is one of f32.
         let wide = case.rewritten("F32", |half| u32::from(half) << 16);
         let ids = case.tokens(1, "ids");
