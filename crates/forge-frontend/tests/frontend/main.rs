@@ -1,6 +1,7 @@
 //! The frontend from outside: what it makes of models, of other spellings of them, and of broken ones.
 
 mod common;
+mod experts;
 mod faults;
 mod fuzz;
 mod gguf;

@@ -1,0 +1,228 @@
+//! Models with experts: their graphs, what other spellings and absent keys mean, and every way to store the experts of a layer.
+
+use crate::common::{Raw, edit_weights, read};
+use forge_frontend::{Memory, Options, Shapes, read_model};
+use forge_ir::{Graph, Op, Routing, Stack};
+use serde_json::{Value, json};
+
+/// A model of those that the reference alone is compared with.
+fn model(name: &str) -> Memory {
+    let folder = format!("{}/../forge-reference/tests/models/{name}", env!("CARGO_MANIFEST_DIR"));
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap())
+    });
+    Memory(files.collect())
+}
+
+/// The graph of a configuration alone.
+fn graph(config: &Value) -> Graph {
+    let config = config.to_string();
+    let shapes = Shapes::new(&config, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}"));
+    read_model(&shapes, &Options::default()).unwrap_or_else(|faults| panic!("{faults:#?}")).graph
+}
+
+/// A small model of this type.
+fn small(family: &str, own: &Value) -> Value {
+    let mut config = json!({
+        "model_type": family, "vocab_size": 31, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2, "tie_word_embeddings": true,
+    });
+    config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+    config
+}
+
+/// The same graph with more keys than these.
+fn same(family: &str, own: &Value, more: &Value) {
+    let mut all = own.clone();
+    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    assert_eq!(graph(&small(family, own)), graph(&small(family, &all)), "{family} with {more}");
+}
+
+fn routings(graph: &Graph) -> Vec<&Routing> {
+    let nodes = graph.layers.iter().flat_map(|layer| &graph.body(layer).nodes);
+    nodes
+        .filter_map(|node| match &node.op {
+            Op::Route(routing) => Some(routing),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn graphs_are_these() {
+    for name in ["glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_moe_mlxmix"] {
+        insta::assert_snapshot!(name, read(&model(name)).unwrap().graph);
+    }
+}
+
+#[test]
+fn a_published_model_has_its_published_size() {
+    let graph = graph(&json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 151_936,
+        "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "max_position_embeddings": 40_960, "rope_theta": 1_000_000.0, "tie_word_embeddings": false,
+        "use_sliding_window": false, "sliding_window": null, "max_window_layers": 48, "attention_bias": false,
+        "output_router_logits": false, "router_aux_loss_coef": 0.001,
+    }));
+    let parameters: usize = graph.weights.iter().map(|weight| weight.rows() * weight.columns()).sum();
+    assert_eq!((parameters, graph.bodies.len()), (30_532_122_624, 3));
+}
+
+#[test]
+fn both_spellings_and_absent_keys_mean_the_same() {
+    let qwen = json!({"num_experts": 4, "moe_intermediate_size": 12});
+    for (key, default) in [
+        ("num_local_experts", json!(4)),
+        ("norm_topk_prob", json!(false)),
+        ("decoder_sparse_step", json!(1)),
+        ("mlp_only_layers", json!([])),
+        ("use_sliding_window", json!(false)),
+        ("max_window_layers", json!(3)),
+        ("attention_bias", json!(false)),
+    ] {
+        same("qwen3_moe", &qwen, &json!({key: default}));
+    }
+    let qwen = json!({"num_experts": 4, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20});
+    for (key, default) in [("norm_topk_prob", json!(false)), ("qkv_bias", json!(true))] {
+        same("qwen2_moe", &qwen, &json!({key: default}));
+    }
+    same("mixtral", &json!({"num_local_experts": 4}), &json!({"num_experts": 4, "sliding_window": null}));
+    let glm = json!({"n_routed_experts": 4, "moe_intermediate_size": 12});
+    for (key, default) in [
+        ("num_local_experts", json!(4)),
+        ("n_shared_experts", json!(1)),
+        ("n_group", json!(1)),
+        ("topk_group", json!(1)),
+        ("routed_scaling_factor", json!(1.0)),
+        ("norm_topk_prob", json!(true)),
+        ("first_k_dense_replace", json!(1)),
+        ("use_qk_norm", json!(false)),
+        ("partial_rotary_factor", json!(0.5)),
+        ("num_nextn_predict_layers", json!(1)),
+    ] {
+        same("glm4_moe", &glm, &json!({key: default}));
+    }
+}
+
+#[test]
+fn layers_have_experts_as_the_configuration_says() {
+    let with = |family: &str, own: Value| {
+        let graph = graph(&small(family, &own));
+        let has = |layer: &forge_ir::Apply| {
+            graph.body(layer).nodes.iter().any(|node| matches!(node.op, Op::Experts(_)))
+        };
+        graph.layers.iter().map(has).collect::<Vec<bool>>()
+    };
+    let qwen = |step: usize, listed: Value| {
+        with(
+            "qwen3_moe",
+            json!({
+                "num_experts": 4, "moe_intermediate_size": 12, "decoder_sparse_step": step, "mlp_only_layers": listed
+            }),
+        )
+    };
+    assert_eq!(qwen(1, json!([])), [true; 4]);
+    assert_eq!(qwen(2, json!([])), [false, true, false, true]);
+    assert_eq!(qwen(1, json!([2, 0])), [false, true, false, true]);
+    assert_eq!(qwen(2, json!([3])), [false, true, false, false]);
+    let glm = |first: usize| {
+        let own = json!({"n_routed_experts": 4, "moe_intermediate_size": 12, "first_k_dense_replace": first});
+        with("glm4_moe", own)
+    };
+    assert_eq!(glm(0), [true; 4]);
+    assert_eq!(glm(3), [false, false, false, true]);
+}
+
+#[test]
+fn mixtral_shares_and_qwen_is_asked() {
+    let shares = |family: &str, own: Value| {
+        let graph = graph(&small(family, &own));
+        routings(&graph).iter().map(|routing| routing.shares).collect::<Vec<bool>>()
+    };
+    assert_eq!(shares("mixtral", json!({"num_local_experts": 4})), [true; 4]);
+    let own = |shares: bool| json!({"num_experts": 4, "moe_intermediate_size": 12, "norm_topk_prob": shares});
+    assert_eq!(shares("qwen3_moe", own(true)), [true; 4]);
+    assert_eq!(shares("qwen3_moe", own(false)), [false; 4]);
+}
+
+/// The tensors of the experts of one projection of one layer, in order of their numbers, taken out.
+fn taken(all: &mut Vec<Raw>, layer: usize, projection: &str) -> Vec<Raw> {
+    let experts = (0..4).map(|expert| {
+        let name = format!("model.layers.{layer}.mlp.experts.{expert}.{projection}.weight");
+        let place = all.iter().position(|tensor| tensor.name == name).unwrap();
+        all.remove(place)
+    });
+    experts.collect()
+}
+
+/// One tensor of several, one after the other, called so and of this shape.
+fn stacked(parts: &[Raw], name: String, shape: Vec<usize>) -> Raw {
+    let bytes = parts.iter().flat_map(|part| &part.bytes).copied().collect();
+    Raw { name, dtype: parts[0].dtype.clone(), shape, bytes }
+}
+
+#[test]
+fn experts_lie_apart_or_in_one_tensor_or_gates_above_ups() {
+    let apart = read(&model("qwen3_moe")).unwrap().graph;
+    let mut files = model("qwen3_moe");
+    edit_weights(&mut files, |all| {
+        for layer in 0..2 {
+            for (projection, shape) in
+                [("gate_proj", [4, 24, 64]), ("up_proj", [4, 24, 64]), ("down_proj", [4, 64, 24])]
+            {
+                let parts = taken(all, layer, projection);
+                let name = format!("model.layers.{layer}.mlp.switch_mlp.{projection}.weight");
+                all.push(stacked(&parts, name, shape.to_vec()));
+            }
+        }
+    });
+    let whole = read(&files).unwrap().graph;
+    let mut files = model("qwen3_moe");
+    edit_weights(&mut files, |all| {
+        for layer in 0..2 {
+            let [gates, ups, downs] = ["gate_proj", "up_proj", "down_proj"].map(|it| taken(all, layer, it));
+            let pairs: Vec<Raw> = gates.into_iter().zip(ups).flat_map(|(gate, up)| [gate, up]).collect();
+            let experts = format!("model.layers.{layer}.mlp.experts");
+            all.push(stacked(&pairs, format!("{experts}.gate_up_proj"), vec![4, 48, 64]));
+            all.push(stacked(&downs, format!("{experts}.down_proj"), vec![4, 64, 24]));
+        }
+    });
+    let joined = read(&files).unwrap().graph;
+    for other in [&whole, &joined] {
+        assert_eq!((&other.bodies, &other.layers), (&apart.bodies, &apart.layers));
+    }
+    let stacks = |graph: &Graph| graph.weights.iter().filter_map(|weight| weight.stack).collect::<Vec<_>>();
+    assert_eq!(stacks(&apart), [Stack::Apart; 6]);
+    assert_eq!([stacks(&whole), stacks(&joined)], [[Stack::Whole; 6]; 2].map(Vec::from));
+}
+
+#[test]
+fn an_expert_too_few_or_too_many_or_of_another_format_is_a_fault() {
+    let said = |change: fn(&mut Vec<Raw>)| {
+        let mut files = model("qwen3_moe");
+        edit_weights(&mut files, change);
+        let faults = read(&files).unwrap_err();
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    const THIRD: &str = "model.layers.1.mlp.experts.3.up_proj.weight";
+    let few = said(|all| all.retain(|tensor| tensor.name != THIRD));
+    assert!(few.contains(&format!("[F0301] the checkpoint lacks the tensor {THIRD} [24, 64]")), "{few}");
+    let many = said(|all| {
+        let mut more = all.iter().find(|tensor| tensor.name == THIRD).unwrap().clone();
+        more.name = THIRD.replace(".3.", ".4.");
+        all.push(more);
+    });
+    assert!(
+        many.contains("[F0303] nothing uses the tensor model.layers.1.mlp.experts.4.up_proj.weight"),
+        "{many}"
+    );
+    let other = said(|all| {
+        let third = all.iter_mut().find(|tensor| tensor.name == THIRD).unwrap();
+        third.dtype = "F16".to_owned();
+    });
+    let stored = format!("model.layers.1.mlp.experts.0.up_proj.weight is stored as bf16 and {THIRD} as f16");
+    assert!(other.contains(&stored), "{other}");
+}
