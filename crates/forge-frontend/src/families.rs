@@ -36,11 +36,15 @@ pub fn families() -> Vec<Family> {
 impl Family {
     fn of(architecture: &'static Architecture) -> Family {
         // One that no model has: what is refused comes with what would not be.
-        const SCALED: &str =
-            r#"{"rope_scaling": {"rope_type": "?"}, "text_config": {"rope_scaling": {"rope_type": "?"}}}"#;
+        const SCALED: [&str; 2] = [
+            r#"{"rope_scaling": {"rope_type": "?"}, "text_config": {"rope_scaling": {"rope_type": "?"}}}"#,
+            r#"{"rope_parameters": {"full_attention": {"rope_type": "?"}},
+                "text_config": {"rope_parameters": {"full_attention": {"rope_type": "?"}}}}"#,
+        ];
         let Architecture { class, family, hub, .. } = *architecture;
-        let notes = tried(SCALED, architecture).faults().into_iter().flat_map(|fault| fault.notes);
-        let scalings = notes.filter_map(|note| Some(note.strip_prefix(KNOWS)?.to_owned())).next();
+        let faults = SCALED.into_iter().flat_map(|text| tried(text, architecture).faults());
+        let mut notes = faults.flat_map(|fault| fault.notes);
+        let scalings = notes.find_map(|note| Some(note.strip_prefix(KNOWS)?.to_owned()));
         let keys = tried(r#"{"text_config": {}}"#, architecture).keys().read.into_iter().collect();
         Family { class, model_type: family, hub, scalings, keys }
     }

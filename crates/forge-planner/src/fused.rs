@@ -122,6 +122,18 @@ pub(crate) enum Kind {
     Experts(Experts),
     /// A function of each number.
     Elementwise(Function),
+    /// Every number times a weight of one.
+    ScaleBy {
+        /// The weight.
+        factor: ParamId,
+    },
+    /// The first input goes on, the second becomes the aside.
+    Leave,
+    /// Columns of the aside.
+    Take {
+        /// Which.
+        part: ParamId,
+    },
 }
 
 /// A delta rule.
@@ -251,7 +263,7 @@ impl Fused {
             let kind = match &node.op {
                 Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
                 Op::RmsNorm { gain, parts, epsilon } => {
-                    Kind::Norm { gain: Some(*gain), parts: *parts, epsilon: *epsilon }
+                    Kind::Norm { gain: *gain, parts: *parts, epsilon: *epsilon }
                 }
                 Op::Place { table } => Kind::Place { table: *table },
                 Op::LayerNorm { gain, bias, epsilon } => {
@@ -262,10 +274,13 @@ impl Fused {
                     Kind::Rotate { heads: *heads, rotation: rotation.clone() }
                 }
                 Op::Attention { query_heads, scale, cache, window, softcap } => {
-                    let kind = Kind::Append { cache: *cache };
-                    let output = list.new_value(0);
-                    let name = "append".to_owned();
-                    list.operations.push(Operation { name, kind, inputs: inputs.split_off(1), output });
+                    // Of queries alone it reads what an earlier layer has appended.
+                    if inputs.len() > 1 {
+                        let kind = Kind::Append { cache: *cache };
+                        let output = list.new_value(0);
+                        let name = "append".to_owned();
+                        list.operations.push(Operation { name, kind, inputs: inputs.split_off(1), output });
+                    }
                     Kind::Attend(Attend {
                         query_heads: *query_heads,
                         scale: *scale,
@@ -285,6 +300,9 @@ impl Fused {
                 Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
+                Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
+                Op::Leave => Kind::Leave,
+                Op::Take { part } => Kind::Take { part: *part },
                 Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
                     Kind::Elementwise(Function::Times)
                 }

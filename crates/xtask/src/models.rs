@@ -187,6 +187,8 @@ fn of(op: &Op) -> Vec<&'static str> {
             (2 * rotation.frequencies.len() < *width, "heads that turn in part"),
             (rotation.long.is_some(), "frequencies that depend on the context"),
         ],
+        Op::ScaleBy { .. } => vec![(true, "factors of layers")],
+        Op::Leave => vec![(true, "inputs of each layer's own")],
         Op::Attention { window, softcap, .. } => {
             vec![(window.is_some(), "windows"), (softcap.is_some(), "capped scores")]
         }
@@ -198,7 +200,9 @@ fn of(op: &Op) -> Vec<&'static str> {
             (routing.correction.is_some(), "corrected scores of experts"),
             (routing.groups.is_some(), "groups of experts"),
         ],
-        Op::Decay { .. } | Op::Experts(_) | Op::Activate(_) | Op::Multiply | Op::Add => Vec::new(),
+        Op::Decay { .. } | Op::Experts(_) | Op::Activate(_) | Op::Multiply | Op::Add | Op::Take { .. } => {
+            Vec::new()
+        }
     };
     found.into_iter().filter_map(|(is, name)| is.then_some(name)).collect()
 }
@@ -229,10 +233,12 @@ mod tests {
             .map(|family| family.class)
             .filter(|class| oracles.iter().all(|oracle| oracle.class != *class))
             .collect();
-        // Some are others with other names of tensors: the frontend's tests want the same graph of both. Qwen 3.5, and what has
+        // Some are others with other names of tensors: the frontend's tests want the same graph of both. Gemma 4, Qwen 3.5, and what has
         // experts, is compared by the reference alone as long as it is not planned.
         let known = [
             "Gemma3ForConditionalGeneration",
+            "Gemma4ForCausalLM",
+            "Gemma4ForConditionalGeneration",
             "Glm4MoeForCausalLM",
             "MixtralForCausalLM",
             "Qwen2MoeForCausalLM",

@@ -57,13 +57,16 @@ fn is_deferrable(list: &Fused, place: usize) -> bool {
 
 /// A norm and the projection before it whose sum it norms.
 fn inner(list: &Fused, norm: usize) -> Option<(usize, usize)> {
+    if !is_deferrable(list, norm) {
+        return None;
+    }
     let producer = list.definition(list.operations[norm].inputs[0])?;
     let adds = adds_alone(list, producer);
     let alone = list
         .readers(list.operations[norm].inputs[0])
         .filter(|reader| matches!(reader.kind, Kind::Norm { .. }))
         .count();
-    (is_deferrable(list, norm) && adds && alone == 1).then_some((norm, producer))
+    (adds && alone == 1).then_some((norm, producer))
 }
 
 /// The norm of what flows in, if it is the only one and can be deferred.
@@ -92,8 +95,10 @@ fn last_can_leave(list: &Fused) -> bool {
 /// where what it reads is.
 fn adds_alone(list: &Fused, place: usize) -> bool {
     let operation = &list.operations[place];
-    let reads_norm = list
-        .definition(operation.inputs[0])
+    let reads_norm = operation
+        .inputs
+        .first()
+        .and_then(|input| list.definition(*input))
         .is_some_and(|place| matches!(list.operations[place].kind, Kind::Norm { .. }));
     matches!(&operation.kind, Kind::Project(project) if project.ending == Ending::Add && project.norm.is_none())
         && !reads_norm

@@ -66,6 +66,10 @@ impl Select<'_> {
                 self.faults.push(Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet")));
             }
             Kind::Elementwise(function) => self.elementwise(draft, list, operation, *function),
+            Kind::ScaleBy { .. } | Kind::Leave | Kind::Take { .. } => {
+                let at = format!("{}.{}", draft.section.name, operation.name);
+                self.faults.push(Diagnostic::new("F0506", format!("{at} has no kernel yet")));
+            }
         }
     }
 
