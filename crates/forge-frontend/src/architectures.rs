@@ -3,6 +3,8 @@
 //! An [`Architecture`] reads a configuration into a [`Blueprint`]; the blueprint builds the graph over the tensors.
 
 mod cohere2;
+mod deepseek_v2;
+mod deepseek_v3;
 mod ernie4_5;
 mod gemma2;
 mod gemma3;
@@ -32,6 +34,8 @@ use forge_ir::Apply;
 /// Every architecture; the order is that of messages.
 pub(crate) const ALL: &[Architecture] = &[
     cohere2::ARCHITECTURE,
+    deepseek_v2::ARCHITECTURE,
+    deepseek_v3::ARCHITECTURE,
     ernie4_5::ARCHITECTURE,
     gemma2::ARCHITECTURE,
     gemma3::ARCHITECTURE,

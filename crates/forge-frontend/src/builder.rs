@@ -5,8 +5,8 @@
 use crate::binding::{Bindings, Wanted};
 use crate::tensors::Tensors;
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Cache, Cut, Experts, Memory, Node, Op, Param, ParamId, ParamKind,
-    Rotation, Routing, Stack, State, StateId, Tail, ValueId, WeightId,
+    Activation, Apply, Body, BodyId, Cache, Cut, Experts, Latents, Memory, Node, Op, Param, ParamId,
+    ParamKind, Rotation, Routing, Stack, State, StateId, Tail, ValueId, WeightId,
 };
 use std::ops::Range;
 
@@ -106,6 +106,11 @@ impl Layer<'_, '_> {
     /// Declares a cache of keys and values.
     pub(crate) fn cache(&mut self, heads: usize, width: usize) -> ParamId {
         self.state("cache", State::Cache(Cache { heads, width }))
+    }
+
+    /// Declares a cache of latents and turned keys.
+    pub(crate) fn latents(&mut self, latents: Latents) -> ParamId {
+        self.state("cache", State::Latents(latents))
     }
 
     fn state(&mut self, role: &str, state: State) -> ParamId {
@@ -300,6 +305,34 @@ impl Layer<'_, '_> {
         activation: Activation,
     ) -> ValueId {
         self.node(name, Op::Experts(Experts { gate, up, down, activation }), &[x, weights])
+    }
+
+    /// Every head's own matrix times its part of x. All matrices are a part of one tensor, `<module>.weight`, as the cut says.
+    pub(crate) fn each_head(
+        &mut self,
+        (role, name): (&str, &str),
+        x: ValueId,
+        (module, cut): (&str, Cut),
+        shape: [usize; 2],
+        (heads, turned): (usize, bool),
+    ) -> ValueId {
+        let tensor = &format!("{module}.weight");
+        let cut = Some(cut);
+        let weight =
+            self.bound(role, Wanted { tensor, shape: &shape, cut, plus_one: false, taps: None, stack: None });
+        self.node(name, Op::EachHead { weight, heads, turned }, &[x])
+    }
+
+    /// Attention over latents: of queries, turned queries, latents and turned keys.
+    pub(crate) fn latent_attention(
+        &mut self,
+        name: &str,
+        inputs: [ValueId; 4],
+        heads: usize,
+        scale: f32,
+        cache: ParamId,
+    ) -> ValueId {
+        self.node(name, Op::LatentAttention { heads, scale, cache }, &inputs)
     }
 
     /// Numbers bent to stay below a cap.

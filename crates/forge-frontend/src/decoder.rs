@@ -9,6 +9,7 @@ use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
 use crate::delta_net::DeltaNet;
 use crate::experts::Experts;
+use crate::latent::LatentAttention;
 use crate::mlp::Mlp;
 use crate::scaling::Kinds;
 use crate::windows::Windows;
@@ -54,6 +55,8 @@ pub(crate) struct Decoder {
     pub(crate) windows: Windows,
     /// Whether a layer's attention leaves queries and keys as they are; layers that are not listed rotate them.
     pub(crate) unrotated: Vec<bool>,
+    /// What stands in the place of attention in all layers, where something does.
+    pub(crate) latent: Option<LatentAttention>,
     /// What stands where others have attention in the layers that are marked; those that are not listed have attention.
     pub(crate) linear: Option<(DeltaNet, Vec<bool>)>,
     /// The second half of a layer.
@@ -168,6 +171,7 @@ impl Decoder {
             attention: Attention::read(config, hidden, defaults),
             windows: Windows::none(),
             unrotated: Vec::new(),
+            latent: None,
             linear: None,
             mlp: Mlp::read(config, hidden, defaults.activation),
             experts: None,
@@ -219,9 +223,10 @@ impl Decoder {
             factor => layer.scale(name, x, factor),
         };
 
-        let branch = match linear {
-            Some(linear) => linear.build(&mut layer, x, &format!("{at}.linear_attn")),
-            None => self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotation),
+        let branch = match (linear, &self.latent) {
+            (Some(linear), _) => linear.build(&mut layer, x, &format!("{at}.linear_attn")),
+            (None, Some(latent)) => latent.build(&mut layer, x, &format!("{at}.self_attn")),
+            (None, None) => self.attention.build(&mut layer, x, &format!("{at}.self_attn"), window, rotation),
         };
         let branch = norm(&mut layer, "output", branch, self.norms.output);
         let branch = scaled(&mut layer, "scaled_output", branch);

@@ -154,9 +154,15 @@ fn count(config: &Section<'_>, keys: &[&str]) -> usize {
     count
 }
 
-/// Groups of which `topk_group` of `n_group` are kept by their two best experts; none where there is one.
-pub(crate) fn groups(config: &Section<'_>, experts: &Experts) -> Option<Groups> {
-    let (count, kept, best) = (config.count_or("n_group", 1), config.count_or("topk_group", 1), 2);
+/// Groups of which `topk_group` of `n_group`, or what is usual, are kept by their best experts; none where there is one.
+pub(crate) fn groups(
+    config: &Section<'_>,
+    experts: &Experts,
+    best: usize,
+    usual: [usize; 2],
+) -> Option<Groups> {
+    let [count, kept] =
+        [("n_group", usual[0]), ("topk_group", usual[1])].map(|(key, usual)| config.count_or(key, usual));
     let (size, chosen) = (experts.count / count, experts.choice.chosen);
     if !experts.count.is_multiple_of(count) || size < best {
         let message = format!("{} experts are no {count} groups of {best} or more", experts.count);

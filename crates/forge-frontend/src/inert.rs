@@ -80,6 +80,24 @@ const OF: &[(&str, &str, &[&str])] = &[
     ("gemma3_text", "what the layers' types were made of, beside them", &["_sliding_window_pattern"]),
     ("cohere2", "of what other keys tell once more", &["layer_switch", "use_parallel_embedding"]),
     (
+        "deepseek_v2",
+        "of training, and of where experts are computed",
+        &["aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux"],
+    ),
+    ("deepseek_v2", "weights of experts are no shares, whatever it says", &["norm_topk_prob"]),
+    ("deepseek_v2", "what two other keys are together", &["qk_head_dim"]),
+    (
+        "deepseek_v3",
+        "of training, and of where experts are computed",
+        &["aux_loss_alpha", "ep_size", "pretraining_tp", "seq_aux"],
+    ),
+    (
+        "deepseek_v3",
+        "layers that guess further tokens, which are left out",
+        &["num_mtp_layers", "num_nextn_predict_layers"],
+    ),
+    ("deepseek_v3", "what two other keys are together", &["qk_head_dim"]),
+    (
         "gemma2",
         "of before hidden_activation and sliding_window, beside them",
         &["hidden_act", "sliding_window_size"],

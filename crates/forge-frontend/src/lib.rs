@@ -33,6 +33,7 @@ mod gguf;
 mod header;
 mod inert;
 mod json;
+mod latent;
 mod mlp;
 mod nearest;
 mod quantised;

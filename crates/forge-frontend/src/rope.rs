@@ -76,7 +76,7 @@ impl Rope {
 }
 
 /// The object that says how frequencies are scaled, under either of its names.
-fn object<'a>(config: &Section<'a>) -> Option<Section<'a>> {
+pub(crate) fn object<'a>(config: &Section<'a>) -> Option<Section<'a>> {
     let (new, old) = (config.get("rope_parameters"), config.get("rope_scaling"));
     if new.is_some() && old.is_some() && new != old {
         config.contradiction("rope_scaling", "rope_scaling and rope_parameters differ".to_owned());

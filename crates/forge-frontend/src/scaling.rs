@@ -262,9 +262,14 @@ fn yarn(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scaled {
     }
 }
 
+/// How much scores spread in a context that is so many times longer.
+pub(crate) fn spread(factor: f64, weight: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
+}
+
 /// What `attention_factor` says, or what it is without.
 fn yarn_magnitude(scaling: &Section<'_>, factor: f64) -> f64 {
-    let spread = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+    let spread = |weight: f64| spread(factor, weight);
     let [weight, all] = ["mscale", "mscale_all_dim"].map(|key| scaling.number_or(key, 0.0));
     let usual = if weight != 0.0 && all != 0.0 { spread(weight) / spread(all) } else { spread(1.0) };
     scaling.number_or("attention_factor", usual)

@@ -187,6 +187,8 @@ impl Weight {
 pub enum State {
     /// Keys and values, for every position so far.
     Cache(Cache),
+    /// What keys and values of all heads are made of, for every position so far.
+    Latents(Latents),
     /// What a convolution has read, for the last positions.
     Tail(Tail),
     /// What a delta rule has learnt of all positions so far: their number does not change its size.
@@ -200,6 +202,15 @@ pub struct Cache {
     pub heads: usize,
     /// Width of a head.
     pub width: usize,
+}
+
+/// What all heads of one layer share of a position.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Latents {
+    /// Channels of a latent, of which every head makes a key and a value of its own.
+    pub width: usize,
+    /// Channels of the key that tells of the position.
+    pub turned: usize,
 }
 
 /// The last rows that a convolution has read.
@@ -333,6 +344,27 @@ pub enum Op {
         /// What scores are capped to.
         softcap: Option<f32>,
     },
+    /// x -> for every head, its matrix times its part of x. The weight is the matrices of all heads, one below the other;
+    /// turned, each is taken with its rows for columns.
+    EachHead {
+        /// `[heads * rows, columns]`
+        weight: ParamId,
+        /// Heads in x.
+        heads: usize,
+        /// Whether rows are taken for columns.
+        turned: bool,
+    },
+    /// (queries, turned queries, latents, turned keys) -> for every head, softmax(scale * (q·c + r·k)) c over its slot's
+    /// positions so far, where q and r are the head's parts of the queries, and c and k a position's latent and turned key,
+    /// which all heads share.
+    LatentAttention {
+        /// Heads in the first two inputs.
+        heads: usize,
+        /// Multiplies scores.
+        scale: f32,
+        /// Where latents and turned keys are kept.
+        cache: ParamId,
+    },
     /// x -> for every channel, the sum of its last values, each times the channel's tap for it. The last tap is for the
     /// row's own; what is before the first row of a slot is 0. Rows of the same slot come one after the other in position.
     Convolve {
@@ -461,6 +493,14 @@ impl Body {
     pub fn cache(&self, param: ParamId) -> Option<&Cache> {
         match self.params.get(param.0).map(|param| &param.kind) {
             Some(ParamKind::State(State::Cache(cache))) => Some(cache),
+            _ => None,
+        }
+    }
+
+    /// The latents that a parameter stands for, if it does.
+    pub fn latents(&self, param: ParamId) -> Option<&Latents> {
+        match self.params.get(param.0).map(|param| &param.kind) {
+            Some(ParamKind::State(State::Latents(latents))) => Some(latents),
             _ => None,
         }
     }

@@ -13,9 +13,9 @@
 //! and states that they bind to its parameters.
 //!
 //! Nodes are mathematics, not kernels. A node is evaluated for all rows at once, and only those with a [`State`] let a row
-//! see others, of its own slot up to and including itself. [`Op::Attention`]: first every row's key and value are written to
-//! the cache of its slot at its position, then each row attends to those positions; or it attends to those that an earlier
-//! layer has written, and writes nothing. [`Op::Convolve`] and [`Op::DeltaRule`]: rows are taken one after the other, each
+//! see others, of its own slot up to and including itself. [`Op::Attention`] and [`Op::LatentAttention`]: first what every row
+//! brings is written to the cache of its slot at its position, then each row attends to those positions; or it attends to
+//! those that an earlier layer has written, and writes nothing. [`Op::Convolve`] and [`Op::DeltaRule`]: rows are taken one after the other, each
 //! finding what the one before it left.
 //!
 //! Beside the stream, the prologue may leave one more value for the layers: the *aside*. It does not change from layer to
@@ -31,6 +31,7 @@ mod blocks;
 mod diagnostic;
 mod format;
 mod graph;
+mod latent;
 mod numbers;
 mod packing;
 mod print;
@@ -44,8 +45,8 @@ pub use blocks::Blocks;
 pub use diagnostic::{Diagnostic, Place};
 pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use graph::{
-    Activation, Apply, Body, BodyId, Cache, Cut, Draft, Memory, Model, Node, Op, Param, ParamId, ParamKind,
-    Specials, State, StateId, Tail, ValueId, Weight, WeightId,
+    Activation, Apply, Body, BodyId, Cache, Cut, Draft, Latents, Memory, Model, Node, Op, Param, ParamId,
+    ParamKind, Specials, State, StateId, Tail, ValueId, Weight, WeightId,
 };
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed};

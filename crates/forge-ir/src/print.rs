@@ -1,8 +1,8 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
 use crate::{
-    Body, Cache, Cut, Experts, Graph, Groups, Long, Memory, Node, Op, ParamId, ParamKind, Routing, State,
-    Tail,
+    Body, Cache, Cut, Experts, Graph, Groups, Latents, Long, Memory, Node, Op, ParamId, ParamKind, Routing,
+    State, Tail,
 };
 use std::fmt::{Display, Formatter, Result};
 
@@ -39,6 +39,9 @@ impl Display for State {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             State::Cache(Cache { heads, width }) => write!(f, "{heads} heads of {width}"),
+            State::Latents(Latents { width, turned }) => {
+                write!(f, "latents of {width}, turned keys of {turned}")
+            }
             State::Tail(Tail { rows, width }) => write!(f, "{rows} rows of {width}"),
             State::Memory(Memory { heads, keys, values }) => {
                 write!(f, "{heads} heads of {keys} by {values}")
@@ -151,6 +154,13 @@ fn expression(body: &Body, node: &Node) -> String {
             let window = window.map_or_else(String::new, |window| format!(", window {window}"));
             let softcap = softcap.map_or_else(String::new, |cap| format!(", softcap {cap}"));
             format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}, {})", name(*cache))
+        }
+        Op::EachHead { weight, heads, turned } => {
+            let turned = if *turned { "turned " } else { "" };
+            format!("{turned}{} of each of {heads} heads {x}", name(*weight))
+        }
+        Op::LatentAttention { heads, scale, cache } => {
+            format!("latent_attention({x}, {heads} heads, scale {scale}, {})", name(*cache))
         }
         Op::Convolve { taps, tail } => format!("convolve({x}, {}, {})", name(*taps), name(*tail)),
         Op::Decay { rate, bias } => format!("decay({x} + {}, {})", name(*bias), name(*rate)),

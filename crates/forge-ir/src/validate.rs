@@ -11,7 +11,7 @@ mod beside;
 
 use crate::{
     Apply, Body, Cut, Diagnostic, Draft, Experts, Long, Op, ParamId, ParamKind, Rotation, Routing, State,
-    recurrent,
+    latent, recurrent,
 };
 use std::ops::Deref;
 
@@ -211,6 +211,7 @@ fn kind(kind: &ParamKind) -> String {
     match kind {
         ParamKind::Weight(shape) => format!("a weight of {shape:?}"),
         ParamKind::State(state @ State::Cache(_)) => format!("a cache of {state}"),
+        ParamKind::State(state @ State::Latents(_)) => format!("a cache of {state}"),
         ParamKind::State(state @ State::Tail(_)) => format!("a tail of {state}"),
         ParamKind::State(state @ State::Memory(_)) => format!("a memory of {state}"),
         ParamKind::Part(width) => format!("{width} columns of the aside"),
@@ -231,6 +232,7 @@ fn widths(body: &Body) -> Vec<usize> {
 fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     let expected = match op {
         Op::DeltaRule { .. } => 5,
+        Op::LatentAttention { .. } => 4,
         // Or queries alone.
         Op::Attention { .. } if inputs.len() != 1 => 3,
         Op::Multiply | Op::Add | Op::Experts(_) | Op::Leave => 2,
@@ -314,6 +316,12 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             } else {
                 Ok(x)
             }
+        }
+        Op::EachHead { weight, heads, turned } => {
+            latent::each_head(shape(body, *weight)?, *heads, *turned, x)
+        }
+        Op::LatentAttention { heads, scale, cache } => {
+            latent::attention(body, *heads, *scale, *cache, inputs)
         }
         Op::Convolve { taps, tail } => recurrent::convolve(body, [*taps, *tail], x),
         Op::Decay { rate, bias } => recurrent::decay(body, [*rate, *bias], x),

@@ -100,6 +100,24 @@ pub(crate) enum Kind {
     RotateAppend(RotateAppend),
     /// Attention over a cache that already holds the rows' own keys and values, or prepares them itself.
     Attend(Attend),
+    /// Every head's own matrix, or that with its rows for columns, times its part of a row.
+    EachHead {
+        /// The matrices of all heads.
+        weight: ParamId,
+        /// How many there are.
+        heads: usize,
+        /// Whether rows are taken for columns.
+        turned: bool,
+    },
+    /// Attention over latents that all heads share.
+    LatentAttend {
+        /// Query heads.
+        heads: usize,
+        /// Multiplies scores.
+        scale: f32,
+        /// Where latents are.
+        cache: ParamId,
+    },
     /// Each channel's last values, times its taps.
     Convolve {
         /// All taps of a channel, then those of the next.
@@ -289,6 +307,12 @@ impl Fused {
                         cache: *cache,
                         prologue: None,
                     })
+                }
+                Op::EachHead { weight, heads, turned } => {
+                    Kind::EachHead { weight: *weight, heads: *heads, turned: *turned }
+                }
+                Op::LatentAttention { heads, scale, cache } => {
+                    Kind::LatentAttend { heads: *heads, scale: *scale, cache: *cache }
                 }
                 Op::Convolve { taps, tail } => Kind::Convolve { taps: *taps, tail: *tail },
                 Op::Decay { rate, bias } => Kind::Decay { rate: *rate, bias: *bias },

@@ -72,7 +72,7 @@ fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
 fn cache_format(graph: &Graph, formats: &Formats, options: &Options) -> Result<Format, Vec<Diagnostic>> {
     let caches = graph.states.iter().filter_map(|state| match state {
         State::Cache(cache) => Some(cache),
-        State::Tail(_) | State::Memory(_) => None,
+        State::Latents(_) | State::Tail(_) | State::Memory(_) => None,
     });
     let odd = caches.into_iter().find(|cache| !cache.width.is_multiple_of(BLOCK));
     match options.cache {

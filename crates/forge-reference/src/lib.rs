@@ -11,6 +11,7 @@ mod attention;
 mod cached;
 mod experts;
 mod golden;
+mod latent;
 mod linear;
 mod recurrent;
 mod rows;

@@ -3,6 +3,7 @@
 use crate::attention::{Heads, attention, capped, rotate};
 use crate::cached::cached;
 use crate::experts::{Stacks, Vectors, experts, route};
+use crate::latent;
 use crate::linear::linear;
 use crate::recurrent::{convolve, decay, delta_rule};
 use crate::rows::{Row, Values};
@@ -177,6 +178,16 @@ impl Run<'_> {
                     beside.kept.remove(&id);
                 }
                 heads
+            }
+            Op::EachHead { weight, heads, turned } => {
+                let weight = bound(apply, body, *weight)?;
+                let of = &self.graph.weights[weight.0];
+                let of = [of.rows(), of.columns()];
+                latent::each_head(self.numbers, weight, of, (*heads, *turned), x)?
+            }
+            Op::LatentAttention { heads, scale, cache } => {
+                let latents = body.latents(*cache).ok_or_else(|| unbound(body, *cache))?;
+                latent::attention(latents, (*heads, *scale), rows, inputs)
             }
             Op::Convolve { taps, tail } => {
                 let tail = body.tail(*tail).ok_or_else(|| unbound(body, *tail))?;

@@ -36,7 +36,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.correction = Some("e_score_correction_bias");
     experts.choice.shares = config.flag_or("norm_topk_prob", true);
     experts.choice.factor = config.number_or("routed_scaling_factor", 1.0) as f32;
-    experts.choice.groups = groups(config, &experts);
+    experts.choice.groups = groups(config, &experts, 2, [1, 1]);
     let shared = inner * config.count_or("n_shared_experts", 1);
     let mlp = Mlp { inner: shared, ..model.mlp };
     experts.shared = Some(Shared { mlp, module: "shared_experts", gate: None });

@@ -253,6 +253,8 @@ fn what(kind: &Kind) -> String {
         Kind::RotateAppend(_) => "rotate_append".to_owned(),
         Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
         Kind::Attend(_) => "attend".to_owned(),
+        Kind::EachHead { heads, .. } => format!("each_head {heads}"),
+        Kind::LatentAttend { heads, .. } => format!("latent_attend {heads}"),
         Kind::Convolve { taps, .. } => format!("convolve {}", taps.0),
         Kind::Decay { rate, bias } => format!("decay {} {}", rate.0, bias.0),
         Kind::DeltaRule(_) => "delta_rule".to_owned(),

@@ -57,7 +57,9 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
-            Kind::Convolve { .. }
+            Kind::EachHead { .. }
+            | Kind::LatentAttend { .. }
+            | Kind::Convolve { .. }
             | Kind::Decay { .. }
             | Kind::DeltaRule(_)
             | Kind::Route(_)

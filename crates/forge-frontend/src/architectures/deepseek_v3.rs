@@ -1,0 +1,51 @@
+//! DeepSeek V3: DeepSeek V2, whose scores are sigmoids, corrected for the choice, and whose experts of a row are always of a
+//! few groups, each worth its two best.
+
+use super::{Architecture, Blueprint};
+use crate::attention::rope;
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::experts::{Experts, Shared, groups};
+use crate::latent::LatentAttention;
+use crate::mlp::Mlp;
+use forge_ir::{Pairing, Scores};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "DeepseekV3ForCausalLM",
+    family: "deepseek_v3",
+    hub: &["deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1", "moonshotai/Moonlight-16B-A3B-Instruct"],
+    read,
+};
+
+const DEFAULTS: Defaults =
+    Defaults { context: 4096, key_heads: Some(128), pairing: Pairing::Interleaved, ..Defaults::USUAL };
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let neighbours = config.flag_or("rope_interleave", true);
+    let pairing = if neighbours { Pairing::Interleaved } else { Pairing::Half };
+    let defaults = Defaults { pairing, ..DEFAULTS };
+    let mut model = Decoder::read_unrotated(config, &defaults);
+    let turns = rope(model.attention.width, model.context, &defaults);
+    let block = LatentAttention::read(config, &model.attention, model.norm, turns);
+    model.turn(block.rotation.clone());
+    model.latent = Some(block);
+
+    let inner = config.count_or("moe_intermediate_size", 2048);
+    let keys = &["n_routed_experts", "num_local_experts"];
+    let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Sigmoid);
+    experts.choice.correction = Some("e_score_correction_bias");
+    experts.choice.shares = config.flag_or("norm_topk_prob", true);
+    experts.choice.factor = config.number_or("routed_scaling_factor", 2.5) as f32;
+    experts.choice.groups = groups(config, &experts, 2, [8, 4]);
+    config.only("topk_method", "noaux_tc", "forge knows DeepSeek V3 with corrected scores alone");
+    config.only("scoring_func", "sigmoid", "forge knows DeepSeek V3 with sigmoids of scores alone");
+    config.only("moe_layer_freq", 1, "forge knows DeepSeek V3 with experts in every layer but the first few");
+    let mlp = Mlp { inner: inner * config.count_or("n_shared_experts", 1), ..model.mlp };
+    experts.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
+    let first = config.number_or("first_k_dense_replace", 3.0);
+    experts.dense = (0..model.layers).map(|layer| (layer as f64) < first).collect();
+    model.experts = Some(experts);
+    // Layers past the last guess further tokens, which changes none.
+    model.ignores_further_layers = true;
+    Box::new(model)
+}
