@@ -101,7 +101,7 @@ impl Select<'_> {
         if draft.body.only_reads(attend.cache) {
             let at = format!("{}.{}", draft.section.name, operation.name);
             let message = format!("{at} reads what another layer keeps, and forge cannot plan that yet");
-            self.faults.push(Diagnostic::new("F0506", message));
+            self.faults.push(Diagnostic::new("F0501", message));
             return;
         }
         let Some(state) = self.state(draft, attend.cache) else { return };

@@ -63,15 +63,15 @@ impl Select<'_> {
             | Kind::Decay { .. }
             | Kind::DeltaRule(_)
             | Kind::Route(_)
-            | Kind::Experts(_) => {
+            | Kind::Experts(_)
+            | Kind::ScaleBy { .. }
+            | Kind::Leave
+            | Kind::Take { .. } => {
                 let at = format!("{}.{}", draft.section.name, operation.name);
-                self.faults.push(Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet")));
+                let fault = Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet"));
+                self.faults.push(fault.note("docs/models.md tells which models are compiled"));
             }
             Kind::Elementwise(function) => self.elementwise(draft, list, operation, *function),
-            Kind::ScaleBy { .. } | Kind::Leave | Kind::Take { .. } => {
-                let at = format!("{}.{}", draft.section.name, operation.name);
-                self.faults.push(Diagnostic::new("F0506", format!("{at} has no kernel yet")));
-            }
         }
     }
 
