@@ -54,13 +54,7 @@ impl Rope {
                 "forge knows this architecture only with heads that rotate as a whole".to_owned(),
             );
         }
-        if channels % 2 == 1 || channels == 0 || channels > self.width.min(WIDEST) {
-            config.contradiction(
-                "head_dim",
-                format!("{channels} of {} channels of a head cannot rotate in pairs", self.width),
-            );
-        }
-        let channels = if config.is_broken() { 0 } else { channels };
+        let channels = self.in_pairs(config, channels);
         let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
         let Scaled { frequencies, magnitude, long } = scaled(config, scaling, &plain);
         let pairing = if config.conventions().neighbours_turn { Pairing::Interleaved } else { self.pairing };
@@ -68,10 +62,22 @@ impl Rope {
     }
 
     /// The rotation of a base of which a share of the pairs turns, as if all did.
-    pub(crate) fn in_proportion(self, share: f64, theta: f64) -> Rotation {
-        let plain = Plain { theta, channels: self.width, share, context: self.context, kinds: self.scaling };
+    pub(crate) fn in_proportion(self, config: &Section<'_>, share: f64, theta: f64) -> Rotation {
+        let channels = self.in_pairs(config, self.width);
+        let plain = Plain { theta, channels, share, context: self.context, kinds: self.scaling };
         let frequencies = plain.in_proportion(1.0);
         Rotation { frequencies, pairing: self.pairing, magnitude: 1.0, long: None }
+    }
+
+    /// So many channels of a head, if they can be turned; none once the configuration has a fault.
+    fn in_pairs(self, config: &Section<'_>, channels: usize) -> usize {
+        if channels % 2 == 1 || channels == 0 || channels > self.width.min(WIDEST) {
+            config.contradiction(
+                "head_dim",
+                format!("{channels} of {} channels of a head cannot rotate in pairs", self.width),
+            );
+        }
+        if config.is_broken() { 0 } else { channels }
     }
 }
 

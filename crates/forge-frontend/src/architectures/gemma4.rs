@@ -190,10 +190,10 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
         rotation
     };
     if (0..decoder.layers).any(|layer| sees_window(&layer)) {
-        let usual = |rope: Rope| rope.in_proportion(1.0, 1e4);
+        let usual = |rope: Rope| rope.in_proportion(config, 1.0, 1e4);
         decoder.attention.rotation = rotation("sliding_attention", &decoder.attention, &usual);
     }
-    whole.rotation = rotation("full_attention", &whole, &|rope| rope.in_proportion(0.25, 1e6));
+    whole.rotation = rotation("full_attention", &whole, &|rope| rope.in_proportion(config, 0.25, 1e6));
     whole
 }
 
