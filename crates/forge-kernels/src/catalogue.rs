@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 15] = [
+pub const TEMPLATES: [Source; 18] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("norm/layer_norm"),
@@ -31,13 +31,20 @@ pub const TEMPLATES: [Source; 15] = [
     source!("attention/attend_split"),
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
+    source!("experts/route"),
+    source!("experts/inner"),
+    source!("experts/sum"),
     source!("elementwise/elementwise"),
     source!("head/argmax"),
     source!("head/argmax_join"),
 ];
 
+/// Text that several templates include.
+pub const PARTS: [Source; 3] =
+    [source!("experts/choose"), source!("experts/weigh"), source!("experts/products")];
+
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 34] = [
+pub const SUPPORT: [Source; 35] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -72,6 +79,7 @@ pub const SUPPORT: [Source; 34] = [
     source!("support/softcap"),
     source!("support/turn"),
     source!("support/ordered"),
+    source!("support/choose"),
 ];
 
 /// The path of the template that renders `spec`.
@@ -91,6 +99,9 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
+        Spec::Route(_) => "experts/route",
+        Spec::ExpertsInner(_) => "experts/inner",
+        Spec::ExpertsSum(_) => "experts/sum",
         Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::Argmax(_) => "head/argmax",
         Spec::ArgmaxJoin(_) => "head/argmax_join",

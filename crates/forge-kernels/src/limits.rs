@@ -1,5 +1,6 @@
 //! What a kernel can be made for. Whatever passes here renders.
 
+mod experts;
 mod project;
 
 use forge_ir::{Format, Long, Rotation};
@@ -119,6 +120,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             )
         }
         Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
+        Spec::Route(route) => limits.route(route),
+        Spec::ExpertsInner(inner) => limits.experts_inner(inner),
+        Spec::ExpertsSum(sum) => limits.experts_sum(sum),
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {

@@ -2,6 +2,7 @@
 //! only choose and print.
 
 mod attention;
+mod experts;
 mod project;
 mod rotation;
 mod vectors;
@@ -15,6 +16,7 @@ pub(crate) use project::{Tile, group_outputs};
 
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
+use self::experts::{InnerContext, RouteContext, SumContext};
 use self::project::ProjectContext;
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
 use self::vectors::{ElementwiseContext, LayerNormContext, RmsNormContext};
@@ -74,6 +76,21 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
         Spec::AttendTiled(attend) => {
             let context = TiledContext::of(base, attend);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::Route(route) => {
+            let context = RouteContext::of(base, route);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::ExpertsInner(inner) => {
+            let context = InnerContext::of(base, inner);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::ExpertsSum(sum) => {
+            let context = SumContext::of(base, sum);
             let support = context.support();
             (value(context), support)
         }
