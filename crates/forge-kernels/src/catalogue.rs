@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 15] = [
+pub const TEMPLATES: [Source; 17] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("norm/layer_norm"),
@@ -31,13 +31,15 @@ pub const TEMPLATES: [Source; 15] = [
     source!("attention/attend_split"),
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
+    source!("recurrent/convolve"),
+    source!("recurrent/delta_rule"),
     source!("elementwise/elementwise"),
     source!("head/argmax"),
     source!("head/argmax_join"),
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 34] = [
+pub const SUPPORT: [Source; 35] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -70,6 +72,7 @@ pub const SUPPORT: [Source; 34] = [
     source!("support/relu"),
     source!("support/sigmoid"),
     source!("support/softcap"),
+    source!("support/softplus"),
     source!("support/turn"),
     source!("support/ordered"),
 ];
@@ -91,6 +94,8 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
+        Spec::Convolve(_) => "recurrent/convolve",
+        Spec::DeltaRule(_) => "recurrent/delta_rule",
         Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::Argmax(_) => "head/argmax",
         Spec::ArgmaxJoin(_) => "head/argmax_join",

@@ -5,12 +5,15 @@ mod project;
 use forge_ir::{Format, Long, Rotation};
 
 use crate::catalogue::{SUPPORT, unit_name};
-use crate::context::{packet_columns, packet_elements, queries_fit};
+use crate::context::{LANES, packet_columns, packet_elements, queries_fit};
 use crate::error::KernelError;
 use crate::spec::{Each, Function, HeadNorm, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
+
+/// Rows that a convolution's result is made of.
+const MOST_TAPS: usize = 16;
 
 /// Query heads that read one key head: what 8 simdgroups hold in registers.
 const LARGEST_GROUP: usize = 32;
@@ -119,6 +122,34 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             )
         }
         Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
+        Spec::Convolve(convolve) => {
+            limits.positive("the width", convolve.width)?;
+            limits.holds(
+                "the number of taps",
+                convolve.taps,
+                (2..=MOST_TAPS).contains(&convolve.taps),
+                || format!("2 to {MOST_TAPS}, which a thread holds in registers"),
+            )
+        }
+        Spec::DeltaRule(rule) => {
+            limits.positive("the number of key heads", rule.key_heads)?;
+            limits.positive("the width of a key", rule.keys)?;
+            limits.positive("the width of a value", rule.values)?;
+            limits.holds(
+                "the number of value heads",
+                rule.heads,
+                rule.heads.is_multiple_of(rule.key_heads),
+                || format!("a multiple of the key heads, which are {}", rule.key_heads),
+            )?;
+            limits.holds("the width of a key", rule.keys, rule.keys <= WIDEST_HEAD, || {
+                format!("at most {WIDEST_HEAD}, which {LANES} lanes hold in registers")
+            })?;
+            limits.holds("the width of a value", rule.values, rule.values * LANES <= 1024, || {
+                format!("at most {}: each channel takes {LANES} threads of a threadgroup", 1024 / LANES)
+            })?;
+            limits.finite("the scale", rule.scale)?;
+            limits.finite("epsilon", rule.epsilon)
+        }
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {

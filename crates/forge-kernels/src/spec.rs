@@ -34,6 +34,10 @@ pub enum Spec {
     AttendJoin(AttendJoin),
     /// Attention of many rows with an online softmax.
     AttendTiled(Attend),
+    /// Each channel's last values times its taps.
+    Convolve(Convolve),
+    /// What memories say to queries when they have learnt keys and values.
+    DeltaRule(DeltaRule),
     /// One function of one or two vectors, element by element.
     Elementwise(Elementwise),
     /// The id of the largest logit of each row.
@@ -365,6 +369,40 @@ pub enum Function {
     Times,
     /// `y = a + b`
     Add,
+}
+
+/// See [`Spec::Convolve`]. Scalars: rows, kept. Buffers: x, taps, slots, positions, tail, y. Grid: by 128 threads over all channels.
+///
+/// `taps` is `[channel, tap]`, the last tap being for the row's own value. `tail` is a ring, `[slot, taps, channel]`: what the
+/// row at position p had lies at p % taps. Before position 0 there are zeros, whatever the ring holds.
+/// Rows from `kept` on leave no trace in it; their results are zeros.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Convolve {
+    /// Channels of a row.
+    pub width: usize,
+    /// Rows that a result is made of.
+    pub taps: usize,
+}
+
+/// See [`Spec::DeltaRule`]. Scalars: rows, kept. Buffers: query, key, value, time, strength, rate, bias, slots, positions, memory,
+/// heads. Grid: value heads.
+///
+/// `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds.
+/// Rows from `kept` on leave no trace in it; their results are zeros.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeltaRule {
+    /// Query heads, and key heads.
+    pub key_heads: usize,
+    /// Value heads.
+    pub heads: usize,
+    /// Channels of a query or a key.
+    pub keys: usize,
+    /// Channels of a value.
+    pub values: usize,
+    /// Multiplies what a memory says.
+    pub scale: f32,
+    /// Added to the sum of squares of a query or a key.
+    pub epsilon: f32,
 }
 
 /// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Of equals the lowest id wins; what is not a

@@ -4,8 +4,9 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
-    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, Each, Elementwise,
+    Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend,
+    Rows, Squares,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -163,6 +164,10 @@ fn elementwise() {
 
 #[test]
 fn argmax() {
+    snapshot("convolve", Spec::Convolve(Convolve { width: 8192, taps: 4 }));
+    let (scale, epsilon) = (0.088_388_35, 1e-6);
+    let rule = DeltaRule { key_heads: 16, heads: 32, keys: 128, values: 128, scale, epsilon };
+    snapshot("delta_rule", Spec::DeltaRule(rule));
     snapshot("argmax", Spec::Argmax(Argmax { vocabulary: 151_936 }));
     snapshot("argmax_join", Spec::ArgmaxJoin(ArgmaxJoin { candidates: 4748 }));
 }

@@ -105,6 +105,21 @@ pub(crate) fn expression(spec: &Spec) -> String {
             "AttendJoin",
             vec![("query_heads", size(join.query_heads)), ("width", size(join.width))],
         ),
+        Spec::Convolve(convolve) => {
+            ("convolve", "Convolve", vec![("width", size(convolve.width)), ("taps", size(convolve.taps))])
+        }
+        Spec::DeltaRule(rule) => (
+            "delta_rule",
+            "DeltaRule",
+            vec![
+                ("key_heads", size(rule.key_heads)),
+                ("heads", size(rule.heads)),
+                ("keys", size(rule.keys)),
+                ("values", size(rule.values)),
+                ("scale", float(rule.scale)),
+                ("epsilon", float(rule.epsilon)),
+            ],
+        ),
         Spec::Elementwise(elementwise) => (
             "elementwise",
             "Elementwise",

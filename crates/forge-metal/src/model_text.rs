@@ -32,6 +32,8 @@ pub(crate) struct Context {
     kernels: kernels_text::Context,
     layer_sections: Vec<SectionText>,
     layer_type: String,
+    /// Whether layers remember slots otherwise than by keys and values; then each has its own.
+    remembers: bool,
     layers: Vec<LayerText>,
     outer_fields: Vec<FieldText>,
     prologue: SchedulesText,
@@ -77,6 +79,8 @@ struct CacheText {
     rings: String,
     /// Positions that each layer keeps at most, if there are rings.
     kept: Option<String>,
+    /// Of a slot, however long its text is.
+    memory_bytes: String,
 }
 
 #[derive(Serialize)]
@@ -106,8 +110,20 @@ struct SectionText {
     type_name: String,
     function: String,
     fields: Vec<FieldText>,
+    /// What it remembers of slots, if that is not keys and values.
+    memories: Vec<MemoryField>,
     decode: ScheduleText,
     batch: ScheduleText,
+}
+
+/// A field of what a layer remembers.
+#[derive(Serialize)]
+struct MemoryField {
+    name: String,
+    /// `4, 16, 16`
+    shape: String,
+    /// `4 * 16 * 16`
+    numbers: String,
 }
 
 /// The steps of a section outside the layers.
@@ -136,6 +152,22 @@ struct NextGains {
 struct LayerText {
     #[serde(rename = "type")]
     type_name: String,
+    /// Whether it has memories in the place of a cache.
+    remembers: bool,
+    /// Positions that its cache keeps.
+    capacity: String,
+}
+
+fn layer_text(section: &Section) -> LayerText {
+    let ring = section.state.and_then(|state| state.ring);
+    LayerText {
+        type_name: names::camel_case(&section.name),
+        remembers: !section.memories.is_empty(),
+        capacity: ring.map_or_else(
+            || "context".to_owned(),
+            |ring| format!("context.min({})", names::number(ring.positions as u64)),
+        ),
+    }
 }
 
 impl Context {
@@ -146,11 +178,11 @@ impl Context {
         let epilogue = &plan.sections[plan.sections.len() - 1];
         let layer_sections: Vec<SectionText> =
             layer_ids.iter().map(|id| section_text(plan, &kernels, &plan.sections[*id])).collect();
+        let remembers = layer_sections.iter().any(|section| !section.memories.is_empty());
         let layer_type = match &layer_sections[..] {
-            [only] => only.type_name.clone(),
+            [only] if !remembers => only.type_name.clone(),
             _ => "AnyLayer".to_owned(),
         };
-        let type_of = |section: usize| names::camel_case(&plan.sections[section].name);
         Context {
             version: options.version,
             command: options.command.clone(),
@@ -174,7 +206,8 @@ impl Context {
             },
             layer_sections,
             layer_type,
-            layers: layers.iter().map(|layer| LayerText { type_name: type_of(layer.section) }).collect(),
+            remembers,
+            layers: layers.iter().map(|layer| layer_text(&plan.sections[layer.section])).collect(),
             outer_fields: outer_fields(plan),
             prologue: schedules(plan, &kernels, prologue, Caller::Forward),
             epilogue: schedules(plan, &kernels, epilogue, Caller::Head),
@@ -298,6 +331,7 @@ fn cache_text(plan: &Plan) -> CacheText {
         bytes_per_position: number(plan.kept_bytes_per_position()),
         kept: (!rings.is_empty()).then(|| of_layers(&kept)),
         rings: format!("[{}]", rings.join(", ")),
+        memory_bytes: number(plan.memory_bytes()),
     }
 }
 
@@ -357,9 +391,15 @@ fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section)
         type_name: names::camel_case(&section.name),
         function: names::identifier(&section.name),
         fields,
+        memories: section.memories.iter().map(memory_field).collect(),
         decode: schedule(Schedule::Decode),
         batch: schedule(Schedule::Batch),
     }
+}
+
+fn memory_field(memory: &forge_planner::Memory) -> MemoryField {
+    let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
+    MemoryField { name: names::identifier(&memory.name), shape: sides.join(", "), numbers: sides.join(" * ") }
 }
 
 fn schedules(

@@ -63,9 +63,9 @@ impl Load {
 pub struct Cost {
     /// Bytes of weights read.
     pub weights_read: u64,
-    /// Bytes of keys and values read.
+    /// Bytes read of what slots remember: keys, values and memories.
     pub cache_read: u64,
-    /// Bytes of keys and values written.
+    /// Bytes of it written.
     pub cache_written: u64,
     /// Bytes of scratch read.
     pub scratch_read: u64,
@@ -124,6 +124,11 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
                 let bytes = section.state.map_or(0, bytes) as u64;
                 cost.cache_read += read * bytes;
                 cost.cache_written += written * bytes;
+            }
+            Operand::Memory(memory) => {
+                let (read, written) = step_of.memory(section.memories[memory].numbers() as u64);
+                cost.cache_read += read * 4;
+                cost.cache_written += written * 4;
             }
             Operand::Scratch(scratch) => {
                 let (read, written) = step_of.scratch(&argument.parameter, scratch);
@@ -184,6 +189,20 @@ impl Counted<'_> {
         }
     }
 
+    /// Numbers of a memory that are read and written: nothing of it is read where a text begins.
+    fn memory(&self, numbers: u64) -> (u64, u64) {
+        let before = self.load.length.saturating_sub(self.load.rows);
+        match &self.instance.spec {
+            // A ring, of which the row's own place is written and all others are read.
+            Spec::Convolve(convolve) => {
+                let (taps, width) = (convolve.taps as u64, convolve.width as u64);
+                (before.min(taps - 1) * width, self.rows.min(taps) * width)
+            }
+            Spec::DeltaRule(_) => (if before > 0 { numbers } else { 0 }, numbers),
+            _ => (0, 0),
+        }
+    }
+
     /// Bytes of a scratch buffer that are read and written.
     fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
         let all = self.rows * self.plan.scratch[scratch].width as u64 * 4;
@@ -233,6 +252,8 @@ impl Counted<'_> {
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
+            Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
+            Spec::DeltaRule(rule) => of_rows(8 * rule.heads * rule.keys * rule.values),
             Spec::Embed(_) | Spec::Append(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
         }
     }

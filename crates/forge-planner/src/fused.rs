@@ -125,13 +125,6 @@ pub(crate) enum Kind {
         /// Where the last rows are.
         tail: ParamId,
     },
-    /// What a time leaves of something.
-    Decay {
-        /// Of each number, how fast.
-        rate: ParamId,
-        /// Added to each number.
-        bias: ParamId,
-    },
     /// What memories say to a query when they have learnt the row.
     DeltaRule(DeltaRule),
     /// The experts of each row and their weights, from a router's logits.
@@ -157,6 +150,10 @@ pub(crate) enum Kind {
 /// A delta rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeltaRule {
+    /// Of every value head, how fast it forgets.
+    pub(crate) rate: ParamId,
+    /// Added to the time.
+    pub(crate) bias: ParamId,
     /// Multiplies what a memory says.
     pub(crate) scale: f32,
     /// Added to the sum of squares of a query or key.
@@ -315,10 +312,13 @@ impl Fused {
                     Kind::LatentAttend { heads: *heads, scale: *scale, cache: *cache }
                 }
                 Op::Convolve { taps, tail } => Kind::Convolve { taps: *taps, tail: *tail },
-                Op::Decay { rate, bias } => Kind::Decay { rate: *rate, bias: *bias },
-                Op::DeltaRule { scale, epsilon, memory } => {
-                    Kind::DeltaRule(DeltaRule { scale: *scale, epsilon: *epsilon, memory: *memory })
-                }
+                Op::DeltaRule { rate, bias, scale, epsilon, memory } => Kind::DeltaRule(DeltaRule {
+                    rate: *rate,
+                    bias: *bias,
+                    scale: *scale,
+                    epsilon: *epsilon,
+                    memory: *memory,
+                }),
                 Op::Route(routing) => Kind::Route(routing.clone()),
                 Op::Experts(experts) => Kind::Experts(*experts),
                 Op::Activate(activation) => Kind::of(Each::Activate(*activation)),

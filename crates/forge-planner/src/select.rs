@@ -148,8 +148,14 @@ impl<'a> Select<'a> {
         let index = self.plan.sections.len();
         let name =
             self.unused(&body.name, |plan, name| plan.sections.iter().any(|section| section.name == *name));
-        let section =
-            Section { name, fields: Vec::new(), state: None, decode: Vec::new(), batch: Vec::new() };
+        let section = Section {
+            name,
+            fields: Vec::new(),
+            state: None,
+            memories: Vec::new(),
+            decode: Vec::new(),
+            batch: Vec::new(),
+        };
         let mut draft = Draft {
             place,
             body,

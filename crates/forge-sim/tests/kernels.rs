@@ -6,9 +6,9 @@ mod cases;
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
-    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, Each, Elementwise,
+    Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate,
+    RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -90,6 +90,11 @@ fn others() -> Vec<Case> {
         |width, parts, gain, gather| Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
     let layer_norm = |width, bias, gather| Spec::LayerNorm(LayerNorm { width, epsilon: 1e-5, bias, gather });
     let pairing = Pairing::Half;
+    // One that begins, one that goes on, and two at once.
+    let remembers = |spec| Case {
+        spec,
+        launches: vec![Launch::rows(3, 2), Launch::rows(1, 9), Launch::rows(5, 40).mixed(2)],
+    };
     vec![
         once(Spec::Embed(Embed {
             format: Format::Q8_0,
@@ -119,6 +124,23 @@ fn others() -> Vec<Case> {
         once(Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
+        remembers(Spec::Convolve(Convolve { width: 140, taps: 4 })),
+        remembers(Spec::DeltaRule(DeltaRule {
+            key_heads: 2,
+            heads: 4,
+            keys: 10,
+            values: 6,
+            scale: 0.5,
+            epsilon: 1e-6,
+        })),
+        remembers(Spec::DeltaRule(DeltaRule {
+            key_heads: 1,
+            heads: 2,
+            keys: 20,
+            values: 3,
+            scale: 0.5,
+            epsilon: 1e-6,
+        })),
     ]
 }
 

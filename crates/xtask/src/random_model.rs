@@ -101,7 +101,7 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                     let count = body.tail(*tail).map_or(1, |tail| tail.rows + 1);
                     vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
                 }
-                Op::Decay { rate, bias } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
+                Op::DeltaRule { rate, bias, .. } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
                 Op::Experts(Experts { gate, up, down, .. }) => {
                     let of = |param: &ParamId| {
                         let columns =

@@ -142,6 +142,17 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         scaling["factor"] = json!(8.0);
         config["rope_parameters"] = scaling;
     });
+    same("qwen3_5_text", &|config| {
+        without(
+            config,
+            &["rms_norm_eps", "layer_types", "attention_bias", "hidden_act", "linear_conv_kernel_dim"],
+        );
+        config["full_attention_interval"] = json!(2);
+        config["attn_output_gate"] = json!(true);
+        config["mamba_ssm_dtype"] = json!("float32");
+        config["rope_parameters"] =
+            json!({"rope_theta": 1e7, "partial_rotary_factor": 0.5, "mrope_section": [1]});
+    });
     same("gemma3_text", &|config| {
         without(config, &["rope_theta", "rope_local_base_freq", "hidden_activation", "rms_norm_eps"]);
         config["attn_logit_softcapping"] = json!(9.0);

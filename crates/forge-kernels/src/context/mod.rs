@@ -3,6 +3,7 @@
 
 mod attention;
 mod project;
+mod recurrent;
 mod rotation;
 mod vectors;
 
@@ -16,6 +17,8 @@ pub(crate) use project::{Tile, group_outputs};
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::project::ProjectContext;
+pub(crate) use self::recurrent::LANES;
+use self::recurrent::{ConvolveContext, DeltaRuleContext};
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
 use self::vectors::{ElementwiseContext, LayerNormContext, RmsNormContext};
 use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
@@ -77,6 +80,8 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             let support = context.support();
             (value(context), support)
         }
+        Spec::Convolve(convolve) => (value(ConvolveContext::of(base, convolve)), vec![]),
+        Spec::DeltaRule(rule) => (value(DeltaRuleContext::of(base, rule)), vec!["softplus"]),
         Spec::Elementwise(elementwise) => {
             let context = ElementwiseContext::of(base, elementwise);
             let support = context.support.into_iter().collect();

@@ -4,9 +4,9 @@
 
 use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
-    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, Each, Elementwise,
+    Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate,
+    RotateAppend, Rows, Squares,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -285,6 +285,14 @@ pub(crate) fn others() -> Vec<Spec> {
         ] {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
+    }
+    specs.extend(
+        [(64, 4), (300, 2), (10_240, 4)].map(|(width, taps)| Spec::Convolve(Convolve { width, taps })),
+    );
+    for (key_heads, heads, keys, values) in [(16, 32, 128, 128), (2, 4, 16, 16), (3, 3, 10, 6), (1, 3, 7, 11)]
+    {
+        let (scale, epsilon) = (0.25, 1e-6);
+        specs.push(Spec::DeltaRule(DeltaRule { key_heads, heads, keys, values, scale, epsilon }));
     }
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
     specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));

@@ -256,7 +256,6 @@ fn what(kind: &Kind) -> String {
         Kind::EachHead { heads, .. } => format!("each_head {heads}"),
         Kind::LatentAttend { heads, .. } => format!("latent_attend {heads}"),
         Kind::Convolve { taps, .. } => format!("convolve {}", taps.0),
-        Kind::Decay { rate, bias } => format!("decay {} {}", rate.0, bias.0),
         Kind::DeltaRule(_) => "delta_rule".to_owned(),
         Kind::Route(_) => "route".to_owned(),
         Kind::Experts(_) => "experts".to_owned(),

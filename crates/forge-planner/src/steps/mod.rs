@@ -2,6 +2,7 @@
 
 mod attend;
 mod project;
+mod recurrent;
 
 use crate::cache::Ring;
 use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
@@ -57,13 +58,9 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
-            Kind::EachHead { .. }
-            | Kind::LatentAttend { .. }
-            | Kind::Convolve { .. }
-            | Kind::Decay { .. }
-            | Kind::DeltaRule(_)
-            | Kind::Route(_)
-            | Kind::Experts(_) => {
+            Kind::Convolve { taps, tail } => self.convolve(draft, list, operation, (*taps, *tail), from),
+            Kind::DeltaRule(rule) => self.delta_rule(draft, list, operation, rule),
+            Kind::EachHead { .. } | Kind::LatentAttend { .. } | Kind::Route(_) | Kind::Experts(_) => {
                 let at = format!("{}.{}", draft.section.name, operation.name);
                 self.faults.push(Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet")));
             }

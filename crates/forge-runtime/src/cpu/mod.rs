@@ -14,6 +14,8 @@ mod append;
 mod argmax;
 mod attend;
 mod call;
+mod convolve;
+mod delta_rule;
 mod device;
 mod elementwise;
 mod embed;
@@ -45,6 +47,8 @@ pub use self::{
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
     attend::{Attend, AttendJoin, Prologue, attend, attend_join},
     call::{Call, Output},
+    convolve::{Convolve, convolve},
+    delta_rule::{DeltaRule, delta_rule},
     device::CpuDevice,
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},

@@ -141,6 +141,7 @@ impl Writer {
         let context = CONTEXT as u32;
         let values: Vec<(&str, u32)> = vec![
             ("rows", rows as u32),
+            ("kept", rows as u32),
             ("context", context),
             ("capacity", capacity),
             ("splits", launch.splits),
@@ -353,6 +354,30 @@ impl Writer {
             }
             (Spec::Elementwise(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
+            (Spec::Convolve(it), "x") => self.floats(rows * it.width),
+            (Spec::Convolve(it), "taps") => self.floats(it.width * it.taps),
+            // Of the slot that goes on, what the rows before had; nothing else.
+            (Spec::Convolve(it), "tail") => {
+                let first = launch.positions[0] as usize;
+                let mut part = |position: usize| {
+                    let at = (it.taps + position % it.taps) * it.width * 4;
+                    (at, (0..it.width).map(|_| self.float().to_bits()).collect())
+                };
+                let parts = (first.saturating_sub(it.taps - 1)..first).map(&mut part).collect();
+                Content::Parts(SLOTS * it.taps * it.width * 4, parts)
+            }
+            (Spec::Convolve(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::DeltaRule(it), "query" | "key") => self.floats(rows * it.key_heads * it.keys),
+            (Spec::DeltaRule(it), "value") => self.floats(rows * it.heads * it.values),
+            (Spec::DeltaRule(it), "time" | "strength") => self.floats(rows * it.heads),
+            (Spec::DeltaRule(it), "rate" | "bias") => self.floats(it.heads),
+            (Spec::DeltaRule(it), "memory") => {
+                let numbers = it.heads * it.keys * it.values;
+                let known = if launch.positions[0] > 0 { numbers } else { 0 };
+                let learnt = (0..known).map(|_| self.float().to_bits()).collect();
+                Content::Parts(SLOTS * numbers * 4, vec![(numbers * 4, learnt)])
+            }
+            (Spec::DeltaRule(it), _) => Content::Unwritten(rows * it.heads * it.values * 4),
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
         }
     }
