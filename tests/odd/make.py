@@ -50,6 +50,12 @@ def gpt2(width, layers, heads, vocabulary, **config):
     return entry
 
 
+def beside_nothing(text, **beside):
+    """Gemma 4 in the wrapper that could see and hear, without what does."""
+    config = dict(text_config=dict(text["config"], model_type="gemma4_text"), vision_config=None, audio_config=None)
+    return dict(text, family="gemma4", config=config, wrapper="Gemma4ForConditionalGeneration", **beside)
+
+
 def wrapped(text, **beside):
     """Gemma 3 beside what sees pictures."""
     vision = dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
@@ -178,6 +184,32 @@ MODELS = {
     "gemma3_sharded": wrapped(model("gemma3", 48, 25, 8, 2, 71, head_dim=6, sliding_window=5, rope_theta=200000.0,
         rope_local_base_freq=5000.0, attention_bias=True), shard=20_000),
 
+    "gemma4_text_shared": model("gemma4_text", 40, 27, 4, 2, 79, layers=5, head_dim=10, global_head_dim=14,
+        sliding_window=6, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=83, final_logit_softcapping=7.0, hidden_activation="gelu", attention_bias=True,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]),
+    "gemma4_text_equal": model("gemma4_text", 42, 30, 4, 4, 73, layers=3, style="new", dtype="f16", head_dim=6,
+        global_head_dim=12, attention_k_eq_v=True, num_global_key_value_heads=1, sliding_window=5,
+        hidden_size_per_layer_input=0, rms_norm_eps=1e-4, tie_word_embeddings=False, max_position_embeddings=60,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters=dict(full_attention=dict(rope_type="proportional", partial_rotary_factor=0.5, factor=2.0,
+                                                 rope_theta=5000.0),
+                             sliding_attention=dict(rope_type="linear", factor=3.0, rope_theta=20000.0))),
+    "gemma4_text_bare": model("gemma4_text", 40, 22, None, 1, 61, layers=7, context=None, shard=60_000, head_dim=6,
+        global_head_dim=10, vocab_size_per_layer_input=61, hidden_size_per_layer_input=3, sliding_window=9,
+        use_bidirectional_attention="vision"),
+
+    "gemma4_old": beside_nothing(model("gemma4_text", 42, 31, 3, 1, 67, layers=4, head_dim=8, global_head_dim=12,
+        sliding_window=7, num_kv_shared_layers=2, hidden_size_per_layer_input=5, vocab_size_per_layer_input=67,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"])),
+    "gemma4_new": beside_nothing(model("gemma4_text", 44, 26, 6, 3, 71, layers=3, head_dim=10, global_head_dim=14,
+        attention_k_eq_v=True, sliding_window=8, hidden_size_per_layer_input=4, vocab_size_per_layer_input=75,
+        final_logit_softcapping=11.0, layer_types=["sliding_attention", "full_attention", "full_attention"]),
+        style="new", dtype="f16"),
+    "gemma4_sharded": beside_nothing(model("gemma4_text", 40, 23, 4, 2, 89, layers=3, head_dim=6, global_head_dim=6,
+        attention_bias=True, hidden_size_per_layer_input=0, layer_types=["full_attention"] * 3,
+        rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=3000.0))), shard=20_000),
+
     "olmo2_linear": model("olmo2", 42, 31, 3, 1, 83, dtype="f16", attention_bias=True, tie_word_embeddings=True,
         rope_scaling=dict(type="linear", factor=2.0)),
     "olmo2_yarn": model("olmo2", 40, 27, 5, None, 79, style="new", rope_scaling=yarn(), rms_norm_eps=1e-4,
@@ -270,6 +302,9 @@ def initialised(entry):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 parameter.copy_(random_like(entry, config.get_text_config(), name, parameter))
+        for name, factor in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                factor.copy_(random_like(entry, config.get_text_config(), name, factor))
     return model
 
 

@@ -6,6 +6,7 @@ mod cohere2;
 mod ernie4_5;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod gpt2;
 mod granite;
@@ -31,6 +32,8 @@ pub(crate) const ALL: &[Architecture] = &[
     gemma2::ARCHITECTURE,
     gemma3::ARCHITECTURE,
     gemma3::WRAPPED,
+    gemma4::ARCHITECTURE,
+    gemma4::WRAPPED,
     glm4::ARCHITECTURE,
     gpt2::ARCHITECTURE,
     granite::ARCHITECTURE,

@@ -4,9 +4,10 @@ use crate::builder::{Layer, Norm};
 use crate::config::Section;
 use crate::decoder::{Defaults, count};
 use crate::rope::Rope;
-use forge_ir::{Activation, Cut, Rotation, ValueId};
+use forge_ir::{Activation, Cut, Rotation, StateId, ValueId};
 
 /// An attention block's description.
+#[derive(Clone)]
 pub(crate) struct Attention {
     /// Width of what it reads and of what it gives.
     pub(crate) hidden: usize,
@@ -18,6 +19,10 @@ pub(crate) struct Attention {
     pub(crate) width: usize,
     /// The norm of queries and of keys; none where there is no such norm.
     pub(crate) head_norm: Option<HeadNorm>,
+    /// Whether values are what keys are made of, and have no projection of their own.
+    pub(crate) values_are_keys: bool,
+    /// Epsilon of the norm of every head of values, which has no gain; none where there is no such norm.
+    pub(crate) value_norm: Option<f32>,
     /// Of queries and keys.
     pub(crate) rotation: Rotation,
     /// Of queries and keys in layers that have a window, where it is another.
@@ -87,6 +92,8 @@ impl Attention {
             key_heads,
             width,
             head_norm: None,
+            values_are_keys: false,
+            value_norm: None,
             rotation: Rotation { frequencies: Vec::new(), pairing, magnitude: 1.0, long: None },
             window_rotation: None,
             joined: None,
@@ -113,6 +120,18 @@ impl Attention {
         window: Option<usize>,
         rotation: Option<&Rotation>,
     ) -> ValueId {
+        self.build_over(layer, x, module, (window, rotation), None)
+    }
+
+    /// The same of a layer that has keys and values of its own, or reads those that an earlier one keeps.
+    pub(crate) fn build_over(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        x: ValueId,
+        module: &str,
+        (window, rotation): (Option<usize>, Option<&Rotation>),
+        kept: Option<StateId>,
+    ) -> ValueId {
         let (queries, keys) = (self.query_heads * self.width, self.key_heads * self.width);
         let of = queries + 2 * keys;
         let mut input = |role: &str, projection: &str, cut: Option<Cut>, outputs: usize| {
@@ -123,18 +142,33 @@ impl Attention {
         let of_head = |first| Cut::Groups { first, rows: self.width, of: 2 * self.width };
         let query = input("query", "q_proj", if self.gated { Some(of_head(0)) } else { part(0) }, queries);
         let gate = self.gated.then(|| input("output_gate", "q_proj", Some(of_head(self.width)), queries));
-        let key = input("key", "k_proj", part(queries), keys);
-        let value = input("value", "v_proj", part(queries + keys), keys);
-        let mut both = self.normed(layer, [query, key], module, false);
+        let own = kept.is_none().then(|| input("key", "k_proj", part(queries), keys));
+        let value = own.map(|key| match self.values_are_keys {
+            true => key,
+            false => input("value", "v_proj", part(queries + keys), keys),
+        });
+        let query = Heads { role: "query", x: query, count: self.query_heads };
+        let key = own.map(|x| Heads { role: "key", x, count: self.key_heads });
+        let mut turned: Vec<Heads> = [Some(query), key].into_iter().flatten().collect();
+        self.normed(layer, &mut turned, module, false);
         if let Some(rotation) = rotation {
-            both = self.each(both, |role, x, heads| {
-                layer.rotate(&format!("rotated_{role}"), x, heads, self.width, rotation)
-            });
+            for heads in &mut turned {
+                let name = format!("rotated_{}", heads.role);
+                heads.x = layer.rotate(&name, heads.x, heads.count, self.width, rotation);
+            }
         }
-        let [query, key] = self.normed(layer, both, module, true);
-        let cache = layer.cache(self.key_heads, self.width);
-        let (inputs, heads) = ([query, key, value], self.query_heads);
-        let mut heads = layer.attention("heads", inputs, heads, self.scale, cache, window, self.softcap);
+        self.normed(layer, &mut turned, module, true);
+        let value = value.map(|value| match self.value_norm {
+            Some(epsilon) => layer.norm_alone("normed_value", value, self.key_heads, epsilon),
+            None => value,
+        });
+        let cache = match kept {
+            Some(state) => layer.kept(state),
+            None => layer.cache(self.key_heads, self.width),
+        };
+        let inputs: Vec<ValueId> = turned.iter().map(|heads| heads.x).chain(value).collect();
+        let heads = self.query_heads;
+        let mut heads = layer.attention("heads", &inputs, heads, self.scale, cache, window, self.softcap);
         if let Some(gate) = gate {
             let open = layer.activate("open_output", gate, Activation::Sigmoid);
             heads = layer.multiply("gated_heads", heads, open);
@@ -142,31 +176,23 @@ impl Attention {
         layer.linear("output", heads, &format!("{module}.o_proj"), [self.hidden, queries], self.output_bias)
     }
 
-    /// Queries and keys normed, if that is done before they are rotated, or after.
-    fn normed(
-        &self,
-        layer: &mut Layer<'_, '_>,
-        both: [ValueId; 2],
-        module: &str,
-        rotated: bool,
-    ) -> [ValueId; 2] {
-        let Some(norm) = self.head_norm.filter(|norm| norm.rotated == rotated) else { return both };
-        self.each(both, |role, x, heads| {
-            let own = norm.modules[usize::from(role == "key")];
+    /// Norms queries and keys, if that is done before they are rotated, or after.
+    fn normed(&self, layer: &mut Layer<'_, '_>, turned: &mut [Heads], module: &str, rotated: bool) {
+        let Some(norm) = self.head_norm.filter(|norm| norm.rotated == rotated) else { return };
+        for Heads { role, x, count } in turned {
+            let own = norm.modules[usize::from(*role == "key")];
             let gain = (&*format!("{role}_gain"), &*format!("{module}.{own}"));
-            let parts = if norm.of_all { [1, heads * self.width] } else { [heads, self.width] };
-            layer.norm(&format!("normed_{role}"), x, gain, parts, norm.norm)
-        })
+            let parts = if norm.of_all { [1, *count * self.width] } else { [*count, self.width] };
+            *x = layer.norm(&format!("normed_{role}"), *x, gain, parts, norm.norm);
+        }
     }
+}
 
-    /// Something done to queries and to keys, by their role and number of heads.
-    fn each(
-        &self,
-        [query, key]: [ValueId; 2],
-        mut to: impl FnMut(&str, ValueId, usize) -> ValueId,
-    ) -> [ValueId; 2] {
-        [to("query", query, self.query_heads), to("key", key, self.key_heads)]
-    }
+/// Queries or keys on their way to attention.
+struct Heads {
+    role: &'static str,
+    x: ValueId,
+    count: usize,
 }
 
 /// What an architecture knows of a head's rotation.

@@ -8,6 +8,7 @@ use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, Cut, Memory, Node, Op, Param, ParamId, ParamKind, Rotation,
     State, StateId, Tail, ValueId, WeightId,
 };
+use std::ops::Range;
 
 /// A graph in the making.
 pub(crate) struct Builder<'a> {
@@ -25,6 +26,7 @@ pub(crate) struct Layer<'b, 'a> {
     body: Body,
     weights: Vec<WeightId>,
     states: Vec<StateId>,
+    parts: Vec<usize>,
 }
 
 /// What all norms of a model have in common.
@@ -59,7 +61,7 @@ impl<'a> Builder<'a> {
     /// Begins an application of a body that takes a width of `input`; 0 for ids.
     pub(crate) fn layer(&mut self, name: &str, input: usize) -> Layer<'_, 'a> {
         let body = Body { name: name.to_owned(), input, params: Vec::new(), nodes: Vec::new() };
-        Layer { builder: self, body, weights: Vec::new(), states: Vec::new() }
+        Layer { builder: self, body, weights: Vec::new(), states: Vec::new(), parts: Vec::new() }
     }
 }
 
@@ -94,6 +96,13 @@ impl Layer<'_, '_> {
         self.param(role, ParamKind::State(state))
     }
 
+    /// Declares a cache that an earlier application keeps, to be read.
+    pub(crate) fn kept(&mut self, id: StateId) -> ParamId {
+        let state = self.builder.states[id.0].clone();
+        self.states.push(id);
+        self.param("cache", ParamKind::State(state))
+    }
+
     fn node(&mut self, name: &str, op: Op, inputs: &[ValueId]) -> ValueId {
         self.body.nodes.push(Node { name: name.to_owned(), op, inputs: inputs.to_vec() });
         ValueId(self.body.nodes.len())
@@ -118,7 +127,7 @@ impl Layer<'_, '_> {
         let gain = self.bound(role, Wanted { tensor, shape, cut: None, plus_one, taps: None });
         let epsilon = norm.epsilon;
         let op = match norm.kind {
-            NormKind::Rms => Op::RmsNorm { gain, parts, epsilon },
+            NormKind::Rms => Op::RmsNorm { gain: Some(gain), parts, epsilon },
             NormKind::Layer { bias } => {
                 let role = role.replace("gain", "bias");
                 let bias = bias.then(|| self.weight(&role, &format!("{module}.bias"), &[width]));
@@ -126,6 +135,11 @@ impl Layer<'_, '_> {
             }
         };
         self.node(name, op, &[x])
+    }
+
+    /// A norm of every part of x without a gain.
+    pub(crate) fn norm_alone(&mut self, name: &str, x: ValueId, parts: usize, epsilon: f32) -> ValueId {
+        self.node(name, Op::RmsNorm { gain: None, parts, epsilon }, &[x])
     }
 
     /// A table's row at each row's position, added to x.
@@ -187,11 +201,11 @@ impl Layer<'_, '_> {
         self.node(name, Op::Rotate { heads, width, rotation: rotation.clone() }, &[x])
     }
 
-    /// Attention of queries over keys and values that go to `cache`.
+    /// Attention of queries over keys and values that go to `cache`, or, of queries alone, over those that it keeps.
     pub(crate) fn attention(
         &mut self,
         name: &str,
-        [query, key, value]: [ValueId; 3],
+        inputs: &[ValueId],
         query_heads: usize,
         scale: f32,
         cache: ParamId,
@@ -199,7 +213,7 @@ impl Layer<'_, '_> {
         softcap: Option<f32>,
     ) -> ValueId {
         let op = Op::Attention { query_heads, scale, cache, window, softcap };
-        self.node(name, op, &[query, key, value])
+        self.node(name, op, inputs)
     }
 
     /// Every channel's last values, weighed by a part of the tensor `<module>.weight`, which has so many taps for each of its
@@ -257,6 +271,24 @@ impl Layer<'_, '_> {
         self.node(name, Op::Scale(factor), &[x])
     }
 
+    /// Every number times the tensor, which holds one.
+    pub(crate) fn scale_by(&mut self, name: &str, x: ValueId, (role, tensor): (&str, &str)) -> ValueId {
+        let factor = self.weight(role, tensor, &[1]);
+        self.node(name, Op::ScaleBy { factor }, &[x])
+    }
+
+    /// x, and y left for the layers as the aside.
+    pub(crate) fn leave(&mut self, name: &str, x: ValueId, y: ValueId) -> ValueId {
+        self.node(name, Op::Leave, &[x, y])
+    }
+
+    /// Columns of the aside.
+    pub(crate) fn take(&mut self, name: &str, columns: Range<usize>) -> ValueId {
+        self.parts.push(columns.start);
+        let part = self.param(name, ParamKind::Part(columns.len()));
+        self.node(name, Op::Take { part }, &[])
+    }
+
     /// A function of every number.
     pub(crate) fn activate(&mut self, name: &str, x: ValueId, activation: Activation) -> ValueId {
         self.node(name, Op::Activate(activation), &[x])
@@ -274,11 +306,11 @@ impl Layer<'_, '_> {
 
     /// Ends the application. What was defined last flows out.
     pub(crate) fn finish(self) -> Apply {
-        let Layer { builder, body, weights, states } = self;
+        let Layer { builder, body, weights, states, parts } = self;
         let index = builder.bodies.iter().position(|known| *known == body).unwrap_or_else(|| {
             builder.bodies.push(body);
             builder.bodies.len() - 1
         });
-        Apply { body: BodyId(index), weights, states }
+        Apply { body: BodyId(index), weights, states, parts }
     }
 }

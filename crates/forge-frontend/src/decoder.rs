@@ -169,13 +169,18 @@ impl Decoder {
 
     fn prologue(&self, builder: &mut Builder<'_>) -> Apply {
         let mut embed = builder.layer("embed", 0);
-        let table = embed.weight("table", &self.table(), &[self.vocabulary, self.hidden]);
-        embed.embed("stream", table, self.embedding_scale);
+        self.embedding(&mut embed);
         embed.finish()
     }
 
+    /// The stream before the first layer.
+    pub(crate) fn embedding(&self, embed: &mut Layer<'_, '_>) -> ValueId {
+        let table = embed.weight("table", &self.table(), &[self.vocabulary, self.hidden]);
+        embed.embed("stream", table, self.embedding_scale)
+    }
+
     fn layer(&self, builder: &mut Builder<'_>, index: usize) -> Apply {
-        let at = format!("{}layers.{index}", self.scope);
+        let at = self.module(&format!("layers.{index}"));
         let window = self.windows.of(index);
         let rotation = match self.unrotated.get(index) {
             Some(true) => None,
@@ -194,9 +199,7 @@ impl Decoder {
         let stream = Layer::INPUT;
 
         let norm = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: Option<&str>| {
-            let Some(module) = module else { return x };
-            let gain = (&*format!("{what}_gain"), &*format!("{at}.{module}"));
-            layer.norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
+            module.map_or(x, |module| self.normed(layer, what, x, &format!("{at}.{module}")))
         };
 
         let x = norm(&mut layer, "attention", stream, self.norms.attention);
@@ -221,13 +224,19 @@ impl Decoder {
         layer.finish()
     }
 
+    /// A norm of the stream or of a branch.
+    pub(crate) fn normed(&self, layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: &str) -> ValueId {
+        let gain = (&*format!("{what}_gain"), module);
+        layer.norm(&format!("{what}_norm"), x, gain, [1, self.hidden], self.norm)
+    }
+
     fn epilogue(&self, builder: &mut Builder<'_>) -> Apply {
         if self.tied {
             // Some files carry the table a second time; that the two are equal is checked where bytes can be read.
             builder.bindings.ignore(|name| name == self.head());
         }
         let mut head = builder.layer("head", self.hidden);
-        let gain = ("gain", &*format!("{}norm", self.scope));
+        let gain = ("gain", &*self.module("norm"));
         let x = head.norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
         let tensor = if self.tied { self.table() } else { self.head() };
         let weight = head.weight("head", &tensor, &[self.vocabulary, self.hidden]);
@@ -243,9 +252,14 @@ impl Decoder {
         head.finish()
     }
 
+    /// A module of the model by its name there.
+    pub(crate) fn module(&self, name: &str) -> String {
+        format!("{}{name}", self.scope)
+    }
+
     /// The tensor of the embeddings.
     fn table(&self) -> String {
-        format!("{}embed_tokens.weight", self.scope)
+        self.module("embed_tokens.weight")
     }
 
     /// The tensor of a head that is not the embeddings'.
@@ -261,16 +275,28 @@ pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> 
 
 impl Blueprint for Decoder {
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
+        let prologue = self.prologue(builder);
+        self.parts(builder, prologue, |builder, index| self.layer(builder, index))
+    }
+}
+
+impl Decoder {
+    /// The whole: what comes before the layers, every layer, and the epilogue of all such architectures.
+    pub(crate) fn parts<'a>(
+        &self,
+        builder: &mut Builder<'a>,
+        prologue: Apply,
+        mut layer: impl FnMut(&mut Builder<'a>, usize) -> Apply,
+    ) -> Parts {
         builder.bindings.ignore(|name| {
             name.ends_with(".rotary_emb.inv_freq") || self.ignored.iter().any(|part| name.starts_with(part))
         });
-        let prologue = self.prologue(builder);
         let mut layers = Vec::new();
         for index in 0..self.layers {
             if builder.bindings.is_hopeless() {
                 break;
             }
-            layers.push(self.layer(builder, index));
+            layers.push(layer(builder, index));
         }
         Parts {
             vocabulary: self.vocabulary,

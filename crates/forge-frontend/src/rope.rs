@@ -66,6 +66,13 @@ impl Rope {
         let pairing = if config.conventions().neighbours_turn { Pairing::Interleaved } else { self.pairing };
         Rotation { frequencies, pairing, magnitude, long }
     }
+
+    /// The rotation of a base of which a share of the pairs turns, as if all did.
+    pub(crate) fn in_proportion(self, share: f64, theta: f64) -> Rotation {
+        let plain = Plain { theta, channels: self.width, share, context: self.context, kinds: self.scaling };
+        let frequencies = plain.in_proportion(1.0);
+        Rotation { frequencies, pairing: self.pairing, magnitude: 1.0, long: None }
+    }
 }
 
 /// The object that says how frequencies are scaled, under either of its names.

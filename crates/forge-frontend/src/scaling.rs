@@ -76,6 +76,13 @@ impl Plain {
     fn frequencies(&self) -> Vec<f32> {
         self.waves(self.theta).into_iter().map(|wave| 1.0 / wave).collect()
     }
+
+    /// The first pairs, as many as their share of all, turn as they would if all did; the rest stay where they are.
+    pub(crate) fn in_proportion(&self, factor: f32) -> Vec<f32> {
+        let turning = (self.share * self.channels as f64 / 2.0) as usize;
+        let of_pair = |(pair, frequency)| if pair < turning { frequency / factor } else { 0.0 };
+        self.frequencies().into_iter().enumerate().map(of_pair).collect()
+    }
 }
 
 impl Scaled {
@@ -109,7 +116,7 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
         (_, "llama3") => Scaled::of(llama3(config, scaling, plain)),
         (_, "yarn") => yarn(config, scaling, plain),
         (_, "longrope") => longrope(config, scaling, plain),
-        (_, PROPORTIONAL) => proportional(scaling, plain),
+        (_, PROPORTIONAL) => Scaled::of(plain.in_proportion(scaling.positive_or("factor", 1.0) as f32)),
         (_, kind) => unknown(scaling, kind, plain),
     }
 }
@@ -287,12 +294,4 @@ fn longrope(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scale
     // A context that cannot be so long has no use for them.
     let long = (plain.context > original).then_some(Long::Other { beyond: original, frequencies: long });
     Scaled { frequencies, magnitude, long }
-}
-
-/// The first pairs, as many as their share of all, turn as they would if all did; the rest stay where they are.
-fn proportional(scaling: &Section<'_>, plain: &Plain) -> Scaled {
-    let factor = scaling.positive_or("factor", 1.0) as f32;
-    let turning = (plain.share * plain.channels as f64 / 2.0) as usize;
-    let of_pair = |(pair, frequency)| if pair < turning { frequency / factor } else { 0.0 };
-    Scaled::of(plain.frequencies().into_iter().enumerate().map(of_pair).collect())
 }

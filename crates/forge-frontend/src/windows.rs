@@ -49,13 +49,22 @@ impl Windows {
         Windows::of_some(config, layers, context, usual)
     }
 
+    /// Layers have a window that `layer_types` says have, or all but every sixth; the last has none, whatever that says.
+    pub(crate) fn of_all_but_the_last(config: &Section<'_>, layers: usize, context: usize) -> Windows {
+        let usual = || (0..layers).map(|layer| !(layer + 1).is_multiple_of(6)).collect();
+        let mut listed = listed(config, layers).unwrap_or_else(usual);
+        if let Some(last) = listed.last_mut() {
+            *last = false;
+        }
+        refuse_no_width(config, listed.contains(&true));
+        let width = Some(config.count_or("sliding_window", 512)).filter(|width| *width < context);
+        Windows { width, layers: Layers::Listed(listed) }
+    }
+
     fn of_some(config: &Section<'_>, layers: usize, context: usize, usual: impl Fn() -> Layers) -> Windows {
         let listed = listed(config, layers);
         let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
-        if has_some && config.is_null("sliding_window") {
-            let message = "layers have a window, and sliding_window does not say how wide it is";
-            config.contradiction("sliding_window", message.to_owned());
-        }
+        refuse_no_width(config, has_some);
         let layers = listed.map_or_else(usual, Layers::Listed);
         Windows { width: width(config, context), layers }
     }
@@ -97,6 +106,13 @@ impl Windows {
             Layers::From(first) => layer as f64 >= *first,
             Layers::Listed(listed) => listed.get(layer).copied().unwrap_or(false),
         }
+    }
+}
+
+fn refuse_no_width(config: &Section<'_>, has_some: bool) {
+    if has_some && config.is_null("sliding_window") {
+        let message = "layers have a window, and sliding_window does not say how wide it is";
+        config.contradiction("sliding_window", message.to_owned());
     }
 }
 

@@ -214,6 +214,8 @@ pub enum ParamKind {
     Weight(Vec<usize>),
     /// A state of this kind and shape.
     State(State),
+    /// So many columns of the aside.
+    Part(usize),
 }
 
 /// One application of an operation.
@@ -245,8 +247,8 @@ pub enum Op {
     },
     /// x -> gain * p / sqrt(mean(p²) + epsilon), for each of the equal parts p of x
     RmsNorm {
-        /// `[width / parts]`
-        gain: ParamId,
+        /// `[width / parts]`; none where there is nothing to multiply by.
+        gain: Option<ParamId>,
         /// 1, or heads that are normed each by itself.
         parts: usize,
         /// Added to the mean of the squares.
@@ -278,6 +280,7 @@ pub enum Op {
         rotation: Rotation,
     },
     /// (queries, keys, values) -> for every query head, softmax(scale * q·k) v over its slot's positions so far.
+    /// (queries) alone -> the same over what an earlier layer keeps, whose keys and values are those of this pass's rows too.
     /// Query head h reads key head h / (query_heads / state.heads). With a window a row sees that many positions, its own
     /// included; with a cap c a score s counts as c * tanh(s / c).
     Attention {
@@ -325,6 +328,18 @@ pub enum Op {
     Softcap(f32),
     /// x -> factor * x
     Scale(f32),
+    /// x -> factor * x, where the checkpoint has the factor.
+    ScaleBy {
+        /// `[1]`
+        factor: ParamId,
+    },
+    /// (x, y) -> x; y is the aside from now on.
+    Leave,
+    /// nothing -> the columns of the aside that are bound to a parameter.
+    Take {
+        /// Which.
+        part: ParamId,
+    },
     /// (a, b) -> a * b, element by element.
     Multiply,
     /// (a, b) -> a + b, element by element.
@@ -369,6 +384,9 @@ pub struct Apply {
     pub weights: Vec<WeightId>,
     /// For every parameter that is a state, in the order of parameters.
     pub states: Vec<StateId>,
+    /// For every parameter that is a part of the aside, in the order of parameters: its first column.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<usize>,
 }
 
 /// A graph that nobody has checked yet: what a frontend builds.
@@ -378,7 +396,7 @@ pub struct Draft {
     pub model: Model,
     /// Every tensor used, each once.
     pub weights: Vec<Weight>,
-    /// Every state, each bound once.
+    /// Every state. One application keeps it; those after it may read it.
     pub states: Vec<State>,
     /// The distinct bodies.
     pub bodies: Vec<Body>,
@@ -425,6 +443,20 @@ impl Body {
         self.params_where(|kind| matches!(kind, ParamKind::State(_)))
     }
 
+    /// The parameters that are parts of the aside, in order.
+    pub fn part_params(&self) -> impl Iterator<Item = ParamId> + '_ {
+        self.params_where(|kind| matches!(kind, ParamKind::Part(_)))
+    }
+
+    /// Whether attention reads a state that another application keeps, and so leaves it as it is.
+    pub fn only_reads(&self, state: ParamId) -> bool {
+        let mut inputs = self.nodes.iter().filter_map(|node| match node.op {
+            Op::Attention { cache, .. } if cache == state => Some(node.inputs.len()),
+            _ => None,
+        });
+        inputs.clone().next().is_some() && inputs.all(|inputs| inputs == 1)
+    }
+
     fn params_where(&self, keep: impl Fn(&ParamKind) -> bool) -> impl Iterator<Item = ParamId> {
         self.params
             .iter()
@@ -443,5 +475,10 @@ impl Apply {
     /// The state bound to a parameter of `body`, if the parameter is a state.
     pub fn state(&self, body: &Body, param: ParamId) -> Option<StateId> {
         body.state_params().position(|p| p == param).and_then(|index| self.states.get(index)).copied()
+    }
+
+    /// The first column of the aside that is bound to a parameter of `body`, if the parameter is a part of it.
+    pub fn part(&self, body: &Body, param: ParamId) -> Option<usize> {
+        body.part_params().position(|p| p == param).and_then(|index| self.parts.get(index)).copied()
     }
 }

@@ -14,8 +14,12 @@
 //!
 //! Nodes are mathematics, not kernels. A node is evaluated for all rows at once, and only those with a [`State`] let a row
 //! see others, of its own slot up to and including itself. [`Op::Attention`]: first every row's key and value are written to
-//! the cache of its slot at its position, then each row attends to those positions. [`Op::Convolve`] and [`Op::DeltaRule`]:
-//! rows are taken one after the other, each finding what the one before it left.
+//! the cache of its slot at its position, then each row attends to those positions; or it attends to those that an earlier
+//! layer has written, and writes nothing. [`Op::Convolve`] and [`Op::DeltaRule`]: rows are taken one after the other, each
+//! finding what the one before it left.
+//!
+//! Beside the stream, the prologue may leave one more value for the layers: the *aside*. It does not change from layer to
+//! layer, and each takes the columns that are bound to it.
 //!
 //! # Promises
 //!

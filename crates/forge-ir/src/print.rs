@@ -16,9 +16,11 @@ impl Display for Graph {
         writeln!(f, "prologue {}", self.body(&self.prologue).name)?;
         let mut first = 0;
         while first < self.layers.len() {
-            let same =
-                self.layers[first..].iter().take_while(|apply| apply.body == self.layers[first].body).count();
-            writeln!(f, "layers {first}..{} {}", first + same, self.body(&self.layers[first]).name)?;
+            let (body, keeper) = (self.layers[first].body, self.keeper(first));
+            let alike = |layer: &usize| self.layers[*layer].body == body && self.keeper(*layer) == keeper;
+            let same = (first..self.layers.len()).take_while(alike).count();
+            let keeper = keeper.map_or_else(String::new, |keeper| format!(" over what layer {keeper} keeps"));
+            writeln!(f, "layers {first}..{} {}{keeper}", first + same, self.bodies[body.0].name)?;
             first += same;
         }
         writeln!(f, "epilogue {}", self.body(&self.epilogue).name)?;
@@ -43,6 +45,14 @@ impl Display for State {
 }
 
 impl Graph {
+    /// The earlier layer that keeps what a layer reads.
+    fn keeper(&self, layer: usize) -> Option<usize> {
+        let reads = &self.layers[layer].states;
+        self.layers[..layer]
+            .iter()
+            .position(|earlier| earlier.states.iter().any(|state| reads.contains(state)))
+    }
+
     fn print_body(&self, f: &mut Formatter<'_>, index: usize, body: &Body) -> Result {
         writeln!(f, "body {}", body.name)?;
         let example = self.applications().find(|apply| apply.body.0 == index);
@@ -70,6 +80,11 @@ impl Graph {
                 ParamKind::State(state) => {
                     writeln!(f, "  state  {:<16} {state}", param.name)?;
                 }
+                ParamKind::Part(width) => {
+                    let first = example.and_then(|apply| apply.part(body, id)).unwrap_or(0);
+                    let columns = format!("{first}..{}", first + width);
+                    writeln!(f, "  part   {:<16} columns {columns} of the aside", param.name)?;
+                }
             }
         }
         let widths = self.widths(body);
@@ -91,11 +106,10 @@ fn expression(body: &Body, node: &Node) -> String {
     match &node.op {
         Op::Embed { table, scale: 1.0 } => format!("embed({x}, {})", name(*table)),
         Op::Embed { table, scale } => format!("embed({x}, {}) * {scale}", name(*table)),
-        Op::RmsNorm { gain, parts: 1, epsilon } => {
-            format!("rms_norm({x}, {}, epsilon {epsilon:e})", name(*gain))
-        }
         Op::RmsNorm { gain, parts, epsilon } => {
-            format!("rms_norm({x} in {parts} parts, {}, epsilon {epsilon:e})", name(*gain))
+            let parts = if *parts == 1 { String::new() } else { format!(" in {parts} parts") };
+            let gain = gain.map_or_else(String::new, |gain| format!(", {}", name(gain)));
+            format!("rms_norm({x}{parts}{gain}, epsilon {epsilon:e})")
         }
         Op::Place { table } => format!("{x} + {}[positions]", name(*table)),
         Op::LayerNorm { gain, bias, epsilon } => {
@@ -143,6 +157,9 @@ fn expression(body: &Body, node: &Node) -> String {
         Op::Activate(activation) => format!("{}({x})", activation.name()),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),
         Op::Scale(factor) => format!("{x} * {factor}"),
+        Op::ScaleBy { factor } => format!("{x} * {}", name(*factor)),
+        Op::Leave => format!("{}, leaving {}", values[0], values[1]),
+        Op::Take { part } => format!("take({})", name(*part)),
         Op::Multiply => format!("{} * {}", values[0], values[1]),
         Op::Add => format!("{} + {}", values[0], values[1]),
     }

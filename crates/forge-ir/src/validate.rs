@@ -2,8 +2,12 @@
 //!
 //! Checked: every index is in range; a body's parameters and an application's bindings agree in number and shape;
 //! every value's width is what its user expects; rotations fit their heads; heads and parts divide; windows hold a
-//! position and caps are positive; every weight and body is used, every state is bound exactly once; the prologue begins with ids, bodies hand on the residual stream, and the
-//! epilogue ends in one logit for each entry of the vocabulary.
+//! position and caps are positive; every weight and body is used; every state is kept by one application, and read by none
+//! before it; the prologue begins with ids, bodies hand on the residual stream, and the epilogue ends in one logit for each
+//! entry of the vocabulary; the prologue alone leaves an aside, as the last thing that it does, and layers alone take parts
+//! of it, all of it between them.
+
+mod beside;
 
 use crate::{Apply, Body, Cut, Diagnostic, Draft, Long, Op, ParamId, ParamKind, Rotation, State, recurrent};
 use std::ops::Deref;
@@ -28,6 +32,8 @@ impl Draft {
         if check.faults.is_empty() {
             check.applications();
             check.everything_is_used();
+            check.states();
+            check.aside();
         }
         let faults = check.faults;
         if faults.is_empty() { Ok(Graph(self)) } else { Err(faults) }
@@ -121,13 +127,15 @@ impl Check<'_> {
     fn bindings(&mut self, at: &str, body: &Body, apply: &Apply) {
         let weights: Vec<ParamId> = body.weight_params().collect();
         let states: Vec<ParamId> = body.state_params().collect();
-        if weights.len() != apply.weights.len() || states.len() != apply.states.len() {
+        let parts = body.part_params().count();
+        let [bound, params] = [
+            [apply.weights.len(), apply.states.len(), apply.parts.len()],
+            [weights.len(), states.len(), parts],
+        ];
+        if bound != params {
+            let [weights, states, parts] = bound;
             return self.fault(format!(
-                "{at}: binds {} weights and {} states to {} and {} parameters",
-                apply.weights.len(),
-                apply.states.len(),
-                weights.len(),
-                states.len()
+                "{at}: binds {weights} weights, {states} states and {parts} parts of the aside to {params:?} parameters"
             ));
         }
         for (param, id) in weights.iter().zip(&apply.weights) {
@@ -193,13 +201,6 @@ impl Check<'_> {
                 self.fault(format!("nothing applies the body {}", body.name));
             }
         }
-        for index in 0..draft.states.len() {
-            let bound =
-                applications.iter().flat_map(|apply| &apply.states).filter(|id| id.0 == index).count();
-            if bound != 1 {
-                self.fault(format!("state {index} is bound {bound} times"));
-            }
-        }
     }
 }
 
@@ -209,6 +210,7 @@ fn kind(kind: &ParamKind) -> String {
         ParamKind::State(state @ State::Cache(_)) => format!("a cache of {state}"),
         ParamKind::State(state @ State::Tail(_)) => format!("a tail of {state}"),
         ParamKind::State(state @ State::Memory(_)) => format!("a memory of {state}"),
+        ParamKind::Part(width) => format!("{width} columns of the aside"),
     }
 }
 
@@ -226,15 +228,22 @@ fn widths(body: &Body) -> Vec<usize> {
 fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
     let expected = match op {
         Op::DeltaRule { .. } => 5,
-        Op::Attention { .. } => 3,
-        Op::Multiply | Op::Add => 2,
+        // Or queries alone.
+        Op::Attention { .. } if inputs.len() != 1 => 3,
+        Op::Multiply | Op::Add | Op::Leave => 2,
+        Op::Take { .. } => 0,
         _ => 1,
     };
     if inputs.len() != expected {
         return Err(format!("takes {expected} inputs, given {}", inputs.len()));
     }
-    let x = inputs[0];
+    let x = inputs.first().copied().unwrap_or(0);
     match op {
+        Op::Take { part } => match body.params.get(part.0).map(|param| &param.kind) {
+            Some(ParamKind::Part(width)) => Ok(*width),
+            _ => Err(format!("parameter {} is no part of the aside", part.0)),
+        },
+        Op::Leave => Ok(x),
         Op::Embed { scale, .. } if *scale == 0.0 || !scale.is_finite() => {
             Err(format!("rows times {scale} say nothing"))
         }
@@ -245,7 +254,8 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
         Op::RmsNorm { parts, .. } if *parts == 0 || !x.is_multiple_of(*parts) => {
             Err(format!("{x} does not divide into {parts} parts"))
         }
-        Op::RmsNorm { gain, parts, .. } => match shape(body, *gain)? {
+        Op::RmsNorm { gain: None, .. } => Ok(x),
+        Op::RmsNorm { gain: Some(gain), parts, .. } => match shape(body, *gain)? {
             [width] if width * parts == x => Ok(x),
             other => Err(format!("the gain is {other:?}, and what it scales {} wide", x / parts)),
         },
@@ -290,11 +300,10 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             let Some(state) = body.cache(*cache) else {
                 return Err("its cache is not a cache".to_owned());
             };
+            let keys = state.heads * state.width;
             if state.heads == 0 || query_heads % state.heads != 0 {
                 Err(format!("{query_heads} query heads do not share {} key heads evenly", state.heads))
-            } else if inputs
-                != [query_heads * state.width, state.heads * state.width, state.heads * state.width]
-            {
+            } else if x != query_heads * state.width || inputs[1..].iter().any(|width| *width != keys) {
                 Err(format!(
                     "queries, keys and values are {inputs:?} wide, for {query_heads} heads over {} of {}",
                     state.heads, state.width
@@ -312,6 +321,10 @@ fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
             Err(format!("numbers times {factor} say nothing"))
         }
         Op::Activate(_) | Op::Softcap(_) | Op::Scale(_) => Ok(x),
+        Op::ScaleBy { factor } => match shape(body, *factor)? {
+            [1] => Ok(x),
+            other => Err(format!("the factor is {other:?}, and has to be one number")),
+        },
         Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
         Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
     }
@@ -347,11 +360,11 @@ mod tests {
         Activation, BodyId, Cache, Format, Model, Node, Param, Specials, StateId, ValueId, Weight, WeightId,
     };
 
-    fn param(name: &str, kind: ParamKind) -> Param {
+    pub(super) fn param(name: &str, kind: ParamKind) -> Param {
         Param { name: name.to_owned(), kind }
     }
 
-    fn node(op: Op, inputs: &[usize]) -> Node {
+    pub(super) fn node(op: Op, inputs: &[usize]) -> Node {
         Node { name: "node".to_owned(), op, inputs: inputs.iter().map(|value| ValueId(*value)).collect() }
     }
 
@@ -361,7 +374,7 @@ mod tests {
     }
 
     /// A table of 5 tokens, one layer of attention, and a head.
-    fn draft() -> Draft {
+    pub(super) fn draft() -> Draft {
         let weight = |tensor: &str, shape: &[usize]| Weight {
             tensor: tensor.to_owned(),
             shape: shape.to_vec(),
@@ -378,6 +391,7 @@ mod tests {
             body: BodyId(body),
             weights: weights.iter().map(|id| WeightId(*id)).collect(),
             states: states.iter().map(|id| StateId(*id)).collect(),
+            parts: Vec::new(),
         };
         Draft {
             model: Model {
@@ -411,7 +425,7 @@ mod tests {
                         param("cache", ParamKind::State(state)),
                     ],
                     vec![
-                        node(Op::RmsNorm { gain: ParamId(0), parts: 1, epsilon: 1e-5 }, &[0]),
+                        node(Op::RmsNorm { gain: Some(ParamId(0)), parts: 1, epsilon: 1e-5 }, &[0]),
                         node(linear(1), &[1]),
                         node(attention(None, None), &[1, 2, 2]),
                         node(Op::Add, &[0, 3]),
@@ -436,7 +450,7 @@ mod tests {
     fn what_few_models_have_is_sound_too() {
         let mut draft = draft();
         let layer = &mut draft.bodies[1];
-        layer.nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
+        layer.nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 2, epsilon: 1e-5 };
         layer.params[0].kind = ParamKind::Weight(vec![2]);
         layer.nodes[2].op = attention(Some(1), Some(50.0));
         layer.nodes.push(node(Op::Activate(Activation::GeluTanh), &[4]));
@@ -485,13 +499,13 @@ mod tests {
             }),
             ("the gain is [3]", |draft| draft.bodies[1].params[0].kind = ParamKind::Weight(vec![3])),
             ("the gain is [4], and what it scales 2 wide", |draft| {
-                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 2, epsilon: 1e-5 };
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 2, epsilon: 1e-5 };
             }),
             ("4 does not divide into 3 parts", |draft| {
-                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 3, epsilon: 1e-5 };
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 3, epsilon: 1e-5 };
             }),
             ("4 does not divide into 0 parts", |draft| {
-                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: ParamId(0), parts: 0, epsilon: 1e-5 };
+                draft.bodies[1].nodes[0].op = Op::RmsNorm { gain: Some(ParamId(0)), parts: 0, epsilon: 1e-5 };
             }),
             ("window holds no position", |draft| draft.bodies[1].nodes[2].op = attention(Some(0), None)),
             ("rows times 0 say nothing", |draft| {
@@ -522,7 +536,7 @@ mod tests {
             ("applies body 8, of 3", |draft| draft.layers[0].body = BodyId(8)),
             ("binds 1 weights", |draft| draft.layers[0].weights.truncate(1)),
             ("and head is [6, 4]", |draft| draft.weights[3].shape = vec![6, 4]),
-            ("state 0 is bound 0 times", |draft| draft.layers.clear()),
+            ("state 0 is kept by 0 applications", |draft| draft.layers.clear()),
             ("gain has no part 2..6", |draft| draft.weights[1].cut = Some(Cut::Rows { first: 2, of: 5 })),
             ("gain has no part 0..4 of shape [4]", |draft| {
                 draft.weights[1].cut = Some(Cut::Columns { first: 0, of: 4 });

@@ -92,6 +92,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
         Spec::Elementwise(_) => "elementwise/elementwise",
+        Spec::Take(_) => "elementwise/take",
         Spec::Argmax(_) => "head/argmax",
         Spec::ArgmaxJoin(_) => "head/argmax_join",
     }

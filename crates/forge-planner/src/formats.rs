@@ -186,17 +186,14 @@ struct Ends {
 
 impl Ends {
     fn of(graph: &Graph) -> Ends {
-        let weight = |apply: &Apply, param: fn(&Op) -> Option<ParamId>| {
-            let body = graph.body(apply);
-            let param = body.nodes.iter().rev().find_map(|node| param(&node.op))?;
-            apply.weight(body, param)
-        };
-        let table = weight(&graph.prologue, |op| match op {
-            Op::Embed { table, .. } => Some(*table),
+        let (first, last) = (graph.body(&graph.prologue), graph.body(&graph.epilogue));
+        // The stream begins with the first table.
+        let table = first.nodes.iter().find_map(|node| match node.op {
+            Op::Embed { table, .. } => graph.prologue.weight(first, table),
             _ => None,
         });
-        let head = weight(&graph.epilogue, |op| match op {
-            Op::Linear { weight, .. } => Some(*weight),
+        let head = last.nodes.iter().rev().find_map(|node| match node.op {
+            Op::Linear { weight, .. } => graph.epilogue.weight(last, weight),
             _ => None,
         });
         let tensor = |id: WeightId| &graph.weights[id.0].tensor;

@@ -118,6 +118,18 @@ pub(crate) enum Kind {
     DeltaRule(DeltaRule),
     /// A function of each number.
     Elementwise(Function),
+    /// Every number times a weight of one.
+    ScaleBy {
+        /// The weight.
+        factor: ParamId,
+    },
+    /// The first input goes on, the second becomes the aside.
+    Leave,
+    /// Columns of the aside.
+    Take {
+        /// Which.
+        part: ParamId,
+    },
 }
 
 /// A delta rule.
@@ -247,7 +259,7 @@ impl Fused {
             let kind = match &node.op {
                 Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
                 Op::RmsNorm { gain, parts, epsilon } => {
-                    Kind::Norm { gain: Some(*gain), parts: *parts, epsilon: *epsilon }
+                    Kind::Norm { gain: *gain, parts: *parts, epsilon: *epsilon }
                 }
                 Op::Place { table } => Kind::Place { table: *table },
                 Op::LayerNorm { gain, bias, epsilon } => {
@@ -258,10 +270,13 @@ impl Fused {
                     Kind::Rotate { heads: *heads, rotation: rotation.clone() }
                 }
                 Op::Attention { query_heads, scale, cache, window, softcap } => {
-                    let kind = Kind::Append { cache: *cache };
-                    let output = list.new_value(0);
-                    let name = "append".to_owned();
-                    list.operations.push(Operation { name, kind, inputs: inputs.split_off(1), output });
+                    // Of queries alone it reads what an earlier layer has appended.
+                    if inputs.len() > 1 {
+                        let kind = Kind::Append { cache: *cache };
+                        let output = list.new_value(0);
+                        let name = "append".to_owned();
+                        list.operations.push(Operation { name, kind, inputs: inputs.split_off(1), output });
+                    }
                     Kind::Attend(Attend {
                         query_heads: *query_heads,
                         scale: *scale,
@@ -279,6 +294,9 @@ impl Fused {
                 Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
+                Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
+                Op::Leave => Kind::Leave,
+                Op::Take { part } => Kind::Take { part: *part },
                 Op::Multiply => Kind::Elementwise(Function::Multiply),
                 Op::Add => Kind::Elementwise(Function::Add),
             };
@@ -301,6 +319,19 @@ impl Fused {
     /// What flows out: the value of the last operation.
     pub(crate) fn result(&self) -> Option<Value> {
         self.operations.last().map(|operation| operation.output)
+    }
+
+    /// Whether a value is what flows out, though the aside may be left after it.
+    pub(crate) fn flows_out(&self, value: Value) -> bool {
+        match self.operations.last() {
+            Some(Operation { kind: Kind::Leave, inputs, .. }) if inputs[0] == value => true,
+            last => last.is_some_and(|last| last.output == value),
+        }
+    }
+
+    /// Whether a value is what is left for the layers.
+    pub(crate) fn is_aside(&self, value: Value) -> bool {
+        self.operations.last().is_some_and(|last| last.kind == Kind::Leave && last.inputs[1] == value)
     }
 
     /// How many operations read the value; the body's result counts as read.

@@ -5,7 +5,11 @@ use crate::cached::cached;
 use crate::linear::linear;
 use crate::recurrent::{convolve, decay, delta_rule};
 use crate::rows::{Row, Values};
-use forge_ir::{Activation, Apply, Body, Diagnostic, Format, Graph, Node, Numbers, Op, ParamId, WeightId};
+use forge_ir::{
+    Activation, Apply, Body, Diagnostic, Format, Graph, Node, Numbers, Op, ParamId, ParamKind, StateId,
+    WeightId,
+};
+use std::collections::BTreeMap;
 
 /// The logits of the rows wanted, where keys and values are cached as `cache`. `rows` hold all tokens of each of their
 /// slots from position 0 on; all slots have room for the longest of them, and no more.
@@ -26,16 +30,17 @@ pub(crate) fn run(
     }
     let context = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
     let run = Run { graph, numbers, cache, context };
-    let mut stream = run.apply(&graph.prologue, rows, Values::default())?;
+    let beside = &mut Beside::default();
+    let mut stream = run.apply(&graph.prologue, rows, Values::default(), beside)?;
     for layer in &graph.layers {
-        stream = run.apply(layer, rows, stream)?;
+        stream = run.apply(layer, rows, stream, beside)?;
     }
     // Rows see each other by states alone: without any, the others' logits need not be computed.
     let is_alone = graph.epilogue.states.is_empty();
     let kept: Vec<usize> = if is_alone { wanted.to_vec() } else { (0..rows.len()).collect() };
     let some: Vec<Row> = kept.iter().map(|row| rows[*row]).collect();
     let numbers = kept.iter().flat_map(|row| stream.row(*row)).copied().collect();
-    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers })?;
+    let logits = run.apply(&graph.epilogue, &some, Values { width: stream.width, numbers }, beside)?;
     let place = |(index, row): (usize, &usize)| if is_alone { index } else { *row };
     Ok(wanted.iter().enumerate().map(place).map(|row| logits.row(row).to_vec()).collect())
 }
@@ -49,13 +54,28 @@ struct Run<'a> {
     context: usize,
 }
 
+/// What passes from one application to later ones beside the stream.
+#[derive(Default)]
+struct Beside {
+    /// What the prologue has left for the layers.
+    aside: Values,
+    /// Keys and values that a later layer reads.
+    kept: BTreeMap<StateId, [Values; 2]>,
+}
+
 impl Run<'_> {
-    fn apply(&self, apply: &Apply, rows: &[Row], input: Values) -> Result<Values, Diagnostic> {
+    fn apply(
+        &self,
+        apply: &Apply,
+        rows: &[Row],
+        input: Values,
+        beside: &mut Beside,
+    ) -> Result<Values, Diagnostic> {
         let body = self.graph.body(apply);
         let mut values = vec![input];
         for node in &body.nodes {
             let inputs: Vec<&Values> = node.inputs.iter().map(|value| &values[value.0]).collect();
-            let value = self.node(apply, body, node, rows, &inputs)?;
+            let value = self.node(apply, body, node, rows, &inputs, beside)?;
             values.push(value);
         }
         Ok(values.pop().unwrap_or_default())
@@ -68,8 +88,10 @@ impl Run<'_> {
         node: &Node,
         rows: &[Row],
         inputs: &[&Values],
+        beside: &mut Beside,
     ) -> Result<Values, Diagnostic> {
-        let x = inputs[0];
+        let nothing = Values::default();
+        let x = inputs.first().copied().unwrap_or(&nothing);
         Ok(match &node.op {
             Op::Embed { table, scale } => {
                 let table = bound(apply, body, *table)?;
@@ -82,8 +104,8 @@ impl Run<'_> {
                 Values { width, numbers }
             }
             Op::RmsNorm { gain, parts, epsilon } => {
-                let gain = self.vector(bound(apply, body, *gain)?)?;
-                rms_norm(x, *parts, &gain, *epsilon)
+                let gain = gain.map(|gain| self.vector(bound(apply, body, gain)?)).transpose()?;
+                rms_norm(x, *parts, gain.as_deref(), *epsilon)
             }
             Op::Place { table } => {
                 let table = bound(apply, body, *table)?;
@@ -110,8 +132,31 @@ impl Run<'_> {
                 linear(self.numbers, weight, outputs, bias.as_deref(), x)?
             }
             Op::Rotate { width, rotation, .. } => rotate(x, rows, self.context, *width, rotation),
+            Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
+            Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
+            Op::Scale(factor) => x.map(|x| factor * x),
+            Op::ScaleBy { factor } => {
+                let factor = self.vector(bound(apply, body, *factor)?)?;
+                x.map(|x| factor[0] * x)
+            }
+            Op::Multiply => x.zip(inputs[1], |a, b| a * b),
+            Op::Add => x.zip(inputs[1], |a, b| a + b),
+            Op::Leave => {
+                beside.aside = inputs[1].clone();
+                x.clone()
+            }
+            Op::Take { part } => {
+                let Some(ParamKind::Part(width)) = body.params.get(part.0).map(|param| &param.kind) else {
+                    return Err(unbound(body, *part));
+                };
+                let first = apply.part(body, *part).ok_or_else(|| unbound(body, *part))?;
+                let taken = |row: &[f32]| row[first..first + width].to_vec();
+                Values { width: *width, numbers: beside.aside.rows().flat_map(taken).collect() }
+            }
             Op::Attention { query_heads, scale, cache, window, softcap } => {
-                let state = body.cache(*cache).ok_or_else(|| unbound(body, *cache))?;
+                let (Some(state), Some(id)) = (body.cache(*cache), apply.state(body, *cache)) else {
+                    return Err(unbound(body, *cache));
+                };
                 let heads = Heads {
                     queries: *query_heads,
                     keys: state.heads,
@@ -120,7 +165,16 @@ impl Run<'_> {
                     window: window.unwrap_or(usize::MAX),
                     softcap: *softcap,
                 };
-                attention(&heads, rows, [x, &cached(inputs[1], self.cache), &cached(inputs[2], self.cache)])
+                if let [_, keys, values] = inputs {
+                    let both = [keys, values].map(|x| cached(x, self.cache).into_owned());
+                    beside.kept.insert(id, both);
+                }
+                let [keys, values] = beside.kept.get(&id).ok_or_else(|| unbound(body, *cache))?;
+                let heads = attention(&heads, rows, [x, keys, values]);
+                if self.last_to_read(id) == Some(apply) {
+                    beside.kept.remove(&id);
+                }
+                heads
             }
             Op::Convolve { taps, tail } => {
                 let tail = body.tail(*tail).ok_or_else(|| unbound(body, *tail))?;
@@ -134,12 +188,12 @@ impl Run<'_> {
                 let memory = body.memory(*memory).ok_or_else(|| unbound(body, *memory))?;
                 delta_rule(memory, [*scale, *epsilon], rows, inputs)
             }
-            Op::Activate(activation) => x.map(|x| activate(*activation, f64::from(x)) as f32),
-            Op::Softcap(cap) => x.map(|x| capped(f64::from(x), *cap) as f32),
-            Op::Scale(factor) => x.map(|x| factor * x),
-            Op::Multiply => x.zip(inputs[1], |a, b| a * b),
-            Op::Add => x.zip(inputs[1], |a, b| a + b),
         })
+    }
+
+    /// The last application that a state is bound to.
+    fn last_to_read(&self, state: StateId) -> Option<&Apply> {
+        self.graph.applications().filter(|apply| apply.states.contains(&state)).last()
     }
 
     fn vector(&self, weight: WeightId) -> Result<Vec<f32>, Diagnostic> {
@@ -191,11 +245,12 @@ fn share_below(x: f64) -> f64 {
 }
 
 /// Each of the equal parts of a row over its root mean square, times the gain.
-fn rms_norm(x: &Values, parts: usize, gain: &[f32], epsilon: f32) -> Values {
+fn rms_norm(x: &Values, parts: usize, gain: Option<&[f32]>, epsilon: f32) -> Values {
     let norm = |part: &[f32]| -> Vec<f32> {
         let squares: f64 = part.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
         let scale = (squares / part.len() as f64 + f64::from(epsilon)).sqrt().recip();
-        part.iter().zip(gain).map(|(x, gain)| (f64::from(*x) * scale * f64::from(*gain)) as f32).collect()
+        let gain = |index: usize| gain.map_or(1.0, |gain| f64::from(gain[index]));
+        part.iter().enumerate().map(|(index, x)| (f64::from(*x) * scale * gain(index)) as f32).collect()
     };
     let width = (x.width / parts).max(1);
     Values { width: x.width, numbers: x.numbers.chunks_exact(width).flat_map(norm).collect() }
@@ -279,7 +334,7 @@ mod tests {
         let x = Values { width: 4, numbers: vec![1., 2., 3., 4., -1., 0., 0., 0.] };
         let norm = |parts: usize| {
             let gain: Vec<f32> = (1..=4 / parts).map(|gain| gain as f32).collect();
-            rms_norm(&x, parts, &gain, 0.5).numbers
+            rms_norm(&x, parts, Some(&gain), 0.5).numbers
         };
         let by = |x: f64, squares: f64, width: f64| (x / (squares / width + 0.5).sqrt()) as f32;
         let first = [1., 4., 9., 16.].map(|x| by(x, 30., 4.));
@@ -288,5 +343,6 @@ mod tests {
         assert_eq!(norm(2), [first, [by(-1., 1., 2.), 0., 0., 0.]].concat());
         let first = [1., 2., 3., 4.].map(|x| by(x, x * x, 1.));
         assert_eq!(norm(4), [first, [by(-1., 1., 1.), 0., 0., 0.]].concat());
+        assert_eq!(rms_norm(&x, 4, None, 0.5).numbers, norm(4), "a gain of 1 is none");
     }
 }

@@ -32,7 +32,7 @@ fn graph_plus(shapes: &[Vec<usize>], plus_one: &[usize]) -> Graph {
     let linear = node(Op::Linear { weight: ParamId(0), bias: None });
     let head =
         Body { name: "head".to_owned(), input: 4, params: embed.params[..1].to_vec(), nodes: vec![linear] };
-    let apply = |body, weights| Apply { body: BodyId(body), weights, states: Vec::new() };
+    let apply = |body, weights| Apply { body: BodyId(body), weights, states: Vec::new(), parts: Vec::new() };
     let weight = |(index, shape): (usize, &Vec<usize>)| Weight {
         tensor: format!("tensor.{index}"),
         shape: shape.clone(),

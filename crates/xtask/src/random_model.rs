@@ -90,7 +90,8 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                 Op::LayerNorm { gain, bias, .. } => {
                     [(*gain, (1.0, 0.1))].into_iter().chain(bias.map(|bias| (bias, (0.0, 0.1)))).collect()
                 }
-                Op::RmsNorm { gain, .. } => vec![(*gain, (1.0, 0.1))],
+                Op::RmsNorm { gain, .. } => gain.map(|gain| (gain, (1.0, 0.1))).into_iter().collect(),
+                Op::ScaleBy { factor } => vec![(*factor, (1.0, 0.1))],
                 Op::Linear { weight, bias } => {
                     let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
                     let bias = bias.map(|bias| (bias, (0.0, 0.1)));

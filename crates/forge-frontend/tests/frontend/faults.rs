@@ -241,6 +241,63 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
             "rope_parameters": {"full_attention": {"rope_type": "default"}}
         ),
     ),
+    (
+        "Gemma4: experts, and attention both ways",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE", "enable_moe_block": true,
+            "use_bidirectional_attention": "all"
+        ),
+    ),
+    (
+        "Gemma4: keys and values that nobody keeps",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE", "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 1
+        ),
+    ),
+    (
+        "Gemma4: a share of a layer",
+        set!("architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE", "num_kv_shared_layers": 0.5),
+    ),
+    (
+        "Gemma4: layers of one type with heads of two shapes",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE",
+            "layer_types": ["full_attention", "full_attention"], "per_layer_config": {"0": {"head_dim": 8}}
+        ),
+    ),
+    (
+        "Gemma4: key heads that query heads do not share",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE", "attention_k_eq_v": true,
+            "num_global_key_value_heads": 3
+        ),
+    ),
+    (
+        "Gemma4: inputs of its own for some tokens",
+        set!("architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE", "vocab_size_per_layer_input": 8),
+    ),
+    (
+        "Gemma4: a type of layers without positions, and a rotation without a base",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE",
+            "rope_parameters": {"full_attention": {"rope_type": "proportional"}}
+        ),
+    ),
+    (
+        "Gemma4: positions that the context changes",
+        set!(
+            "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE",
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "sliding_attention": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+            }
+        ),
+    ),
+    (
+        "Gemma4: a wrapper around nothing",
+        set!("architectures": "REMOVE", "model_type": "gemma4", "rope_theta": "REMOVE"),
+    ),
     ("Gemma3: a wrapper around nothing", set!("architectures": "REMOVE", "model_type": "gemma3")),
     (
         "Gemma3: a wrapper around another model",

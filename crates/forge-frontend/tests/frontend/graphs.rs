@@ -157,6 +157,22 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         without(config, &["sliding_window_pattern"]);
         config["layer_types"] = json!(["sliding_attention", "sliding_attention", "full_attention"]);
     });
+    same("gemma4_text", &|config| {
+        without(config, &["rms_norm_eps", "use_double_wide_mlp", "num_kv_shared_layers", "attention_k_eq_v"]);
+        config["hidden_activation"] = json!("gelu_pytorch_tanh");
+        config["tie_word_embeddings"] = json!(true);
+        config["attention_bias"] = json!(false);
+        config["enable_moe_block"] = json!(false);
+        config["num_experts"] = json!(null);
+        config["use_bidirectional_attention"] = json!("vision");
+        config["num_global_key_value_heads"] = json!(1);
+        config["layer_types"][2] = json!("sliding_attention");
+    });
+    same("gemma4_text", &|config| {
+        // As transformers 5 writes them.
+        without(config, &["global_head_dim"]);
+        config["per_layer_config"] = json!({"2": {"head_dim": 32, "num_key_value_heads": 2}});
+    });
     same("ernie4_5", &|config| {
         without(
             config,
@@ -227,6 +243,18 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         json!({
             "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
             "max_position_embeddings": 131_072
+        }),
+    );
+    assumes(
+        "gemma4_text",
+        json!({
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {
+                    "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25
+                }
+            },
+            "sliding_window": 512, "max_position_embeddings": 131_072
         }),
     );
     assumes("ernie4_5", json!({"max_position_embeddings": 131_072}));
@@ -450,6 +478,31 @@ fn kinds_of_scaling_are_what_transformers_computes() {
     let stretched = 1.0 / (1e4 * 1000_f64.powf(16.0 / 14.0)).powf(14.0 / 16.0);
     let last = f64::from(frequencies(&hunyuan)[7]);
     assert!((last / stretched - 1.0).abs() < 1e-6, "{last} is not {stretched}");
+}
+
+#[test]
+fn gemma_4_may_be_wrapped() {
+    let text = model("gemma4_text");
+    let mut wrapped = text.clone();
+    edit(&mut wrapped, "config.json", |config| {
+        let mut text = config.take();
+        without(&mut text, &["architectures", "torch_dtype", "transformers_version"]);
+        *config = json!({
+            "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "text_config": text,
+            "vision_config": {"hidden_size": 16}, "audio_config": null, "image_token_id": 500,
+            "bos_token_id": 2, "eos_token_id": 1
+        });
+    });
+    edit_weights(&mut wrapped, |all| {
+        for tensor in all.iter_mut() {
+            tensor.name = tensor.name.replace("model.", "model.language_model.");
+        }
+        let name = "model.vision_tower.patch_embedder.input_proj.weight".to_owned();
+        all.push(Raw { name, dtype: "F32".to_owned(), shape: vec![2], bytes: vec![0; 8] });
+    });
+    let (text, wrapped) = (read(&text).unwrap(), read(&wrapped).unwrap());
+    assert_eq!(wrapped.ignored, ["model.vision_tower.patch_embedder.input_proj.weight"]);
+    assert_eq!((&wrapped.graph.bodies, &wrapped.graph.layers), (&text.graph.bodies, &text.graph.layers));
 }
 
 #[test]

@@ -190,9 +190,9 @@ impl<'a> Bound<'a> {
             (Op::Linear { weight, .. }, Some(Spec::Project(_))) => self.takes(step, *weight),
             (Op::LayerNorm { gain, .. }, Some(Spec::LayerNorm(_))) => self.takes(step, *gain),
             (Op::RmsNorm { gain, .. }, Some(Spec::RmsNorm(_))) => {
-                step.name == node.name || self.takes(step, *gain)
+                step.name == node.name || gain.is_some_and(|gain| self.takes(step, gain))
             }
-            (Op::RmsNorm { gain, .. }, Some(Spec::RotateAppend(_) | Spec::AttendSplit(_))) => {
+            (Op::RmsNorm { gain: Some(gain), .. }, Some(Spec::RotateAppend(_) | Spec::AttendSplit(_))) => {
                 self.takes(step, *gain)
             }
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,

@@ -124,13 +124,14 @@ pub(crate) fn graph(tied: bool, format: Format) -> Graph {
         op,
         inputs: inputs.iter().map(|value| ValueId(*value)).collect(),
     };
-    let norm = |gain| Op::RmsNorm { gain: ParamId(gain), parts: 1, epsilon: 1e-5 };
+    let norm = |gain| Op::RmsNorm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-5 };
     let linear = |weight| Op::Linear { weight: ParamId(weight), bias: None };
     let body = |name: &str, input, params, nodes| Body { name: name.to_owned(), input, params, nodes };
     let apply = |body, weights: Vec<usize>| Apply {
         body: BodyId(body),
         weights: weights.into_iter().map(WeightId).collect(),
         states: Vec::new(),
+        parts: Vec::new(),
     };
     let layer = vec![
         node("norm_a", norm(0), &[0]),
@@ -257,6 +258,9 @@ fn what(kind: &Kind) -> String {
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
+        Kind::ScaleBy { factor } => format!("scale by {}", factor.0),
+        Kind::Leave => "leave".to_owned(),
+        Kind::Take { part } => format!("take {}", part.0),
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
         weights.extend(named.iter().enumerate().map(weight));
         (first..weights.len()).map(WeightId).collect()
     };
-    let apply = |body, weights, states| Apply { body: BodyId(body), weights, states };
+    let apply = |body, weights, states| Apply { body: BodyId(body), weights, states, parts: Vec::new() };
     let prologue = apply(0, bind(&table), Vec::new());
     let layers: Vec<Apply> =
         (0..shape.layers).map(|layer| apply(1, bind(&of_layer), vec![StateId(layer)])).collect();
@@ -137,7 +137,7 @@ pub(crate) fn graph(shape: &Shape) -> Graph {
 }
 
 fn norm(gain: usize) -> Op {
-    Op::RmsNorm { gain: ParamId(gain), parts: 1, epsilon: 1e-5 }
+    Op::RmsNorm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-5 }
 }
 
 fn linear(weight: usize) -> Op {

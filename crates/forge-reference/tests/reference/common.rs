@@ -175,7 +175,7 @@ pub(crate) fn folded(graph: &Graph, mut plan: Vec<Packed>) -> Vec<Packed> {
     for apply in graph.applications() {
         let body = graph.body(apply);
         for (index, node) in body.nodes.iter().enumerate() {
-            let Op::RmsNorm { gain, parts: 1, .. } = node.op else { continue };
+            let Op::RmsNorm { gain: Some(gain), parts: 1, .. } = node.op else { continue };
             let readers = body.nodes.iter().filter(|node| node.inputs.contains(&ValueId(index + 1)));
             let matrices: Option<Vec<WeightId>> = readers
                 .map(|reader| match reader.op {

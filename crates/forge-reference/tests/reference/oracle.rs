@@ -48,6 +48,10 @@ fn weight_files_hold_the_model() {
         // noise of weights comes to 2.2 times as much as in models without, be it of codes of 8 bits or of 4.
         let learns = graph.states.iter().any(|state| matches!(state, State::Memory(_)));
         let more = if learns { 2.2 } else { 1.0 };
+        // Inputs of each layer's own are a third branch, of a table that is rounded too. Transformers, given the weights that
+        // codes of 8 bits stand for, is off by 0.37 with them.
+        let has_inputs = graph.bodies.iter().any(|body| body.part_params().next().is_some());
+        let of_eight_bits = if has_inputs { 0.4 } else { 0.3 };
         for format in Format::ALL {
             let plan = plan(graph, format);
             let (file, summary) = pack(&case, &plan);
@@ -64,10 +68,10 @@ fn weight_files_hold_the_model() {
                 Format::F32 => 0.0,
                 Format::F16 => 0.03,
                 Format::Bf16 => 0.2,
-                Format::Q8_0 => 0.3,
+                Format::Q8_0 => of_eight_bits,
                 Format::Q4_0 => 3.0 * more,
                 Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => match format.bits() {
-                    None | Some(Bits::Eight) => 0.3,
+                    None | Some(Bits::Eight) => of_eight_bits,
                     Some(Bits::Six) => 1.5 * more,
                     Some(Bits::Five) => 2.5 * more,
                     Some(Bits::Four) => 3.0 * more,

@@ -23,6 +23,8 @@ pub enum Function {
     Multiply,
     /// `y = a + b`
     Add,
+    /// `y = b · a`, b being one number.
+    ScaleBy,
 }
 
 /// Numbers that a thread takes at once.
@@ -41,7 +43,10 @@ struct Numbers<'a> {
 impl Task for Numbers<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Elementwise { function, width } = *self.shape;
+        let Elementwise { mut function, width } = *self.shape;
+        if function == Function::ScaleBy {
+            function = Function::Each(Each::Scale(self.call.input::<f32>("b", 1)[0]));
+        }
         let count = self.call.scalar(0) * width;
         let binary = matches!(function, Function::Multiply | Function::Add);
         let a = self.call.input::<f32>("a", count);
@@ -78,6 +83,8 @@ impl Function {
                 Function::Each(each) => each.of::<S>(a),
                 Function::Multiply => S::mul(a, b),
                 Function::Add => S::add(a, b),
+                // It is a scale by then.
+                Function::ScaleBy => a,
             }
         }
     }

@@ -119,6 +119,7 @@ fn elementwise_is_its_function() {
         let spread = |x: f32| x * 10_f32.powi((x.to_bits() % 13) as i32 - 8);
         let a: Vec<f32> = random.numbers(rows * width).into_iter().map(spread).collect();
         let b = random.numbers(rows * width);
+        let b_one = b[0];
         for (function, binary) in [
             (Function::Each(Each::Activate(Activation::Silu)), false),
             (Function::Each(Each::Activate(Activation::GeluTanh)), false),
@@ -130,6 +131,7 @@ fn elementwise_is_its_function() {
             (Function::Each(Each::Scale(-0.22)), false),
             (Function::Multiply, true),
             (Function::Add, true),
+            (Function::ScaleBy, true),
         ] {
             let wanted: Vec<(f64, f64)> = wide(&a)
                 .into_iter()
@@ -160,13 +162,15 @@ fn elementwise_is_its_function() {
                     }
                     Function::Multiply => (a * b, (a * b).abs()),
                     Function::Add => (a + b, a.abs() + b.abs()),
+                    Function::ScaleBy => (f64::from(b_one) * a, (f64::from(b_one) * a).abs()),
                 })
                 .collect();
             let mut buffers = vec!["a"];
             let mut arguments = vec![Argument::Numbers(a.clone())];
             if binary {
                 buffers.push("b");
-                arguments.push(Argument::Numbers(b.clone()));
+                let count = if function == Function::ScaleBy { 1 } else { b.len() };
+                arguments.push(Argument::Numbers(b[..count].to_vec()));
             }
             buffers.push("y");
             arguments.push(Argument::Output(NAN.repeat(rows * width)));
@@ -177,5 +181,23 @@ fn elementwise_is_its_function() {
                 compare(&format!("{level:?} {rows} {width} {function:?}"), &numbers_of(&y[0]), &wanted);
             });
         }
+    }
+}
+
+#[test]
+fn columns_are_taken_as_they_are() {
+    kernel_under_test!(SHAPE, cpu::Take, cpu::take);
+    let mut random = Random(9);
+    for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {
+        let x = random.numbers(rows * of);
+        let taken = x.chunks_exact(of).flat_map(|row| &row[first..first + width]);
+        let wanted: Vec<(f64, f64)> = taken.map(|x| (f64::from(*x), 0.0)).collect();
+        let kernel = kernel("take", vec!["x", "y"], run);
+        let arguments = [Argument::Numbers(x.clone()), Argument::Output(NAN.repeat(rows * width))];
+        *SHAPE.write().unwrap() = Some(cpu::Take { width, of });
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[rows as u32, first as u32], level, threads);
+            compare(&format!("{level:?} {rows} {width} of {of}"), &numbers_of(&y[0]), &wanted);
+        });
     }
 }

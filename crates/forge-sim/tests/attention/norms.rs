@@ -71,6 +71,7 @@ fn norms_and_functions() {
         Function::Each(Each::Scale(-0.22)),
         Function::Multiply,
         Function::Add,
+        Function::ScaleBy,
     ];
     let width = 300;
     let kernels = Kernels::of(
@@ -98,9 +99,10 @@ fn norms_and_functions() {
     // From tiny to far beyond where exp overflows.
     let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
     let b = random.numbers(rows * width);
+    let factor = f64::from(b[0]);
     for (index, function) in functions.iter().enumerate() {
         let given =
-            [("a", Given::Numbers(&a)), ("b", Given::Numbers(&b)), ("y", Given::Unwritten(rows * width * 4))];
+            [("a", Given::Numbers(&a)), ("b", Given::Numbers(if *function == Function::ScaleBy { &b[..1] } else { &b })), ("y", Given::Unwritten(rows * width * 4))];
         let y = kernels.run(norms.len() + index, &[("rows", rows)], &given);
         let wanted = wide(&a).into_iter().zip(wide(&b)).map(|(a, b)| match *function {
             Function::Each(Each::Activate(Activation::Silu)) => a / (1.0 + (-a).exp()),
@@ -115,6 +117,7 @@ fn norms_and_functions() {
             Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
             Function::Multiply => a * b,
             Function::Add => a + b,
+            Function::ScaleBy => a * factor,
         });
         compare(function, &numbers_of(&y[0], Format::F32), &wanted.collect::<Vec<_>>(), 1e-6);
     }

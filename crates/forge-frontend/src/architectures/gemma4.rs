@@ -1,0 +1,329 @@
+//! Gemma 4: Gemma 3 with heads of another width where a layer sees everything, values that are normed too, and a factor of
+//! each layer's own. The last layers may read keys and values that earlier ones keep. With inputs of each layer's own, the
+//! prologue leaves them as the aside: a second table's row and a projection of the embedding, for all layers at once.
+
+use super::{Architecture, Blueprint, Parts, gemma2};
+use crate::attention::{Attention, HeadNorm, rope};
+use crate::builder::{Builder, Layer};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::inert;
+use crate::mlp::Mlp;
+use crate::rope::Rope;
+use crate::windows::Windows;
+use forge_ir::{Activation, Apply, Rotation, StateId, ValueId};
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { class: "Gemma4ForCausalLM", family: "gemma4_text", hub: &[], read };
+
+/// The same beside what sees and hears.
+pub(super) const WRAPPED: Architecture = Architecture {
+    class: "Gemma4ForConditionalGeneration",
+    family: "gemma4",
+    hub: &["google/gemma-4-E2B-it", "google/gemma-4-31B-it"],
+    read: read_wrapped,
+};
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    sizes: Some([262_144, 8]),
+    tied: true,
+    key_heads: Some(4),
+    width: Some(256),
+    activation: ("hidden_activation", Activation::GeluTanh),
+    ..Defaults::USUAL
+};
+
+/// The modules of a layer's norms: before attention, of what it adds, before the feed-forward network, of what that adds.
+const NORMS: [(&str, &str); 4] = [
+    ("attention", "input_layernorm"),
+    ("output", "post_attention_layernorm"),
+    ("mlp", "pre_feedforward_layernorm"),
+    ("down", "post_feedforward_layernorm"),
+];
+
+/// A model's description.
+struct Gemma4 {
+    /// What it has in common with others; its attention is that of layers that see a window.
+    decoder: Decoder,
+    /// The attention of layers that see everything.
+    whole: Attention,
+    /// The first layer that keeps no keys and values.
+    shared_from: usize,
+    /// Whether feed-forward networks of those layers are twice as wide.
+    double: bool,
+    /// Inputs of each layer's own.
+    inputs: Option<Inputs>,
+}
+
+/// Inputs that each layer has for itself.
+struct Inputs {
+    /// Rows of their table.
+    vocabulary: usize,
+    /// Of a layer's.
+    width: usize,
+}
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    Box::new(Gemma4::read(config))
+}
+
+fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let Some(text) = config.section("text_config") else {
+        config.count("text_config");
+        return read(config);
+    };
+    text.only("model_type", "gemma4_text", "forge knows gemma4 with a text model of its own alone");
+    let mut model = Gemma4::read(&text);
+    model.decoder.scope = "model.language_model.";
+    model.decoder.ignored =
+        &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
+    for config in [config, &text] {
+        config.only("tie_word_embeddings", true, "forge knows gemma4 with the embeddings for a head alone");
+    }
+    for key in ["bos_token_id", "eos_token_id"] {
+        // The same tokens are told beside it, and in generation_config.json.
+        text.pass_over(key);
+    }
+    inert::check(&text, ARCHITECTURE.family);
+    Box::new(model)
+}
+
+impl Gemma4 {
+    fn read(config: &Section<'_>) -> Gemma4 {
+        let mut decoder = Decoder::read_unrotated(config, &DEFAULTS);
+        let layers = decoder.layers;
+        decoder.embedding_scale = (decoder.hidden as f64).sqrt() as f32;
+        decoder.windows = Windows::of_all_but_the_last(config, layers, decoder.context);
+        decoder.softcap = config
+            .get("final_logit_softcapping")
+            .and_then(|_| gemma2::cap(config, "final_logit_softcapping", 1.0));
+        let why = "forge computes attention to what came before";
+        // Of pictures it says nothing here.
+        config.only("use_bidirectional_attention", "vision", why);
+        config.only("enable_moe_block", false, "forge cannot mix experts here yet");
+        for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
+            config.pass_over(key);
+        }
+
+        let bias = config.flag_or("attention_bias", false);
+        let attention = &mut decoder.attention;
+        (attention.input_bias, attention.output_bias) = (bias, bias);
+        attention.scale = 1.0;
+        attention.head_norm = Some(HeadNorm::of_heads(decoder.norm));
+        attention.value_norm = Some(decoder.norm.epsilon);
+        let whole = read_attention(config, &mut decoder);
+
+        let shared = whole_number(config, "num_kv_shared_layers", 0);
+        let shared_from = layers.saturating_sub(shared);
+        let kept = |layer| (0..shared_from).any(|other| decoder.windows.include(other) == layer);
+        if (shared_from..layers).any(|layer| !kept(decoder.windows.include(layer))) {
+            let message = "layers share keys and values that no layer of their type keeps";
+            config.contradiction("num_kv_shared_layers", message.to_owned());
+        }
+        if shared == 0 {
+            config.pass_over("use_double_wide_mlp");
+        }
+        let double = shared > 0 && config.flag_or("use_double_wide_mlp", false);
+        let inputs = Inputs::read(config, decoder.vocabulary);
+        Gemma4 { decoder, whole, shared_from, double, inputs }
+    }
+}
+
+/// The attention of layers that see everything; what is left to say of that of the others is set.
+fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
+    let mut whole = decoder.attention.clone();
+    whole.values_are_keys = config.flag_or("attention_k_eq_v", false);
+    let sees_window = |layer: &usize| decoder.windows.include(*layer);
+    let own = config.section("per_layer_config");
+    if own.is_some() || !whole.values_are_keys {
+        config.pass_over("num_global_key_value_heads");
+    }
+    if let Some(own) = own {
+        config.pass_over("global_head_dim");
+        let usual = (whole.width, whole.key_heads);
+        let shape = |layer: usize| {
+            own.section(&layer.to_string()).map_or(usual, |own| {
+                (own.count_or("head_dim", usual.0), own.count_or("num_key_value_heads", usual.1))
+            })
+        };
+        let (mut of_windows, mut of_whole) = (Vec::new(), Vec::new());
+        for layer in 0..decoder.layers {
+            if sees_window(&layer) { &mut of_windows } else { &mut of_whole }.push(shape(layer));
+        }
+        for (attention, mut shapes) in [(&mut decoder.attention, of_windows), (&mut whole, of_whole)] {
+            shapes.dedup();
+            match shapes[..] {
+                [] => {}
+                [(width, key_heads)] => (attention.width, attention.key_heads) = (width, key_heads),
+                _ => config.contradiction(
+                    "per_layer_config",
+                    "forge knows gemma4 with layers of one type that have heads of one shape".to_owned(),
+                ),
+            }
+        }
+    } else {
+        whole.width = config.count_or("global_head_dim", 512);
+        if whole.values_are_keys {
+            whole.key_heads = config.count_or("num_global_key_value_heads", whole.key_heads);
+        }
+    }
+    for attention in [&decoder.attention, &whole] {
+        if !attention.query_heads.is_multiple_of(attention.key_heads) {
+            let (query_heads, key_heads) = (attention.query_heads, attention.key_heads);
+            let message = format!("{query_heads} query heads do not share {key_heads} key heads evenly");
+            config.contradiction("num_attention_heads", message);
+        }
+    }
+    let nested = config.section("rope_parameters");
+    let rotation = |kind: &str, attention: &Attention, usual: &dyn Fn(Rope) -> Rotation| {
+        let rope = rope(attention.width, decoder.context, &DEFAULTS);
+        let Some(nested) = &nested else { return usual(rope) };
+        let Some(own) = nested.section(kind) else {
+            nested.count(kind);
+            return usual(rope);
+        };
+        let rotation = rope.turned(&own, Some(&own), own.number("rope_theta"));
+        if rotation.long.is_some() {
+            nested.refuse(kind, "forge knows gemma4 with positions that no context changes", &[]);
+        }
+        rotation
+    };
+    if (0..decoder.layers).any(|layer| sees_window(&layer)) {
+        let usual = |rope: Rope| rope.in_proportion(1.0, 1e4);
+        decoder.attention.rotation = rotation("sliding_attention", &decoder.attention, &usual);
+    }
+    whole.rotation = rotation("full_attention", &whole, &|rope| rope.in_proportion(0.25, 1e6));
+    whole
+}
+
+impl Inputs {
+    fn read(config: &Section<'_>, tokens: usize) -> Option<Inputs> {
+        let width = whole_number(config, "hidden_size_per_layer_input", 256);
+        if width == 0 {
+            config.pass_over("vocab_size_per_layer_input");
+            return None;
+        }
+        let vocabulary = config.count_or("vocab_size_per_layer_input", 262_144);
+        if vocabulary < tokens {
+            let message = format!("{vocabulary} tokens have inputs of each layer's own, of {tokens}");
+            config.contradiction("vocab_size_per_layer_input", message);
+        }
+        Some(Inputs { vocabulary, width })
+    }
+
+    /// What all layers take from the aside, of the stream before the first.
+    fn of_all(&self, embed: &mut Layer<'_, '_>, stream: ValueId, decoder: &Decoder) -> ValueId {
+        let (hidden, all) = (decoder.hidden, decoder.layers * self.width);
+        let module = |name: &str| decoder.module(name);
+        let shape = [all, hidden];
+        let projected =
+            embed.linear("projected", stream, &module("per_layer_model_projection"), shape, false);
+        let scaled = embed.scale("scaled", projected, (hidden as f64).powf(-0.5) as f32);
+        let gain = ("inputs_gain", &*module("per_layer_projection_norm"));
+        let normed = embed.norm("normed", scaled, gain, [decoder.layers, self.width], decoder.norm);
+        let table = module("embed_tokens_per_layer.weight");
+        let table = embed.weight("inputs_table", &table, &[self.vocabulary, all]);
+        let looked_up = embed.embed("looked_up", table, (self.width as f64).sqrt() as f32);
+        let sum = embed.add("sum", normed, looked_up);
+        embed.scale("inputs", sum, 0.5_f64.sqrt() as f32)
+    }
+
+    /// What a layer adds to the stream because of its own.
+    fn build(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        stream: ValueId,
+        at: &str,
+        decoder: &Decoder,
+        index: usize,
+    ) -> ValueId {
+        let [narrow, wide] = [[self.width, decoder.hidden], [decoder.hidden, self.width]];
+        let gate = layer.linear("input_gate", stream, &format!("{at}.per_layer_input_gate"), narrow, false);
+        let gate = layer.activate("activated_gate", gate, decoder.mlp.activation);
+        let own = layer.take("own_input", index * self.width..(index + 1) * self.width);
+        let gated = layer.multiply("gated_input", gate, own);
+        let branch = layer.linear("input", gated, &format!("{at}.per_layer_projection"), wide, false);
+        let branch = decoder.normed(layer, "input", branch, &format!("{at}.post_per_layer_input_norm"));
+        layer.add("stream", stream, branch)
+    }
+}
+
+impl Gemma4 {
+    fn layer(&self, builder: &mut Builder<'_>, index: usize, kept: Option<StateId>) -> Apply {
+        let decoder = &self.decoder;
+        let at = decoder.module(&format!("layers.{index}"));
+        let sees_window = decoder.windows.include(index);
+        let attention = if sees_window { &decoder.attention } else { &self.whole };
+        let name = match (sees_window, kept) {
+            (true, None) => "window_layer",
+            (false, None) => "layer",
+            (true, Some(_)) => "shared_window_layer",
+            (false, Some(_)) => "shared_layer",
+        };
+        let mut layer = builder.layer(name, decoder.hidden);
+        let normed = |layer: &mut Layer<'_, '_>, which: usize, x: ValueId| {
+            let (what, module) = NORMS[which];
+            decoder.normed(layer, what, x, &format!("{at}.{module}"))
+        };
+
+        let x = normed(&mut layer, 0, Layer::INPUT);
+        let sees = (decoder.windows.of(index), Some(&attention.rotation));
+        let branch = attention.build_over(&mut layer, x, &format!("{at}.self_attn"), sees, kept);
+        let branch = normed(&mut layer, 1, branch);
+        let stream = layer.add("stream", Layer::INPUT, branch);
+
+        let x = normed(&mut layer, 2, stream);
+        let times = if self.double && kept.is_some() { 2 } else { 1 };
+        let mlp = Mlp { inner: times * decoder.mlp.inner, ..decoder.mlp };
+        let branch = mlp.build(&mut layer, x, &format!("{at}.mlp"));
+        let branch = normed(&mut layer, 3, branch);
+        let mut stream = layer.add("stream", stream, branch);
+
+        if let Some(inputs) = &self.inputs {
+            stream = inputs.build(&mut layer, stream, &at, decoder, index);
+        }
+        layer.scale_by("stream", stream, ("layer_factor", &format!("{at}.layer_scalar")));
+        layer.finish()
+    }
+}
+
+impl Blueprint for Gemma4 {
+    fn build(&self, builder: &mut Builder<'_>) -> Parts {
+        let decoder = &self.decoder;
+        let mut embed = builder.layer("embed", 0);
+        let stream = decoder.embedding(&mut embed);
+        if let Some(inputs) = &self.inputs {
+            let aside = inputs.of_all(&mut embed, stream, decoder);
+            embed.leave("stream", stream, aside);
+        }
+        let prologue = embed.finish();
+        // Files may carry projections of layers that read what others keep.
+        let shared: Vec<String> = (self.shared_from..decoder.layers)
+            .flat_map(|layer| {
+                ["k_proj", "v_proj", "k_norm", "v_norm"]
+                    .map(|module| decoder.module(&format!("layers.{layer}.self_attn.{module}.")))
+            })
+            .collect();
+        builder.bindings.ignore(|name| shared.iter().any(|module| name.starts_with(module)));
+        // The last state that a layer of either type keeps.
+        let mut last = [None; 2];
+        decoder.parts(builder, prologue, |builder, index| {
+            let last = &mut last[usize::from(decoder.windows.include(index))];
+            let kept = last.filter(|_| index >= self.shared_from);
+            let layer = self.layer(builder, index, kept);
+            *last = layer.states.first().copied();
+            layer
+        })
+    }
+}
+
+/// A whole number that may be 0.
+fn whole_number(config: &Section<'_>, key: &str, usual: usize) -> usize {
+    let number = config.number_or(key, usual as f64);
+    if number < 0.0 || number.fract() != 0.0 || number > f64::from(u32::MAX) {
+        config.contradiction(key, format!("{key} is {number}, and has to be a whole number"));
+        return usual;
+    }
+    number as usize
+}
