@@ -49,21 +49,26 @@ impl Check<'_> {
         if leaves(prologue) > usize::from(width > 0) {
             self.fault("the aside is left before the end of the prologue".to_owned());
         }
-        let mut taken = vec![false; width];
+        let mut parts = Vec::new();
         for (layer, apply) in draft.layers.iter().enumerate() {
             let Some(body) = body(apply) else { continue };
             for (param, first) in body.part_params().zip(&apply.parts) {
                 let ParamKind::Part(columns) = body.params[param.0].kind else { continue };
-                match taken.get_mut(*first..first.saturating_add(columns)) {
-                    Some(columns) => columns.fill(true),
-                    None => self.fault(format!(
+                let part = *first..first.saturating_add(columns);
+                if part.end > width {
+                    self.fault(format!(
                         "layer {layer} takes {columns} columns from {first} on, of an aside of {width}"
-                    )),
+                    ));
+                } else {
+                    parts.push(part);
                 }
             }
         }
-        if let Some(column) = taken.iter().position(|taken| !taken) {
-            self.fault(format!("no layer takes column {column} of the aside"));
+        parts.sort_by_key(|part| part.start);
+        let taken =
+            parts.iter().fold(0, |taken, part| if part.start <= taken { taken.max(part.end) } else { taken });
+        if taken < width {
+            self.fault(format!("no layer takes column {taken} of the aside"));
         }
     }
 }
