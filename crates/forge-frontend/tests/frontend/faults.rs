@@ -290,7 +290,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
             "architectures": "REMOVE", "model_type": "gemma4_text", "rope_theta": "REMOVE",
             "rope_parameters": {
                 "full_attention": {"rope_type": "default", "rope_theta": 1e4},
-                "sliding_attention": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+                "sliding_attention": {"factor": 2.0, "rope_theta": 1e4, "rope_type": "dynamic"}
             }
         ),
     ),
