@@ -40,6 +40,7 @@ mod rotation;
 mod routing;
 mod tolerance;
 mod validate;
+mod width;
 
 pub use blocks::Blocks;
 pub use diagnostic::{Diagnostic, Place};

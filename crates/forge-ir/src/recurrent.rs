@@ -2,7 +2,7 @@
 //!
 //! Each function gives the width of a node's result from those of its inputs, or says why it has none.
 
-use crate::validate::shape;
+use crate::width::shape;
 use crate::{Body, Memory, ParamId};
 
 /// A convolution with these taps, over `x` channels, whose last rows are in the tail.

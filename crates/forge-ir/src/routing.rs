@@ -4,7 +4,8 @@
 //! those that are not chosen; [`crate::Op::Experts`] sums the chosen experts' results, each times its weight. The
 //! matrices of all experts are one weight of the graph, a stack.
 
-use crate::{Activation, ParamId};
+use crate::width::shape;
+use crate::{Activation, Body, ParamId};
 use serde::Serialize;
 
 /// How the logits of a router become the weights of experts.
@@ -88,7 +89,7 @@ pub enum Stack {
 
 impl Routing {
     /// Whether this can be done among so many experts, or why it cannot.
-    pub(crate) fn check(&self, experts: usize) -> Result<(), String> {
+    fn check(&self, experts: usize) -> Result<(), String> {
         if !(1..=experts).contains(&self.chosen) {
             return Err(format!("{} of {experts} experts cannot be chosen", self.chosen));
         }
@@ -110,6 +111,35 @@ impl Routing {
             return Err(format!("{} experts cannot be chosen from the {left} of {kept} groups", self.chosen));
         }
         Ok(())
+    }
+}
+
+/// The width of the weights of experts, as many as there are logits.
+pub(crate) fn route(body: &Body, routing: &Routing, experts: usize) -> Result<usize, String> {
+    for vector in [routing.correction, routing.scale].into_iter().flatten() {
+        match shape(body, vector)? {
+            [width] if *width == experts => {}
+            other => {
+                return Err(format!("a correction or scale is {other:?}, and there are {experts} experts"));
+            }
+        }
+    }
+    routing.check(experts).map(|()| experts)
+}
+
+/// The width of the sum of experts' results.
+pub(crate) fn experts(body: &Body, experts: &Experts, [x, weights]: [usize; 2]) -> Result<usize, String> {
+    let [gate, up, down] = [experts.gate, experts.up, experts.down].map(|param| shape(body, param));
+    let (gate, up, down) = (gate?, up?, down?);
+    match (gate, down) {
+        ([count, inner, width], [of_down, out, columns])
+            if [*count, *of_down] == [weights; 2] && *width == x && columns == inner && up == gate =>
+        {
+            Ok(*out)
+        }
+        _ => Err(format!(
+            "its stacks are {gate:?}, {up:?} and {down:?}, for {weights} experts of an input {x} wide"
+        )),
     }
 }
 

@@ -1,18 +1,14 @@
 //! The proof that a draft is a graph. Every fault is found, not only the first.
 //!
-//! Checked: every index is in range; a body's parameters and an application's bindings agree in number and shape;
-//! every value's width is what its user expects; rotations fit their heads; heads and parts divide; windows hold a
-//! position and caps are positive; as many experts can be chosen as have to be, and theirs are stacks; every weight and body is used; every state is kept by one application, and read by none
-//! before it; the prologue begins with ids, bodies hand on the residual stream, and the epilogue ends in one logit for each
-//! entry of the vocabulary; the prologue alone leaves an aside, as the last thing that it does, and layers alone take parts
-//! of it, all of it between them.
+//! Checked here: every index is in range; a body's parameters and an application's bindings agree in number and shape; every
+//! weight and body is used; the prologue begins with ids, bodies hand on the residual stream, and the epilogue ends in one
+//! logit for each entry of the vocabulary. `width` knows whether an operation fits what it is given, `beside` what passes from
+//! one application to another beside the stream.
 
 mod beside;
 
-use crate::{
-    Apply, Body, Cut, Diagnostic, Draft, Experts, Long, Op, ParamId, ParamKind, Rotation, Routing, State,
-    latent, recurrent,
-};
+use crate::width::{shape, width_of, widths};
+use crate::{Apply, Body, Cut, Diagnostic, Draft, Op, ParamId, ParamKind, State};
 use std::ops::Deref;
 
 /// A draft that has passed [`Draft::validate`]. Reads like the draft; cannot be changed.
@@ -218,190 +214,12 @@ fn kind(kind: &ParamKind) -> String {
     }
 }
 
-/// Widths of the values of a body whose nodes have been checked.
-fn widths(body: &Body) -> Vec<usize> {
-    let mut widths = vec![body.input];
-    for node in &body.nodes {
-        let inputs: Vec<usize> = node.inputs.iter().map(|value| widths[value.0]).collect();
-        widths.push(width_of(body, &node.op, &inputs).unwrap_or(0));
-    }
-    widths
-}
-
-/// The width of a node's result, or why it has none.
-fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, String> {
-    let expected = match op {
-        Op::DeltaRule { .. } => 5,
-        Op::LatentAttention { .. } => 4,
-        // Or queries alone.
-        Op::Attention { .. } if inputs.len() != 1 => 3,
-        Op::Multiply | Op::Add | Op::Experts(_) | Op::Leave => 2,
-        Op::Take { .. } => 0,
-        _ => 1,
-    };
-    if inputs.len() != expected {
-        return Err(format!("takes {expected} inputs, given {}", inputs.len()));
-    }
-    let x = inputs.first().copied().unwrap_or(0);
-    match op {
-        Op::Take { part } => match body.params.get(part.0).map(|param| &param.kind) {
-            Some(ParamKind::Part(width)) => Ok(*width),
-            _ => Err(format!("parameter {} is no part of the aside", part.0)),
-        },
-        Op::Leave => Ok(x),
-        Op::Embed { scale, .. } if *scale == 0.0 || !scale.is_finite() => {
-            Err(format!("rows times {scale} say nothing"))
-        }
-        Op::Embed { table, .. } => match shape(body, *table)? {
-            [_, width] => Ok(*width),
-            other => Err(format!("the table is a matrix, not {other:?}")),
-        },
-        Op::RmsNorm { parts, .. } if *parts == 0 || !x.is_multiple_of(*parts) => {
-            Err(format!("{x} does not divide into {parts} parts"))
-        }
-        Op::RmsNorm { gain: None, .. } => Ok(x),
-        Op::RmsNorm { gain: Some(gain), parts, .. } => match shape(body, *gain)? {
-            [width] if width * parts == x => Ok(x),
-            other => Err(format!("the gain is {other:?}, and what it scales {} wide", x / parts)),
-        },
-        Op::Place { table } => match shape(body, *table)? {
-            [_, width] if *width == x => Ok(x),
-            other => Err(format!("the table is {other:?}, and what it is added to {x} wide")),
-        },
-        Op::LayerNorm { gain, bias, .. } => {
-            for vector in [Some(*gain), *bias].into_iter().flatten() {
-                match shape(body, vector)? {
-                    [width] if *width == x => {}
-                    other => return Err(format!("a gain or bias is {other:?}, and what it is for {x} wide")),
-                }
-            }
-            Ok(x)
-        }
-        Op::Linear { weight, bias } => {
-            let out = match shape(body, *weight)? {
-                [out, columns] if *columns == x => *out,
-                other => return Err(format!("the weight is {other:?}, and its input {x} wide")),
-            };
-            match bias.map(|bias| shape(body, bias)).transpose()? {
-                None => Ok(out),
-                Some([width]) if *width == out => Ok(out),
-                Some(other) => Err(format!("the bias is {other:?}, and the result {out} wide")),
-            }
-        }
-        Op::Rotate { heads, width, rotation } => {
-            if heads * width != x {
-                Err(format!("{heads} heads of {width} are not {x}"))
-            } else if rotation.frequencies.len() * 2 > *width {
-                Err(format!("{} pairs do not fit a head of {width}", rotation.frequencies.len()))
-            } else {
-                long_context(rotation).map(|()| x)
-            }
-        }
-        Op::Attention { window: Some(0), .. } => Err("its window holds no position".to_owned()),
-        Op::Attention { softcap: Some(cap), .. } | Op::Softcap(cap) if !(*cap > 0.0 && cap.is_finite()) => {
-            Err(format!("nothing is capped to {cap}"))
-        }
-        Op::Attention { query_heads, cache, .. } => {
-            let Some(state) = body.cache(*cache) else {
-                return Err("its cache is not a cache".to_owned());
-            };
-            let keys = state.heads * state.width;
-            if state.heads == 0 || query_heads % state.heads != 0 {
-                Err(format!("{query_heads} query heads do not share {} key heads evenly", state.heads))
-            } else if x != query_heads * state.width || inputs[1..].iter().any(|width| *width != keys) {
-                Err(format!(
-                    "queries, keys and values are {inputs:?} wide, for {query_heads} heads over {} of {}",
-                    state.heads, state.width
-                ))
-            } else {
-                Ok(x)
-            }
-        }
-        Op::EachHead { weight, heads, turned } => {
-            latent::each_head(shape(body, *weight)?, *heads, *turned, x)
-        }
-        Op::LatentAttention { heads, scale, cache } => {
-            latent::attention(body, *heads, *scale, *cache, inputs)
-        }
-        Op::Convolve { taps, tail } => recurrent::convolve(body, [*taps, *tail], x),
-        Op::Decay { rate, bias } => recurrent::decay(body, [*rate, *bias], x),
-        Op::DeltaRule { scale, epsilon, memory } => {
-            recurrent::delta_rule(body, [*scale, *epsilon], *memory, inputs)
-        }
-        Op::Route(routing) => route(body, routing, x),
-        Op::Experts(experts) => experts_width(body, experts, [x, inputs[1]]),
-        Op::Scale(factor) if *factor == 0.0 || !factor.is_finite() => {
-            Err(format!("numbers times {factor} say nothing"))
-        }
-        Op::Activate(_) | Op::Softcap(_) | Op::Scale(_) => Ok(x),
-        Op::ScaleBy { factor } => match shape(body, *factor)? {
-            [1] => Ok(x),
-            other => Err(format!("the factor is {other:?}, and has to be one number")),
-        },
-        Op::Multiply if inputs[1] == 1 => Ok(x),
-        Op::Multiply | Op::Add if inputs[0] == inputs[1] => Ok(x),
-        Op::Multiply | Op::Add => Err(format!("its inputs are {} and {} wide", inputs[0], inputs[1])),
-    }
-}
-
-pub(crate) fn shape(body: &Body, param: ParamId) -> Result<&[usize], String> {
-    match body.params.get(param.0).map(|param| &param.kind) {
-        Some(ParamKind::Weight(shape)) => Ok(shape),
-        _ => Err(format!("parameter {} is not a weight", param.0)),
-    }
-}
-
-/// The width of the weights of experts, as many as there are logits.
-fn route(body: &Body, routing: &Routing, experts: usize) -> Result<usize, String> {
-    for vector in [routing.correction, routing.scale].into_iter().flatten() {
-        match shape(body, vector)? {
-            [width] if *width == experts => {}
-            other => {
-                return Err(format!("a correction or scale is {other:?}, and there are {experts} experts"));
-            }
-        }
-    }
-    routing.check(experts).map(|()| experts)
-}
-
-/// The width of the sum of experts' results.
-fn experts_width(body: &Body, experts: &Experts, [x, weights]: [usize; 2]) -> Result<usize, String> {
-    let [gate, up, down] = [experts.gate, experts.up, experts.down].map(|param| shape(body, param));
-    let (gate, up, down) = (gate?, up?, down?);
-    match (gate, down) {
-        ([count, inner, width], [of_down, out, columns])
-            if [*count, *of_down] == [weights; 2] && *width == x && columns == inner && up == gate =>
-        {
-            Ok(*out)
-        }
-        _ => Err(format!(
-            "its stacks are {gate:?}, {up:?} and {down:?}, for {weights} experts of an input {x} wide"
-        )),
-    }
-}
-
-/// Whether a rotation is sound in a long context.
-fn long_context(rotation: &Rotation) -> Result<(), String> {
-    let pairs = rotation.frequencies.len();
-    match &rotation.long {
-        Some(Long::Other { frequencies, .. }) if frequencies.len() != pairs => {
-            Err("a long context turns other pairs".to_owned())
-        }
-        Some(Long::Stretched { beyond, factor })
-            if *beyond == 0 || pairs < 2 || !(*factor >= 1.0 && factor.is_finite()) =>
-        {
-            Err(format!("{pairs} pairs are not stretched by {factor} beyond {beyond} positions"))
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        Activation, BodyId, Cache, Format, Model, Node, Param, Scores, Specials, StateId, ValueId, Weight,
-        WeightId,
+        Activation, BodyId, Cache, Experts, Format, Model, Node, Param, Routing, Scores, Specials, StateId,
+        ValueId, Weight, WeightId,
     };
 
     pub(super) fn param(name: &str, kind: ParamKind) -> Param {

@@ -1,7 +1,8 @@
 //! What passes from one application to another beside the stream: states, which one keeps and those after it may read, and
 //! the aside, which the prologue leaves and layers take.
 
-use super::{Check, widths};
+use super::Check;
+use crate::width::widths;
 use crate::{Apply, Body, Op, ParamKind};
 
 impl Check<'_> {
