@@ -38,20 +38,24 @@ mod print;
 mod recurrent;
 mod rotation;
 mod routing;
+mod state;
 mod tolerance;
 mod validate;
+mod weight;
 mod width;
 
 pub use blocks::Blocks;
 pub use diagnostic::{Diagnostic, Place};
 pub use format::{Affine, BLOCK, Bits, Format, Group, Plane, PlaneElement, SUPERBLOCK, Scales};
 pub use graph::{
-    Activation, Apply, Body, BodyId, Cache, Cut, Draft, Latents, Memory, Model, Node, Op, Param, ParamId,
-    ParamKind, Specials, State, StateId, Tail, ValueId, Weight, WeightId,
+    Activation, Apply, Body, BodyId, Draft, Model, Node, Op, Param, ParamId, ParamKind, Specials, StateId,
+    ValueId, WeightId,
 };
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed};
 pub use rotation::{Long, Pairing, Rotation};
-pub use routing::{Experts, Groups, Routing, Scores, Stack};
+pub use routing::{Experts, Groups, Routing, Scores};
+pub use state::{Cache, Latents, Memory, State, Tail};
 pub use tolerance::{Tolerance, tolerance};
 pub use validate::Graph;
+pub use weight::{Cut, Stack, Weight};

@@ -77,16 +77,6 @@ pub struct Experts {
     pub activation: Activation,
 }
 
-/// How a checkpoint stores a weight that is a stack of matrices, one for each expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stack {
-    /// One tensor, the matrices one after the other.
-    Whole,
-    /// A tensor for each: their names have its number where the weight's has `*`.
-    Apart,
-}
-
 impl Routing {
     /// Whether this can be done among so many experts, or why it cannot.
     fn check(&self, experts: usize) -> Result<(), String> {
