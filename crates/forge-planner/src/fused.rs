@@ -2,9 +2,9 @@
 //!
 //! A [`Fused`] list starts as one entry for each node of a body, attention as two (append to the cache, attend), and ends
 //! as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
-//! kind of operation has a kernel of its own, so a list is a program before any rule has touched it, and after each.
+//! kind of operation but one has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
-use forge_ir::{Activation, Body, BodyId, Experts, Format, Layout, Op, ParamId, Rotation, Routing};
+use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation};
 pub(crate) use forge_kernels::spec::{Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
@@ -100,69 +100,10 @@ pub(crate) enum Kind {
     RotateAppend(RotateAppend),
     /// Attention over a cache that already holds the rows' own keys and values, or prepares them itself.
     Attend(Attend),
-    /// Every head's own matrix, or that with its rows for columns, times its part of a row.
-    EachHead {
-        /// The matrices of all heads.
-        weight: ParamId,
-        /// How many there are.
-        heads: usize,
-        /// Whether rows are taken for columns.
-        turned: bool,
-    },
-    /// Attention over latents that all heads share.
-    LatentAttend {
-        /// Query heads.
-        heads: usize,
-        /// Multiplies scores.
-        scale: f32,
-        /// Where latents are.
-        cache: ParamId,
-    },
-    /// Each channel's last values, times its taps.
-    Convolve {
-        /// All taps of a channel, then those of the next.
-        taps: ParamId,
-        /// Where the last rows are.
-        tail: ParamId,
-    },
-    /// What a time leaves of something.
-    Decay {
-        /// Of each number, how fast.
-        rate: ParamId,
-        /// Added to each number.
-        bias: ParamId,
-    },
-    /// What memories say to a query when they have learnt the row.
-    DeltaRule(DeltaRule),
-    /// The experts of each row and their weights, from a router's logits.
-    Route(Routing),
-    /// The weighted sum of the results of each row's experts.
-    Experts(Experts),
     /// A function of each number.
     Elementwise(Function),
-    /// Every number times a weight of one.
-    ScaleBy {
-        /// The weight.
-        factor: ParamId,
-    },
-    /// The first input goes on, the second becomes the aside.
-    Leave,
-    /// Columns of the aside.
-    Take {
-        /// Which.
-        part: ParamId,
-    },
-}
-
-/// A delta rule.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DeltaRule {
-    /// Multiplies what a memory says.
-    pub(crate) scale: f32,
-    /// Added to the sum of squares of a query or key.
-    pub(crate) epsilon: f32,
-    /// Where the memories are.
-    pub(crate) memory: ParamId,
+    /// What has no kernel yet.
+    Unplanned,
 }
 
 /// Several weights applied to one input at once.
@@ -308,25 +249,19 @@ impl Fused {
                         prologue: None,
                     })
                 }
-                Op::EachHead { weight, heads, turned } => {
-                    Kind::EachHead { weight: *weight, heads: *heads, turned: *turned }
-                }
-                Op::LatentAttention { heads, scale, cache } => {
-                    Kind::LatentAttend { heads: *heads, scale: *scale, cache: *cache }
-                }
-                Op::Convolve { taps, tail } => Kind::Convolve { taps: *taps, tail: *tail },
-                Op::Decay { rate, bias } => Kind::Decay { rate: *rate, bias: *bias },
-                Op::DeltaRule { scale, epsilon, memory } => {
-                    Kind::DeltaRule(DeltaRule { scale: *scale, epsilon: *epsilon, memory: *memory })
-                }
-                Op::Route(routing) => Kind::Route(routing.clone()),
-                Op::Experts(experts) => Kind::Experts(*experts),
+                Op::EachHead { .. }
+                | Op::LatentAttention { .. }
+                | Op::Convolve { .. }
+                | Op::Decay { .. }
+                | Op::DeltaRule { .. }
+                | Op::Route(_)
+                | Op::Experts(_)
+                | Op::ScaleBy { .. }
+                | Op::Leave
+                | Op::Take { .. } => Kind::Unplanned,
                 Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
-                Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
-                Op::Leave => Kind::Leave,
-                Op::Take { part } => Kind::Take { part: *part },
                 Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
                     Kind::Elementwise(Function::Times)
                 }

@@ -253,20 +253,11 @@ fn what(kind: &Kind) -> String {
         Kind::RotateAppend(_) => "rotate_append".to_owned(),
         Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
         Kind::Attend(_) => "attend".to_owned(),
-        Kind::EachHead { heads, .. } => format!("each_head {heads}"),
-        Kind::LatentAttend { heads, .. } => format!("latent_attend {heads}"),
-        Kind::Convolve { taps, .. } => format!("convolve {}", taps.0),
-        Kind::Decay { rate, bias } => format!("decay {} {}", rate.0, bias.0),
-        Kind::DeltaRule(_) => "delta_rule".to_owned(),
-        Kind::Route(_) => "route".to_owned(),
-        Kind::Experts(_) => "experts".to_owned(),
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Times) => "times".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
-        Kind::ScaleBy { factor } => format!("scale by {}", factor.0),
-        Kind::Leave => "leave".to_owned(),
-        Kind::Take { part } => format!("take {}", part.0),
+        Kind::Unplanned => "unplanned".to_owned(),
     }
 }
 

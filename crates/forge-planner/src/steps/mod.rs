@@ -57,16 +57,7 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
-            Kind::EachHead { .. }
-            | Kind::LatentAttend { .. }
-            | Kind::Convolve { .. }
-            | Kind::Decay { .. }
-            | Kind::DeltaRule(_)
-            | Kind::Route(_)
-            | Kind::Experts(_)
-            | Kind::ScaleBy { .. }
-            | Kind::Leave
-            | Kind::Take { .. } => {
+            Kind::Unplanned => {
                 let at = format!("{}.{}", draft.section.name, operation.name);
                 let fault = Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet"));
                 self.faults.push(fault.note("docs/models.md tells which models are compiled"));
