@@ -45,7 +45,12 @@ pub(crate) struct Wanted<'a> {
     pub(crate) taps: Option<usize>,
 }
 
-impl Wanted<'_> {
+impl<'a> Wanted<'a> {
+    /// A tensor as it is.
+    pub(crate) fn whole(tensor: &'a str, shape: &'a [usize]) -> Wanted<'a> {
+        Wanted { tensor, shape, stack: None, cut: None, plus_one: false, taps: None }
+    }
+
     /// The shape that its tensor has, where the weight's says another.
     fn own_shape(&self, weight: &Weight) -> Option<Vec<usize>> {
         let all = weight.tensor_shape().iter().product::<usize>();
@@ -270,14 +275,7 @@ mod tests {
         let mut bindings = Bindings::new(None);
         for &(first, rows) in parts {
             let cut = Some(Cut::Rows { first, of: 9 });
-            bindings.bind(Wanted {
-                tensor: "joined",
-                shape: &[rows, 4],
-                stack: None,
-                cut,
-                plus_one: false,
-                taps: None,
-            });
+            bindings.bind(Wanted { cut, ..Wanted::whole("joined", &[rows, 4]) });
         }
         let faults = bindings.finish().err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -297,14 +295,7 @@ mod tests {
         let mut bindings = Bindings::new(None);
         let mut bind = |first| {
             let cut = Some(Cut::Columns { first, of: 8 });
-            bindings.bind(Wanted {
-                tensor: "joined",
-                shape: &[4, 4],
-                stack: None,
-                cut,
-                plus_one: false,
-                taps: None,
-            })
+            bindings.bind(Wanted { cut, ..Wanted::whole("joined", &[4, 4]) })
         };
         assert_eq!([0, 4, 0].map(&mut bind), [WeightId(0), WeightId(1), WeightId(0)]);
     }

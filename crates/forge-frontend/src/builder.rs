@@ -76,7 +76,7 @@ impl Layer<'_, '_> {
 
     /// Declares a weight and binds a tensor to it.
     pub(crate) fn weight(&mut self, role: &str, tensor: &str, shape: &[usize]) -> ParamId {
-        self.bound(role, Wanted { tensor, shape, stack: None, cut: None, plus_one: false, taps: None })
+        self.bound(role, Wanted::whole(tensor, shape))
     }
 
     /// Declares a stack of matrices of this shape and binds tensors to it, or parts of them.
@@ -86,10 +86,7 @@ impl Layer<'_, '_> {
         (tensor, stack, cut): (&str, Stack, Option<Cut>),
         shape: [usize; 3],
     ) -> ParamId {
-        self.bound(
-            role,
-            Wanted { tensor, shape: &shape, stack: Some(stack), cut, plus_one: false, taps: None },
-        )
+        self.bound(role, Wanted { stack: Some(stack), cut, ..Wanted::whole(tensor, &shape) })
     }
 
     /// Whether the checkpoint has a tensor of this name.
@@ -147,7 +144,7 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let (shape, plus_one) = (&[width], norm.plus_one);
-        let gain = self.bound(role, Wanted { tensor, shape, stack: None, cut: None, plus_one, taps: None });
+        let gain = self.bound(role, Wanted { plus_one, ..Wanted::whole(tensor, shape) });
         let epsilon = norm.epsilon;
         let op = match norm.kind {
             NormKind::Rms => Op::RmsNorm { gain: Some(gain), parts, epsilon },
@@ -195,15 +192,14 @@ impl Layer<'_, '_> {
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
         let shape = &[outputs, inputs];
-        let weight =
-            self.bound(role, Wanted { tensor, shape, stack: None, cut, plus_one: false, taps: None });
+        let weight = self.bound(role, Wanted { cut, ..Wanted::whole(tensor, shape) });
         let bias = bias.then(|| {
             let (role, tensor, shape) = (&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]);
             let cut = cut.map(|cut| match cut {
                 Cut::Rows { first, of } | Cut::Columns { first, of } => Cut::Rows { first, of },
                 groups @ Cut::Groups { .. } => groups,
             });
-            self.bound(role, Wanted { tensor, shape, stack: None, cut, plus_one: false, taps: None })
+            self.bound(role, Wanted { cut, ..Wanted::whole(tensor, shape) })
         });
         self.node(role, Op::Linear { weight, bias }, &[x])
     }
@@ -258,14 +254,8 @@ impl Layer<'_, '_> {
                 Cut::Groups { first: first * taps, rows: rows * taps, of: of * taps }
             }
         };
-        let wanted = Wanted {
-            tensor,
-            shape: &[width * taps],
-            stack: None,
-            cut: Some(of_taps),
-            plus_one: false,
-            taps: Some(taps),
-        };
+        let shape = &[width * taps];
+        let wanted = Wanted { cut: Some(of_taps), taps: Some(taps), ..Wanted::whole(tensor, shape) };
         let weight = self.bound(&format!("{role}_taps"), wanted);
         let tail = self.state(&format!("{role}_tail"), State::Tail(Tail { rows: taps - 1, width }));
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
@@ -317,9 +307,7 @@ impl Layer<'_, '_> {
         (heads, turned): (usize, bool),
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
-        let cut = Some(cut);
-        let weight =
-            self.bound(role, Wanted { tensor, shape: &shape, cut, plus_one: false, taps: None, stack: None });
+        let weight = self.bound(role, Wanted { cut: Some(cut), ..Wanted::whole(tensor, &shape) });
         self.node(name, Op::EachHead { weight, heads, turned }, &[x])
     }
 

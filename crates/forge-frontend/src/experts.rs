@@ -89,6 +89,17 @@ impl Experts {
         }
     }
 
+    /// Adds what DeepSeek's models and those like them have: `n_shared_experts` experts that every row has, and ordinary
+    /// networks in the first `first_k_dense_replace` of so many layers. Absent, these are what is usual.
+    pub(crate) fn share(&mut self, config: &Section<'_>, mlp: &Mlp, layers: usize, usual: [usize; 2]) {
+        let inner = self.inner * config.count_or("n_shared_experts", usual[0]);
+        let mlp = Mlp { inner, ..*mlp };
+        self.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
+        // Not a count: 0 is a value of it.
+        let first = config.number_or("first_k_dense_replace", usual[1] as f64);
+        self.dense = (0..layers).map(|layer| (layer as f64) < first).collect();
+    }
+
     /// From the normed stream to the branch's result. `module` is the tensors' prefix.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let router = format!("{module}.gate");

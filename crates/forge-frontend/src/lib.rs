@@ -13,8 +13,9 @@
 //! * `quantised`: matrices that are stored as codes; `gguf`: a file that has everything, translated into such texts and
 //!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
-//!   `attention`, `delta_net`, `windows`, `mlp`, `experts` and `rope` with its `scaling`; the description builds the graph with `builder`, over tensors
-//!   that `binding` finds. `families` says what each knows, and which is nearest to one that none does.
+//!   `attention` or what stands in its place (`latent`, `delta_net`), `windows`, `mlp` or `experts`, and `rope` with its
+//!   `scaling`; `wrapped` finds it beside what sees pictures. The description builds the graph with `builder`, over tensors that
+//!   `binding` finds. `families` says what each knows, and which is nearest to one that none does.
 //!
 //! This crate touches no disk and knows `forge-ir` alone.
 
@@ -43,6 +44,7 @@ mod shapes;
 mod specials;
 mod tensors;
 mod windows;
+mod wrapped;
 
 pub use checkpoint::{Checkpoint, Memory};
 pub use config::Keys;

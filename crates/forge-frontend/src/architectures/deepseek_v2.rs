@@ -5,9 +5,8 @@ use super::{Architecture, Blueprint};
 use crate::attention::rope;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::experts::{Experts, Shared, groups};
+use crate::experts::{Experts, groups};
 use crate::latent::LatentAttention;
-use crate::mlp::Mlp;
 use forge_ir::{Pairing, Scores};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -18,9 +17,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 const DEFAULTS: Defaults = Defaults { pairing: Pairing::Interleaved, ..Defaults::USUAL };
-
-/// Two ways in which the published files say that experts are chosen, and the groups of the second.
-const METHODS: [&str; 2] = ["greedy", "group_limited_greedy"];
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read_unrotated(config, &DEFAULTS);
@@ -34,23 +30,17 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let keys = &["n_routed_experts", "num_local_experts"];
     let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);
     experts.choice.factor = config.number_or("routed_scaling_factor", 1.0) as f32;
-    let method = config.word("topk_method").unwrap_or(METHODS[0]);
-    if method == METHODS[1] {
-        experts.choice.groups = groups(config, &experts, 1, [1, 1]);
-    } else {
-        let why = format!("forge knows {} and {}", METHODS[0], METHODS[1]);
-        if method != METHODS[0] {
-            config.refuse("topk_method", &why, &[]);
+    match config.word("topk_method") {
+        None | Some("greedy") => {
+            config.pass_over("n_group");
+            config.pass_over("topk_group");
         }
-        config.pass_over("n_group");
-        config.pass_over("topk_group");
+        Some("group_limited_greedy") => experts.choice.groups = groups(config, &experts, 1, [1, 1]),
+        Some(_) => config.refuse("topk_method", "forge knows greedy and group_limited_greedy", &[]),
     }
     config.only("scoring_func", "softmax", "forge knows DeepSeek V2 with a softmax of scores alone");
     config.only("moe_layer_freq", 1, "forge knows DeepSeek V2 with experts in every layer but the first few");
-    let mlp = Mlp { inner: inner * config.count_or("n_shared_experts", 2), ..model.mlp };
-    experts.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
-    let first = config.number_or("first_k_dense_replace", 0.0);
-    experts.dense = (0..model.layers).map(|layer| (layer as f64) < first).collect();
+    experts.share(config, &model.mlp, model.layers, [2, 0]);
     model.experts = Some(experts);
     Box::new(model)
 }

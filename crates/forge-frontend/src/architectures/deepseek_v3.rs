@@ -5,9 +5,8 @@ use super::{Architecture, Blueprint};
 use crate::attention::rope;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::experts::{Experts, Shared, groups};
+use crate::experts::{Experts, groups};
 use crate::latent::LatentAttention;
-use crate::mlp::Mlp;
 use forge_ir::{Pairing, Scores};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -40,10 +39,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     config.only("topk_method", "noaux_tc", "forge knows DeepSeek V3 with corrected scores alone");
     config.only("scoring_func", "sigmoid", "forge knows DeepSeek V3 with sigmoids of scores alone");
     config.only("moe_layer_freq", 1, "forge knows DeepSeek V3 with experts in every layer but the first few");
-    let mlp = Mlp { inner: inner * config.count_or("n_shared_experts", 1), ..model.mlp };
-    experts.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
-    let first = config.number_or("first_k_dense_replace", 3.0);
-    experts.dense = (0..model.layers).map(|layer| (layer as f64) < first).collect();
+    experts.share(config, &model.mlp, model.layers, [1, 3]);
     model.experts = Some(experts);
     // Layers past the last guess further tokens, which changes none.
     model.ignores_further_layers = true;

@@ -6,8 +6,8 @@ use super::{Architecture, Blueprint, gemma2};
 use crate::attention::{HeadNorm, rope};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::inert;
 use crate::windows::Windows;
+use crate::wrapped;
 use forge_ir::{Activation, Rotation};
 use serde_json::Value;
 
@@ -45,30 +45,25 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 }
 
 fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let Some(text) = config.section("text_config") else {
-        config.count("text_config");
-        return Box::new(read_text(config));
-    };
-    text.only("model_type", "gemma3_text", "forge knows gemma3 with a text model of its own alone");
-    // Transformers caps the logits of Gemma 3 by itself, and forgets to where it is wrapped; others do not forget.
-    text.only(
-        "final_logit_softcapping",
-        Value::Null,
-        "whether gemma3 caps its logits depends on who computes them",
-    );
-    let mut model = read_text(&text);
-    model.scope = "language_model.model.";
-    model.head = "language_model.lm_head";
-    model.ignored = &["vision_tower.", "multi_modal_projector."];
-    for config in [config, &text] {
-        config.only("tie_word_embeddings", true, "forge knows gemma3 with the embeddings for a head alone");
-    }
-    for key in ["bos_token_id", "eos_token_id"] {
-        // The same tokens are told beside it, and in generation_config.json.
-        text.pass_over(key);
-    }
-    inert::check(&text, ARCHITECTURE.family);
-    Box::new(model)
+    let families = [WRAPPED.family, ARCHITECTURE.family];
+    Box::new(wrapped::read(config, families, read_text, |text, model| {
+        // Transformers caps the logits of Gemma 3 by itself, and forgets to where it is wrapped; others do not forget.
+        text.only(
+            "final_logit_softcapping",
+            Value::Null,
+            "whether gemma3 caps its logits depends on who computes them",
+        );
+        model.scope = "language_model.model.";
+        model.head = "language_model.lm_head";
+        model.ignored = &["vision_tower.", "multi_modal_projector."];
+        for config in [config, text] {
+            config.only(
+                "tie_word_embeddings",
+                true,
+                "forge knows gemma3 with the embeddings for a head alone",
+            );
+        }
+    }))
 }
 
 fn read_text(config: &Section<'_>) -> Decoder {

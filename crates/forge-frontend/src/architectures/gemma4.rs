@@ -7,10 +7,10 @@ use crate::attention::{Attention, HeadNorm, rope};
 use crate::builder::{Builder, Layer};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::inert;
 use crate::mlp::Mlp;
 use crate::rope::Rope;
 use crate::windows::Windows;
+use crate::wrapped;
 use forge_ir::{Activation, Apply, Rotation, StateId, ValueId};
 
 pub(super) const ARCHITECTURE: Architecture =
@@ -69,24 +69,19 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 }
 
 fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let Some(text) = config.section("text_config") else {
-        config.count("text_config");
-        return read(config);
-    };
-    text.only("model_type", "gemma4_text", "forge knows gemma4 with a text model of its own alone");
-    let mut model = Gemma4::read(&text);
-    model.decoder.scope = "model.language_model.";
-    model.decoder.ignored =
-        &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
-    for config in [config, &text] {
-        config.only("tie_word_embeddings", true, "forge knows gemma4 with the embeddings for a head alone");
-    }
-    for key in ["bos_token_id", "eos_token_id"] {
-        // The same tokens are told beside it, and in generation_config.json.
-        text.pass_over(key);
-    }
-    inert::check(&text, ARCHITECTURE.family);
-    Box::new(model)
+    let families = [WRAPPED.family, ARCHITECTURE.family];
+    Box::new(wrapped::read(config, families, Gemma4::read, |text, model| {
+        model.decoder.scope = "model.language_model.";
+        model.decoder.ignored =
+            &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
+        for config in [config, text] {
+            config.only(
+                "tie_word_embeddings",
+                true,
+                "forge knows gemma4 with the embeddings for a head alone",
+            );
+        }
+    }))
 }
 
 impl Gemma4 {

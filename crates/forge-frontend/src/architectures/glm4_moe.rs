@@ -5,8 +5,7 @@ use super::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
-use crate::experts::{Experts, Shared, groups};
-use crate::mlp::Mlp;
+use crate::experts::{Experts, groups};
 use forge_ir::Scores;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -37,11 +36,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.shares = config.flag_or("norm_topk_prob", true);
     experts.choice.factor = config.number_or("routed_scaling_factor", 1.0) as f32;
     experts.choice.groups = groups(config, &experts, 2, [1, 1]);
-    let shared = inner * config.count_or("n_shared_experts", 1);
-    let mlp = Mlp { inner: shared, ..model.mlp };
-    experts.shared = Some(Shared { mlp, module: "shared_experts", gate: None });
-    let first = config.number_or("first_k_dense_replace", 1.0);
-    experts.dense = (0..model.layers).map(|layer| (layer as f64) < first).collect();
+    experts.share(config, &model.mlp, model.layers, [1, 1]);
     model.experts = Some(experts);
     // Layers past the last guess further tokens, which changes none.
     model.ignores_further_layers = true;

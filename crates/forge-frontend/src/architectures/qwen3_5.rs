@@ -6,7 +6,7 @@ use crate::attention::HeadNorm;
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
 use crate::delta_net::{self, DeltaNet, Stored};
-use crate::inert;
+use crate::wrapped;
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "Qwen3_5ForCausalLM", family: "qwen3_5_text", hub: &[], read };
@@ -34,24 +34,15 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 }
 
 fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let Some(text) = config.section("text_config") else {
-        config.count("text_config");
-        return Box::new(read_text(config));
-    };
-    text.only("model_type", "qwen3_5_text", "forge knows qwen3_5 with a text model of its own alone");
-    let mut model = read_text(&text);
-    model.scope = "model.language_model.";
-    model.ignored = &["model.visual.", "mtp."];
-    if config.flag_or("tie_word_embeddings", false) != model.tied {
-        let message = "tie_word_embeddings is one thing for the whole and another for the text model";
-        config.contradiction("tie_word_embeddings", message.to_owned());
-    }
-    for key in ["bos_token_id", "eos_token_id"] {
-        // The same tokens are told beside it, and in generation_config.json.
-        text.pass_over(key);
-    }
-    inert::check(&text, ARCHITECTURE.family);
-    Box::new(model)
+    let families = [WRAPPED.family, ARCHITECTURE.family];
+    Box::new(wrapped::read(config, families, read_text, |_, model| {
+        model.scope = "model.language_model.";
+        model.ignored = &["model.visual.", "mtp."];
+        if config.flag_or("tie_word_embeddings", false) != model.tied {
+            let message = "tie_word_embeddings is one thing for the whole and another for the text model";
+            config.contradiction("tie_word_embeddings", message.to_owned());
+        }
+    }))
 }
 
 fn read_text(config: &Section<'_>) -> Decoder {
