@@ -61,13 +61,17 @@ fn one(heads: &Heads, head: usize, q: &[f32], seen: &[usize], k: &Values, v: &Va
         heads.softcap.map_or(score, |cap| capped(score, cap))
     };
     let scores: Vec<f64> = seen.iter().map(score).collect();
+    mixed(&scores, heads.width, seen.iter().map(|row| &v.row(*row)[channels.clone()]))
+}
+
+/// softmax(scores) times vectors of a width, one for each score.
+pub(crate) fn mixed<'a>(scores: &[f64], width: usize, vectors: impl Iterator<Item = &'a [f32]>) -> Vec<f32> {
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
     let total: f64 = weights.iter().sum();
-    let mut sums = vec![0.0; heads.width];
-    for (row, weight) in seen.iter().zip(&weights) {
-        let v = &v.row(*row)[channels.clone()];
-        sums.iter_mut().zip(v).for_each(|(sum, v)| *sum += weight * f64::from(*v));
+    let mut sums = vec![0.0; width];
+    for (vector, weight) in vectors.zip(&weights) {
+        sums.iter_mut().zip(vector).for_each(|(sum, x)| *sum += weight * f64::from(*x));
     }
     sums.into_iter().map(|sum| (sum / total) as f32).collect()
 }

@@ -1,5 +1,6 @@
 //! Attention over latents, by the definition; and what every head's own matrix makes of its part of a row.
 
+use crate::attention::mixed;
 use crate::rows::{Row, Values};
 use crate::share::share;
 use forge_ir::{Diagnostic, Latents, Numbers, WeightId};
@@ -63,14 +64,7 @@ pub(crate) fn attention(
                 let score =
                     |other: &usize| f64::from(scale) * (dot(q, c.row(*other)) + dot(r, k.row(*other)));
                 let scores: Vec<f64> = seen.iter().map(score).collect();
-                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                let mut sums = vec![0.0; width];
-                for (other, weight) in seen.iter().zip(&weights) {
-                    sums.iter_mut().zip(c.row(*other)).for_each(|(sum, c)| *sum += weight * f64::from(*c));
-                }
-                out.extend(sums.into_iter().map(|sum| (sum / total) as f32));
+                out.extend(mixed(&scores, width, seen.iter().map(|other| c.row(*other))));
             }
         }
         out
