@@ -42,6 +42,10 @@ pub const CODED: [&str; 2] = ["qwen3", "gemma2"];
 pub const SUPERBLOCKS: (&str, &str, &[&str]) =
     ("superblocks", "q4_k", &["*.{v,down}_proj=q6_k", "lm_head=q6_k", "*.1.mlp.*=q5_k"]);
 
+/// A model of tests/odd whose last layers read what earlier ones keep, of heads of two widths, and which has inputs of each
+/// layer's own.
+pub const SHARED: &str = "gemma4_text_shared";
+
 /// Models that are quantised already: kept as they are, with a cache that keeps everything too.
 pub const QUANTISED: [&str; 3] = ["llama_mlx4", "qwen3_mlx8", MLX];
 
@@ -71,8 +75,10 @@ pub fn models() -> Vec<String> {
 
 /// A model's folder.
 pub fn model(name: &str) -> PathBuf {
-    let plain = root().join("tests/models").join(name);
-    if plain.is_dir() { plain } else { root().join("tests/quantised").join(name) }
+    let folders =
+        ["tests/models", "tests/quantised", "tests/odd"].map(|folder| root().join(folder).join(name));
+    let [plain, ..] = &folders;
+    folders.iter().find(|folder| folder.is_dir()).unwrap_or(plain).clone()
 }
 
 /// A checkpoint that is quantised in every number of bits, and the plain numbers that it means.
@@ -179,6 +185,8 @@ fn all_to_build() -> Vec<Built> {
     AFFINE.iter().for_each(|format| add("qwen2", format, &[]));
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
+    add(SHARED, "f32", &[]);
+    add(SHARED, "q4_0", &Fusion::ALL);
     all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
     all.extend(CODED.map(|model| Built { kv: Some("q8_0"), ..Built::of(model, "f32") }));
     all.extend(

@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 15] = [
+pub const TEMPLATES: [Source; 16] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("norm/layer_norm"),
@@ -32,6 +32,7 @@ pub const TEMPLATES: [Source; 15] = [
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
     source!("elementwise/elementwise"),
+    source!("elementwise/take"),
     source!("head/argmax"),
     source!("head/argmax_join"),
 ];
@@ -92,6 +93,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
         Spec::Elementwise(_) => "elementwise/elementwise",
+        Spec::Take(_) => "elementwise/take",
         Spec::Argmax(_) => "head/argmax",
         Spec::ArgmaxJoin(_) => "head/argmax_join",
     }

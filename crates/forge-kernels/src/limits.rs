@@ -123,8 +123,14 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {
                 Function::Each(each) => limits.each(each),
-                Function::Multiply | Function::Times | Function::Add => Ok(()),
+                Function::Multiply | Function::Times | Function::ScaleBy | Function::Add => Ok(()),
             }
+        }
+        Spec::Take(take) => {
+            limits.positive("the width", take.width)?;
+            limits.holds("the width", take.width, take.width <= take.of, || {
+                format!("at most that of the rows it is taken from, which is {}", take.of)
+            })
         }
         Spec::Argmax(argmax) => {
             limits.positive("the vocabulary", argmax.vocabulary)?;

@@ -36,6 +36,8 @@ pub enum Spec {
     AttendTiled(Attend),
     /// One function of one or two vectors, element by element.
     Elementwise(Elementwise),
+    /// Columns of wider rows.
+    Take(Take),
     /// The id of the largest logit of each row.
     Argmax(Argmax),
     /// The best of the candidates that [`Epilogue::Best`] left.
@@ -363,8 +365,19 @@ pub enum Function {
     Multiply,
     /// `y = a · b`, where b is one number for each row.
     Times,
+    /// `y = b · a`, b being one number (f32, `[1]`).
+    ScaleBy,
     /// `y = a + b`
     Add,
+}
+
+/// See [`Spec::Take`]. Scalars: rows, first. Buffers: x, y. Grid: by 128 threads a row of y; rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Take {
+    /// Columns that are taken, from `first` on.
+    pub width: usize,
+    /// Columns that there are.
+    pub of: usize,
 }
 
 /// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Of equals the lowest id wins; what is not a

@@ -122,9 +122,12 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
                 Function::Each(_) => "a *y",
-                Function::Multiply | Function::Times | Function::Add => "a b *y",
+                Function::Multiply | Function::Times | Function::ScaleBy | Function::Add => "a b *y",
             };
             (buffers(names), "rows", grid(elementwise.width.div_ceil(256).to_string(), "rows", "1"))
+        }
+        Spec::Take(take) => {
+            (buffers("x *y"), "rows first", grid(take.width.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
         Spec::ArgmaxJoin(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),

@@ -6,6 +6,7 @@ use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
     Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
+    Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -159,6 +160,8 @@ fn codes() {
 fn elementwise() {
     let function = Function::Each(Each::Softcap(30.0));
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
+    snapshot("scale_by", Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 256 }));
+    snapshot("take", Spec::Take(Take { width: 200, of: 7000 }));
 }
 
 #[test]

@@ -113,6 +113,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("width", size(elementwise.width)),
             ],
         ),
+        Spec::Take(take) => ("take", "Take", vec![("width", size(take.width)), ("of", size(take.of))]),
         Spec::Argmax(argmax) => ("argmax", "Argmax", vec![("vocabulary", size(argmax.vocabulary))]),
         Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),
     };
@@ -151,6 +152,7 @@ fn elementwise_function(function: spec::Function) -> String {
         spec::Function::Each(of) => format!("cpu::Function::Each({})", each(of)),
         spec::Function::Multiply => "cpu::Function::Multiply".to_owned(),
         spec::Function::Times => "cpu::Function::Times".to_owned(),
+        spec::Function::ScaleBy => "cpu::Function::ScaleBy".to_owned(),
         spec::Function::Add => "cpu::Function::Add".to_owned(),
     }
 }

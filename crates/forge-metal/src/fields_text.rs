@@ -165,6 +165,7 @@ fn rows(scratch: &forge_planner::Scratch) -> Option<&'static str> {
 fn about(name: &str) -> &'static str {
     match name {
         "stream" => "the residual stream",
+        "aside" => "what layers take columns of, each its own",
         "normed" => "a norm's result, for the projection after it",
         "q" => "rotated queries",
         "gained" => "the stream of one row times the gain of the norm that reads it",

@@ -8,7 +8,8 @@ use crate::{kernels_text, names};
 use forge_ir::Format;
 use forge_kernels::Spec;
 use forge_planner::{
-    Condition, FEW, Load, MAX_SHARES, Plan, Ring, SPLIT_POSITIONS, Schedule, Section, Step, pass_cost,
+    Application, Condition, FEW, Load, MAX_SHARES, Plan, Ring, SPLIT_POSITIONS, Schedule, Section, Step,
+    pass_cost,
 };
 use serde::Serialize;
 
@@ -23,6 +24,8 @@ pub(crate) struct Context {
     model: ModelText,
     constants: Vec<Constant>,
     cache: CacheText,
+    /// The first column of the aside that each layer takes, as an array.
+    firsts: Option<String>,
     arena: ArenaText,
     decode: PassText,
     prefill: PassText,
@@ -77,6 +80,10 @@ struct CacheText {
     rings: String,
     /// Positions that each layer keeps at most, if there are rings.
     kept: Option<String>,
+    /// What each layer remembers, as an array, where they do not all keep the same numbers.
+    memory: Option<String>,
+    /// Whether some layers remember what an earlier one does.
+    shared: bool,
 }
 
 #[derive(Serialize)]
@@ -160,6 +167,7 @@ impl Context {
             model: model_text(plan, options),
             constants: constants(plan),
             cache: cache_text(plan),
+            firsts: firsts(plan),
             arena: ArenaText {
                 bytes: names::number(plan.arena_bytes as u64),
                 text: format!("{} for {} rows", names::size(plan.arena_bytes as u64), plan.chunk),
@@ -297,8 +305,48 @@ fn cache_text(plan: &Plan) -> CacheText {
         record,
         bytes_per_position: number(plan.kept_bytes_per_position()),
         kept: (!rings.is_empty()).then(|| of_layers(&kept)),
+        memory: memory(plan),
+        shared: plan.applications.iter().filter(|application| application.cache.is_some()).count()
+            > kept.len(),
         rings: format!("[{}]", rings.join(", ")),
     }
+}
+
+/// What each layer remembers, where keys of layers are not all as long as the first's or some layers keep none.
+fn memory(plan: &Plan) -> Option<String> {
+    let number = |value: usize| names::number(value as u64);
+    let layers = &plan.applications[1..plan.applications.len() - 1];
+    let shapes: Vec<(usize, usize)> = plan.states().map(|state| (state.heads, state.width)).collect();
+    let is_alike = shapes.iter().all(|shape| *shape == shapes[0]) && shapes.len() == layers.len();
+    if is_alike {
+        return None;
+    }
+    let has_rings = !plan.rings().is_empty();
+    let of = |(index, layer): (usize, &Application)| {
+        let keeper = layers.iter().position(|other| other.cache == layer.cache).unwrap_or(index);
+        let Some(state) = plan.sections[layer.section].state.filter(|_| keeper == index) else {
+            return format!("Memory::Of({keeper})");
+        };
+        let numbers = number(state.heads * record(plan, state.width));
+        let kept = state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions));
+        let kept = if has_rings { format!(", kept: {kept}") } else { String::new() };
+        format!("Memory::Own {{ numbers: {numbers}{kept} }}")
+    };
+    let layers: Vec<String> = layers.iter().enumerate().map(of).collect();
+    Some(format!("[\n    {},\n]", layers.join(",\n    ")))
+}
+
+/// Elements of the cache that a head of so many channels has.
+fn record(plan: &Plan, width: usize) -> usize {
+    // Codes, and a half for each 32 of them.
+    if plan.cache == Format::Q8_0 { width + width / 16 } else { width }
+}
+
+/// The first columns of the aside that layers take, as an array; none where nothing is taken.
+fn firsts(plan: &Plan) -> Option<String> {
+    let layers = &plan.applications[1..plan.applications.len() - 1];
+    let firsts: Vec<usize> = layers.iter().map(|layer| layer.first.unwrap_or(0)).collect();
+    layers.iter().any(|layer| layer.first.is_some()).then(|| of_layers(&firsts))
 }
 
 fn formats(plan: &Plan) -> String {
@@ -340,6 +388,13 @@ fn of_layers(values: &[impl ToString]) -> String {
 
 fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section) -> SectionText {
     let mut fields = fields(section, |name| format!("&name({name:?})"), None);
+    if let Some(columns) = section.takes {
+        fields.push(FieldText {
+            name: "first".to_owned(),
+            declaration: format!("first: u32,\u{0}// of the {columns} columns of the aside that it takes"),
+            find: "FIRSTS[layer]".to_owned(),
+        });
+    }
     align(&mut fields);
     let schedule = |schedule| {
         let split = |step: &&Step| step.condition == Condition::Split;
@@ -377,7 +432,7 @@ fn schedules(
 /// The role of the gain that a layer begins with, and the name of the one that the head begins with, where layers read
 /// them for what comes after.
 fn next_gains(plan: &Plan) -> Option<NextGains> {
-    let gain = |application: &forge_planner::Application| {
+    let gain = |application: &Application| {
         let fields = &plan.sections[application.section].fields;
         let field = fields.iter().position(|field| field.of_next)?;
         Some(plan.weights[application.weights[field]].name.clone())

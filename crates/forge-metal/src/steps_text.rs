@@ -72,6 +72,7 @@ fn scalar(name: &str, caller: Caller) -> String {
     match (name, caller) {
         // A layer's own.
         ("capacity", _) => format!("cache.{name}"),
+        ("first", _) => format!("w.{name}"),
         (_, Caller::Head) => format!("h.{name}"),
         _ => format!("b.{name}"),
     }

@@ -4,7 +4,7 @@ use crate::fused::{Kind, Value};
 use crate::plan::{Application, Field, FieldKind};
 use crate::section::{Place, Source, role};
 use crate::select::Select;
-use forge_ir::{Apply, Format, Layout, Packed, ParamId, WeightId};
+use forge_ir::{Apply, Format, Layout, Packed, ParamId, StateId, WeightId};
 
 impl Select<'_> {
     /// Packs an application's weights.
@@ -31,7 +31,17 @@ impl Select<'_> {
             });
             weights.push(index);
         }
-        self.plan.applications.push(Application { section, weights });
+        let cache = this.1.states.first().map(|state| self.cache(*state));
+        let first = this.1.parts.first().copied();
+        self.plan.applications.push(Application { section, weights, cache, first });
+    }
+
+    /// The number of a state's cache.
+    fn cache(&mut self, state: StateId) -> usize {
+        self.caches.iter().position(|known| *known == state).unwrap_or_else(|| {
+            self.caches.push(state);
+            self.caches.len() - 1
+        })
     }
 
     fn own(

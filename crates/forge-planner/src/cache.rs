@@ -40,9 +40,11 @@ impl State {
 }
 
 impl Plan {
-    /// The caches of all layers, in order.
+    /// All caches, in the order in which layers first keep them.
     pub fn states(&self) -> impl Iterator<Item = State> {
-        self.applications.iter().filter_map(|application| self.sections[application.section].state)
+        let first = |cache| self.applications.iter().find(|application| application.cache == Some(cache));
+        let state = move |cache| self.sections[first(cache)?.section].state;
+        (0..).map_while(state)
     }
 
     /// Bytes of keys and values for one position of one slot, in all layers.

@@ -199,6 +199,7 @@ impl Counted<'_> {
             }
             (Spec::AttendSplit(_), "partials") => (0, 0),
             (Spec::AttendSplit(_), "heads") if self.load.splits > 1 => (0, 0),
+            (Spec::Take(take), "x") => (self.rows * take.width as u64 * 4, 0),
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
             _ if self
                 .instance
@@ -233,7 +234,7 @@ impl Counted<'_> {
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
-            Spec::Embed(_) | Spec::Append(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
+            Spec::Embed(_) | Spec::Append(_) | Spec::Take(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
         }
     }
 }

@@ -102,6 +102,15 @@ pub(crate) enum Kind {
     Attend(Attend),
     /// A function of each number.
     Elementwise(Function),
+    /// Every number times a weight of one.
+    ScaleBy {
+        /// The weight.
+        factor: ParamId,
+    },
+    /// The first input goes on, the second becomes the aside; no work.
+    Leave,
+    /// Columns of the aside.
+    Take,
     /// What has no kernel yet.
     Unplanned,
 }
@@ -255,10 +264,10 @@ impl Fused {
                 | Op::Decay { .. }
                 | Op::DeltaRule { .. }
                 | Op::Route(_)
-                | Op::Experts(_)
-                | Op::ScaleBy { .. }
-                | Op::Leave
-                | Op::Take { .. } => Kind::Unplanned,
+                | Op::Experts(_) => Kind::Unplanned,
+                Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
+                Op::Leave => Kind::Leave,
+                Op::Take { .. } => Kind::Take,
                 Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
                 Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
                 Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
@@ -287,6 +296,19 @@ impl Fused {
     /// What flows out: the value of the last operation.
     pub(crate) fn result(&self) -> Option<Value> {
         self.operations.last().map(|operation| operation.output)
+    }
+
+    /// Whether a value is what flows out, though the aside may be left after it.
+    pub(crate) fn flows_out(&self, value: Value) -> bool {
+        match self.operations.last() {
+            Some(Operation { kind: Kind::Leave, inputs, .. }) if inputs[0] == value => true,
+            last => last.is_some_and(|last| last.output == value),
+        }
+    }
+
+    /// Whether a value is what is left for the layers.
+    pub(crate) fn is_aside(&self, value: Value) -> bool {
+        self.operations.last().is_some_and(|last| last.kind == Kind::Leave && last.inputs[1] == value)
     }
 
     /// How many operations read the value; the body's result counts as read.

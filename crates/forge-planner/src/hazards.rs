@@ -5,6 +5,9 @@
 //! been placed there, so two buffers that share room wait for each other; keys and values of one layer; and nothing
 //! else, since weights and the batch are never written.
 //!
+//! A cache that several layers are bound to is written by one of them. It reads that itself, and a barrier stands between
+//! what it found and its next step, so those that read the cache in later sections need none for it.
+//!
 //! A step that may be left out cannot be relied on to have waited: what it leaves pending is what was pending before
 //! it and what it touches.
 

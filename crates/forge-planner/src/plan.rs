@@ -44,6 +44,10 @@ pub struct Application {
     pub section: usize,
     /// For every field of the section, an index into the plan's weights.
     pub weights: Vec<usize>,
+    /// Which cache it keeps or reads, counted in the order in which they are first kept.
+    pub cache: Option<usize>,
+    /// The first column of the aside that it takes, if it takes any.
+    pub first: Option<usize>,
 }
 
 /// A buffer that lives as long as a pass.
@@ -83,8 +87,10 @@ pub struct Section {
     pub name: String,
     /// The weights it takes.
     pub fields: Vec<Field>,
-    /// The cache it keeps, if any.
+    /// The cache it keeps or reads, if any.
     pub state: Option<State>,
+    /// How many columns of the aside it takes, if any.
+    pub takes: Option<usize>,
     /// What a pass of one row does, in order.
     pub decode: Vec<Step>,
     /// What a pass of more rows does, in order.

@@ -8,7 +8,7 @@ use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
-use forge_ir::{Apply, BLOCK, Body, BodyId, Diagnostic, Format, Graph, State, WeightId};
+use forge_ir::{Apply, BLOCK, Body, BodyId, Diagnostic, Format, Graph, Op, State, StateId, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
 use std::collections::BTreeMap;
@@ -43,9 +43,11 @@ pub(crate) fn select(
         plan,
         sources: Vec::new(),
         faults: Vec::new(),
+        caches: Vec::new(),
         stream: 0,
         partials: 0,
     };
+    select.faults = shared_windows(graph);
     select.stream = select.scratch("stream", graph.model.hidden, select.plan.chunk);
     select.partials = select.most_partials();
     let mut section_of: BTreeMap<BodyId, usize> = BTreeMap::new();
@@ -55,6 +57,9 @@ pub(crate) fn select(
         select.bind(section, (*place, apply), applications.get(index + 1).copied());
     }
     select.plan.scratch[select.stream].lifetimes.clear();
+    if let Some(aside) = select.aside() {
+        select.plan.scratch[aside].lifetimes.clear();
+    }
     select.lives_from_section_to_section();
     if select.faults.is_empty() { Ok(select.plan) } else { Err(select.faults) }
 }
@@ -67,6 +72,27 @@ fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
         _ => Place::Epilogue,
     };
     graph.applications().enumerate().map(move |(index, apply)| (place(index), apply))
+}
+
+/// The faults of layers that share a cache and see windows of different lengths: what it keeps is what they see.
+fn shared_windows(graph: &Graph) -> Vec<Diagnostic> {
+    let sees = |apply: &Apply| {
+        let window = |op: &Op| match op {
+            Op::Attention { window, .. } => Some(window.unwrap_or(usize::MAX)),
+            _ => None,
+        };
+        graph.body(apply).nodes.iter().filter_map(|node| window(&node.op)).max()
+    };
+    let mut faults = Vec::new();
+    for state in (0..graph.states.len()).map(StateId) {
+        let mut windows = graph.layers.iter().filter(|apply| apply.states.contains(&state)).map(sees);
+        let first = windows.next();
+        if windows.any(|window| Some(window) != first) {
+            let message = "layers that share keys and values see windows of different lengths";
+            faults.push(Diagnostic::new("F0506", message));
+        }
+    }
+    faults
 }
 
 fn cache_format(graph: &Graph, formats: &Formats, options: &Options) -> Result<Format, Vec<Diagnostic>> {
@@ -127,6 +153,9 @@ fn context(graph: &Graph, options: &Options) -> Result<usize, Vec<Diagnostic>> {
 /// The most positions whose products with the number of splits fit 32 bits.
 const LONGEST_CONTEXT: usize = u32::MAX as usize / MAX_SHARES;
 
+/// What the scratch buffer of the aside is called.
+pub(crate) const ASIDE: &str = "aside";
+
 pub(crate) struct Select<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) formats: &'a Formats,
@@ -136,6 +165,8 @@ pub(crate) struct Select<'a> {
     /// For every section, what is bound to each of its fields.
     pub(crate) sources: Vec<Vec<Source>>,
     pub(crate) faults: Vec<Diagnostic>,
+    /// The states that are kept so far.
+    pub(crate) caches: Vec<StateId>,
     /// The scratch buffer of the residual stream.
     pub(crate) stream: usize,
     /// Partial sums of squares that every producer of a deferred norm leaves.
@@ -148,8 +179,14 @@ impl<'a> Select<'a> {
         let index = self.plan.sections.len();
         let name =
             self.unused(&body.name, |plan, name| plan.sections.iter().any(|section| section.name == *name));
-        let section =
-            Section { name, fields: Vec::new(), state: None, decode: Vec::new(), batch: Vec::new() };
+        let section = Section {
+            name,
+            fields: Vec::new(),
+            state: None,
+            takes: None,
+            decode: Vec::new(),
+            batch: Vec::new(),
+        };
         let mut draft = Draft {
             place,
             body,
@@ -263,6 +300,11 @@ impl<'a> Select<'a> {
         let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
         let chip = self.options.chip.unwrap_or_else(Chip::common);
         Knobs::for_chip(chip.family, chip.cores as usize, rows, format, outputs, inputs, leaves)
+    }
+
+    /// The scratch buffer of what the prologue leaves for the layers, if it leaves anything.
+    pub(crate) fn aside(&self) -> Option<usize> {
+        self.plan.scratch.iter().position(|scratch| scratch.name == ASIDE)
     }
 
     /// The scratch buffer of that name, made if there is none of that width.

@@ -8,7 +8,7 @@ use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
     Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -118,6 +118,8 @@ fn others() -> Vec<Case> {
         once(Spec::Append(Append { key_heads: 3, width: 64, cache: Format::Q8_0, ring: None })),
         once(Spec::Elementwise(Elementwise { function: Function::Each(Each::Softcap(0.5)), width: 300 })),
         once(Spec::Elementwise(Elementwise { function: Function::Multiply, width: 30 })),
+        once(Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 300 })),
+        once(Spec::Take(Take { width: 150, of: 155 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
     ]
 }

@@ -268,9 +268,10 @@ mod tests {
         for Family { class, .. } in families() {
             let of_class = || oracles.iter().filter(|oracle| oracle.class == class);
             assert!(of_class().count() > 0, "no model of {class} is compared");
-            // Gemma 3 beside what sees pictures is Gemma 3 with other names of tensors: the frontend's tests want the same
-            // graph of both.
-            let is_other = class == "Gemma3ForConditionalGeneration";
+            // What is text beside what sees pictures is the same with other names of tensors: the frontend's tests want the
+            // same graph of both.
+            let is_other =
+                ["Gemma3ForConditionalGeneration", "Gemma4ForConditionalGeneration"].contains(&class);
             let is_whole = of_class().any(|oracle| oracle.is_whole);
             assert_eq!(of_class().any(|oracle| oracle.is_planned), is_whole || is_other, "{class}");
         }

@@ -263,10 +263,11 @@ mod tests {
             assert_eq!(names.len(), tensors.len(), "{path}");
             for tensor in &tensors {
                 // The gains of Gemma 2 and 3 are kept less 1.
-                let is_gain = ["norm.weight", ".ln_1.weight", ".ln_2.weight", ".ln_f.weight"]
-                    .iter()
-                    .any(|gain| tensor.name.ends_with(gain))
-                    && !["gemma2", "gemma3"].iter().any(|name| path.contains(name));
+                let is_gain =
+                    ["norm.weight", ".ln_1.weight", ".ln_2.weight", ".ln_f.weight", ".layer_scalar"]
+                        .iter()
+                        .any(|gain| tensor.name.ends_with(gain))
+                        && !["gemma2", "gemma3"].iter().any(|name| path.contains(name));
                 assert_eq!(tensor.mean, if is_gain { 1.0 } else { 0.0 }, "{path}: {}", tensor.name);
                 let expected = match tensor.shape[..] {
                     _ if tensor.name.starts_with("model.embed_tokens") => 1.0,

@@ -17,7 +17,7 @@ pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::project::ProjectContext;
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
-use self::vectors::{ElementwiseContext, LayerNormContext, RmsNormContext};
+use self::vectors::{ElementwiseContext, LayerNormContext, RmsNormContext, TakeContext};
 use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
 
 /// Threadgroup memory that lets at least two threadgroups share a core.
@@ -82,6 +82,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             let support = context.support.into_iter().collect();
             (value(context), support)
         }
+        Spec::Take(take) => (value(TakeContext::of(base, take)), vec![]),
         Spec::Argmax(argmax) => (value(ArgmaxContext::of(base, argmax)), vec!["ordered"]),
         Spec::ArgmaxJoin(join) => (value(ArgmaxJoinContext::of(base, join)), vec![]),
     };

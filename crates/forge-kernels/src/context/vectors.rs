@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Base, literal};
-use crate::spec::{Each, Elementwise, Function, LayerNorm, RmsNorm};
+use crate::spec::{Each, Elementwise, Function, LayerNorm, RmsNorm, Take};
 
 #[derive(Serialize)]
 pub(super) struct RmsNormContext<'a> {
@@ -110,8 +110,24 @@ impl<'a> ElementwiseContext<'a> {
             }
             Function::Multiply => (true, "a[place] * b[place]".to_owned(), None),
             Function::Times => (true, "a[place] * b[group.y]".to_owned(), None),
+            Function::ScaleBy => (true, "b[0] * a[place]".to_owned(), None),
             Function::Add => (true, "a[place] + b[place]".to_owned(), None),
         };
         ElementwiseContext { base, width: spec.width, binary, formula, support, threads: 256 }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct TakeContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Take,
+    threads: usize,
+}
+
+impl<'a> TakeContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a Take) -> TakeContext<'a> {
+        TakeContext { base, spec, threads: 128 }
     }
 }

@@ -6,7 +6,7 @@ use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
     Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares,
+    Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -282,9 +282,11 @@ pub(crate) fn others() -> Vec<Spec> {
             Function::Multiply,
             Function::Times,
             Function::Add,
+            Function::ScaleBy,
         ] {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
+        specs.push(Spec::Take(Take { width, of: 3 * width }));
     }
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
     specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));

@@ -195,6 +195,7 @@ impl<'a> Bound<'a> {
             (Op::RmsNorm { gain: Some(gain), .. }, Some(Spec::RotateAppend(_) | Spec::AttendSplit(_))) => {
                 self.takes(step, *gain)
             }
+            (Op::Take { .. }, Some(Spec::Take(_))) => true,
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,
             (Op::Rotate { .. }, Some(Spec::RotateAppend(_))) => true,
             (Op::Rotate { .. }, Some(Spec::AttendSplit(attend))) => attend.prologue.is_some(),

@@ -256,7 +256,11 @@ fn what(kind: &Kind) -> String {
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Times) => "times".to_owned(),
+        Kind::Elementwise(Function::ScaleBy) => "scale by one".to_owned(),
         Kind::Elementwise(Function::Add) => "add".to_owned(),
+        Kind::ScaleBy { factor } => format!("scale by {}", factor.0),
+        Kind::Leave => "leave".to_owned(),
+        Kind::Take => "take".to_owned(),
         Kind::Unplanned => "unplanned".to_owned(),
     }
 }

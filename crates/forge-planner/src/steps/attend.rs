@@ -5,7 +5,7 @@ use crate::plan::{BatchColumn, Condition, Operand};
 use crate::regime::{MAX_SHARES, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
-use forge_ir::{Diagnostic, Layout, ParamId};
+use forge_ir::{Layout, ParamId};
 use forge_kernels::{Spec, spec};
 
 const SLOTS: (&str, Operand) = ("slots", Operand::Batch(BatchColumn::Slots));
@@ -98,12 +98,6 @@ impl Select<'_> {
         attend: &Attend,
         from: usize,
     ) {
-        if draft.body.only_reads(attend.cache) {
-            let at = format!("{}.{}", draft.section.name, operation.name);
-            let message = format!("{at} reads what another layer keeps, and forge cannot plan that yet");
-            self.faults.push(Diagnostic::new("F0501", message));
-            return;
-        }
         let Some(state) = self.state(draft, attend.cache) else { return };
         let (query_heads, key_heads, width) = (attend.query_heads, state.heads, state.width);
         let partials = self.scratch("partials", MAX_SHARES * query_heads * (width + 2), 1);

@@ -8,7 +8,7 @@ use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
 use crate::regime::{FEW, Schedule};
 use crate::section::{Draft, Place, Source};
-use crate::select::Select;
+use crate::select::{ASIDE, Select};
 use forge_ir::{Diagnostic, Format, Layout, Op, ParamId};
 use forge_kernels::{Spec, spec};
 
@@ -62,7 +62,18 @@ impl Select<'_> {
                 let fault = Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet"));
                 self.faults.push(fault.note("docs/models.md tells which models are compiled"));
             }
-            Kind::Elementwise(function) => self.elementwise(draft, list, operation, *function),
+            Kind::Elementwise(function) => {
+                self.number_by_number(draft, list, operation, *function, None);
+            }
+            Kind::ScaleBy { factor } => {
+                let factor = self.vector(draft, &[*factor], Layout::Rows, "");
+                self.number_by_number(draft, list, operation, Function::ScaleBy, Some(factor));
+            }
+            // What is left is where it was computed.
+            Kind::Leave => {
+                draft.buffers.insert(operation.output, from);
+            }
+            Kind::Take => self.take(draft, list, operation),
         }
     }
 
@@ -74,25 +85,34 @@ impl Select<'_> {
         (table, scale, leaves): (ParamId, f32, Option<Gain>),
     ) {
         let width = list.widths[operation.output.0];
+        // The stream begins with the first table's rows, others are looked up beside it.
+        let is_embedding = |other: &&Operation| matches!(other.kind, Kind::Embed { .. });
+        let to = match list.operations.iter().find(is_embedding) {
+            Some(first) if first.output != operation.output => {
+                self.target(draft, list, operation, &operation.name)
+            }
+            _ => self.stream,
+        };
         let (field, format, rows) = self.matrix(draft, &[table], Layout::Rows, None, "");
         let squares = leaves.map(|gain| self.squares(gain));
         let spec = Spec::Embed(spec::Embed { format, vocabulary: rows, width, scale, adds: false, squares });
         let name = if leaves.is_some() { "embed_one" } else { "embed" };
         let times = if scale == 1.0 { String::new() } else { format!(" · {scale}") };
-        let mut formula = format!("stream = table[ids]{times}");
+        let mut formula = format!("{} = table[ids]{times}", self.scratch_name(to));
         let mut arguments = vec![
             ("table", Operand::Field(field)),
             ("ids", Operand::Batch(BatchColumn::Ids)),
-            ("stream", Operand::Scratch(self.stream)),
+            ("stream", Operand::Scratch(to)),
         ];
-        draft.buffers.insert(operation.output, self.stream);
+        draft.buffers.insert(operation.output, to);
         if let Some(gain) = leaves {
             let (left, more) = self.leave(draft, operation.output, width, gain, "stream");
             formula += &left;
             arguments.extend(more);
         }
         let function = self.function(name, &formula, &[(draft.regimes(), spec)]);
-        draft.step("embed", &formula, function, &arguments);
+        let name = if to == self.stream { "embed" } else { &operation.name };
+        draft.step(name, &formula, function, &arguments);
     }
 
     /// Where positions are added, the stream alone is what they can be added to: it is updated in place.
@@ -208,12 +228,32 @@ impl Select<'_> {
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
-    fn elementwise(
+    /// Columns of the aside: which, each layer is told.
+    fn take(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
+        let Some(aside) = self.aside() else { return };
+        if draft.body.part_params().count() > 1 {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            let message = format!("{at} is not all that the layer takes of the aside");
+            self.faults.push(Diagnostic::new("F0506", message).note("forge plans layers that take one part"));
+        }
+        let width = list.widths[operation.output.0];
+        draft.section.takes = Some(width);
+        let to = self.target(draft, list, operation, &operation.name);
+        let spec = Spec::Take(spec::Take { width, of: self.plan.scratch[aside].width });
+        let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
+        let formula = format!("{} = this layer's columns of the aside", self.scratch_name(to));
+        let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// A function of each number of one value or two, or of a value and a number that is a weight.
+    fn number_by_number(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
         function: Function,
+        factor: Option<usize>,
     ) {
         let width = list.widths[operation.output.0];
         let to = self.target(draft, list, operation, &operation.name);
@@ -236,6 +276,10 @@ impl Select<'_> {
             Function::Times => {
                 ("times", "y = a · b, one number for each row", format!("{} · {}", names[0], names[1]))
             }
+            Function::ScaleBy => {
+                let factor = factor.map_or("1", |field| &draft.section.fields[field].name);
+                ("scale_by", "y = b · a, of one number b", format!("{factor} · {}", names[0]))
+            }
             Function::Add => ("add", "y = a + b", format!("{} + {}", names[0], names[1])),
         };
         let spec = Spec::Elementwise(spec::Elementwise { function, width });
@@ -245,6 +289,7 @@ impl Select<'_> {
             .zip(&operands)
             .map(|(name, buffer)| (name, Operand::Scratch(*buffer)))
             .collect();
+        arguments.extend(factor.map(|factor| ("b", Operand::Field(factor))));
         arguments.push(("y", Operand::Scratch(to)));
         let formula = format!("{} = {formula}", self.scratch_name(to));
         draft.step(&operation.name, &formula, function, &arguments);
@@ -278,20 +323,27 @@ impl Select<'_> {
     fn target(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, name: &str) -> usize {
         let width = list.widths[operation.output.0];
         let rows = if draft.place == Place::Epilogue { FEW } else { self.plan.chunk };
-        let flows_out = list.result() == Some(operation.output);
+        let flows_out = list.flows_out(operation.output);
+        let name = if list.is_aside(operation.output) { ASIDE } else { name };
         let to = match (flows_out, draft.place) {
             (true, Place::Epilogue) => self.scratch("logits", width, rows),
             (true, _) => self.stream,
             // A sum on the way to the next stream, which must not be mistaken for it.
-            (false, _) if name == "stream" => self.scratch("sum", width, rows),
+            (false, _) if name == "stream" => {
+                let sum = self.scratch("sum", width, rows);
+                if is_needed(draft, list, operation, sum) {
+                    self.scratch("other_sum", width, rows)
+                } else {
+                    sum
+                }
+            }
             (false, _) => self.scratch(name, width, rows),
         };
-        let reads_it = operation.inputs.iter().any(|value| draft.buffers.get(value) == Some(&to));
-        if reads_it {
+        if is_needed(draft, list, operation, to) {
             let at = format!("{}.{}", draft.section.name, operation.name);
+            let note = "forge plans sums with the stream one after the other; the fusion `residual` makes them in place";
             self.faults.push(
-                Diagnostic::new("F0501", format!("{at} would overwrite what it reads"))
-                    .note("without the fusion `residual` a layer needs two sums, or none, with the stream"),
+                Diagnostic::new("F0501", format!("{at} would overwrite what is still to be read")).note(note),
             );
         }
         draft.buffers.insert(operation.output, to);
@@ -398,6 +450,13 @@ const WANTED: &str = ", for the rows whose logits are wanted";
 /// Whether a norm takes the rows whose logits are wanted from those of the pass.
 fn gathers(draft: &Draft<'_>, operation: &Operation) -> bool {
     draft.place == Place::Epilogue && draft.schedule == Schedule::Batch && operation.inputs == [Value::INPUT]
+}
+
+/// Whether a buffer holds what the operation, or one after it, reads.
+fn is_needed(draft: &Draft<'_>, list: &Fused, operation: &Operation, buffer: usize) -> bool {
+    let rest = list.operations.iter().skip_while(|other| other.output != operation.output);
+    let mut read = rest.flat_map(|other| &other.inputs);
+    read.any(|value| draft.buffers.get(value) == Some(&buffer))
 }
 
 /// A function of a number, in words.

@@ -2,9 +2,10 @@
 //! files made of it.
 
 use crate::common::{Case, cases, distance, folded, open, pack, plan};
-use forge_ir::{Bits, Body, Format, Node, Numbers, Op, ValueId, WeightId, tolerance};
+use forge_ir::{Bits, Body, Diagnostic, Format, Node, Numbers, Op, ValueId, WeightId, tolerance};
 use forge_reference::{Want, evaluate, greedy};
 use forge_weights::{decode_row, encode_row, plane_bytes};
+use std::ops::Range;
 
 /// The largest distance from the oracle's logits over all sequences, in standard deviations.
 fn worst(case: &Case, numbers: &dyn Numbers) -> f64 {
@@ -93,8 +94,27 @@ fn weight_files_hold_the_model() {
             };
             assert!(error <= bound / 10.0 + 1e-8, "{} in {format}: weights by {error:e}", case.name);
             let is_noisy = magnifies && error >= 1e-8;
-            assert!(distance <= bound || is_noisy, "{} in {format}: {distance:e}", case.name);
+            // A model may be touchier than most. Then errors of that size, each to the other side, disturb it as much.
+            let is_touchy =
+                || distance <= 1.5 * worst(&case, &Opposite { of: &held, around: &case.stored() });
+            assert!(distance <= bound || is_noisy || is_touchy(), "{} in {format}: {distance:e}", case.name);
         }
+    }
+}
+
+/// Numbers that are as far from others as some are, to the other side.
+struct Opposite<'a> {
+    of: &'a dyn Numbers,
+    around: &'a dyn Numbers,
+}
+
+impl Numbers for Opposite<'_> {
+    fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
+        self.around.rows(weight, rows.clone(), out)?;
+        let mut of = vec![0.0; out.len()];
+        self.of.rows(weight, rows, &mut of)?;
+        out.iter_mut().zip(of).for_each(|(out, of)| *out = 2.0 * *out - of);
+        Ok(())
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Function {
     Multiply,
     /// `y = a · b`, where b is one number for each row.
     Times,
+    /// `y = b · a`, b being one number.
+    ScaleBy,
     /// `y = a + b`
     Add,
 }
@@ -43,13 +45,17 @@ struct Numbers<'a> {
 impl Task for Numbers<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Elementwise { function, width } = *self.shape;
+        let Elementwise { mut function, width } = *self.shape;
+        if function == Function::ScaleBy {
+            function = Function::Each(Each::Scale(self.call.input::<f32>("b", 1)[0]));
+        }
         let rows = self.call.scalar(0);
         let count = rows * width;
         let a = self.call.input::<f32>("a", count);
         let y = self.call.output::<f32>("y", count);
         let b = match function {
-            Function::Each(_) => a,
+            // By a number it is a scale by now.
+            Function::Each(_) | Function::ScaleBy => a,
             Function::Multiply | Function::Add => self.call.input::<f32>("b", count),
             Function::Times => return self.times(a, self.call.input::<f32>("b", rows), y),
         };
@@ -95,7 +101,7 @@ impl Function {
         unsafe {
             match self {
                 Function::Each(each) => each.of::<S>(a),
-                Function::Multiply | Function::Times => S::mul(a, b),
+                Function::Multiply | Function::Times | Function::ScaleBy => S::mul(a, b),
                 Function::Add => S::add(a, b),
             }
         }

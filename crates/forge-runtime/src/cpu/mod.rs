@@ -33,6 +33,7 @@ mod scratch;
 mod simd;
 mod stored;
 mod superblock;
+mod take;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -58,4 +59,5 @@ pub use self::{
     rotation::{HeadNorm, Long, Pairing, Rotation},
     stored::Stored,
     superblock::{Q4K, Q5K, Q6K},
+    take::{Take, take},
 };

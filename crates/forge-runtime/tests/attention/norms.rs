@@ -130,10 +130,15 @@ fn elementwise_is_its_function() {
             (Function::Each(Each::Scale(-0.22)), false),
             (Function::Multiply, true),
             (Function::Times, true),
+            (Function::ScaleBy, true),
             (Function::Add, true),
         ] {
-            // One number for each row of a, or one for each of its numbers.
-            let spread = if function == Function::Times { width } else { 1 };
+            // One number for each row of a, one for all of them, or one for each of its numbers.
+            let spread = match function {
+                Function::Times => width,
+                Function::ScaleBy => rows * width,
+                _ => 1,
+            };
             let b = &b[..rows * width / spread];
             let wanted: Vec<(f64, f64)> = wide(&a)
                 .into_iter()
@@ -162,7 +167,7 @@ fn elementwise_is_its_function() {
                         let y = f64::from(factor) * a;
                         (y, y.abs())
                     }
-                    Function::Multiply | Function::Times => (a * b, (a * b).abs()),
+                    Function::Multiply | Function::Times | Function::ScaleBy => (a * b, (a * b).abs()),
                     Function::Add => (a + b, a.abs() + b.abs()),
                 })
                 .collect();
@@ -181,5 +186,23 @@ fn elementwise_is_its_function() {
                 compare(&format!("{level:?} {rows} {width} {function:?}"), &numbers_of(&y[0]), &wanted);
             });
         }
+    }
+}
+
+#[test]
+fn columns_are_taken_as_they_are() {
+    kernel_under_test!(SHAPE, cpu::Take, cpu::take);
+    let mut random = Random(9);
+    for (rows, width, of, first) in [(1, 1, 1, 0), (3, 7, 30, 0), (2, 8, 24, 16), (5, 33, 70, 11)] {
+        let x = random.numbers(rows * of);
+        let taken = x.chunks_exact(of).flat_map(|row| &row[first..first + width]);
+        let wanted: Vec<(f64, f64)> = taken.map(|x| (f64::from(*x), 0.0)).collect();
+        let kernel = kernel("take", vec!["x", "y"], run);
+        let arguments = [Argument::Numbers(x.clone()), Argument::Output(NAN.repeat(rows * width))];
+        *SHAPE.write().unwrap() = Some(cpu::Take { width, of });
+        each_level(|level, threads| {
+            let y = run_kernel(kernel, &arguments, &[rows as u32, first as u32], level, threads);
+            compare(&format!("{level:?} {rows} {width} of {of}"), &numbers_of(&y[0]), &wanted);
+        });
     }
 }

@@ -71,6 +71,7 @@ fn norms_and_functions() {
         Function::Each(Each::Scale(-0.22)),
         Function::Multiply,
         Function::Times,
+        Function::ScaleBy,
         Function::Add,
     ];
     let width = 300;
@@ -100,8 +101,12 @@ fn norms_and_functions() {
     let a: Vec<f32> = (0..rows * width).map(|i| random.number() * 10f32.powi((i % 30) as i32 - 4)).collect();
     let b = random.numbers(rows * width);
     for (index, function) in functions.iter().enumerate() {
-        // One number for each row of a, or one for each of its numbers.
-        let spread = if *function == Function::Times { width } else { 1 };
+        // One number for each row of a, one for all of them, or one for each of its numbers.
+        let spread = match function {
+            Function::Times => width,
+            Function::ScaleBy => rows * width,
+            _ => 1,
+        };
         let b = &b[..rows * width / spread];
         let given =
             [("a", Given::Numbers(&a)), ("b", Given::Numbers(b)), ("y", Given::Unwritten(rows * width * 4))];
@@ -120,7 +125,7 @@ fn norms_and_functions() {
                 Function::Each(Each::Activate(Activation::Sigmoid)) => 1.0 / (1.0 + (-a).exp()),
                 Function::Each(Each::Softcap(cap)) => f64::from(cap) * (a / f64::from(cap)).tanh(),
                 Function::Each(Each::Scale(factor)) => f64::from(factor) * a,
-                Function::Multiply | Function::Times => a * b,
+                Function::Multiply | Function::Times | Function::ScaleBy => a * b,
                 Function::Add => a + b,
             });
         compare(function, &numbers_of(&y[0], Format::F32), &wanted.collect::<Vec<_>>(), 1e-6);

@@ -2,7 +2,7 @@
 //! that make sense, as a recording.
 
 use forge_ir::Format;
-use forge_kernels::spec::{Epilogue, Rows};
+use forge_kernels::spec::{Epilogue, Function, Rows};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
@@ -144,6 +144,7 @@ impl Writer {
             ("context", context),
             ("capacity", capacity),
             ("splits", launch.splits),
+            ("first", 5),
         ];
         let scalar =
             |name: &String| values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
@@ -352,7 +353,10 @@ impl Writer {
                 Content::Words((0..2 * pairs).map(|_| self.random()).collect())
             }
             (Spec::Elementwise(it), "y") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Elementwise(it), "b") if it.function == Function::ScaleBy => self.floats(1),
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
+            (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Take(it), _) => self.floats(rows * it.of),
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
         }
     }
