@@ -53,6 +53,7 @@ fn run(
     let capacity = section.state.map_or(0, |state| state.capacity(plan.context));
     let known = [
         ("rows", rows as u32),
+        ("kept", rows as u32),
         ("context", plan.context as u32),
         ("capacity", capacity as u32),
         ("splits", load.splits as u32),
@@ -92,6 +93,7 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
             let state = section.state.expect("it has a cache");
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
+        Operand::Memory(memory) => vec![0; section.memories[memory].numbers() * 4],
         Operand::Batch(column) => {
             let first = (load.length - load.rows) as u32;
             words(match column {

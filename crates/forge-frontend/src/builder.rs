@@ -261,24 +261,21 @@ impl Layer<'_, '_> {
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
     }
 
-    /// What is left of a memory after each row, of so many heads, by the tensors of its rates and of their biases.
-    pub(crate) fn decay(&mut self, name: &str, x: ValueId, tensors: [&str; 2], heads: usize) -> ValueId {
-        let [rate, bias] = [("rate", tensors[0]), ("rate_bias", tensors[1])]
-            .map(|(role, tensor)| self.weight(role, tensor, &[heads]));
-        self.node(name, Op::Decay { rate, bias }, &[x])
-    }
-
-    /// What memories say to queries, and learn from keys, values, their decay and the strength of what is new.
+    /// What memories say to queries. They learn from keys and values as strongly as they are told, and forget as the time says
+    /// and the tensors of its rates and their biases.
     pub(crate) fn delta_rule(
         &mut self,
         name: &str,
         inputs: [ValueId; 5],
+        tensors: [&str; 2],
         scale: f32,
         epsilon: f32,
         memory: Memory,
     ) -> ValueId {
+        let [rate, bias] = [("rate", tensors[0]), ("rate_bias", tensors[1])]
+            .map(|(role, tensor)| self.weight(role, tensor, &[memory.heads]));
         let memory = self.state("memory", State::Memory(memory));
-        self.node(name, Op::DeltaRule { scale, epsilon, memory }, &inputs)
+        self.node(name, Op::DeltaRule { rate, bias, scale, epsilon, memory }, &inputs)
     }
 
     /// The weights of experts from a router's logits.

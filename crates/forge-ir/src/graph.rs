@@ -184,18 +184,16 @@ pub enum Op {
         /// Where the last rows are kept.
         tail: ParamId,
     },
-    /// x -> exp(-exp(rate) * ln(1 + exp(x + bias))): what is left of something after a time that x tells.
-    Decay {
-        /// `[width]`
-        rate: ParamId,
-        /// `[width]`
-        bias: ParamId,
-    },
-    /// (queries, keys, values, decay, strength) -> for every value head, what its memory says to the query: S becomes
-    /// decay * S, then S + k (strength * (v - Sᵀ k))ᵀ, and the result is scale * Sᵀ q. S is of the slot's rows so far, and 0
-    /// before the first. Queries and keys are divided by sqrt(sum of their head's squares + epsilon) first. Value head h has
-    /// decay and strength h, and reads query and key head h / (value heads / key heads).
+    /// (queries, keys, values, time, strength) -> for every value head, what its memory says to the query: S becomes
+    /// exp(-exp(rate) * ln(1 + exp(time + bias))) * S, then S + k (strength * (v - Sᵀ k))ᵀ, and the result is scale * Sᵀ q.
+    /// S is of the slot's rows so far, and 0 before the first. Queries and keys are divided by sqrt(sum of their head's
+    /// squares + epsilon) first. Value head h has time, strength, rate and bias h, and reads query and key head
+    /// h / (value heads / key heads).
     DeltaRule {
+        /// `[value heads]`
+        rate: ParamId,
+        /// `[value heads]`
+        bias: ParamId,
         /// Multiplies what the memory says.
         scale: f32,
         /// Added to the sum of squares of a query or key.

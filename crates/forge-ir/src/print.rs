@@ -163,9 +163,9 @@ fn expression(body: &Body, node: &Node) -> String {
             format!("latent_attention({x}, {heads} heads, scale {scale}, {})", name(*cache))
         }
         Op::Convolve { taps, tail } => format!("convolve({x}, {}, {})", name(*taps), name(*tail)),
-        Op::Decay { rate, bias } => format!("decay({x} + {}, {})", name(*bias), name(*rate)),
-        Op::DeltaRule { scale, epsilon, memory } => {
-            format!("delta_rule({x}, scale {scale}, epsilon {epsilon:e}, {})", name(*memory))
+        Op::DeltaRule { rate, bias, scale, epsilon, memory } => {
+            let (rate, bias, memory) = (name(*rate), name(*bias), name(*memory));
+            format!("delta_rule({x}, {rate}, {bias}, scale {scale}, epsilon {epsilon:e}, {memory})")
         }
         Op::Route(routing) => route(&x, routing, name),
         Op::Experts(Experts { gate, up, down, activation }) => {

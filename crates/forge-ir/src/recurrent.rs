@@ -1,4 +1,4 @@
-//! Widths of what remembers in a state that does not grow with the text: convolutions, decays and delta rules.
+//! Widths of what remembers in a state that does not grow with the text: convolutions and delta rules.
 //!
 //! Each function gives the width of a node's result from those of its inputs, or says why it has none.
 
@@ -16,20 +16,10 @@ pub(crate) fn convolve(body: &Body, [taps, tail]: [ParamId; 2], x: usize) -> Res
     }
 }
 
-/// A decay of these vectors.
-pub(crate) fn decay(body: &Body, vectors: [ParamId; 2], x: usize) -> Result<usize, String> {
-    for vector in vectors {
-        match shape(body, vector)? {
-            [width] if *width == x => {}
-            other => return Err(format!("a rate or bias is {other:?}, and what it is for {x} wide")),
-        }
-    }
-    Ok(x)
-}
-
-/// A delta rule over queries, keys, values, decay and strength.
+/// A delta rule over queries, keys, values, time and strength, with a rate and a bias for each value head.
 pub(crate) fn delta_rule(
     body: &Body,
+    vectors: [ParamId; 2],
     [scale, epsilon]: [f32; 2],
     memory: ParamId,
     inputs: &[usize],
@@ -50,8 +40,14 @@ pub(crate) fn delta_rule(
     }
     if inputs != [inputs[1], inputs[1], heads * values, heads, heads] {
         return Err(format!(
-            "queries, keys, values, decay and strength are {inputs:?} wide, for {heads} memories of {keys} by {values}"
+            "queries, keys, values, time and strength are {inputs:?} wide, for {heads} memories of {keys} by {values}"
         ));
+    }
+    for vector in vectors {
+        match shape(body, vector)? {
+            [width] if *width == heads => {}
+            other => return Err(format!("a rate or bias is {other:?}, for {heads} heads")),
+        }
     }
     Ok(heads * values)
 }
@@ -80,9 +76,11 @@ mod tests {
     fn what_fits_has_a_width() {
         let body = &body();
         assert_eq!(convolve(body, [0, 1].map(ParamId), 6), Ok(6));
-        assert_eq!(decay(body, [2, 2].map(ParamId), 4), Ok(4));
         for keys in [3, 6, 12] {
-            assert_eq!(delta_rule(body, [0.5, 1e-6], ParamId(3), &[keys, keys, 20, 4, 4]), Ok(20));
+            assert_eq!(
+                delta_rule(body, [2, 2].map(ParamId), [0.5, 1e-6], ParamId(3), &[keys, keys, 20, 4, 4]),
+                Ok(20)
+            );
         }
     }
 
@@ -90,7 +88,10 @@ mod tests {
     fn what_does_not_fit_is_told() {
         let body = &body();
         let convolved = |params: [usize; 2], x| convolve(body, params.map(ParamId), x);
-        let ruled = |by, memory, inputs: [usize; 5]| delta_rule(body, by, ParamId(memory), &inputs);
+        let timed = |vectors: [usize; 2], by, memory, inputs: [usize; 5]| {
+            delta_rule(body, vectors.map(ParamId), by, ParamId(memory), &inputs)
+        };
+        let ruled = |by, memory, inputs| timed([2, 2], by, memory, inputs);
         let fit = [6, 6, 20, 4, 4];
         for (told, result) in [
             ("tail is not a tail", convolved([0, 3], 6)),
@@ -98,8 +99,8 @@ mod tests {
             ("holds no row", convolved([0, 5], 24)),
             ("taps are [6, 4]", convolved([4, 1], 6)),
             ("is not a weight", convolved([1, 1], 6)),
-            ("rate or bias is [24]", decay(body, [2, 0].map(ParamId), 4)),
-            ("rate or bias is [4]", decay(body, [2, 2].map(ParamId), 5)),
+            ("rate or bias is [24], for 4 heads", timed([2, 0], [1.0, 1e-6], 3, fit)),
+            ("rate or bias is [24], for 4 heads", timed([0, 2], [1.0, 1e-6], 3, fit)),
             ("memory is not a memory", ruled([1.0, 1e-6], 1, fit)),
             ("scaled by 0", ruled([0.0, 1e-6], 3, fit)),
             ("roots of 0", ruled([1.0, 0.0], 3, fit)),

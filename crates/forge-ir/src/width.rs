@@ -109,9 +109,8 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
             latent::attention(body, *heads, *scale, *cache, inputs)
         }
         Op::Convolve { taps, tail } => recurrent::convolve(body, [*taps, *tail], x),
-        Op::Decay { rate, bias } => recurrent::decay(body, [*rate, *bias], x),
-        Op::DeltaRule { scale, epsilon, memory } => {
-            recurrent::delta_rule(body, [*scale, *epsilon], *memory, inputs)
+        Op::DeltaRule { rate, bias, scale, epsilon, memory } => {
+            recurrent::delta_rule(body, [*rate, *bias], [*scale, *epsilon], *memory, inputs)
         }
         Op::Route(routing) => routing::route(body, routing, x),
         Op::Experts(experts) => routing::experts(body, experts, [x, inputs[1]]),

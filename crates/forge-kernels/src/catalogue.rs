@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 16] = [
+pub const TEMPLATES: [Source; 19] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("norm/layer_norm"),
@@ -31,14 +31,20 @@ pub const TEMPLATES: [Source; 16] = [
     source!("attention/attend_split"),
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
+    source!("recurrent/convolve"),
+    source!("recurrent/delta_rule"),
+    source!("recurrent/delta_step"),
     source!("elementwise/elementwise"),
     source!("elementwise/take"),
     source!("head/argmax"),
     source!("head/argmax_join"),
 ];
 
+/// Text that several templates include.
+pub const PARTS: [Source; 2] = [source!("recurrent/recall"), source!("recurrent/answer")];
+
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 34] = [
+pub const SUPPORT: [Source; 35] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -71,6 +77,7 @@ pub const SUPPORT: [Source; 34] = [
     source!("support/relu"),
     source!("support/sigmoid"),
     source!("support/softcap"),
+    source!("support/softplus"),
     source!("support/turn"),
     source!("support/ordered"),
 ];
@@ -92,6 +99,9 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
+        Spec::Convolve(_) => "recurrent/convolve",
+        Spec::DeltaRule(_) => "recurrent/delta_rule",
+        Spec::DeltaStep(_) => "recurrent/delta_step",
         Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::Take(_) => "elementwise/take",
         Spec::Argmax(_) => "head/argmax",

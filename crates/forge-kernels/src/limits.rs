@@ -1,6 +1,7 @@
 //! What a kernel can be made for. Whatever passes here renders.
 
 mod project;
+mod recurrent;
 
 use forge_ir::{Format, Long, Rotation};
 
@@ -119,6 +120,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             )
         }
         Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
+        Spec::Convolve(convolve) => limits.convolve(convolve),
+        Spec::DeltaRule(rule) => limits.delta_rule(rule),
+        Spec::DeltaStep(step) => limits.delta_step(step),
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {

@@ -6,7 +6,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value};
 
-use crate::catalogue::{SUPPORT, TEMPLATES, template_path, unit_name};
+use crate::catalogue::{PARTS, SUPPORT, TEMPLATES, template_path, unit_name};
 use crate::context::{context, literal};
 use crate::decl::KernelDecl;
 use crate::error::KernelError;
@@ -75,6 +75,9 @@ fn render_template(path: &str, variables: Value) -> Result<String, Error> {
     // Buffers that may be absent shift those after them, so a signature asks for its next slot instead of naming it.
     let slots = AtomicUsize::new(0);
     environment.add_function("slot", move || slots.fetch_add(1, Ordering::Relaxed));
+    for part in PARTS {
+        environment.add_template(part.path, part.text)?;
+    }
     environment.template_from_named_str(template.path, template.text)?.render(variables)
 }
 

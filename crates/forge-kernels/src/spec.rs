@@ -34,6 +34,12 @@ pub enum Spec {
     AttendJoin(AttendJoin),
     /// Attention of many rows with an online softmax.
     AttendTiled(Attend),
+    /// Each channel's last values times its taps.
+    Convolve(Convolve),
+    /// What memories say to queries when they have learnt keys and values.
+    DeltaRule(DeltaRule),
+    /// The same of one row, with the convolutions before it.
+    DeltaStep(DeltaStep),
     /// One function of one or two vectors, element by element.
     Elementwise(Elementwise),
     /// Columns of wider rows.
@@ -378,6 +384,74 @@ pub struct Take {
     pub width: usize,
     /// Columns that there are.
     pub of: usize,
+}
+
+/// See [`Spec::Convolve`]. Scalars: rows, kept. Buffers: x, taps, slots, positions, tail, y. Grid: by 128 threads over all channels.
+///
+/// x is the first channels of wider rows. `taps` is `[channel, tap]`, the last tap being for the row's own value. `tail` is a ring, `[slot, taps, channel]`: what the
+/// row at position p had lies at p % taps. Before position 0 there are zeros, whatever the ring holds.
+/// Rows from `kept` on leave no trace in it; their results are zeros.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Convolve {
+    /// Channels of a row.
+    pub width: usize,
+    /// Rows that a result is made of.
+    pub taps: usize,
+    /// Numbers from one row of x to the next.
+    pub pitch: usize,
+    /// What each result becomes.
+    pub activation: Option<Activation>,
+}
+
+/// See [`Spec::DeltaRule`]. Scalars: rows, kept. Buffers: query, key, value, time, strength, rate, bias, slots, positions, memory,
+/// heads. Grid: value heads.
+///
+/// With gates, buffers: convolved, inputs, rate, bias, gain, slots, positions, memory, heads. `convolved` has queries, keys and
+/// values of a row side by side; `inputs` what they were made of, then gates, strengths and times. Of strengths the sigmoid is
+/// taken; heads are normed, and multiplied by the gain and by silu of the gates.
+///
+/// `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds.
+/// Rows from `kept` on leave no trace in it; their results are zeros.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeltaRule {
+    /// Query heads, and key heads.
+    pub key_heads: usize,
+    /// Value heads.
+    pub heads: usize,
+    /// Channels of a query or a key.
+    pub keys: usize,
+    /// Channels of a value.
+    pub values: usize,
+    /// Multiplies what a memory says.
+    pub scale: f32,
+    /// Added to the sum of squares of a query or a key.
+    pub epsilon: f32,
+    /// Where there are gates: added to the mean of squares of a head.
+    pub gated: Option<f32>,
+}
+
+impl DeltaRule {
+    /// Channels of queries, keys and values together.
+    pub const fn channels(&self) -> usize {
+        2 * self.key_heads * self.keys + self.heads * self.values
+    }
+
+    /// Numbers of a row of inputs: those, gates, strengths and times.
+    pub const fn inputs(&self) -> usize {
+        self.channels() + self.heads * self.values + 2 * self.heads
+    }
+}
+
+/// See [`Spec::DeltaStep`]. Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions, tail, memory, heads. Grid: value
+/// heads, rows.
+///
+/// Rows have slots of their own. Queries, keys and values of `inputs` are convolved as in [`Convolve`], and activated by silu.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeltaStep {
+    /// With gates.
+    pub rule: DeltaRule,
+    /// Rows that a result of the convolution is made of.
+    pub taps: usize,
 }
 
 /// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Of equals the lowest id wins; what is not a

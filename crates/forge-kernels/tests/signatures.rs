@@ -119,6 +119,22 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let scalars = with_ring(attend.ring, "rows context capacity", "rows context");
             (buffers(&format!("q keys values{sinks} slots positions *heads")), scalars, grid)
         }
+        Spec::Convolve(convolve) => {
+            let threads = convolve.width.next_multiple_of(32).min(128);
+            let names = buffers("x taps slots positions *tail *y");
+            (names, "rows kept", grid(convolve.width.div_ceil(threads).to_string(), "1", "1"))
+        }
+        Spec::DeltaRule(rule) => {
+            let names = match rule.gated {
+                None => "query key value time strength rate bias slots positions *memory *heads",
+                Some(_) => "convolved inputs rate bias gain slots positions *memory *heads",
+            };
+            (buffers(names), "rows kept", grid(rule.heads.to_string(), "1", "1"))
+        }
+        Spec::DeltaStep(step) => {
+            let names = "inputs taps rate bias gain slots positions *tail *memory *heads";
+            (buffers(names), "rows", grid(step.rule.heads.to_string(), "rows", "1"))
+        }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
                 Function::Each(_) => "a *y",

@@ -4,9 +4,9 @@ mod common;
 
 use forge_ir::{Activation, Format, Pairing};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
-    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
-    Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
+    Elementwise, Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate,
+    RotateAppend, Rows, Squares, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -162,6 +162,17 @@ fn elementwise() {
     snapshot("soft_cap", Spec::Elementwise(Elementwise { function, width: 50_257 }));
     snapshot("scale_by", Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 256 }));
     snapshot("take", Spec::Take(Take { width: 200, of: 7000 }));
+}
+
+#[test]
+fn convolutions_and_delta_rules() {
+    let activation = Some(Activation::Silu);
+    snapshot("convolve", Spec::Convolve(Convolve { width: 8192, taps: 4, pitch: 12_352, activation }));
+    let (scale, epsilon) = (0.088_388_35, 1e-6);
+    let gated = Some(1e-6);
+    let rule = DeltaRule { key_heads: 16, heads: 32, keys: 128, values: 128, scale, epsilon, gated };
+    snapshot("delta_rule", Spec::DeltaRule(rule.clone()));
+    snapshot("delta_step", Spec::DeltaStep(DeltaStep { rule, taps: 4 }));
 }
 
 #[test]

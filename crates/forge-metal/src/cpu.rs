@@ -105,6 +105,21 @@ pub(crate) fn expression(spec: &Spec) -> String {
             "AttendJoin",
             vec![("query_heads", size(join.query_heads)), ("width", size(join.width))],
         ),
+        Spec::Convolve(convolve) => (
+            "convolve",
+            "Convolve",
+            vec![
+                ("width", size(convolve.width)),
+                ("taps", size(convolve.taps)),
+                ("pitch", size(convolve.pitch)),
+                ("activation", option(convolve.activation, |of| activation(of).to_owned())),
+            ],
+        ),
+        Spec::DeltaRule(rule) => ("delta_rule", "DeltaRule", delta_rule(rule)),
+        Spec::DeltaStep(step) => {
+            let rule = format!("cpu::DeltaRule {{ {} }}", listed(&delta_rule(&step.rule)));
+            ("delta_step", "DeltaStep", vec![("rule", rule), ("taps", size(step.taps))])
+        }
         Spec::Elementwise(elementwise) => (
             "elementwise",
             "Elementwise",
@@ -117,14 +132,30 @@ pub(crate) fn expression(spec: &Spec) -> String {
         Spec::Argmax(argmax) => ("argmax", "Argmax", vec![("vocabulary", size(argmax.vocabulary))]),
         Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),
     };
-    let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
     // Kernels that read weights are compiled for the format they are stored in.
     let stored = match spec {
         Spec::Embed(embed) => format!("::<{}>", stored(embed.format)),
         Spec::Project(project) => format!("::<{}>", stored(project.format)),
         _ => String::new(),
     };
-    format!("cpu::{function}{stored}(call, &cpu::{shape} {{ {} }})", fields.join(", "))
+    format!("cpu::{function}{stored}(call, &cpu::{shape} {{ {} }})", listed(&fields))
+}
+
+fn listed(fields: &[(&str, String)]) -> String {
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    fields.join(", ")
+}
+
+fn delta_rule(rule: &spec::DeltaRule) -> Vec<(&'static str, String)> {
+    vec![
+        ("key_heads", size(rule.key_heads)),
+        ("heads", size(rule.heads)),
+        ("keys", size(rule.keys)),
+        ("values", size(rule.values)),
+        ("scale", float(rule.scale)),
+        ("epsilon", float(rule.epsilon)),
+        ("gated", option(rule.gated, float)),
+    ]
 }
 
 fn prologue(prologue: &Prologue) -> String {

@@ -35,6 +35,8 @@ pub(crate) struct Context {
     kernels: kernels_text::Context,
     layer_sections: Vec<SectionText>,
     layer_type: String,
+    /// Whether layers remember slots otherwise than by keys and values; then each has its own.
+    remembers: bool,
     layers: Vec<LayerText>,
     outer_fields: Vec<FieldText>,
     prologue: SchedulesText,
@@ -84,6 +86,8 @@ struct CacheText {
     memory: Option<String>,
     /// Whether some layers remember what an earlier one does.
     shared: bool,
+    /// Of a slot, however long its text is.
+    memory_bytes: String,
 }
 
 #[derive(Serialize)]
@@ -113,8 +117,20 @@ struct SectionText {
     type_name: String,
     function: String,
     fields: Vec<FieldText>,
+    /// What it remembers of slots, if that is not keys and values.
+    memories: Vec<MemoryField>,
     decode: ScheduleText,
     batch: ScheduleText,
+}
+
+/// A field of what a layer remembers.
+#[derive(Serialize)]
+struct MemoryField {
+    name: String,
+    /// `4, 16, 16`
+    shape: String,
+    /// `4 * 16 * 16`
+    numbers: String,
 }
 
 /// The steps of a section outside the layers.
@@ -143,6 +159,26 @@ struct NextGains {
 struct LayerText {
     #[serde(rename = "type")]
     type_name: String,
+    /// Whether it has memories in the place of a cache.
+    remembers: bool,
+    /// Positions that its cache keeps, and elements of one.
+    capacity: String,
+    numbers: String,
+}
+
+fn layer_text(plan: &Plan, section: &Section) -> LayerText {
+    let ring = section.state.and_then(|state| state.ring);
+    LayerText {
+        type_name: names::camel_case(&section.name),
+        remembers: !section.memories.is_empty(),
+        numbers: section.state.map_or_else(String::new, |state| {
+            names::number((state.heads * record(plan, state.width)) as u64)
+        }),
+        capacity: ring.map_or_else(
+            || "context".to_owned(),
+            |ring| format!("context.min({})", names::number(ring.positions as u64)),
+        ),
+    }
 }
 
 impl Context {
@@ -153,11 +189,11 @@ impl Context {
         let epilogue = &plan.sections[plan.sections.len() - 1];
         let layer_sections: Vec<SectionText> =
             layer_ids.iter().map(|id| section_text(plan, &kernels, &plan.sections[*id])).collect();
+        let remembers = layer_sections.iter().any(|section| !section.memories.is_empty());
         let layer_type = match &layer_sections[..] {
-            [only] => only.type_name.clone(),
+            [only] if !remembers => only.type_name.clone(),
             _ => "AnyLayer".to_owned(),
         };
-        let type_of = |section: usize| names::camel_case(&plan.sections[section].name);
         Context {
             version: options.version,
             command: options.command.clone(),
@@ -182,7 +218,8 @@ impl Context {
             },
             layer_sections,
             layer_type,
-            layers: layers.iter().map(|layer| LayerText { type_name: type_of(layer.section) }).collect(),
+            remembers,
+            layers: layers.iter().map(|layer| layer_text(plan, &plan.sections[layer.section])).collect(),
             outer_fields: outer_fields(plan),
             prologue: schedules(plan, &kernels, prologue, Caller::Forward),
             epilogue: schedules(plan, &kernels, epilogue, Caller::Head),
@@ -309,6 +346,7 @@ fn cache_text(plan: &Plan) -> CacheText {
         shared: plan.applications.iter().filter(|application| application.cache.is_some()).count()
             > kept.len(),
         rings: format!("[{}]", rings.join(", ")),
+        memory_bytes: number(plan.memory_bytes()),
     }
 }
 
@@ -412,9 +450,15 @@ fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section)
         type_name: names::camel_case(&section.name),
         function: names::identifier(&section.name),
         fields,
+        memories: section.memories.iter().map(memory_field).collect(),
         decode: schedule(Schedule::Decode),
         batch: schedule(Schedule::Batch),
     }
+}
+
+fn memory_field(memory: &forge_planner::Memory) -> MemoryField {
+    let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
+    MemoryField { name: names::identifier(&memory.name), shape: sides.join(", "), numbers: sides.join(" * ") }
 }
 
 fn schedules(

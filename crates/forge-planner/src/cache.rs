@@ -76,14 +76,29 @@ impl Plan {
     /// Bytes of a program's state with so many slots of so many positions, as it lays them out.
     pub fn state_bytes(&self, context: usize, slots: usize) -> u64 {
         let mut end = 0_u64;
-        for state in self.states() {
-            let of_each = (slots * state.capacity(context) * self.position_bytes(&state) / 2) as u64;
-            // Keys, then values.
-            for _ in 0..2 {
-                end = end.next_multiple_of(SPAN_ALIGNMENT) + of_each;
+        let mut take = |of_slot: usize| {
+            end = end.next_multiple_of(SPAN_ALIGNMENT) + (slots * of_slot) as u64;
+        };
+        let mut kept = 0;
+        for application in &self.applications {
+            let section = &self.sections[application.section];
+            // Layers that share a cache come after the one that has it first.
+            if let Some(state) = section.state.filter(|_| application.cache == Some(kept)) {
+                kept += 1;
+                // Keys, then values.
+                let of_each = state.capacity(context) * self.position_bytes(&state) / 2;
+                take(of_each);
+                take(of_each);
             }
+            section.memories.iter().for_each(|memory| take(4 * memory.numbers()));
         }
         end
+    }
+
+    /// Bytes that a slot has however long its text is: those of memories.
+    pub fn memory_bytes(&self) -> usize {
+        let sections = self.applications.iter().map(|application| &self.sections[application.section]);
+        sections.flat_map(|section| &section.memories).map(|memory| 4 * memory.numbers()).sum()
     }
 
     /// Bytes of a layer's keys and values for one position of one slot.

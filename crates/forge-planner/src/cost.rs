@@ -63,9 +63,9 @@ impl Load {
 pub struct Cost {
     /// Bytes of weights read.
     pub weights_read: u64,
-    /// Bytes of keys and values read.
+    /// Bytes read of what slots remember: keys, values and memories.
     pub cache_read: u64,
-    /// Bytes of keys and values written.
+    /// Bytes of it written.
     pub cache_written: u64,
     /// Bytes of scratch read.
     pub scratch_read: u64,
@@ -124,6 +124,12 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
                 let bytes = section.state.map_or(0, bytes) as u64;
                 cost.cache_read += read * bytes;
                 cost.cache_written += written * bytes;
+            }
+            Operand::Memory(memory) => {
+                let numbers = section.memories[memory].numbers() as u64;
+                let (read, written) = step_of.memory(&argument.parameter, numbers);
+                cost.cache_read += read * 4;
+                cost.cache_written += written * 4;
             }
             Operand::Scratch(scratch) => {
                 let (read, written) = step_of.scratch(&argument.parameter, scratch);
@@ -184,6 +190,22 @@ impl Counted<'_> {
         }
     }
 
+    /// Numbers of a memory that are read and written: nothing of it is read where a text begins.
+    fn memory(&self, parameter: &str, numbers: u64) -> (u64, u64) {
+        let before = self.load.length.saturating_sub(self.load.rows);
+        // A ring, of which the row's own place is written and all others are read.
+        let tail = |taps: usize| {
+            let (taps, width) = (taps as u64, numbers / taps as u64);
+            (before.min(taps - 1) * width, self.rows.min(taps) * width)
+        };
+        match (&self.instance.spec, parameter) {
+            (Spec::Convolve(convolve), _) => tail(convolve.taps),
+            (Spec::DeltaStep(step), "tail") => tail(step.taps),
+            (Spec::DeltaRule(_) | Spec::DeltaStep(_), _) => (if before > 0 { numbers } else { 0 }, numbers),
+            _ => (0, 0),
+        }
+    }
+
     /// Bytes of a scratch buffer that are read and written.
     fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
         let all = self.rows * self.plan.scratch[scratch].width as u64 * 4;
@@ -200,6 +222,10 @@ impl Counted<'_> {
             (Spec::AttendSplit(_), "partials") => (0, 0),
             (Spec::AttendSplit(_), "heads") if self.load.splits > 1 => (0, 0),
             (Spec::Take(take), "x") => (self.rows * take.width as u64 * 4, 0),
+            (Spec::Convolve(convolve), "x") => (self.rows * convolve.width as u64 * 4, 0),
+            (Spec::DeltaRule(rule), "inputs") => {
+                (self.rows * (rule.inputs() - rule.channels()) as u64 * 4, 0)
+            }
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
             _ if self
                 .instance
@@ -223,6 +249,7 @@ impl Counted<'_> {
         let attention =
             |heads: usize, width: usize, window| 4 * self.load.attended(window) * (heads * width) as u64;
         let of_rows = |operations: usize| self.rows * operations as u64;
+        let learning = |rule: &forge_kernels::spec::DeltaRule| 8 * rule.heads * rule.keys * rule.values;
         match &self.instance.spec {
             Spec::Project(project) => of_rows(2 * project.outputs * project.inputs),
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
@@ -234,6 +261,9 @@ impl Counted<'_> {
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
+            Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
+            Spec::DeltaRule(rule) => of_rows(learning(rule)),
+            Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
             Spec::Embed(_) | Spec::Append(_) | Spec::Take(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
         }
     }

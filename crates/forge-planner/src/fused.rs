@@ -100,6 +100,10 @@ pub(crate) enum Kind {
     RotateAppend(RotateAppend),
     /// Attention over a cache that already holds the rows' own keys and values, or prepares them itself.
     Attend(Attend),
+    /// Each channel's last values, times its taps.
+    Convolve(Convolve),
+    /// What memories say to a query when they have learnt the row.
+    DeltaRule(DeltaRule),
     /// A function of each number.
     Elementwise(Function),
     /// Every number times a weight of one.
@@ -113,6 +117,44 @@ pub(crate) enum Kind {
     Take,
     /// What has no kernel yet.
     Unplanned,
+}
+
+/// A convolution of the first channels of a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Convolve {
+    /// Of neighbouring channels, all taps of a channel, then those of the next; and where their last rows are.
+    pub(crate) parts: Vec<(ParamId, ParamId)>,
+    /// What each result becomes.
+    pub(crate) activation: Option<Activation>,
+}
+
+/// A delta rule. Its inputs are queries, keys, values, times and strengths; where it is gated, the first three convolved, side by
+/// side, and what they were made of with gates, strengths and times after it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeltaRule {
+    /// Of every value head, how fast it forgets.
+    pub(crate) rate: ParamId,
+    /// Added to the time.
+    pub(crate) bias: ParamId,
+    /// Multiplies what a memory says.
+    pub(crate) scale: f32,
+    /// Added to the sum of squares of a query or key.
+    pub(crate) epsilon: f32,
+    /// Where the memories are.
+    pub(crate) memory: ParamId,
+    /// What becomes of what they say.
+    pub(crate) gated: Option<Gated>,
+    /// The convolution that it does to its row first.
+    pub(crate) prologue: Option<Convolve>,
+}
+
+/// The norm of heads that are multiplied by silu of gates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Gated {
+    /// Of a head.
+    pub(crate) gain: ParamId,
+    /// Added to the mean of squares.
+    pub(crate) epsilon: f32,
 }
 
 /// Several weights applied to one input at once.
@@ -258,13 +300,21 @@ impl Fused {
                         prologue: None,
                     })
                 }
-                Op::EachHead { .. }
-                | Op::LatentAttention { .. }
-                | Op::Convolve { .. }
-                | Op::Decay { .. }
-                | Op::DeltaRule { .. }
-                | Op::Route(_)
-                | Op::Experts(_) => Kind::Unplanned,
+                Op::Convolve { taps, tail } => {
+                    Kind::Convolve(Convolve { parts: vec![(*taps, *tail)], activation: None })
+                }
+                Op::DeltaRule { rate, bias, scale, epsilon, memory } => Kind::DeltaRule(DeltaRule {
+                    rate: *rate,
+                    bias: *bias,
+                    scale: *scale,
+                    epsilon: *epsilon,
+                    memory: *memory,
+                    gated: None,
+                    prologue: None,
+                }),
+                Op::EachHead { .. } | Op::LatentAttention { .. } | Op::Route(_) | Op::Experts(_) => {
+                    Kind::Unplanned
+                }
                 Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
                 Op::Leave => Kind::Leave,
                 Op::Take { .. } => Kind::Take,

@@ -52,8 +52,8 @@ pub use cost::{Cost, Load, pass_cost, step_cost};
 pub use formats::{Override, untie};
 pub use options::{Options, Quant};
 pub use plan::{
-    Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, Life, Operand, Plan,
-    Scratch, Section, Span, State, Step, Variant, packed_bytes,
+    Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, Life, Memory, Operand,
+    Plan, Scratch, Section, Span, State, Step, Variant, packed_bytes,
 };
 pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
 pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};

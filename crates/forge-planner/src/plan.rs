@@ -91,6 +91,8 @@ pub struct Section {
     pub state: Option<State>,
     /// How many columns of the aside it takes, if any.
     pub takes: Option<usize>,
+    /// What it remembers beside, in as many bytes however long a text is.
+    pub memories: Vec<Memory>,
     /// What a pass of one row does, in order.
     pub decode: Vec<Step>,
     /// What a pass of more rows does, in order.
@@ -124,6 +126,23 @@ pub struct State {
     pub width: usize,
     /// What it keeps, if that is not every position.
     pub ring: Option<Ring>,
+}
+
+/// Numbers in f32 that one layer keeps of each slot, as many however long its text is. What they were before a slot's
+/// first row is nobody's business: a row at position 0 finds zeros.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Its name: that of a parameter.
+    pub name: String,
+    /// Of a slot's numbers.
+    pub shape: Vec<usize>,
+}
+
+impl Memory {
+    /// Numbers of a slot.
+    pub fn numbers(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 /// A weight that a section takes.
@@ -236,6 +255,8 @@ pub enum Operand {
     Keys,
     /// The cached values of this layer.
     Values,
+    /// A memory of this layer.
+    Memory(usize),
     /// What the host says of each row.
     Batch(BatchColumn),
 }

@@ -105,6 +105,10 @@ impl Plan {
                 self.cache, state.heads, state.width
             )?;
         }
+        for memory in &section.memories {
+            let shape: Vec<String> = memory.shape.iter().map(usize::to_string).collect();
+            writeln!(f, "  memory {:<16} f32 [slot, {}]", memory.name, shape.join(", "))?;
+        }
         for schedule in Schedule::ALL {
             writeln!(f, "  {}", schedule.name())?;
             for (index, step) in section.steps(schedule).iter().enumerate() {
@@ -153,6 +157,7 @@ impl Plan {
                 }
                 Operand::Keys => "cache keys".to_owned(),
                 Operand::Values => "cache values".to_owned(),
+                Operand::Memory(memory) => format!("memory {}", section.memories[memory].name),
                 Operand::Batch(column) => format!("batch {}", column.name()),
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;

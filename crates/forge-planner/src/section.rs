@@ -1,7 +1,7 @@
 //! A section under construction: its fields, its steps, and which buffer holds which value.
 
 use crate::fused::Value;
-use crate::plan::{Argument, Condition, Field, Operand, Section, Step};
+use crate::plan::{Argument, Condition, Field, Memory, Operand, Section, Step};
 use crate::regime::{Regime, Schedule};
 use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
 use std::collections::BTreeMap;
@@ -75,6 +75,16 @@ impl Draft<'_> {
         self.sources.push(source);
         self.section.fields.push(field);
         self.section.fields.len() - 1
+    }
+
+    /// A memory of the section's, made if there is none of that name.
+    pub(crate) fn memory(&mut self, memory: Memory) -> Operand {
+        let memories = &mut self.section.memories;
+        let index = memories.iter().position(|known| known.name == memory.name).unwrap_or_else(|| {
+            memories.push(memory);
+            memories.len() - 1
+        });
+        Operand::Memory(index)
     }
 
     /// The regimes whose kernels this section's steps need.

@@ -74,7 +74,8 @@ fn places(graph: &Graph) -> impl Iterator<Item = (Place, &Apply)> {
     graph.applications().enumerate().map(move |(index, apply)| (place(index), apply))
 }
 
-/// The faults of layers that share a cache and see windows of different lengths: what it keeps is what they see.
+/// The faults of layers that share a cache and see windows of different lengths, as what it keeps is what they see; or that
+/// share one beside layers that have none.
 fn shared_windows(graph: &Graph) -> Vec<Diagnostic> {
     let sees = |apply: &Apply| {
         let window = |op: &Op| match op {
@@ -87,7 +88,11 @@ fn shared_windows(graph: &Graph) -> Vec<Diagnostic> {
     for state in (0..graph.states.len()).map(StateId) {
         let mut windows = graph.layers.iter().filter(|apply| apply.states.contains(&state)).map(sees);
         let first = windows.next();
-        if windows.any(|window| Some(window) != first) {
+        let shared = windows.clone().count() > 0;
+        if shared && graph.states.iter().any(|state| matches!(state, State::Memory(_) | State::Tail(_))) {
+            let message = "layers share keys and values where others remember otherwise";
+            faults.push(Diagnostic::new("F0506", message).note("forge has no program for both in one model"));
+        } else if windows.any(|window| Some(window) != first) {
             let message = "layers that share keys and values see windows of different lengths";
             faults.push(Diagnostic::new("F0506", message));
         }
@@ -184,6 +189,7 @@ impl<'a> Select<'a> {
             fields: Vec::new(),
             state: None,
             takes: None,
+            memories: Vec::new(),
             decode: Vec::new(),
             batch: Vec::new(),
         };

@@ -45,14 +45,13 @@ fn softplus(x: f64) -> f64 {
 
 /// What each head's memory says to the row's query, when it has learnt the row's key and value.
 ///
-/// `inputs` are queries, keys, values, decay and strength.
+/// The last are queries, keys, values, decay and strength.
 pub(crate) fn delta_rule(
     memory: &Memory,
     [scale, epsilon]: [f32; 2],
     rows: &[Row],
-    inputs: &[&Values],
+    [q, k, v, decay, strength]: [&Values; 5],
 ) -> Values {
-    let [q, k, v, decay, strength] = inputs else { return Values::default() };
     let Memory { heads, keys, values } = *memory;
     let group = heads / (k.width / keys);
     let slots = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
@@ -142,7 +141,7 @@ mod tests {
         let values = of(1, &[8., 8., 4., 0.]);
         let said = |decay: [f32; 4], strength: [f32; 4]| {
             let inputs = [&queries, &keys, &values, &of(1, &decay), &of(1, &strength)];
-            delta_rule(&memory, [1.0, 1e-30], &rows, &inputs).numbers
+            delta_rule(&memory, [1.0, 1e-30], &rows, inputs).numbers
         };
         assert_eq!(said([1.0; 4], [1.0; 4]), [8., 8., 8., 0.], "what is known is not learnt twice");
         assert_eq!(said([1.0; 4], [0.5; 4]), [4., 6., 6., 3.]);
@@ -158,7 +157,7 @@ mod tests {
         let numbers = (0..5).flat_map(|row| [1., 2., 3., 4.].map(|x| x * 10_f32.powi(row))).collect();
         let values = Values { width: 4, numbers };
         let inputs = [&ones, &ones, &values, &always, &Values { width: 2, numbers: vec![0.5; 10] }];
-        let said = delta_rule(&memory, [2.0, 1e-30], &rows, &inputs);
+        let said = delta_rule(&memory, [2.0, 1e-30], &rows, inputs);
         // Half of a value is learnt, and told twice; the third row of slot 0 has learnt half of what is new in it.
         assert_eq!(said.row(0), [1., 2., 3., 4.]);
         assert_eq!(said.row(1), [10., 20., 30., 40.]);

@@ -193,12 +193,11 @@ impl Run<'_> {
                 let tail = body.tail(*tail).ok_or_else(|| unbound(body, *tail))?;
                 convolve(x, rows, &self.vector(bound(apply, body, *taps)?)?, tail.rows + 1)
             }
-            Op::Decay { rate, bias } => {
-                let [rate, bias] = [*rate, *bias].map(|param| self.vector(bound(apply, body, param)?));
-                decay(x, &rate?, &bias?)
-            }
-            Op::DeltaRule { scale, epsilon, memory } => {
+            Op::DeltaRule { rate, bias, scale, epsilon, memory } => {
                 let memory = body.memory(*memory).ok_or_else(|| unbound(body, *memory))?;
+                let [rate, bias] = [*rate, *bias].map(|param| self.vector(bound(apply, body, param)?));
+                let decay = decay(inputs[3], &rate?, &bias?);
+                let inputs = [x, inputs[1], inputs[2], &decay, inputs[4]];
                 delta_rule(memory, [*scale, *epsilon], rows, inputs)
             }
             Op::Route(routing) => {

@@ -9,7 +9,8 @@
 //!
 //! A slot can go back to an earlier position and take up another text from there. Layers that see the last positions only
 //! may have overwritten what a row there would see ([`Ring`]); then the slot has to begin anew, and [`Engine::truncate`]
-//! says so. This is decided here and nowhere else.
+//! says so. So it has if layers remember a slot by a memory that has learnt more than the text up to there. This is decided here
+//! and nowhere else.
 
 use super::device::{Buffer, Device, Span};
 use super::failure::Failure;
@@ -22,6 +23,15 @@ struct Progress {
     length: u32,
     /// The most that it has had since it was empty: up to there the cache has been written.
     most: u32,
+    /// Positions that memories have learnt, which cannot be unlearnt one by one.
+    learnt: u32,
+}
+
+/// What the memories of a slot were when its text had so many positions.
+#[derive(Clone, Debug)]
+struct Remembered {
+    length: u32,
+    memories: Vec<Vec<u8>>,
 }
 
 /// A model, its device, and how far each slot has come.
@@ -30,6 +40,8 @@ pub struct Engine<M, D = Box<dyn Device>> {
     device: D,
     context: u32,
     slots: Vec<Progress>,
+    /// Of each slot, what it can go back to though its memories have learnt more.
+    remembered: Vec<Option<Remembered>>,
 }
 
 /// What is to be known after a feed.
@@ -68,7 +80,9 @@ pub struct Row {
 impl<M: Model, D: Device> Engine<M, D> {
     /// `model` was laid out for `slots` slots of `context` positions, and `device` has buffers of its layout.
     pub fn new(model: M, device: D, context: u32, slots: u32) -> Engine<M, D> {
-        Engine { model, device, context, slots: vec![Progress::default(); slots as usize] }
+        let (progress, remembered) = (Progress::default(), None);
+        let (slots, remembered) = (vec![progress; slots as usize], vec![remembered; slots as usize]);
+        Engine { model, device, context, slots, remembered }
     }
 
     /// The device.
@@ -97,10 +111,17 @@ impl<M: Model, D: Device> Engine<M, D> {
     }
 
     /// How many of the first `length` positions of `slot` can be kept while the others are forgotten: those that it has,
-    /// or none where a layer no longer has what the next row would see.
+    /// or none where a layer no longer has what the next row would see. Where memories have learnt more, they are those that
+    /// the slot was remembered at.
     pub fn kept(&self, slot: u32, length: u32) -> u32 {
-        let Some(&Progress { length: filled, most }) = self.slots.get(slot as usize) else { return 0 };
-        let length = length.min(filled);
+        let Some(&Progress { length: filled, most, learnt }) = self.slots.get(slot as usize) else {
+            return 0;
+        };
+        let mut length = length.min(filled);
+        if M::INFO.memory_bytes > 0 && length != learnt {
+            let remembered = self.remembered[slot as usize].as_ref().map(|remembered| remembered.length);
+            length = remembered.filter(|remembered| *remembered <= length).unwrap_or(0);
+        }
         let reaches = |ring: &Ring| ring.reaches(most, length);
         if M::INFO.rings.iter().all(reaches) { length } else { 0 }
     }
@@ -109,13 +130,50 @@ impl<M: Model, D: Device> Engine<M, D> {
     /// [`Engine::kept`] foretells.
     pub fn truncate(&mut self, slot: u32, length: u32) -> u32 {
         let kept = self.kept(slot, length);
-        if let Some(slot) = self.slots.get_mut(slot as usize) {
-            slot.length = kept;
-            if kept == 0 {
-                slot.most = 0;
-            }
+        let Some(progress) = self.slots.get_mut(slot as usize) else { return kept };
+        progress.length = kept;
+        let knows_more = progress.learnt != kept;
+        progress.learnt = kept;
+        if kept == 0 {
+            progress.most = 0;
+        } else if M::INFO.memory_bytes > 0 && knows_more {
+            self.recall(slot);
         }
         kept
+    }
+
+    /// Remembers where `slot` stands, so that it can go back there: once, in the place of what was remembered before. A model
+    /// that can go back anywhere has no use for it.
+    pub fn remember(&mut self, slot: u32) {
+        let Some(&Progress { length, learnt, .. }) = self.slots.get(slot as usize) else { return };
+        if M::INFO.memory_bytes == 0 || length == 0 || length != learnt {
+            return;
+        }
+        let mut memories = Vec::new();
+        for (offset, bytes) in self.memories_of(slot) {
+            let mut memory = vec![0; bytes];
+            self.device.read(Buffer::State, offset, &mut memory);
+            memories.push(memory);
+        }
+        self.remembered[slot as usize] = Some(Remembered { length, memories });
+    }
+
+    /// Gives memories of a slot what they had when it was remembered.
+    fn recall(&mut self, slot: u32) {
+        let places = self.memories_of(slot);
+        let Some(Remembered { memories, .. }) = &self.remembered[slot as usize] else { return };
+        for ((offset, _), memory) in places.into_iter().zip(memories) {
+            self.device.write(Buffer::State, offset, memory);
+        }
+    }
+
+    /// Where the memories of a slot lie, and how long they are.
+    fn memories_of(&self, slot: u32) -> Vec<(usize, usize)> {
+        let each = |span: Span<f32>| {
+            let bytes = span.bytes / self.slots.len();
+            (span.offset + slot as usize * bytes, bytes)
+        };
+        self.model.memories().into_iter().map(each).collect()
     }
 
     /// Appends `ids` to `slot`, in passes of at most `INFO.chunk` rows.
@@ -168,7 +226,16 @@ impl<M: Model, D: Device> Engine<M, D> {
     pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
         self.check_rows(rows, wanted)?;
         let companion = if rows.len() == 1 { self.companion(rows[0]) } else { None };
-        // Whatever becomes of the pass, it may have written this far.
+        // Whatever becomes of the pass, it may have written this far, and learnt what nobody knows.
+        for row in rows {
+            if let Some(slot) = self.slots.get_mut(row.slot as usize) {
+                slot.learnt = 0;
+            }
+            if let Some(remembered) = self.remembered.get_mut(row.slot as usize) {
+                // Of a text that this row is no continuation of.
+                remembered.take_if(|remembered| row.position < remembered.length);
+            }
+        }
         for row in rows.iter().chain(&companion) {
             if let Some(slot) = self.slots.get_mut(row.slot as usize) {
                 slot.most = if row.position == 0 { 1 } else { slot.most.max(row.position + 1) };
@@ -179,7 +246,7 @@ impl<M: Model, D: Device> Engine<M, D> {
         self.write(layout.ids, written().map(|row| row.id));
         self.write(layout.slots, written().map(|row| row.slot));
         self.write(layout.positions, written().map(|row| row.position));
-        let count = written().count() as u32;
+        let (count, kept) = (written().count() as u32, rows.len() as u32);
         let longest = written().map(|row| row.position + 1).max().unwrap_or(0);
         let mut fed = Fed::default();
         let mut heads = wanted.chunks(M::INFO.head_rows as usize);
@@ -196,7 +263,7 @@ impl<M: Model, D: Device> Engine<M, D> {
             self.device
                 .run(&mut |pass| {
                     if first {
-                        model.forward(pass, count, longest);
+                        model.forward(pass, count, kept, longest);
                     }
                     if !head.is_empty() {
                         model.head(pass, count, wanted);
@@ -220,7 +287,7 @@ impl<M: Model, D: Device> Engine<M, D> {
         }
         for row in rows {
             if let Some(slot) = self.slots.get_mut(row.slot as usize) {
-                slot.length = row.position + 1;
+                (slot.length, slot.learnt) = (row.position + 1, row.position + 1);
             }
         }
         Ok(fed)
@@ -265,10 +332,29 @@ impl<M: Model, D: Device> Engine<M, D> {
                 row.slot, row.position
             )));
         }
+        if M::INFO.memory_bytes > 0 {
+            self.check_memories(rows)?;
+        }
         match wanted.iter().find(|&&row| row as usize >= rows.len()) {
             Some(row) => Err(Failure::misuse(format!("row {row} is wanted of {} rows", rows.len()))),
             None => Ok(()),
         }
+    }
+
+    /// Whether every row continues what memories have learnt of its slot, or begins anew.
+    fn check_memories(&self, rows: &[Row]) -> Result<(), Failure> {
+        let mut learnt: Vec<u32> = self.slots.iter().map(|slot| slot.learnt).collect();
+        for row in rows {
+            let learnt = &mut learnt[row.slot as usize];
+            if row.position != 0 && row.position != *learnt {
+                return Err(Failure::misuse(format!(
+                    "slot {} has learnt {learnt} positions, and goes on at {}: it has to be read again from its start",
+                    row.slot, row.position
+                )));
+            }
+            *learnt = row.position + 1;
+        }
+        Ok(())
     }
 
     fn write(&mut self, span: Span<u32>, words: impl Iterator<Item = u32>) {

@@ -21,7 +21,7 @@
 //!
 //!     fn layout(&self) -> &Layout { &self.layout }
 //!
-//!     fn forward(&self, pass: &mut dyn Pass, rows: u32, longest: u32) {
+//!     fn forward(&self, pass: &mut dyn Pass, rows: u32, kept: u32, longest: u32) {
 //!         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
 //!         for (layer, cache) in self.layers.iter().zip(&self.caches) { /* ... */ }
 //!     }
@@ -49,9 +49,15 @@ pub trait Model: Sized {
     /// Sizes of its buffers, and where the host writes and reads.
     fn layout(&self) -> &Layout;
 
-    /// Encodes the embedding and all layers for rows `0..rows` of what the host wrote (`1 ..= INFO.chunk`).
-    /// `longest` is the largest position among them, plus 1.
-    fn forward(&self, pass: &mut dyn Pass, rows: u32, longest: u32);
+    /// What layers remember of slots beside keys and values: each `[slots, ...]`. A row at position 0 finds zeros in the place of
+    /// what is there; every other continues what the row before it left.
+    fn memories(&self) -> Vec<Span<f32>> {
+        Vec::new()
+    }
+
+    /// Encodes the embedding and all layers for rows `0..rows` of what the host wrote (`1 ..= INFO.chunk`). Those from `kept`
+    /// on leave no trace in memories. `longest` is the largest position among them, plus 1.
+    fn forward(&self, pass: &mut dyn Pass, rows: u32, kept: u32, longest: u32);
 
     /// Encodes the final norm, the head and the argmax for the rows that `layout().wanted` names, of which there
     /// are `wanted` (`1 ..= INFO.head_rows`), out of the `rows` that [`Model::forward`] was given. It follows that in one
@@ -92,6 +98,8 @@ pub struct Info {
     pub state_bytes_per_position: u64,
     /// What layers that see the last positions only keep, if the context is long enough for them to keep less than all.
     pub rings: &'static [Ring],
+    /// Bytes that a slot has beside, however long its text is: those of memories.
+    pub memory_bytes: u64,
     /// What one decoded token costs.
     pub decode: Cost,
     /// What a pass of `chunk` rows costs.

@@ -192,6 +192,16 @@ impl<M: Model, D: Device> Session<M, D> {
         is_wanted: bool,
     ) -> Result<Option<Piece>, Failure> {
         let want = if is_wanted { completion.want() } else { Want::Nothing };
+        let mut ids = ids;
+        if let (true, Some((last, before))) = (M::INFO.memory_bytes > 0 && is_wanted, ids.split_last())
+            && !before.is_empty()
+        {
+            // A prompt that begins as this one does will want its memories before the last id, which is always read.
+            self.engine.feed(SLOT, before, Want::Nothing)?;
+            self.engine.remember(SLOT);
+            self.held.extend(before);
+            ids = std::slice::from_ref(last);
+        }
         let mut fed = self.engine.feed(SLOT, ids, want)?;
         self.held.extend(ids);
         match (want, fed.next.last(), fed.logits.last_mut()) {

@@ -310,7 +310,7 @@ fn a_recording_holds_what_the_device_was_told() {
     let weights = weights(&folder);
     let tiny = Tiny::new(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
-    tiny.forward(&mut counter, 1, 1);
+    tiny.forward(&mut counter, 1, 1, 1);
     tiny.head(&mut counter, 1, 1);
     let cost = Tiny::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));

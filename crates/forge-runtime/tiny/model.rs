@@ -76,6 +76,7 @@ impl Model for Tiny {
         cache: "f16",
         state_bytes_per_position: 80,
         rings: &[Ring { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
+        memory_bytes: 0,
         decode: Cost {
             dispatches: 22,
             barriers: 21,
@@ -124,7 +125,7 @@ impl Model for Tiny {
         &self.layout
     }
 
-    fn forward(&self, pass: &mut dyn Pass, rows: u32, _longest: u32) {
+    fn forward(&self, pass: &mut dyn Pass, rows: u32, _kept: u32, _longest: u32) {
         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
         for (i, (layer, cache)) in self.layers.iter().zip(&self.caches).enumerate() {
             pass.group(&format!("layer {i}"));

@@ -6,9 +6,9 @@ mod cases;
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
-    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
+    Elementwise, Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm,
+    Rotate, RotateAppend, Rows, Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -122,6 +122,33 @@ fn others() -> Vec<Case> {
         once(Spec::Take(Take { width: 150, of: 155 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
     ]
+}
+
+/// What remembers slots otherwise than by keys and values.
+fn memories() -> Vec<Case> {
+    // One that begins, one that goes on, and two at once.
+    let remembers = |spec| Case {
+        spec,
+        launches: vec![Launch::rows(3, 2), Launch::rows(1, 9), Launch::rows(5, 40).mixed(2)],
+    };
+    // One that goes on, and one that begins.
+    let step = |sizes| Case {
+        spec: Spec::DeltaStep(DeltaStep { rule: delta_rule(sizes, Some(1e-5)), taps: 4 }),
+        launches: vec![Launch::rows(2, 9).mixed(1)],
+    };
+    vec![
+        remembers(Spec::Convolve(Convolve { width: 140, taps: 4, pitch: 147, activation: None })),
+        remembers(Spec::DeltaRule(delta_rule([2, 4, 10, 6], None))),
+        remembers(Spec::DeltaRule(delta_rule([1, 2, 20, 3], None))),
+        remembers(Spec::DeltaRule(delta_rule([2, 4, 10, 9], Some(1e-5)))),
+        step([2, 4, 10, 9]),
+        step([1, 2, 16, 8]),
+    ]
+}
+
+/// Key heads, heads, keys and values.
+fn delta_rule([key_heads, heads, keys, values]: [usize; 4], gated: Option<f32>) -> DeltaRule {
+    DeltaRule { key_heads, heads, keys, values, scale: 0.5, epsilon: 1e-6, gated }
 }
 
 /// What only projections and their neighbours do, at sizes that need each of their bounds.
@@ -271,6 +298,7 @@ fn planted_faults_are_caught() {
     cases.extend(attention(20, 13, 1, Format::F16, ring));
     // Several positions at once, and lanes that have no channels.
     cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
+    cases.extend(memories());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

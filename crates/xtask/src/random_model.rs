@@ -101,7 +101,7 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                     let count = body.tail(*tail).map_or(1, |tail| tail.rows + 1);
                     vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
                 }
-                Op::Decay { rate, bias } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
+                Op::DeltaRule { rate, bias, .. } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
                 Op::Experts(Experts { gate, up, down, .. }) => {
                     let of = |param: &ParamId| {
                         let columns =
@@ -262,14 +262,21 @@ mod tests {
             let names: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
             assert_eq!(names.len(), tensors.len(), "{path}");
             for tensor in &tensors {
-                // The gains of Gemma 2 and 3 are kept less 1.
+                // The gains of Gemma 2 and 3 are kept less 1, and so are those of Qwen 3.5 but for those of memories.
+                let less_one = ["gemma2", "gemma3", "qwen3_5"].iter().any(|name| path.contains(name))
+                    && !tensor.name.ends_with(".linear_attn.norm.weight");
                 let is_gain =
                     ["norm.weight", ".ln_1.weight", ".ln_2.weight", ".ln_f.weight", ".layer_scalar"]
                         .iter()
-                        .any(|gain| tensor.name.ends_with(gain))
-                        && !["gemma2", "gemma3"].iter().any(|name| path.contains(name));
-                assert_eq!(tensor.mean, if is_gain { 1.0 } else { 0.0 }, "{path}: {}", tensor.name);
+                        .any(|gain| tensor.name.ends_with(gain));
+                let mean = match is_gain && !less_one {
+                    _ if tensor.name.ends_with(".A_log") => -1.0,
+                    is_one => f32::from(u8::from(is_one)),
+                };
+                assert_eq!(tensor.mean, mean, "{path}: {}", tensor.name);
                 let expected = match tensor.shape[..] {
+                    _ if tensor.name.contains(".linear_attn.") && tensor.shape.len() == 1 && !is_gain => 0.5,
+                    [_, 1, taps] => 1.0 / (taps as f32).sqrt(),
                     _ if tensor.name.starts_with("model.embed_tokens") => 1.0,
                     _ if tensor.name == "transformer.wte.weight" => 1.0,
                     _ if tensor.name == "transformer.wpe.weight" => 0.1,

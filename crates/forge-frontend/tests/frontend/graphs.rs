@@ -142,6 +142,17 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         scaling["factor"] = json!(8.0);
         config["rope_parameters"] = scaling;
     });
+    same("qwen3_5_text", &|config| {
+        without(
+            config,
+            &["rms_norm_eps", "layer_types", "attention_bias", "hidden_act", "linear_conv_kernel_dim"],
+        );
+        config["full_attention_interval"] = json!(2);
+        config["attn_output_gate"] = json!(true);
+        config["mamba_ssm_dtype"] = json!("float32");
+        config["rope_parameters"] =
+            json!({"rope_theta": 1e7, "partial_rotary_factor": 0.5, "mrope_section": [1]});
+    });
     same("gemma3_text", &|config| {
         without(config, &["rope_theta", "rope_local_base_freq", "hidden_activation", "rms_norm_eps"]);
         config["attn_logit_softcapping"] = json!(9.0);
@@ -453,31 +464,50 @@ fn kinds_of_scaling_are_what_transformers_computes() {
 }
 
 #[test]
-fn gemma_3_may_be_wrapped() {
-    let text = model("gemma3_text");
-    let mut wrapped = text.clone();
-    edit(&mut wrapped, "config.json", |config| {
-        let mut text = config.take();
-        without(&mut text, &["architectures", "torch_dtype", "transformers_version"]);
-        *config = json!({
-            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text,
-            "vision_config": {"hidden_size": 16}, "mm_tokens_per_image": 4, "image_token_index": 500,
-            "bos_token_id": 2, "eos_token_id": 1
+fn text_models_may_be_wrapped() {
+    let gemma_3 = json!({
+        "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+        "vision_config": {"hidden_size": 16}, "mm_tokens_per_image": 4, "image_token_index": 500,
+        "bos_token_id": 2, "eos_token_id": 1
+    });
+    let qwen_3_5 = json!({
+        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+        "vision_config": {"hidden_size": 16}, "image_token_id": 500, "tie_word_embeddings": true
+    });
+    for (name, wrapper, plain, prefix, other) in [
+        ("gemma3_text", gemma_3, "", "language_model.", "vision_tower.encoder.layers.0.mlp.fc1.weight"),
+        ("qwen3_5_text", qwen_3_5, "model.", "model.language_model.", "model.visual.blocks.0.mlp.fc1.weight"),
+    ] {
+        let text = model(name);
+        let mut wrapped = text.clone();
+        edit(&mut wrapped, "config.json", |config| {
+            let mut text = std::mem::replace(config, wrapper);
+            text.as_object_mut().unwrap().retain(|key, _| {
+                !["architectures", "dtype", "torch_dtype", "transformers_version"].contains(&key.as_str())
+            });
+            config["text_config"] = text;
         });
-    });
-    edit_weights(&mut wrapped, |all| {
-        all.iter_mut().for_each(|tensor| tensor.name = format!("language_model.{}", tensor.name));
-        let name = "vision_tower.encoder.layers.0.mlp.fc1.weight".to_owned();
-        all.push(Raw { name: name.clone(), dtype: "F32".to_owned(), shape: vec![2], bytes: vec![0; 8] });
-    });
-    let (text, wrapped) = (read(&text).unwrap(), read(&wrapped).unwrap());
-    assert_eq!(wrapped.ignored, ["vision_tower.encoder.layers.0.mlp.fc1.weight"]);
-    assert_eq!((&wrapped.graph.bodies, &wrapped.graph.layers), (&text.graph.bodies, &text.graph.layers));
-    let names = |opened: &forge_frontend::Opened| -> Vec<String> {
-        let names = opened.graph.weights.iter().map(|weight| weight.tensor.clone());
-        names.map(|name| name.trim_start_matches("language_model.").to_owned()).collect()
-    };
-    assert_eq!(names(&wrapped), names(&text));
+        edit_weights(&mut wrapped, |all| {
+            for tensor in all.iter_mut() {
+                tensor.name = format!("{prefix}{}", tensor.name.strip_prefix(plain).unwrap());
+            }
+            all.push(Raw {
+                name: other.to_owned(),
+                dtype: "F32".to_owned(),
+                shape: vec![2],
+                bytes: vec![0; 8],
+            });
+        });
+        let wrapped = read(&wrapped).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"));
+        let text = read(&text).unwrap();
+        assert_eq!(wrapped.ignored, [other]);
+        assert_eq!((&wrapped.graph.bodies, &wrapped.graph.layers), (&text.graph.bodies, &text.graph.layers));
+        let names = |opened: &forge_frontend::Opened, prefix: &str| -> Vec<String> {
+            let names = opened.graph.weights.iter().map(|weight| weight.tensor.strip_prefix(prefix));
+            names.map(|name| name.unwrap().to_owned()).collect()
+        };
+        assert_eq!(names(&wrapped, prefix), names(&text, plain));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod attention;
 mod project;
+mod recurrent;
 mod rotation;
 mod vectors;
 
@@ -16,6 +17,8 @@ pub(crate) use project::{Tile, group_outputs};
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::project::ProjectContext;
+pub(crate) use self::recurrent::LANES;
+use self::recurrent::{ConvolveContext, DeltaRuleContext};
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
 use self::vectors::{ElementwiseContext, LayerNormContext, RmsNormContext, TakeContext};
 use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
@@ -74,6 +77,21 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
         Spec::AttendTiled(attend) => {
             let context = TiledContext::of(base, attend);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::Convolve(convolve) => {
+            let context = ConvolveContext::of(base, convolve);
+            let support = context.support.into_iter().collect();
+            (value(context), support)
+        }
+        Spec::DeltaRule(rule) => {
+            let context = DeltaRuleContext::of(base, rule);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::DeltaStep(step) => {
+            let context = DeltaRuleContext::of_step(base, step);
             let support = context.support();
             (value(context), support)
         }

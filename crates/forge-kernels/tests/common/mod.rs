@@ -4,9 +4,9 @@
 
 use forge_ir::{Activation, Format, Long, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue,
-    Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows,
-    Squares, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
+    Elementwise, Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm,
+    Rotate, RotateAppend, Rows, Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -287,6 +287,23 @@ pub(crate) fn others() -> Vec<Spec> {
             specs.push(Spec::Elementwise(Elementwise { function, width }));
         }
         specs.push(Spec::Take(Take { width, of: 3 * width }));
+    }
+    for (width, taps, pitch, activation) in [
+        (64, 4, 64, None),
+        (300, 2, 311, None),
+        (10_240, 4, 14_400, Some(Activation::Silu)),
+        (50, 3, 51, Some(Activation::GeluTanh)),
+    ] {
+        specs.push(Spec::Convolve(Convolve { width, taps, pitch, activation }));
+    }
+    for (key_heads, heads, keys, values) in [(16, 32, 128, 128), (2, 4, 16, 16), (3, 3, 10, 6), (1, 3, 7, 11)]
+    {
+        let (scale, epsilon) = (0.25, 1e-6);
+        for gated in [None, Some(1e-5)] {
+            let rule = DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
+            specs.push(Spec::DeltaRule(rule.clone()));
+            specs.extend(gated.map(|_| Spec::DeltaStep(DeltaStep { rule, taps: 4 })));
+        }
     }
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
     specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));

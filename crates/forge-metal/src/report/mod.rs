@@ -203,6 +203,9 @@ pub(crate) fn cache_phrase(plan: &Plan) -> String {
     if rings.is_empty() || plan.kept_bytes_per_position() > 0 {
         parts.insert(0, format!("{} a position", size(plan.kept_bytes_per_position())));
     }
+    if plan.memory_bytes() > 0 {
+        parts.push(format!("{} of memories", size(plan.memory_bytes())));
+    }
     parts.join(" and ")
 }
 

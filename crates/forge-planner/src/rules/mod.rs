@@ -6,6 +6,8 @@
 
 mod attention_prologue;
 mod deferred_norm;
+mod delta_mixer;
+mod delta_prologue;
 mod each;
 mod fold_gain;
 mod gate_pair;
@@ -33,6 +35,8 @@ pub enum Fusion {
     MergeProjections,
     /// Norm of heads, rotation and the write to the cache in one step.
     RotateAppend,
+    /// Convolutions, gates and norms around a delta rule: one projection, one convolution and one rule.
+    DeltaMixer,
     /// A function of each result (a cap, a factor, an activation) in the projection before it.
     Each,
     /// Sums with the residual stream in the projection before them.
@@ -41,6 +45,8 @@ pub enum Fusion {
     FoldGain,
     /// What prepares a row for attention in attention itself.
     AttentionPrologue,
+    /// Convolutions before a delta rule in the rule itself.
+    DeltaPrologue,
     /// Norms divided out at the end of the projections after them.
     DeferredNorm,
     /// The first half of the search for the likeliest token in the head.
@@ -49,14 +55,16 @@ pub enum Fusion {
 
 impl Fusion {
     /// Every fusion, in the order in which they are tried.
-    pub const ALL: [Fusion; 9] = [
+    pub const ALL: [Fusion; 11] = [
         Fusion::GatePair,
         Fusion::MergeProjections,
         Fusion::RotateAppend,
+        Fusion::DeltaMixer,
         Fusion::Each,
         Fusion::Residual,
         Fusion::FoldGain,
         Fusion::AttentionPrologue,
+        Fusion::DeltaPrologue,
         Fusion::DeferredNorm,
         Fusion::HeadArgmax,
     ];
@@ -67,10 +75,12 @@ impl Fusion {
             Fusion::GatePair => "gate_pair",
             Fusion::MergeProjections => "merge_projections",
             Fusion::RotateAppend => "rotate_append",
+            Fusion::DeltaMixer => "delta_mixer",
             Fusion::Each => "each",
             Fusion::Residual => "residual",
             Fusion::FoldGain => "fold_gain",
             Fusion::AttentionPrologue => "attention_prologue",
+            Fusion::DeltaPrologue => "delta_prologue",
             Fusion::DeferredNorm => "deferred_norm",
             Fusion::HeadArgmax => "head_argmax",
         }
@@ -109,10 +119,11 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         Fused::of(BodyId(index), body, graph.widths(body), formats)
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
-    let simple: [(Fusion, Rewrite); 5] = [
+    let simple: [(Fusion, Rewrite); 6] = [
         (Fusion::GatePair, gate_pair::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
+        (Fusion::DeltaMixer, delta_mixer::rewrite),
         (Fusion::Each, each::rewrite),
         (Fusion::Residual, residual::rewrite),
     ];
@@ -130,6 +141,9 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
             let body = &graph.bodies[list.body.0];
             while_it_fits(list, Fusion::AttentionPrologue, |list| attention_prologue::rewrite(list, body));
         }
+    }
+    if on(Fusion::DeltaPrologue) {
+        lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::DeltaPrologue, delta_prologue::rewrite));
     }
     let (prologue, epilogue) = (graph.prologue.body.0, graph.epilogue.body.0);
     if on(Fusion::DeferredNorm) {

@@ -2,7 +2,7 @@
 
 use super::{Fusion, Lists};
 use crate::formats::Formats;
-use crate::fused::{Attend, Each, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
+use crate::fused::{Attend, Convolve, Each, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
 use crate::{Options, Quant};
 use forge_ir::{
     Apply, Body, BodyId, Cache, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId, ParamKind,
@@ -253,6 +253,13 @@ fn what(kind: &Kind) -> String {
         Kind::RotateAppend(_) => "rotate_append".to_owned(),
         Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
         Kind::Attend(_) => "attend".to_owned(),
+        Kind::Convolve(convolve) => convolved(convolve),
+        Kind::DeltaRule(rule) => {
+            let gated = if rule.gated.is_some() { " gated" } else { "" };
+            let prologue =
+                rule.prologue.as_ref().map_or_else(String::new, |it| format!(" {}", convolved(it)));
+            format!("delta_rule{gated}{prologue}")
+        }
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Times) => "times".to_owned(),
@@ -263,6 +270,11 @@ fn what(kind: &Kind) -> String {
         Kind::Take => "take".to_owned(),
         Kind::Unplanned => "unplanned".to_owned(),
     }
+}
+
+fn convolved(convolve: &Convolve) -> String {
+    let taps: Vec<String> = convolve.parts.iter().map(|(taps, _)| taps.0.to_string()).collect();
+    format!("convolve {}", taps.join("+"))
 }
 
 fn name(each: Each) -> &'static str {

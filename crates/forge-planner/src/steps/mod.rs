@@ -2,6 +2,7 @@
 
 mod attend;
 mod project;
+mod recurrent;
 
 use crate::cache::Ring;
 use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
@@ -57,6 +58,8 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
+            Kind::Convolve(convolve) => self.convolve(draft, list, operation, convolve, from),
+            Kind::DeltaRule(rule) => self.delta_rule(draft, list, operation, rule),
             Kind::Unplanned => {
                 let at = format!("{}.{}", draft.section.name, operation.name);
                 let fault = Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet"));

@@ -87,7 +87,8 @@ fn positions(info: &super::super::model::Info, context: u32) -> String {
         0 => format!("{positions} positions of {bytes} bytes"),
         _ => format!("{positions} of {bytes} bytes"),
     });
-    texts.collect::<Vec<_>>().join(" and ")
+    let memories = (info.memory_bytes > 0).then(|| format!("{} bytes of memories", info.memory_bytes));
+    texts.chain(memories).collect::<Vec<_>>().join(" and ")
 }
 
 /// What a pass submits: `13 dispatches (5 a layer, 6 where the cache is split, and 3), 12 barriers`.

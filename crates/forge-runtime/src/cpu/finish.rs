@@ -107,7 +107,7 @@ impl Each {
 
     /// Of every value.
     #[inline(always)]
-    unsafe fn apply<S: Simd>(self, values: &mut [f32]) {
+    pub(super) unsafe fn apply<S: Simd>(self, values: &mut [f32]) {
         let mut some = [0.0_f32; 16];
         for values in values.chunks_mut(S::LANES) {
             some[..values.len()].copy_from_slice(values);

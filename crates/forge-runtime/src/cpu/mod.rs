@@ -14,6 +14,9 @@ mod append;
 mod argmax;
 mod attend;
 mod call;
+mod convolve;
+mod delta_rule;
+mod delta_step;
 mod device;
 mod elementwise;
 mod embed;
@@ -46,6 +49,9 @@ pub use self::{
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
     attend::{Attend, AttendJoin, Prologue, attend, attend_join},
     call::{Call, Output},
+    convolve::{Convolve, convolve},
+    delta_rule::{DeltaRule, delta_rule},
+    delta_step::{DeltaStep, delta_step},
     device::CpuDevice,
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},

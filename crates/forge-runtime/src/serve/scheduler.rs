@@ -185,6 +185,12 @@ impl<M: Model, D: Device> Scheduler<M, D> {
                 work.read = slot.ids.len();
             }
         }
+        for &index in &self.readers {
+            let read = self.slots[index].work.as_ref().map(|work| (work.read, work.job.prompt.len()));
+            if read.is_some_and(|(read, all)| read + 1 == all) {
+                self.engine.remember(index as u32);
+            }
+        }
         self.readers.retain(|&index| {
             self.slots[index].work.as_ref().is_some_and(|work| work.read < work.job.prompt.len())
         });
@@ -219,7 +225,14 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             let portion = &work.job.prompt[work.read..];
             // Logits take room: those of a few rows at a time.
             let most = if work.job.tells_of_prompt() { M::INFO.head_rows as usize } else { room };
-            let portion = &portion[..portion.len().min(room).min(most)];
+            let mut portion = &portion[..portion.len().min(room).min(most)];
+            // Its memories are remembered before the last id, which is always read.
+            if M::INFO.memory_bytes > 0
+                && portion.len() > 1
+                && work.read + portion.len() == work.job.prompt.len()
+            {
+                portion = &portion[..portion.len() - 1];
+            }
             room -= portion.len();
             for (position, &id) in (work.read..).zip(portion) {
                 if work.job.tells_of_prompt() || position + 1 == work.job.prompt.len() {

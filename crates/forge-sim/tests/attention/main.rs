@@ -5,6 +5,7 @@ mod append;
 mod attend;
 mod norms;
 mod prologue;
+mod recurrent;
 mod shape;
 
 use forge_ir::{Format, Long, Pairing, Rotation};

@@ -2,7 +2,7 @@
 //! that make sense, as a recording.
 
 use forge_ir::Format;
-use forge_kernels::spec::{Epilogue, Function, Rows};
+use forge_kernels::spec::{DeltaRule, Epilogue, Function, Rows};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
@@ -141,6 +141,8 @@ impl Writer {
         let context = CONTEXT as u32;
         let values: Vec<(&str, u32)> = vec![
             ("rows", rows as u32),
+            // The last of many rows leaves no trace in memories.
+            ("kept", if rows > 3 { rows as u32 - 1 } else { rows as u32 }),
             ("context", context),
             ("capacity", capacity),
             ("splits", launch.splits),
@@ -179,6 +181,25 @@ impl Writer {
 
     fn floats(&mut self, count: usize) -> Content {
         Content::Words((0..count).map(|_| self.float().to_bits()).collect())
+    }
+
+    /// A convolution's tail: of the slot that goes on, what the rows before had; nothing else.
+    fn tail(&mut self, taps: usize, width: usize, launch: &Launch) -> Content {
+        let first = launch.positions[0] as usize;
+        let mut part = |position: usize| {
+            let at = (taps + position % taps) * width * 4;
+            (at, (0..width).map(|_| self.float().to_bits()).collect())
+        };
+        let parts = (first.saturating_sub(taps - 1)..first).map(&mut part).collect();
+        Content::Parts(SLOTS * taps * width * 4, parts)
+    }
+
+    /// What a slot that goes on has learnt.
+    fn memory(&mut self, rule: &DeltaRule, launch: &Launch) -> Content {
+        let numbers = rule.heads * rule.keys * rule.values;
+        let known = if launch.positions[0] > 0 { numbers } else { 0 };
+        let learnt = (0..known).map(|_| self.float().to_bits()).collect();
+        Content::Parts(SLOTS * numbers * 4, vec![(numbers * 4, learnt)])
     }
 
     /// A plane of a weight; columns past the last are zeros.
@@ -357,6 +378,26 @@ impl Writer {
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
             (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Take(it), _) => self.floats(rows * it.of),
+            (Spec::Convolve(it), "x") => self.floats(rows * it.pitch),
+            (Spec::Convolve(it), "taps") => self.floats(it.width * it.taps),
+            (Spec::Convolve(it), "tail") => self.tail(it.taps, it.width, launch),
+            (Spec::Convolve(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::DeltaRule(it), "query" | "key") => self.floats(rows * it.key_heads * it.keys),
+            (Spec::DeltaRule(it), "value") => self.floats(rows * it.heads * it.values),
+            (Spec::DeltaRule(it), "time" | "strength") => self.floats(rows * it.heads),
+            (Spec::DeltaRule(it), "rate" | "bias") => self.floats(it.heads),
+            (Spec::DeltaRule(it), "convolved") => self.floats(rows * it.channels()),
+            (Spec::DeltaRule(it), "inputs") => self.floats(rows * it.inputs()),
+            (Spec::DeltaRule(it), "gain") => self.floats(it.values),
+            (Spec::DeltaRule(it), "memory") => self.memory(it, launch),
+            (Spec::DeltaStep(it), "inputs") => self.floats(rows * it.rule.inputs()),
+            (Spec::DeltaStep(it), "taps") => self.floats(it.taps * it.rule.channels()),
+            (Spec::DeltaStep(it), "rate" | "bias") => self.floats(it.rule.heads),
+            (Spec::DeltaStep(it), "gain") => self.floats(it.rule.values),
+            (Spec::DeltaStep(it), "tail") => self.tail(it.taps, it.rule.channels(), launch),
+            (Spec::DeltaStep(it), "memory") => self.memory(&it.rule, launch),
+            (Spec::DeltaStep(it), _) => Content::Unwritten(rows * it.rule.heads * it.rule.values * 4),
+            (Spec::DeltaRule(it), _) => Content::Unwritten(rows * it.heads * it.values * 4),
             (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
         }
     }

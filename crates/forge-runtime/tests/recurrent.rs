@@ -1,0 +1,282 @@
+//! CPU kernels of convolutions and delta rules, with every set of instructions that this machine has, against plain f64: what
+//! they give, and what they leave in the slots' memories.
+
+#[macro_use]
+mod support;
+#[path = "support/mixer.rs"]
+mod mixer;
+
+use forge_runtime::cpu;
+use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
+
+/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on. The last row leaves no trace.
+const ROWS: [(u32, u32); 7] = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)];
+const KEPT: usize = 6;
+const SLOTS: usize = 2;
+const SCALARS: [u32; 2] = [ROWS.len() as u32, KEPT as u32];
+
+fn wide(numbers: &[f32]) -> Vec<f64> {
+    numbers.iter().copied().map(f64::from).collect()
+}
+
+fn column(of: impl Fn(&(u32, u32)) -> u32) -> Argument {
+    Argument::Words(ROWS.iter().map(of).collect())
+}
+
+/// Numbers of about 1: four units of a single's last place, of terms that cancel.
+fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
+    numbers.iter().map(|x| (*x, 4.0_f64.max(x.abs()))).collect()
+}
+
+#[test]
+fn convolutions_see_the_last_rows_of_their_slot() {
+    kernel_under_test!(SHAPE, cpu::Convolve, cpu::convolve);
+    let mut random = Random(11);
+    for (width, count) in [(300, 4), (1, 2), (50, 5)] {
+        let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
+        let before = random.numbers(SLOTS * count * width);
+        let mut tail: Vec<(f64, f64)> = wide(&before).into_iter().map(|x| (x, 0.0)).collect();
+        let mut wanted = Vec::new();
+        for (row, (slot, position)) in ROWS.iter().enumerate() {
+            let (slot, position) = (*slot as usize, *position as usize);
+            for channel in 0..width {
+                if row >= KEPT {
+                    wanted.push((0.0, 0.0));
+                    continue;
+                }
+                let place = |position: usize| (slot * count + position % count) * width + channel;
+                tail[place(position)].0 = f64::from(x[row * width + channel]);
+                let term = |back: usize| {
+                    tail[place(position - back)].0 * f64::from(taps[(channel + 1) * count - 1 - back])
+                };
+                let terms: Vec<f64> = (0..count.min(position + 1)).map(term).collect();
+                wanted.push((terms.iter().sum(), terms.iter().map(|term| term.abs()).sum()));
+            }
+        }
+        let kernel = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
+        let arguments = [
+            Argument::Numbers(x),
+            Argument::Numbers(taps),
+            column(|row| row.0),
+            column(|row| row.1),
+            Argument::Output(bytes_of(&before)),
+            Argument::Output(NAN.repeat(ROWS.len() * width)),
+        ];
+        *SHAPE.write().unwrap() = Some(cpu::Convolve { width, taps: count, pitch: width, activation: None });
+        each_level(|level, threads| {
+            let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
+            compare(&format!("tail {level:?} {width}"), &numbers_of(&left[0]), &tail);
+            compare(&format!("{level:?} {width}"), &numbers_of(&left[1]), &wanted);
+        });
+    }
+}
+
+#[test]
+fn memories_learn_row_after_row() {
+    kernel_under_test!(SHAPE, cpu::DeltaRule, cpu::delta_rule);
+    let mut random = Random(12);
+    for (key_heads, heads, keys, values) in [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11)] {
+        let (scale, epsilon, rows) = (0.25, 1e-6, ROWS.len());
+        let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
+        let value = random.numbers(rows * heads * values);
+        // From nothing left to everything: times from -200 to 200.
+        let time: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
+        let strength: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
+        let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
+        let before = random.numbers(SLOTS * heads * values * keys);
+        let (mut memory, mut said) = (wide(&before), vec![0.0; rows * heads * values]);
+        for (row, (slot, position)) in ROWS.iter().enumerate().take(KEPT) {
+            for head in 0..heads {
+                let unit = |x: &[f32]| -> Vec<f64> {
+                    let part = wide(&x[(row * key_heads + head / (heads / key_heads)) * keys..][..keys]);
+                    let length = (part.iter().map(|x| x * x).sum::<f64>() + f64::from(epsilon)).sqrt();
+                    part.iter().map(|x| x / length).collect()
+                };
+                let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
+                let softplus = (f64::from(time[of_head]) + f64::from(bias[head])).exp().ln_1p();
+                let decay = (-f64::from(rate[head]).exp() * softplus).exp();
+                let columns = &mut memory[(*slot as usize * heads + head) * values * keys..][..values * keys];
+                for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
+                    let kept = if *position == 0 { 0.0 } else { decay };
+                    column.iter_mut().for_each(|s| *s *= kept);
+                    let ask =
+                        |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
+                    let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
+                    let learnt = f64::from(strength[of_head]) * unknown;
+                    column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
+                    said[of_head * values + number] = f64::from(scale) * ask(column, &q);
+                }
+            }
+        }
+        let names = [
+            "query",
+            "key",
+            "value",
+            "time",
+            "strength",
+            "rate",
+            "bias",
+            "slots",
+            "positions",
+            "memory",
+            "heads",
+        ];
+        let kernel = kernel("delta_rule", names.to_vec(), run);
+        let inputs = [query, key, value, time, strength, rate, bias].map(Argument::Numbers);
+        let outputs =
+            [Argument::Output(bytes_of(&before)), Argument::Output(NAN.repeat(rows * heads * values))];
+        let arguments: Vec<Argument> =
+            inputs.into_iter().chain([column(|row| row.0), column(|row| row.1)]).chain(outputs).collect();
+        *SHAPE.write().unwrap() =
+            Some(cpu::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: None });
+        each_level(|level, threads| {
+            let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
+            compare(&format!("memory {level:?} {keys}"), &numbers_of(&left[0]), &near(&memory));
+            compare(&format!("{level:?} {keys}"), &numbers_of(&left[1]), &near(&said));
+        });
+    }
+}
+
+/// Mixers of heads that share keys and that do not, of sizes that vectors divide and that they do not.
+fn mixers() -> [mixer::Shape; 4] {
+    [(2, 4, 10, 6), (1, 1, 16, 8), (2, 2, 128, 32), (1, 3, 7, 11)].map(|(key_heads, heads, keys, values)| {
+        let (scale, epsilon, norm_epsilon) = (0.25, 1e-6, 1e-5);
+        mixer::Shape { key_heads, heads, keys, values, taps: 4, scale, epsilon, norm_epsilon }
+    })
+}
+
+fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
+    mixer::Weights {
+        taps: random.numbers(shape.channels() * shape.taps),
+        rate: random.numbers(shape.heads),
+        bias: random.numbers(shape.heads),
+        gain: random.numbers(shape.values),
+    }
+}
+
+fn rule(shape: &mixer::Shape) -> cpu::DeltaRule {
+    let mixer::Shape { key_heads, heads, keys, values, scale, epsilon, norm_epsilon, .. } = *shape;
+    cpu::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: Some(norm_epsilon) }
+}
+
+#[test]
+fn mixers_convolve_learn_and_let_through() {
+    kernel_under_test!(CONVOLVE, cpu::Convolve, cpu::convolve);
+    let convolve = kernel("convolve", vec!["x", "taps", "slots", "positions", "tail", "y"], run);
+    let mut random = Random(13);
+    for shape in mixers() {
+        let (weights, rows) = (weights(&mut random, &shape), ROWS.len());
+        let inputs = random.numbers(rows * shape.inputs());
+        let of_slot = shape.taps * shape.channels();
+        let before_tail = random.numbers(SLOTS * of_slot);
+        let before = random.numbers(SLOTS * shape.memory());
+        let (mut tail, mut memory) = (wide(&before_tail), wide(&before));
+        let (mut convolved, mut said) = (Vec::new(), Vec::new());
+        for (row, (slot, position)) in ROWS.iter().enumerate() {
+            if row >= KEPT {
+                convolved.extend(vec![0.0; shape.channels()]);
+                said.extend(vec![0.0; shape.heads * shape.values]);
+                continue;
+            }
+            let (slot, position) = (*slot as usize, *position as usize);
+            let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
+            let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
+            let made = mixer::convolve(&shape, &weights.taps, row, tail, position);
+            let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
+            said.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, position));
+            convolved.extend(made);
+        }
+        let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
+
+        *CONVOLVE.write().unwrap() = Some(cpu::Convolve {
+            width: shape.channels(),
+            taps: shape.taps,
+            pitch: shape.inputs(),
+            activation: Some(cpu::Activation::Silu),
+        });
+        let arguments = [
+            Argument::Numbers(inputs.clone()),
+            Argument::Numbers(weights.taps.clone()),
+            column(|row| row.0),
+            column(|row| row.1),
+            Argument::Output(bytes_of(&before_tail)),
+            Argument::Output(NAN.repeat(rows * shape.channels())),
+        ];
+        each_level(|level, threads| {
+            let left = run_kernel(convolve, &arguments, &SCALARS, level, threads);
+            compare(&format!("tail {shape:?}"), &numbers_of(&left[0]), &near(&tail));
+            compare(&format!("convolved {shape:?}"), &numbers_of(&left[1]), &near(&convolved));
+        });
+        learns(&shape, &weights, [singles, inputs, before], [&memory, &said]);
+    }
+}
+
+/// The rule after the convolution.
+fn learns(
+    shape: &mixer::Shape,
+    weights: &mixer::Weights,
+    [convolved, inputs, before]: [Vec<f32>; 3],
+    [memory, said]: [&[f64]; 2],
+) {
+    kernel_under_test!(SHAPE, cpu::DeltaRule, cpu::delta_rule);
+    let names = ["convolved", "inputs", "rate", "bias", "gain", "slots", "positions", "memory", "heads"];
+    let kernel = kernel("delta_rule", names.to_vec(), run);
+    let [rate, bias, gain] =
+        [&weights.rate, &weights.bias, &weights.gain].map(|it| Argument::Numbers(it.clone()));
+    let arguments = [
+        Argument::Numbers(convolved),
+        Argument::Numbers(inputs),
+        rate,
+        bias,
+        gain,
+        column(|row| row.0),
+        column(|row| row.1),
+        Argument::Output(bytes_of(&before)),
+        Argument::Output(NAN.repeat(said.len())),
+    ];
+    *SHAPE.write().unwrap() = Some(rule(shape));
+    each_level(|level, threads| {
+        let left = run_kernel(kernel, &arguments, &SCALARS, level, threads);
+        compare(&format!("memory {shape:?}"), &numbers_of(&left[0]), &near(memory));
+        compare(&format!("heads {shape:?}"), &numbers_of(&left[1]), &near(said));
+    });
+}
+
+#[test]
+fn a_row_of_a_slot_takes_one_step() {
+    kernel_under_test!(SHAPE, cpu::DeltaStep, cpu::delta_step);
+    let names = ["inputs", "taps", "rate", "bias", "gain", "slots", "positions", "tail", "memory", "heads"];
+    let kernel = kernel("delta_step", names.to_vec(), run);
+    let mut random = Random(14);
+    for shape in mixers() {
+        // One slot goes on, the other begins.
+        for rows in [[(1_usize, 5_usize), (0, 0)], [(0, 2), (1, 300)]] {
+            let weights = weights(&mut random, &shape);
+            let inputs = random.numbers(rows.len() * shape.inputs());
+            let of_slot = shape.taps * shape.channels();
+            let [before_tail, before] =
+                [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
+            let (mut tail, mut memory, mut said) = (wide(&before_tail), wide(&before), Vec::new());
+            for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
+                let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
+                let made = mixer::convolve(&shape, &weights.taps, row, tail, *position);
+                let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
+                said.extend(mixer::learn(&shape, &weights, [&made, &wide(row)], memory, *position));
+            }
+            let mixer::Weights { taps, rate, bias, gain } = weights;
+            let numbers = [inputs, taps, rate, bias, gain].map(Argument::Numbers);
+            let words = [rows.map(|row| row.0), rows.map(|row| row.1)]
+                .map(|words| Argument::Words(words.iter().map(|word| *word as u32).collect()));
+            let outputs = [bytes_of(&before_tail), bytes_of(&before), NAN.repeat(said.len())];
+            let arguments: Vec<Argument> =
+                numbers.into_iter().chain(words).chain(outputs.map(Argument::Output)).collect();
+            *SHAPE.write().unwrap() = Some(cpu::DeltaStep { rule: rule(&shape), taps: shape.taps });
+            each_level(|level, threads| {
+                let left = run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads);
+                for (bytes, wanted) in left.iter().zip([&tail, &memory, &said]) {
+                    compare(&format!("{shape:?}"), &numbers_of(bytes), &near(wanted));
+                }
+            });
+        }
+    }
+}

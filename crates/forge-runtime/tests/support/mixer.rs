@@ -1,0 +1,109 @@
+//! A gated delta mixer between its projections, in plain f64: what kernels of it, on whatever machine, are compared with.
+
+/// Sizes and constants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) key_heads: usize,
+    pub(crate) heads: usize,
+    pub(crate) keys: usize,
+    pub(crate) values: usize,
+    pub(crate) taps: usize,
+    pub(crate) scale: f32,
+    pub(crate) epsilon: f32,
+    pub(crate) norm_epsilon: f32,
+}
+
+impl Shape {
+    /// Channels of queries, keys and values.
+    pub(crate) fn channels(&self) -> usize {
+        2 * self.key_heads * self.keys + self.heads * self.values
+    }
+
+    /// Those, gates, strengths and times.
+    pub(crate) fn inputs(&self) -> usize {
+        self.channels() + self.heads * (self.values + 2)
+    }
+
+    /// Numbers of a slot's memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.heads * self.values * self.keys
+    }
+}
+
+/// What all rows share.
+pub(crate) struct Weights {
+    pub(crate) taps: Vec<f32>,
+    pub(crate) rate: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) gain: Vec<f32>,
+}
+
+/// The convolution of a row, whose slot's tail takes it.
+pub(crate) fn convolve(
+    shape: &Shape,
+    taps: &[f32],
+    row: &[f32],
+    tail: &mut [f64],
+    position: usize,
+) -> Vec<f64> {
+    let (count, width) = (shape.taps, shape.channels());
+    (0..width)
+        .map(|channel| {
+            let place = |position: usize| position % count * width + channel;
+            tail[place(position)] = f64::from(row[channel]);
+            let term = |back: usize| {
+                tail[place(position - back)] * f64::from(taps[(channel + 1) * count - 1 - back])
+            };
+            silu((0..count.min(position + 1)).map(term).sum())
+        })
+        .collect()
+}
+
+/// What each head says, normed and gated, of a row that has been convolved; its slot's memory learns.
+pub(crate) fn learn(
+    shape: &Shape,
+    weights: &Weights,
+    [convolved, row]: [&[f64]; 2],
+    memory: &mut [f64],
+    position: usize,
+) -> Vec<f64> {
+    let Shape { key_heads, heads, keys, values, .. } = *shape;
+    let after = &row[shape.channels()..];
+    let mut said = Vec::new();
+    for head in 0..heads {
+        let key = head / (heads / key_heads);
+        let unit = |part: &[f64]| -> Vec<f64> {
+            let length = (part.iter().map(|x| x * x).sum::<f64>() + f64::from(shape.epsilon)).sqrt();
+            part.iter().map(|x| x / length).collect()
+        };
+        let q = unit(&convolved[key * keys..][..keys]);
+        let k = unit(&convolved[(key_heads + key) * keys..][..keys]);
+        let v = &convolved[2 * key_heads * keys + head * values..][..values];
+        let softplus = (after[heads * (values + 1) + head] + f64::from(weights.bias[head])).exp().ln_1p();
+        let decay = (-f64::from(weights.rate[head]).exp() * softplus).exp();
+        let strength = 1.0 / (1.0 + (-after[heads * values + head]).exp());
+        let ask = |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
+        let mut own = Vec::new();
+        for (column, v) in memory[head * values * keys..].chunks_exact_mut(keys).zip(v) {
+            let kept = if position == 0 { 0.0 } else { decay };
+            column.iter_mut().for_each(|s| *s *= kept);
+            let learnt = strength * (v - ask(column, &k));
+            column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
+            own.push(f64::from(shape.scale) * ask(column, &q));
+        }
+        let mean = own.iter().map(|x| x * x).sum::<f64>() / values as f64;
+        let scale = (mean + f64::from(shape.norm_epsilon)).sqrt().recip();
+        let gates = &after[head * values..(head + 1) * values];
+        said.extend(
+            own.iter()
+                .zip(&weights.gain)
+                .zip(gates)
+                .map(|((x, gain), gate)| x * scale * f64::from(*gain) * silu(*gate)),
+        );
+    }
+    said
+}
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}

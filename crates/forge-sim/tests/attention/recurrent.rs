@@ -1,0 +1,254 @@
+//! Convolutions and delta rules: what they give, and what they leave in the slots' memories.
+
+use crate::{Given, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
+use forge_ir::Activation;
+use forge_ir::Format;
+use forge_kernels::Spec;
+use forge_kernels::spec::{Convolve, DeltaRule, DeltaStep};
+
+#[path = "../../../forge-runtime/tests/support/mixer.rs"]
+mod mixer;
+
+/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on. The last row leaves no trace.
+const ROWS: [(u32, u32); 7] = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)];
+const KEPT: usize = 6;
+
+fn column(of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
+    ROWS.iter().map(of).collect()
+}
+
+#[test]
+fn convolutions_see_the_last_rows_of_their_slot() {
+    let mut random = Random(11);
+    let shapes = [(300, 4), (32, 2), (50, 5)].map(|(width, taps)| Convolve {
+        width,
+        taps,
+        pitch: width,
+        activation: None,
+    });
+    let kernels = Kernels::of(shapes.iter().cloned().map(Spec::Convolve));
+    for (index, shape) in shapes.iter().enumerate() {
+        let Convolve { width, taps: count, .. } = *shape;
+        let (x, taps) = (random.numbers(ROWS.len() * width), random.numbers(width * count));
+        let before = random.numbers(SLOTS * count * width);
+        let given = [
+            ("x", Given::Numbers(&x)),
+            ("taps", Given::Numbers(&taps)),
+            ("slots", Given::Words(&column(|row| row.0))),
+            ("positions", Given::Words(&column(|row| row.1))),
+            ("tail", Given::Bytes(&bytes_of(&before, Format::F32))),
+            ("y", Given::Unwritten(ROWS.len() * width * 4)),
+        ];
+        let left = kernels.run(index, &[("rows", ROWS.len()), ("kept", KEPT)], &given);
+        let (mut tail, mut wanted) = (wide(&before), Vec::new());
+        for (row, (slot, position)) in ROWS.iter().enumerate() {
+            let (slot, position) = (*slot as usize, *position as usize);
+            for channel in 0..width {
+                if row >= KEPT {
+                    wanted.push(0.0);
+                    continue;
+                }
+                let place = |position: usize| (slot * count + position % count) * width + channel;
+                tail[place(position)] = f64::from(x[row * width + channel]);
+                let seen = (0..count.min(position + 1)).map(|back| {
+                    tail[place(position - back)] * f64::from(taps[(channel + 1) * count - 1 - back])
+                });
+                wanted.push(seen.sum());
+            }
+        }
+        compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
+        compare(shape, &numbers_of(&left[1], Format::F32), &wanted, 1e-6);
+    }
+}
+
+#[test]
+fn memories_learn_row_after_row() {
+    let mut random = Random(12);
+    let shapes = [(2, 4, 10, 6), (1, 1, 16, 8), (3, 3, 128, 32), (1, 3, 7, 11), (2, 2, 20, 16)].map(
+        |(key_heads, heads, keys, values)| DeltaRule {
+            key_heads,
+            heads,
+            keys,
+            values,
+            scale: 0.25,
+            epsilon: 1e-6,
+            gated: None,
+        },
+    );
+    let kernels = Kernels::of(shapes.iter().cloned().map(Spec::DeltaRule));
+    for (index, shape) in shapes.iter().enumerate() {
+        let DeltaRule { key_heads, heads, keys, values, scale, epsilon, .. } = *shape;
+        let rows = ROWS.len();
+        let [query, key] = [0; 2].map(|_| random.numbers(rows * key_heads * keys));
+        let value = random.numbers(rows * heads * values);
+        // From nothing left to everything: times from -200 to 200.
+        let time: Vec<f32> = random.numbers(rows * heads).iter().map(|x| 200.0 * x * x * x).collect();
+        let strength: Vec<f32> = random.numbers(rows * heads).iter().map(|x| x.abs()).collect();
+        let [rate, bias] = [0; 2].map(|_| random.numbers(heads));
+        let before = random.numbers(SLOTS * heads * values * keys);
+        let given = [
+            ("query", Given::Numbers(&query)),
+            ("key", Given::Numbers(&key)),
+            ("value", Given::Numbers(&value)),
+            ("time", Given::Numbers(&time)),
+            ("strength", Given::Numbers(&strength)),
+            ("rate", Given::Numbers(&rate)),
+            ("bias", Given::Numbers(&bias)),
+            ("slots", Given::Words(&column(|row| row.0))),
+            ("positions", Given::Words(&column(|row| row.1))),
+            ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
+            ("heads", Given::Unwritten(rows * heads * values * 4)),
+        ];
+        let left = kernels.run(index, &[("rows", rows), ("kept", KEPT)], &given);
+        let (mut memory, mut said) = (wide(&before), vec![0.0; rows * heads * values]);
+        for (row, (slot, position)) in ROWS.iter().enumerate().take(KEPT) {
+            for head in 0..heads {
+                let unit = |x: &[f32]| -> Vec<f64> {
+                    let part = wide(&x[(row * key_heads + head / (heads / key_heads)) * keys..][..keys]);
+                    let length = (part.iter().map(|x| x * x).sum::<f64>() + f64::from(epsilon)).sqrt();
+                    part.iter().map(|x| x / length).collect()
+                };
+                let (q, k, of_head) = (unit(&query), unit(&key), row * heads + head);
+                let softplus = (f64::from(time[of_head]) + f64::from(bias[head])).exp().ln_1p();
+                let decay = (-f64::from(rate[head]).exp() * softplus).exp();
+                let columns = &mut memory[(*slot as usize * heads + head) * values * keys..][..values * keys];
+                for (number, column) in columns.chunks_exact_mut(keys).enumerate() {
+                    let kept = if *position == 0 { 0.0 } else { decay };
+                    column.iter_mut().for_each(|s| *s *= kept);
+                    let ask =
+                        |column: &[f64], by: &[f64]| column.iter().zip(by).map(|(s, x)| s * x).sum::<f64>();
+                    let unknown = f64::from(value[of_head * values + number]) - ask(column, &k);
+                    let learnt = f64::from(strength[of_head]) * unknown;
+                    column.iter_mut().zip(&k).for_each(|(s, k)| *s += learnt * k);
+                    said[of_head * values + number] = f64::from(scale) * ask(column, &q);
+                }
+            }
+        }
+        compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
+        compare(shape, &numbers_of(&left[1], Format::F32), &said, 4e-6);
+    }
+}
+
+/// Mixers of heads that share keys and that do not, of sizes that vectors divide and that they do not.
+fn mixers() -> [mixer::Shape; 5] {
+    [(2, 4, 10, 6), (1, 1, 16, 8), (2, 2, 128, 32), (1, 3, 7, 11), (1, 2, 12, 3)].map(
+        |(key_heads, heads, keys, values)| {
+            let (scale, epsilon, norm_epsilon) = (0.25, 1e-6, 1e-5);
+            mixer::Shape { key_heads, heads, keys, values, taps: 4, scale, epsilon, norm_epsilon }
+        },
+    )
+}
+
+fn rule(shape: &mixer::Shape) -> DeltaRule {
+    let mixer::Shape { key_heads, heads, keys, values, scale, epsilon, norm_epsilon, .. } = *shape;
+    DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated: Some(norm_epsilon) }
+}
+
+fn weights(random: &mut Random, shape: &mixer::Shape) -> mixer::Weights {
+    mixer::Weights {
+        taps: random.numbers(shape.channels() * shape.taps),
+        rate: random.numbers(shape.heads),
+        bias: random.numbers(shape.heads),
+        gain: random.numbers(shape.values),
+    }
+}
+
+#[test]
+fn mixers_convolve_learn_and_let_through() {
+    let mut random = Random(13);
+    let convolve = |shape: &mixer::Shape| {
+        let (width, taps, pitch) = (shape.channels(), shape.taps, shape.inputs());
+        Spec::Convolve(Convolve { width, taps, pitch, activation: Some(Activation::Silu) })
+    };
+    let both = mixers().map(|shape| [convolve(&shape), Spec::DeltaRule(rule(&shape))]);
+    let kernels = Kernels::of(both.into_iter().flatten());
+    let [slots, positions] = [column(|row| row.0), column(|row| row.1)];
+    for (index, shape) in mixers().iter().enumerate() {
+        let (weights, rows) = (weights(&mut random, shape), ROWS.len());
+        let inputs = random.numbers(rows * shape.inputs());
+        let of_slot = shape.taps * shape.channels();
+        let [before_tail, before] =
+            [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
+        let (mut tail, mut memory) = (wide(&before_tail), wide(&before));
+        let (mut convolved, mut said) = (Vec::new(), Vec::new());
+        for (row, (slot, position)) in ROWS.iter().enumerate().take(KEPT) {
+            let (slot, position) = (*slot as usize, *position as usize);
+            let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
+            let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
+            let made = mixer::convolve(shape, &weights.taps, row, tail, position);
+            let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
+            said.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, position));
+            convolved.extend(made);
+        }
+        convolved.resize(rows * shape.channels(), 0.0);
+        said.resize(rows * shape.heads * shape.values, 0.0);
+        let scalars = [("rows", rows), ("kept", KEPT)];
+        let given = [
+            ("x", Given::Numbers(&inputs)),
+            ("taps", Given::Numbers(&weights.taps)),
+            ("slots", Given::Words(&slots)),
+            ("positions", Given::Words(&positions)),
+            ("tail", Given::Bytes(&bytes_of(&before_tail, Format::F32))),
+            ("y", Given::Unwritten(convolved.len() * 4)),
+        ];
+        let left = kernels.run(2 * index, &scalars, &given);
+        compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
+        compare(shape, &numbers_of(&left[1], Format::F32), &convolved, 1e-6);
+
+        let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
+        let given = [
+            ("convolved", Given::Numbers(&singles)),
+            ("inputs", Given::Numbers(&inputs)),
+            ("rate", Given::Numbers(&weights.rate)),
+            ("bias", Given::Numbers(&weights.bias)),
+            ("gain", Given::Numbers(&weights.gain)),
+            ("slots", Given::Words(&slots)),
+            ("positions", Given::Words(&positions)),
+            ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
+            ("heads", Given::Unwritten(said.len() * 4)),
+        ];
+        let left = kernels.run(2 * index + 1, &scalars, &given);
+        compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
+        compare(shape, &numbers_of(&left[1], Format::F32), &said, 4e-6);
+    }
+}
+
+#[test]
+fn a_row_of_a_slot_takes_one_step() {
+    let mut random = Random(14);
+    let step = |shape: &mixer::Shape| Spec::DeltaStep(DeltaStep { rule: rule(shape), taps: shape.taps });
+    let kernels = Kernels::of(mixers().iter().map(step));
+    for (index, shape) in mixers().iter().enumerate() {
+        // One slot goes on, the other begins.
+        for rows in [[(1_usize, 5_usize), (0, 0)], [(0, 2), (1, 300)]] {
+            let weights = weights(&mut random, shape);
+            let inputs = random.numbers(rows.len() * shape.inputs());
+            let of_slot = shape.taps * shape.channels();
+            let [before_tail, before] =
+                [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
+            let (mut tail, mut memory, mut said) = (wide(&before_tail), wide(&before), Vec::new());
+            for ((slot, position), row) in rows.iter().zip(inputs.chunks_exact(shape.inputs())) {
+                let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
+                let made = mixer::convolve(shape, &weights.taps, row, tail, *position);
+                let memory = &mut memory[slot * shape.memory()..(slot + 1) * shape.memory()];
+                said.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, *position));
+            }
+            let given = [
+                ("inputs", Given::Numbers(&inputs)),
+                ("taps", Given::Numbers(&weights.taps)),
+                ("rate", Given::Numbers(&weights.rate)),
+                ("bias", Given::Numbers(&weights.bias)),
+                ("gain", Given::Numbers(&weights.gain)),
+                ("slots", Given::Words(&rows.map(|row| row.0 as u32))),
+                ("positions", Given::Words(&rows.map(|row| row.1 as u32))),
+                ("tail", Given::Bytes(&bytes_of(&before_tail, Format::F32))),
+                ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
+                ("heads", Given::Unwritten(said.len() * 4)),
+            ];
+            let left = kernels.run(index, &[("rows", rows.len())], &given);
+            for (bytes, (wanted, bound)) in left.iter().zip([(&tail, 0.0), (&memory, 4e-6), (&said, 4e-6)]) {
+                compare(shape, &numbers_of(bytes, Format::F32), wanted, bound);
+            }
+        }
+    }
+}

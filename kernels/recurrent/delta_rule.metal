@@ -1,0 +1,118 @@
+{% set counted = " && counts" if padded else "" %}
+{% set bounded = " && i * 4u + part < " ~ (keys // step) ~ "u" if guarded else "" %}
+// What the memory of each value head says to the queries of rows, each time it has learnt the row's key and value:
+// S = decay * S, then S += k (strength * (v - S k)), and the result is {{ scale }} * S q, where q and k have been divided by
+// sqrt(sum of squares + {{ epsilon }}). Heads: {{ heads }} over {{ key_heads }}. A threadgroup has a head.
+// S lies column by column, one for each of {{ values }} channels of a value. Four lanes share a column, of which each holds every
+// fourth {{ vector }} in registers; it is read where a slot's rows begin, and written where they end. Rows from `kept` on leave no
+// trace.
+{% if gated %}
+//
+// Queries, keys and values are side by side in `convolved`. In `inputs` gates, strengths and times follow what these were made
+// of. What a head says is normed, and let through by its gate.
+{% endif %}
+struct {{ args }} {
+    uint rows;
+    uint kept;
+};
+
+// grid: {{ heads }}
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+{% if gated %}
+    device const float* convolved [[buffer({{ slot() }})]],
+    device const float* inputs [[buffer({{ slot() }})]],
+{% else %}
+    device const float* query [[buffer({{ slot() }})]],
+    device const float* key [[buffer({{ slot() }})]],
+    device const float* value [[buffer({{ slot() }})]],
+    device const float* time [[buffer({{ slot() }})]],
+    device const float* strength [[buffer({{ slot() }})]],
+{% endif %}
+    device const float* rate [[buffer({{ slot() }})]],
+    device const float* bias [[buffer({{ slot() }})]],
+{% if gated %}
+    device const float* gain [[buffer({{ slot() }})]],
+{% endif %}
+    device const uint* slots [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device float* memory [[buffer({{ slot() }})]],
+    device float* heads [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint head [[threadgroup_position_in_grid]],
+{% if gated and simdgroups > 1 %}
+    uint thread_id [[thread_index_in_threadgroup]],
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float partials[{{ 2 * simdgroups }}];  // of one row, and of the next
+{% else %}
+    uint thread_id [[thread_index_in_threadgroup]]) {
+{% endif %}
+    const uint part = thread_id % 4u;
+{% if padded %}
+    // Lanes beyond the last column compute what nobody looks at.
+    const bool counts = thread_id < {{ values * 4 }}u;
+    const uint column = min(thread_id / 4u, {{ values - 1 }}u);
+{% else %}
+    const uint column = thread_id / 4u;
+{% endif %}
+    const uint key_head = head / {{ group }}u;
+
+    {{ vector }} held[{{ chunks }}];
+    {{ vector }} keys[{{ chunks }}];
+    for (uint row = 0u; row < args.kept; row++) {
+        const uint slot = slots[row];
+        const uint position = positions[row];
+        device {{ vector }}* own =
+            (device {{ vector }}*)(memory + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
+        bool follows = false;
+        if (row > 0u) {
+            follows = slots[row - 1u] == slot && positions[row - 1u] + 1u == position;
+        }
+        if (!follows) {
+            #pragma unroll
+            for (uint i = 0u; i < {{ chunks }}u; i++) {
+                held[i] = {{ vector }}(0.0f);
+                if (position > 0u{{ counted }}{{ bounded }}) {
+                    held[i] = own[i * 4u + part];
+                }
+            }
+        }
+
+{% if gated %}
+        device const float* own_convolved = convolved + row * {{ channels }}u;
+        device const {{ vector }}* asked = (device const {{ vector }}*)(own_convolved + key_head * {{ keys }}u);
+        device const {{ vector }}* told = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u + key_head * {{ keys }}u);
+        const float brought = own_convolved[{{ 2 * key_heads * keys }}u + head * {{ values }}u + column];
+        device const float* gates = inputs + row * {{ pitch }}u + {{ channels }}u;
+        const float force = sigmoid(gates[{{ heads * values }}u + head]);
+        const float elapsed = gates[{{ heads * values + heads }}u + head];
+{% else %}
+        device const {{ vector }}* asked = (device const {{ vector }}*)(query + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
+        device const {{ vector }}* told = (device const {{ vector }}*)(key + (row * {{ key_heads }}u + key_head) * {{ keys }}u);
+        const float brought = value[(row * {{ heads }}u + head) * {{ values }}u + column];
+        const float force = strength[row * {{ heads }}u + head];
+        const float elapsed = time[row * {{ heads }}u + head];
+{% endif %}
+
+{% include "recurrent/recall" %}
+
+{% include "recurrent/answer" %}
+
+        bool ends = true;
+        if (row + 1u < args.kept) {
+            ends = slots[row + 1u] != slot || positions[row + 1u] != position + 1u;
+        }
+        #pragma unroll
+        for (uint i = 0u; i < {{ chunks }}u; i++) {
+            if (ends{{ counted }}{{ bounded }}) {
+                own[i * 4u + part] = held[i];
+            }
+        }
+    }
+    for (uint row = args.kept; row < args.rows; row++) {
+        if (part == 0u{{ counted }}) {
+            heads[(row * {{ heads }}u + head) * {{ values }}u + column] = 0.0f;
+        }
+    }
+}

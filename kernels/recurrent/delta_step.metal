@@ -1,0 +1,119 @@
+{% set counted = " && counts" if padded else "" %}
+{% set bounded = " && i * 4u + part < " ~ (keys // step) ~ "u" if guarded else "" %}
+{% set kept = (counted ~ bounded)[4:] %}
+// All that one row does to memories, and they to it. `inputs` has queries, keys and values side by side, then gates, strengths
+// and times. First silu of each channel's last {{ taps }} values, those of the slot's tail and the row's own, each times the channel's
+// tap for it. Then S = decay * S, S += k (strength * (v - S k)), and the result is {{ scale }} * S q, where q and k have been divided
+// by sqrt(sum of squares + {{ epsilon }}); it is normed, and let through by its gate.
+//
+// Heads: {{ heads }} over {{ key_heads }}. A threadgroup has a head. The tail is a ring: what the row at position p had lies at p % {{ taps }},
+// where no row reads that comes so soon after. S lies column by column, one for each of {{ values }} channels of a value; four lanes
+// share a column, of which each holds every fourth {{ vector }} in registers.
+struct {{ args }} {
+    uint rows;
+};
+
+// grid: {{ heads }}, rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+    device const float* inputs [[buffer({{ slot() }})]],
+    device const float* taps [[buffer({{ slot() }})]],
+    device const float* rate [[buffer({{ slot() }})]],
+    device const float* bias [[buffer({{ slot() }})]],
+    device const float* gain [[buffer({{ slot() }})]],
+    device const uint* slots [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device float* tail [[buffer({{ slot() }})]],
+    device float* memory [[buffer({{ slot() }})]],
+    device float* heads [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+{% if simdgroups > 1 %}
+    uint thread_id [[thread_index_in_threadgroup]],
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float partials[{{ 2 * simdgroups }}];
+{% else %}
+    uint thread_id [[thread_index_in_threadgroup]]) {
+{% endif %}
+    threadgroup {{ vector }} convolved[{{ convolved }}];  // the head's query, key and value
+    const uint head = group.x;
+    const uint row = group.y;
+    const uint part = thread_id % 4u;
+{% if padded %}
+    // Lanes beyond the last column compute what nobody looks at.
+    const bool counts = thread_id < {{ values * 4 }}u;
+    const uint column = min(thread_id / 4u, {{ values - 1 }}u);
+{% else %}
+    const uint column = thread_id / 4u;
+{% endif %}
+    const uint key_head = head / {{ group }}u;
+    const uint slot = slots[row];
+    const uint position = positions[row];
+
+    // What the memory holds is under way while queries, keys and values are made.
+    {{ vector }} held[{{ chunks }}];
+    {{ vector }} keys[{{ chunks }}];
+    device {{ vector }}* own =
+        (device {{ vector }}*)(memory + ((ulong(slot) * {{ heads }}ul + ulong(head)) * {{ values }}ul + ulong(column)) * {{ keys }}ul);
+    #pragma unroll
+    for (uint i = 0u; i < {{ chunks }}u; i++) {
+        held[i] = {{ vector }}(0.0f);
+        if (position > 0u{{ counted }}{{ bounded }}) {
+            held[i] = own[i * 4u + part];
+        }
+    }
+
+    // Heads that share a key head all make its query and key; the first of them keeps what these are made of.
+    device const float* own_inputs = inputs + row * {{ pitch }}u;
+    threadgroup float* made = (threadgroup float*)convolved;
+    for (uint i = thread_id; i < {{ 2 * keys + values }}u; i += {{ threads }}u) {
+        const bool is_value = i >= {{ 2 * keys }}u;
+        const uint of_key = i % {{ keys }}u + key_head * {{ keys }}u + (i >= {{ keys }}u ? {{ key_heads * keys }}u : 0u);
+        const uint of_value = {{ 2 * key_heads * keys }}u + head * {{ values }}u + i - {{ 2 * keys }}u;
+        const uint channel = is_value ? of_value : of_key;
+        device float* own_tail = tail + ulong(slot) * {{ taps * channels }}ul + ulong(channel);
+        device const float* own_taps = taps + channel * {{ taps }}u;
+        const float newest = own_inputs[channel];
+        float sum = own_taps[{{ taps - 1 }}] * newest;
+        #pragma unroll
+        for (uint back = 1u; back < {{ taps }}u; back++) {
+            if (position >= back) {
+                sum += own_taps[{{ taps - 1 }}u - back] * own_tail[(position - back) % {{ taps }}u * {{ channels }}u];
+            }
+        }
+{% if group > 1 %}
+        if (is_value || head % {{ group }}u == 0u) {
+            own_tail[position % {{ taps }}u * {{ channels }}u] = newest;
+        }
+{% else %}
+        own_tail[position % {{ taps }}u * {{ channels }}u] = newest;
+{% endif %}
+        made[i] = silu(sum);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    {
+        threadgroup const {{ vector }}* asked = convolved;
+        threadgroup const {{ vector }}* told = convolved + {{ keys // step }}u;
+        const float brought = made[{{ 2 * keys }}u + column];
+        device const float* gates = own_inputs + {{ channels }}u;
+        const float force = sigmoid(gates[{{ heads * values }}u + head]);
+        const float elapsed = gates[{{ heads * values + heads }}u + head];
+
+{% include "recurrent/recall" %}
+
+{% include "recurrent/answer" %}
+
+        #pragma unroll
+        for (uint i = 0u; i < {{ chunks }}u; i++) {
+{% if kept %}
+            if ({{ kept }}) {
+                own[i * 4u + part] = held[i];
+            }
+{% else %}
+            own[i * 4u + part] = held[i];
+{% endif %}
+        }
+    }
+}
