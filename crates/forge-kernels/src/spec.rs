@@ -388,8 +388,9 @@ pub struct Take {
 
 /// See [`Spec::Convolve`]. Scalars: rows, kept. Buffers: x, taps, slots, positions, tail, y. Grid: by 128 threads over all channels.
 ///
-/// x is the first channels of wider rows. `taps` is `[channel, tap]`, the last tap being for the row's own value. `tail` is a ring, `[slot, taps, channel]`: what the
-/// row at position p had lies at p % taps. Before position 0 there are zeros, whatever the ring holds.
+/// x is the first channels of wider rows. `taps` is `[channel, tap]`, the last tap being for the row's own value. `tail` is a
+/// ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros, whatever
+/// the ring holds.
 /// Rows from `kept` on leave no trace in it; their results are zeros.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Convolve {
