@@ -3,7 +3,7 @@
 
 use forge_frontend::{Memory, Options as Reading, read_model};
 use forge_ir::{Format, Graph};
-use forge_kernels::{Buffer, Instance};
+use forge_kernels::{Buffer, Instance, Spec};
 use forge_planner::{
     BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan, step_cost,
 };
@@ -45,7 +45,13 @@ fn run(
         .buffers
         .iter()
         .map(|buffer| {
-            let bytes = content(plan, section, step, buffer, load, rows);
+            let bytes = match &instance.spec {
+                Spec::ExpertsInner(inner) if buffer.name == "routes" && !buffer.written => {
+                    routes(rows, inner.experts, inner.chosen)
+                }
+                Spec::ExpertsSum(sum) if buffer.name == "routes" => routes(rows, sum.experts, sum.chosen),
+                _ => content(plan, section, step, buffer, load, rows),
+            };
             let id = sim.memory.bytes(&bytes).expect("there is memory");
             if buffer.written { id.write() } else { id.read() }
         })
@@ -65,6 +71,15 @@ fn run(
     let ran = sim.dispatch(&instance.name, &bindings, &scalars, groups);
     assert!(ran && sim.faults().is_empty(), "{}: {:?}", step.name, sim.faults());
     sim.traffic()
+}
+
+/// Routes of rows that choose as differently as they can.
+fn routes(rows: usize, experts: usize, chosen: usize) -> Vec<u8> {
+    let row = |row: usize| {
+        let experts = (0..chosen).map(move |place| ((row * chosen + place) % experts) as u32);
+        experts.chain(vec![0; chosen])
+    };
+    (0..rows).flat_map(row).flat_map(u32::to_le_bytes).collect()
 }
 
 /// What a buffer of a step holds: zeros, but for what the host says of rows.
@@ -140,7 +155,7 @@ fn check(plan: &Plan, program: &Program, load: Load, differing: &mut Vec<String>
 fn check_all(disabled: &[Fusion]) {
     let mut differing = Vec::new();
     let mut checked = 0;
-    for name in ["llama_bias", "qwen3", "gemma2", "gemma4_text"] {
+    for name in ["llama_bias", "qwen3", "gemma2", "gemma4_text", "qwen2_moe", "glm4_moe"] {
         let graph = graph(name);
         // The last with codes for keys and values too, where heads are multiples of 32.
         let coded = ["qwen3", "gemma2"].contains(&name).then_some((Format::F32, Some(Format::Q8_0)));

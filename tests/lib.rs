@@ -1,6 +1,6 @@
 //! Helpers of the whole-pipeline tests: models, the compiler as a user runs it, and the crates it writes.
 //!
-//! A model is a folder of `tests/models`, or of `tests/quantised` if it is quantised already, with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
+//! A model is a folder of `tests/models`, of `tests/quantised` if it is quantised already, or of `tests/odd`, with a checkpoint and `golden.json` / `golden.safetensors`, logits that Hugging
 //! Face transformers computed in f32. Whatever lies there is tested: adding a folder adds its tests. Crates are written
 //! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
 
@@ -22,6 +22,13 @@ pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 /// on the architecture: f32 shows that the program is the model's, and q8_0 and q4_0 that matrices are packed as their
 /// kernels read them. The rest of the formats are the business of the models of [`WHOLE`].
 pub const FEW_FORMATS: [&str; 3] = ["f32", "q8_0", "q4_0"];
+
+/// Models with experts. Of the first, matrices of experts are packed in a few formats; of the others it is the routing and what
+/// is beside it that is their own, and f32 is enough for that.
+pub const EXPERTS: [&str; 4] = ["qwen2_moe", "glm4_moe", "mixtral", "qwen3_moe"];
+
+/// Odd ones of these: groups of experts; a row that has all experts; more experts than lanes, and layers without any.
+pub const ODD_EXPERTS: [&str; 3] = ["glm4_moe_groups", "mixtral_all", "qwen3_moe_listed"];
 
 /// Formats that are one thing with different numbers of bits and sizes of groups: one model has to do for all of those.
 pub const AFFINE: [&str; 6] =
@@ -47,7 +54,7 @@ pub const SUPERBLOCKS: (&str, &str, &[&str]) =
 pub const SHARED: &str = "gemma4_text_shared";
 
 /// Models that are quantised already: kept as they are, with a cache that keeps everything too.
-pub const QUANTISED: [&str; 3] = ["llama_mlx4", "qwen3_mlx8", MLX];
+pub const QUANTISED: [&str; 4] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix", MLX];
 
 /// The one of these that is quantised in every number of bits.
 pub const MLX: &str = "mlx";
@@ -77,8 +84,7 @@ pub fn models() -> Vec<String> {
 pub fn model(name: &str) -> PathBuf {
     let folders =
         ["tests/models", "tests/quantised", "tests/odd"].map(|folder| root().join(folder).join(name));
-    let [plain, ..] = &folders;
-    folders.iter().find(|folder| folder.is_dir()).unwrap_or(plain).clone()
+    folders.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| panic!("there is no model {name}"))
 }
 
 /// A checkpoint that is quantised in every number of bits, and the plain numbers that it means.
@@ -175,7 +181,11 @@ fn all_to_build() -> Vec<Built> {
     };
     for model in models() {
         let is_whole = WHOLE.contains(&model.as_str());
-        let formats: &[&str] = if is_whole { &FORMATS } else { &FEW_FORMATS };
+        let formats: &[&str] = match EXPERTS.iter().position(|name| *name == model) {
+            _ if is_whole => &FORMATS,
+            Some(1..) => &FEW_FORMATS[..1],
+            _ => &FEW_FORMATS,
+        };
         formats.iter().for_each(|format| add(&model, format, &[]));
         add(&model, "f32", &Fusion::ALL);
         if is_whole {
@@ -187,6 +197,7 @@ fn all_to_build() -> Vec<Built> {
     add(ODD, "q4_0", &Fusion::ALL);
     add(SHARED, "f32", &[]);
     add(SHARED, "q4_0", &Fusion::ALL);
+    all.extend(ODD_EXPERTS.map(|model| Built::of(model, "f32")));
     all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
     all.extend(CODED.map(|model| Built { kv: Some("q8_0"), ..Built::of(model, "f32") }));
     all.extend(

@@ -1,4 +1,4 @@
-//! Each stage of the compiler as text, for two small models: reviewed by eye, and kept.
+//! Each stage of the compiler as text, for a few small models: reviewed by eye, and kept.
 
 use tests::{forge_with, model};
 
@@ -24,6 +24,14 @@ fn stages_of_llama_with_biases() {
     insta::assert_snapshot!("llama_bias-graph", stage("llama_bias", "graph", "keep"));
     insta::assert_snapshot!("llama_bias-plan", stage("llama_bias", "plan", "keep"));
     insta::assert_snapshot!("llama_bias-kernels", stage("llama_bias", "kernels", "keep"));
+}
+
+#[test]
+fn stages_of_experts() {
+    insta::assert_snapshot!("qwen3_moe-plan-q4_0", stage("qwen3_moe", "plan", "q4_0"));
+    insta::assert_snapshot!("qwen3_moe-kernels-q4_0", stage("qwen3_moe", "kernels", "q4_0"));
+    // Experts that every row has, gated.
+    insta::assert_snapshot!("qwen2_moe-plan", stage("qwen2_moe", "plan", "keep"));
 }
 
 #[test]

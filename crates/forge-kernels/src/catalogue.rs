@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 19] = [
+pub const TEMPLATES: [Source; 22] = [
     source!("embed/embed"),
     source!("norm/rms_norm"),
     source!("norm/layer_norm"),
@@ -34,6 +34,9 @@ pub const TEMPLATES: [Source; 19] = [
     source!("recurrent/convolve"),
     source!("recurrent/delta_rule"),
     source!("recurrent/delta_step"),
+    source!("experts/route"),
+    source!("experts/inner"),
+    source!("experts/sum"),
     source!("elementwise/elementwise"),
     source!("elementwise/take"),
     source!("head/argmax"),
@@ -41,10 +44,16 @@ pub const TEMPLATES: [Source; 19] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 2] = [source!("recurrent/recall"), source!("recurrent/answer")];
+pub const PARTS: [Source; 5] = [
+    source!("experts/choose"),
+    source!("experts/weigh"),
+    source!("experts/products"),
+    source!("recurrent/recall"),
+    source!("recurrent/answer"),
+];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 35] = [
+pub const SUPPORT: [Source; 36] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -80,6 +89,7 @@ pub const SUPPORT: [Source; 35] = [
     source!("support/softplus"),
     source!("support/turn"),
     source!("support/ordered"),
+    source!("support/choose"),
 ];
 
 /// The path of the template that renders `spec`.
@@ -102,6 +112,9 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::Convolve(_) => "recurrent/convolve",
         Spec::DeltaRule(_) => "recurrent/delta_rule",
         Spec::DeltaStep(_) => "recurrent/delta_step",
+        Spec::Route(_) => "experts/route",
+        Spec::ExpertsInner(_) => "experts/inner",
+        Spec::ExpertsSum(_) => "experts/sum",
         Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::Take(_) => "elementwise/take",
         Spec::Argmax(_) => "head/argmax",

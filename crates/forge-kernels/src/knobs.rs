@@ -90,6 +90,21 @@ impl Knobs {
             Rows::Many => shape.many(inputs),
         }
     }
+
+    /// Rows of a simdgroup, and simdgroups of a threadgroup, of kernels of experts that compute `outputs` rows of `inputs`
+    /// columns for a row of x, those of all its experts together. Columns are not shared: a row has several experts, so that
+    /// there are many outputs, or many columns that count as one row.
+    pub fn of_experts(
+        family: Family,
+        cores: usize,
+        format: Format,
+        outputs: usize,
+        inputs: usize,
+        leaves_squares: bool,
+    ) -> (usize, usize) {
+        let shape = Shape { cores, outputs, packets: inputs.div_ceil(packet_columns(format)) };
+        shape.of_experts(most_rows(family, Class::of(format)), leaves_squares)
+    }
 }
 
 /// Weight rows that a simdgroup computes at once for one row of x, if there are enough of them.
@@ -143,6 +158,14 @@ impl Shape {
         let ahead = rows <= 4 && all(rows, split) < PLENTY * self.cores && self.packets > 32 * split;
         let packets = if ahead { 2 } else { 1 };
         Knobs { rows_per_simdgroup: rows, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1 }
+    }
+
+    fn of_experts(&self, most_rows: usize, leaves: bool) -> (usize, usize) {
+        let mut rows = most_rows;
+        while rows > 2 && self.outputs.div_ceil(rows) < self.cores * SIMDGROUPS.max(ROWS.div_ceil(rows)) {
+            rows /= 2;
+        }
+        (rows, if leaves { self.leaving(rows, 1) } else { 2 })
     }
 
     /// Simdgroups of a threadgroup that leaves something. Without, it is 2, or as many as share rows. Published: 2 are the

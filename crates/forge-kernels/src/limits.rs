@@ -1,5 +1,6 @@
 //! What a kernel can be made for. Whatever passes here renders.
 
+mod experts;
 mod project;
 mod recurrent;
 
@@ -123,6 +124,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Convolve(convolve) => limits.convolve(convolve),
         Spec::DeltaRule(rule) => limits.delta_rule(rule),
         Spec::DeltaStep(step) => limits.delta_step(step),
+        Spec::Route(route) => limits.route(route),
+        Spec::ExpertsInner(inner) => limits.experts_inner(inner),
+        Spec::ExpertsSum(sum) => limits.experts_sum(sum),
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {

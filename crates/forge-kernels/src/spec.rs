@@ -10,6 +10,10 @@
 use forge_ir::{Activation, Format, Pairing, Rotation};
 use serde::Serialize;
 
+mod experts;
+
+pub use experts::{ExpertsInner, ExpertsSum, Route, Summed};
+
 /// A kernel instance to be rendered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "family", rename_all = "snake_case")]
@@ -40,6 +44,12 @@ pub enum Spec {
     DeltaRule(DeltaRule),
     /// The same of one row, with the convolutions before it.
     DeltaStep(DeltaStep),
+    /// The experts of each row and their weights.
+    Route(Route),
+    /// What each of a row's experts makes of it, up to its last projection.
+    ExpertsInner(ExpertsInner),
+    /// The last projections of a row's experts, weighed and summed.
+    ExpertsSum(ExpertsSum),
     /// One function of one or two vectors, element by element.
     Elementwise(Elementwise),
     /// Columns of wider rows.

@@ -2,10 +2,11 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Pairing};
+use forge_ir::{Activation, Format, Groups, Pairing, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue, Function, HeadNorm,
-    Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Rows, Squares,
+    Append, Argmax, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue, ExpertsInner,
+    ExpertsSum, Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Route, Rows,
+    Squares, Summed,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -226,6 +227,88 @@ fn refusals_of_projections() {
     kernel `a`: tile_outputs is 256, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
     kernel `a`: split is 4, and must be 1 or 2: one quartet of simdgroups, or two
     kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 36864, and must be at most 32768 bytes; take a smaller tile, or halves
+    ");
+}
+
+#[test]
+fn refusals_of_experts() {
+    let route = || Route {
+        experts: 12,
+        chosen: 3,
+        scores: Scores::Softmax,
+        correction: false,
+        groups: None,
+        shares: true,
+        factor: 1.0,
+        scale: false,
+    };
+    let groups = |count, kept, best| Some(Groups { count, kept, best });
+    let inner = || ExpertsInner {
+        format: Format::Q4_0,
+        experts: 12,
+        chosen: 3,
+        outputs: 64,
+        inputs: 64,
+        norm: None,
+        activation: Activation::Silu,
+        route: None,
+        rows_per_simdgroup: 4,
+        simdgroups: 2,
+    };
+    let sum = || ExpertsSum {
+        format: Format::Q4_0,
+        experts: 12,
+        chosen: 3,
+        outputs: 64,
+        inputs: 64,
+        ending: Summed::Add,
+        rows_per_simdgroup: 4,
+        simdgroups: 2,
+    };
+    let squares = |partials| Summed::AddSquares(Squares { partials, gain: true });
+    let cases = [
+        Spec::Route(Route { experts: 0, ..route() }),
+        Spec::Route(Route { experts: 1025, ..route() }),
+        Spec::Route(Route { chosen: 13, ..route() }),
+        Spec::Route(Route { experts: 64, chosen: 33, ..route() }),
+        Spec::Route(Route { factor: f32::NAN, ..route() }),
+        Spec::Route(Route { groups: groups(5, 1, 1), ..route() }),
+        Spec::Route(Route { groups: groups(6, 1, 1), ..route() }),
+        Spec::Route(Route { groups: groups(4, 2, 3), ..route() }),
+        Spec::ExpertsInner(ExpertsInner { outputs: 7, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { inputs: 1 << 24, outputs: 1 << 12, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { rows_per_simdgroup: 3, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { simdgroups: 33, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { route: Some(Route { experts: 11, ..route() }), ..inner() }),
+        Spec::ExpertsInner(ExpertsInner {
+            route: Some(Route { groups: groups(4, 2, 1), ..route() }),
+            ..inner()
+        }),
+        Spec::ExpertsSum(ExpertsSum { inputs: 1 << 31, experts: 3, outputs: 1, ..sum() }),
+        Spec::ExpertsSum(ExpertsSum { rows_per_simdgroup: 33, ..sum() }),
+        Spec::ExpertsSum(ExpertsSum { simdgroups: 16, ending: squares(64), ..sum() }),
+        Spec::ExpertsSum(ExpertsSum { ending: squares(3), ..sum() }),
+    ];
+    let cases: Vec<String> = cases.into_iter().map(|spec| refusal("a", spec)).collect();
+    insta::assert_snapshot!(cases.join("\n"), @r"
+    kernel `a`: the number of experts is 0; leave the kernel out of the plan
+    kernel `a`: the number of experts is 1025, and must be at most 1024, which are 32 a lane
+    kernel `a`: the number of experts of a row is 13, and must be at most 12, one a lane
+    kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane
+    kernel `a`: the factor is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of groups of experts is 5, and must be a divisor of the experts, which are 12, and at most 32, one a lane
+    kernel `a`: the number of groups that are kept is 1, and must be at most 6, with 3 experts or more
+    kernel `a`: the number of experts that make a group's worth is 3, and must be 1 or 2
+    kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
+    kernel `a`: the number of outputs of all experts is 49152, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: rows_per_simdgroup is 3, and must be even: gate and up rows alternate
+    kernel `a`: simdgroups is 33, and must be at most 32
+    kernel `a`: the number of experts that are chosen from is 11, and must be 12, without groups: those need a kernel of their own
+    kernel `a`: the number of experts that are chosen from is 12, and must be 12, without groups: those need a kernel of their own
+    kernel `a`: the number of inputs is 2147483648, and must be such that those of all experts of a row are counted in 32 bits
+    kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
+    kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, as one simdgroup finishes them; lower simdgroups
+    kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, which is 8
     ");
 }
 

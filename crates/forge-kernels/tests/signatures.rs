@@ -3,7 +3,7 @@
 mod common;
 
 use forge_ir::Format;
-use forge_kernels::spec::{Epilogue, Function, Prologue, Rows};
+use forge_kernels::spec::{Epilogue, Function, Prologue, Rows, Summed};
 use forge_kernels::{KernelDecl, Spec, render};
 
 /// Names of the planes of a weight, with `*` before what is written.
@@ -134,6 +134,37 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::DeltaStep(step) => {
             let names = "inputs taps rate bias gain slots positions *tail *memory *heads";
             (buffers(names), "rows", grid(step.rule.heads.to_string(), "rows", "1"))
+        }
+        Spec::Route(route) => {
+            let correction = if route.correction { " correction" } else { "" };
+            let scale = if route.scale { " scale" } else { "" };
+            (buffers(&format!("logits{correction}{scale} *routes")), "rows", grid(rows(), "1", "1"))
+        }
+        Spec::ExpertsInner(inner) => {
+            let routes = match &inner.route {
+                None => "routes".to_owned(),
+                Some(route) => {
+                    let correction = if route.correction { " correction" } else { "" };
+                    let scale = if route.scale { " scale" } else { "" };
+                    format!("logits{correction}{scale} *routes")
+                }
+            };
+            let squares = if inner.norm.is_some() { " squares" } else { "" };
+            let groups = inner.outputs.div_ceil(inner.rows_per_simdgroup * inner.simdgroups);
+            let mut names = planes("weight", inner.format);
+            names.extend(buffers(&format!("{routes} x{squares} *y")));
+            (names, "rows", grid(groups.to_string(), &inner.chosen.to_string(), "rows"))
+        }
+        Spec::ExpertsSum(sum) => {
+            let left = match sum.ending {
+                Summed::AddSquares(squares) if squares.gain => " gain *gained *squares_out",
+                Summed::AddSquares(_) => " *squares_out",
+                Summed::Store | Summed::Add => "",
+            };
+            let groups = sum.outputs.div_ceil(sum.rows_per_simdgroup * sum.simdgroups);
+            let mut names = planes("weight", sum.format);
+            names.extend(buffers(&format!("routes x *y{left}")));
+            (names, "rows", grid(groups.to_string(), "rows", "1"))
         }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {

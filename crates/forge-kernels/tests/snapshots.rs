@@ -2,11 +2,11 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Pairing};
+use forge_ir::{Activation, Format, Groups, Pairing, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, RmsNorm, Rotate,
-    RotateAppend, Rows, Squares, Take,
+    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, Operand,
+    Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -215,4 +215,51 @@ fn a_file_has_each_support_unit_once() {
     kernel void head_one(
     kernel void head_few(
     ");
+}
+
+/// At the sizes of Qwen3-30B-A3B, and with groups as DeepSeek V3 has them.
+#[test]
+fn experts() {
+    let route = Route {
+        experts: 128,
+        chosen: 8,
+        scores: Scores::Softmax,
+        correction: false,
+        groups: None,
+        shares: true,
+        factor: 1.0,
+        scale: false,
+    };
+    let inner = ExpertsInner {
+        format: Format::Q4_0,
+        experts: 128,
+        chosen: 8,
+        outputs: 1536,
+        inputs: 2048,
+        norm: Some(DeferredNorm { partials: 128, epsilon: 1e-6 }),
+        activation: Activation::Silu,
+        route: Some(route.clone()),
+        rows_per_simdgroup: 8,
+        simdgroups: 2,
+    };
+    snapshot("experts_inner_one", Spec::ExpertsInner(inner.clone()));
+    snapshot("experts_inner", Spec::ExpertsInner(ExpertsInner { norm: None, route: None, ..inner }));
+    let ending = Summed::AddSquares(Squares { partials: 128, gain: false });
+    let sum = ExpertsSum {
+        format: Format::Q8_0,
+        experts: 128,
+        chosen: 8,
+        outputs: 2048,
+        inputs: 768,
+        ending,
+        rows_per_simdgroup: 4,
+        simdgroups: 4,
+    };
+    snapshot("experts_sum_one", Spec::ExpertsSum(sum.clone()));
+    snapshot("experts_sum", Spec::ExpertsSum(ExpertsSum { ending: Summed::Store, ..sum }));
+    snapshot("route", Spec::Route(route.clone()));
+    let groups = Some(Groups { count: 8, kept: 4, best: 2 });
+    let of_groups =
+        Route { experts: 256, scores: Scores::Sigmoid, correction: true, groups, factor: 2.5, ..route };
+    snapshot("route_groups", Spec::Route(of_groups));
 }

@@ -1,13 +1,15 @@
 //! A kernel's CPU version, as an expression: the family's function and the same shape that the template was given.
 
 use crate::names::number;
-use forge_ir::{Activation, Format, Long, Pairing, Rotation};
+use forge_ir::{Activation, Format, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::Spec;
-use forge_kernels::spec::{self, DeferredNorm, Each, Epilogue, HeadNorm, Project, Prologue, Squares};
+use forge_kernels::spec::{
+    self, DeferredNorm, Each, Epilogue, HeadNorm, Project, Prologue, Route, Squares, Summed,
+};
 
 /// `cpu::project(call, &cpu::Project { ... })`
 pub(crate) fn expression(spec: &Spec) -> String {
-    let (function, shape, fields) = match spec {
+    let (function, name, fields) = match spec {
         Spec::Embed(embed) => {
             let fields = vec![
                 ("vocabulary", size(embed.vocabulary)),
@@ -117,9 +119,34 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::DeltaRule(rule) => ("delta_rule", "DeltaRule", delta_rule(rule)),
         Spec::DeltaStep(step) => {
-            let rule = format!("cpu::DeltaRule {{ {} }}", listed(&delta_rule(&step.rule)));
+            let rule = shape("DeltaRule", delta_rule(&step.rule));
             ("delta_step", "DeltaStep", vec![("rule", rule), ("taps", size(step.taps))])
         }
+        Spec::Route(routing) => ("route", "Route", route(routing)),
+        Spec::ExpertsInner(inner) => (
+            "experts_inner",
+            "ExpertsInner",
+            vec![
+                ("experts", size(inner.experts)),
+                ("chosen", size(inner.chosen)),
+                ("outputs", size(inner.outputs)),
+                ("inputs", size(inner.inputs)),
+                ("norm", option(inner.norm, deferred_norm)),
+                ("activation", activation(inner.activation).to_owned()),
+                ("route", option(inner.route.as_ref(), |of| shape("Route", route(of)))),
+            ],
+        ),
+        Spec::ExpertsSum(sum) => (
+            "experts_sum",
+            "ExpertsSum",
+            vec![
+                ("experts", size(sum.experts)),
+                ("chosen", size(sum.chosen)),
+                ("outputs", size(sum.outputs)),
+                ("inputs", size(sum.inputs)),
+                ("ending", summed(sum.ending)),
+            ],
+        ),
         Spec::Elementwise(elementwise) => (
             "elementwise",
             "Elementwise",
@@ -133,17 +160,44 @@ pub(crate) fn expression(spec: &Spec) -> String {
         Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),
     };
     // Kernels that read weights are compiled for the format they are stored in.
-    let stored = match spec {
-        Spec::Embed(embed) => format!("::<{}>", stored(embed.format)),
-        Spec::Project(project) => format!("::<{}>", stored(project.format)),
-        _ => String::new(),
-    };
-    format!("cpu::{function}{stored}(call, &cpu::{shape} {{ {} }})", listed(&fields))
+    let format = crate::kernels_text::weight_format(spec);
+    let stored = format.map_or_else(String::new, |format| format!("::<{}>", stored(format)));
+    format!("cpu::{function}{stored}(call, &{})", shape(name, fields))
 }
 
-fn listed(fields: &[(&str, String)]) -> String {
-    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    fields.join(", ")
+/// `cpu::Route { experts: 4, ... }`
+fn shape(name: &str, fields: Vec<(&str, String)>) -> String {
+    let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    format!("cpu::{name} {{ {} }}", fields.join(", "))
+}
+
+fn route(route: &Route) -> Vec<(&'static str, String)> {
+    let scores = match route.scores {
+        Scores::Softmax => "cpu::Scores::Softmax",
+        Scores::Sigmoid => "cpu::Scores::Sigmoid",
+    };
+    let groups = |of: Groups| {
+        let (count, kept, best) = (size(of.count), size(of.kept), size(of.best));
+        format!("cpu::Groups {{ count: {count}, kept: {kept}, best: {best} }}")
+    };
+    vec![
+        ("experts", size(route.experts)),
+        ("chosen", size(route.chosen)),
+        ("scores", scores.to_owned()),
+        ("correction", route.correction.to_string()),
+        ("groups", option(route.groups, groups)),
+        ("shares", route.shares.to_string()),
+        ("factor", float(route.factor)),
+        ("scale", route.scale.to_string()),
+    ]
+}
+
+fn summed(ending: Summed) -> String {
+    match ending {
+        Summed::Store => "cpu::Epilogue::Store".to_owned(),
+        Summed::Add => "cpu::Epilogue::Add".to_owned(),
+        Summed::AddSquares(left) => format!("cpu::Epilogue::AddSquares({})", squares(left)),
+    }
 }
 
 fn delta_rule(rule: &spec::DeltaRule) -> Vec<(&'static str, String)> {

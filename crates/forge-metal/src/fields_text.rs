@@ -1,7 +1,7 @@
 //! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
 
 use crate::kernels_text::{weight_path, weight_type};
-use crate::model_text::{attention_shape, feed_forward};
+use crate::model_text::{attention_shape, experts_shape, feed_forward};
 use crate::names;
 use forge_planner::{FEW, FieldKind, MAX_SHARES, Plan, Section};
 use serde::Serialize;
@@ -99,7 +99,8 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
         .scratch
         .iter()
         .map(|scratch| {
-            let element = if ["next", "candidates"].contains(&scratch.name.as_str()) { "u32" } else { "f32" };
+            let element =
+                if ["next", "candidates", "routes"].contains(&base(&scratch.name)) { "u32" } else { "f32" };
             let name = names::identifier(&scratch.name);
             let shape = match (rows(scratch), scratch.width) {
                 (None, width) => format!("[{width}]"),
@@ -133,12 +134,15 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
         (None, _) => String::new(),
     };
     let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
+    let (_, chosen, expert) = experts_shape(plan).unwrap_or_default();
     let known = [
         ("stream", plan.model.hidden, "HIDDEN"),
         ("normed", plan.model.hidden, "HIDDEN"),
         ("final_normed", plan.model.hidden, "HIDDEN"),
         ("logits", plan.model.vocabulary, "VOCABULARY"),
         ("inner", feed_forward(plan).unwrap_or(0), "FEED_FORWARD"),
+        ("routes", 2 * chosen, "2 * EXPERTS"),
+        ("routed_inner", chosen * expert, "EXPERTS * EXPERT"),
         ("qkv", (heads + 2 * key_heads) * head, "(QUERY_HEADS + 2 * KEY_HEADS) * HEAD"),
         ("q", heads * head, "QUERY_HEADS * HEAD"),
         ("heads", heads * head, "QUERY_HEADS * HEAD"),
@@ -161,6 +165,11 @@ fn rows(scratch: &forge_planner::Scratch) -> Option<&'static str> {
     }
 }
 
+/// The name without the number that tells buffers of one name apart.
+fn base(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_')
+}
+
 /// What a scratch buffer is for, where its name does not say it all.
 fn about(name: &str) -> &'static str {
     match name {
@@ -173,6 +182,8 @@ fn about(name: &str) -> &'static str {
         "candidates" => "the best logit of each threadgroup of the head, and its token",
         "partials" => "what each share of a row's cache contributes",
         "heads" => "attention's result",
+        "routes" => "the experts of each row, the best first, and the bits of their weights",
+        "routed_inner" => "silu(gate) · up of each expert of a row",
         "inner" => "silu(gate) · up",
         "final_normed" => "the wanted rows of the stream, normed",
         "next" => "the likeliest token of each",

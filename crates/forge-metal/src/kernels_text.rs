@@ -93,10 +93,12 @@ pub(crate) fn weight_path(format: Format) -> String {
     weight_type(format).replace('<', "::<")
 }
 
-fn weight_format(spec: &Spec) -> Option<Format> {
+pub(crate) fn weight_format(spec: &Spec) -> Option<Format> {
     match spec {
         Spec::Embed(embed) => Some(embed.format),
         Spec::Project(project) => Some(project.format),
+        Spec::ExpertsInner(inner) => Some(inner.format),
+        Spec::ExpertsSum(sum) => Some(sum.format),
         _ => None,
     }
 }

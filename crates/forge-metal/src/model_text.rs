@@ -257,6 +257,9 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
     if let Some(width) = feed_forward(plan) {
         summary.push(format!("feed-forward {width}"));
     }
+    if let Some((experts, chosen, width)) = experts_shape(plan) {
+        summary.push(format!("{chosen} of {experts} experts of {width}"));
+    }
     summary.push(format!("vocabulary {}", names::grouped(model.vocabulary as u64)));
     let mut formats: Vec<&str> = plan
         .weights
@@ -290,6 +293,14 @@ pub(crate) fn feed_forward(plan: &Plan) -> Option<usize> {
     plan.scratch.iter().find(|scratch| scratch.name == "inner").map(|scratch| scratch.width)
 }
 
+/// Experts, those of a row, and the width inside one, of the first layer that has any.
+pub(crate) fn experts_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
+    plan.kernels.iter().find_map(|kernel| match &kernel.spec {
+        Spec::ExpertsInner(inner) => Some((inner.experts, inner.chosen, inner.outputs / 2)),
+        _ => None,
+    })
+}
+
 fn constants(plan: &Plan) -> Vec<Constant> {
     let mut constants = Vec::new();
     let mut constant = |name, value: usize, doc: &str| {
@@ -304,6 +315,10 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     }
     if let Some(width) = feed_forward(plan) {
         constant("FEED_FORWARD", width, "Width inside the feed-forward block.");
+    }
+    if let Some((_, chosen, width)) = experts_shape(plan) {
+        constant("EXPERTS", chosen, "Experts of a row.");
+        constant("EXPERT", width, "Width inside an expert.");
     }
     constant("VOCABULARY", plan.model.vocabulary, "Tokens.");
     constant("CONTEXT", plan.context, "Most positions of a conversation.");

@@ -7,7 +7,7 @@
 use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
-use forge_kernels::spec::{Epilogue, Rows};
+use forge_kernels::spec::{Epilogue, Rows, Summed};
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -172,9 +172,23 @@ impl Counted<'_> {
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
-            (FieldKind::Matrix { format, rows, columns }, _) => rows as u64 * row_bytes(format, columns),
+            // Of experts those that are a row's.
+            (FieldKind::Matrix { format, rows, columns }, spec) => {
+                let (read, all) = self.experts_read(spec).unwrap_or((1, 1));
+                rows as u64 / all * read * row_bytes(format, columns)
+            }
             (FieldKind::Vector { width }, _) => width as u64 * 4,
         }
+    }
+
+    /// How many experts are read, and of how many. Rows are taken to choose as differently as they can: it is the most.
+    fn experts_read(&self, spec: &Spec) -> Option<(u64, u64)> {
+        let (experts, chosen) = match spec {
+            Spec::ExpertsInner(inner) => (inner.experts as u64, inner.chosen as u64),
+            Spec::ExpertsSum(sum) => (sum.experts as u64, sum.chosen as u64),
+            _ => return None,
+        };
+        Some((experts.min(self.rows * chosen), experts))
     }
 
     /// Positions of keys, or of values, that are read and written.
@@ -215,6 +229,9 @@ impl Counted<'_> {
         match (&self.instance.spec, parameter) {
             (Spec::Project(project), _) if in_place(project) => (all, all),
             (Spec::Embed(embed), "stream") if embed.adds => (all, all),
+            (Spec::ExpertsSum(sum), "y") if sum.ending != Summed::Store => (all, all),
+            // Of routes that are given, experts are asked for and not their weights.
+            (Spec::ExpertsInner(inner), "routes") if inner.route.is_none() => (all / 2, 0),
             // One share is the result; several are partial results, which another step joins.
             (Spec::AttendSplit(attend), "partials") if self.load.splits > 1 => {
                 (0, self.partial_bytes(attend.query_heads, attend.width))
@@ -260,6 +277,9 @@ impl Counted<'_> {
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
+            Spec::Route(route) => of_rows(2 * route.experts),
+            Spec::ExpertsInner(inner) => of_rows(2 * inner.chosen * inner.outputs * inner.inputs),
+            Spec::ExpertsSum(sum) => of_rows(2 * sum.chosen * sum.outputs * sum.inputs),
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
             Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
             Spec::DeltaRule(rule) => of_rows(learning(rule)),

@@ -111,7 +111,7 @@ impl Formats {
                 formats[head.0] = format;
             }
         }
-        let faults = unpadded(graph, &formats);
+        let faults = [unpadded(graph, &formats), unpaired(graph, &formats)].concat();
         if faults.is_empty() { Ok(Formats { formats, head_is_apart }) } else { Err(faults) }
     }
 
@@ -217,6 +217,30 @@ fn unpadded(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
         );
         let note = format!("--quant-override {kind}=affine4_32 gives it another format, and so would q8_0");
         faults.push(Diagnostic::new("F0507", message).note(note));
+    }
+    faults
+}
+
+/// The faults of experts whose gates and ups are to be stored differently, one for all layers.
+fn unpaired(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
+    let mut kinds = BTreeSet::new();
+    let mut faults = Vec::new();
+    for apply in graph.applications() {
+        let body = graph.body(apply);
+        for node in &body.nodes {
+            let Op::Experts(experts) = &node.op else { continue };
+            let pair = [experts.gate, experts.up].map(|param| apply.weight(body, param));
+            let [Some(gate), Some(up)] = pair else { continue };
+            let [first, second] = [gate, up].map(|id| formats[id.0]);
+            let [gate, up] = [gate, up].map(|id| kind(&graph.weights[id.0].tensor));
+            if first == second || !kinds.insert(gate.clone()) {
+                continue;
+            }
+            let message =
+                format!("{gate} is to be {first} and {up} {second}: experts have both in one matrix");
+            let fault = Diagnostic::new("F0508", message);
+            faults.push(fault.note("an override that matches both gives them one format"));
+        }
     }
     faults
 }

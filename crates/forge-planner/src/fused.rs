@@ -1,10 +1,13 @@
 //! The planner's own list of operations: what rules rewrite.
 //!
-//! A [`Fused`] list starts as one entry for each node of a body, attention as two (append to the cache, attend), and ends
-//! as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
+//! A [`Fused`] list starts as one entry for each node of a body, attention as two (append to the cache, attend) and experts as
+//! two (up to their last projections, and these), and ends as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
 //! kind of operation but one has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
-use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation};
+mod experts;
+
+pub(crate) use self::experts::{ExpertsInner, ExpertsSum, Summed};
+use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation, Routing};
 pub(crate) use forge_kernels::spec::{Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
@@ -104,6 +107,12 @@ pub(crate) enum Kind {
     Convolve(Convolve),
     /// What memories say to a query when they have learnt the row.
     DeltaRule(DeltaRule),
+    /// The experts of each row and their weights, which are its routes.
+    Route(Routing),
+    /// What experts make of a row, up to their last projections.
+    ExpertsInner(ExpertsInner),
+    /// The sum of what they make of it.
+    ExpertsSum(ExpertsSum),
     /// A function of each number.
     Elementwise(Function),
     /// Every number times a weight of one.
@@ -243,10 +252,82 @@ pub(crate) struct Attend {
     pub(crate) prologue: Option<RotateAppend>,
 }
 
+impl Operation {
+    /// Whether it reads the value as its first input, and nowhere else.
+    pub(crate) fn reads_first(&self, value: Value) -> bool {
+        let reads = self.inputs.iter().filter(|input| **input == value).count();
+        self.inputs.first() == Some(&value) && reads == 1
+    }
+}
+
 impl Kind {
     /// A function of each number.
     fn of(each: Each) -> Kind {
         Kind::Elementwise(Function::Each(each))
+    }
+
+    /// Whether it adds its result to its last input, in place, and leaves nothing else.
+    pub(crate) fn adds(&self) -> bool {
+        match self {
+            Kind::Project(project) => project.ending == Ending::Add,
+            Kind::ExpertsSum(sum) => sum.ending == Summed::Add,
+            _ => false,
+        }
+    }
+
+    /// Makes it add its result to its last input.
+    pub(crate) fn add(&mut self) {
+        match self {
+            Kind::Project(project) => project.ending = Ending::Add,
+            Kind::ExpertsSum(sum) => sum.ending = Summed::Add,
+            _ => {}
+        }
+    }
+
+    /// Makes it leave what the deferred norm of its sum needs.
+    pub(crate) fn leave(&mut self, gain: Gain) {
+        match self {
+            Kind::Embed { leaves, .. } => *leaves = Some(gain),
+            Kind::Project(project) => project.ending = Ending::AddSquares(gain),
+            Kind::ExpertsSum(sum) => sum.ending = Summed::AddSquares(gain),
+            _ => {}
+        }
+    }
+
+    /// The matrices that it multiplies its first input by, if that is what it does with it.
+    pub(crate) fn matrices(&self) -> Option<Vec<ParamId>> {
+        match self {
+            Kind::Project(project) => Some(project.parts.iter().map(|part| part.0).collect()),
+            Kind::ExpertsInner(inner) => Some(vec![inner.gate, inner.up]),
+            _ => None,
+        }
+    }
+
+    /// Whether the division of its first input's norm is left to it.
+    pub(crate) fn divides(&self) -> bool {
+        match self {
+            Kind::Project(project) => project.norm.is_some(),
+            Kind::ExpertsInner(inner) => inner.norm.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Leaves that to it.
+    pub(crate) fn divide(&mut self, epsilon: f32) {
+        match self {
+            Kind::Project(project) => project.norm = Some(epsilon),
+            Kind::ExpertsInner(inner) => inner.norm = Some(epsilon),
+            _ => {}
+        }
+    }
+
+    /// Folds a gain into its matrices.
+    pub(crate) fn fold(&mut self, gain: Option<ParamId>) {
+        match self {
+            Kind::Project(project) => project.folded = gain,
+            Kind::ExpertsInner(inner) => inner.folded = gain,
+            _ => {}
+        }
     }
 }
 
@@ -300,6 +381,26 @@ impl Fused {
                         prologue: None,
                     })
                 }
+                Op::Route(routing) if experts::only_experts_read(body, index) => {
+                    list.widths[index + 1] = 2 * routing.chosen;
+                    Kind::Route(routing.clone())
+                }
+                Op::Experts(experts) => match experts::parts(body, node, experts) {
+                    Some((inner, sum)) => {
+                        let output = list.new_value(inner.chosen * experts::rows_of(body, inner.gate));
+                        let name = "routed_inner".to_owned();
+                        let between = vec![output, inputs[1]];
+                        list.operations.push(Operation {
+                            name,
+                            kind: Kind::ExpertsInner(inner),
+                            inputs,
+                            output,
+                        });
+                        inputs = between;
+                        Kind::ExpertsSum(sum)
+                    }
+                    None => Kind::Unplanned,
+                },
                 Op::Convolve { taps, tail } => {
                     Kind::Convolve(Convolve { parts: vec![(*taps, *tail)], activation: None })
                 }
@@ -312,9 +413,7 @@ impl Fused {
                     gated: None,
                     prologue: None,
                 }),
-                Op::EachHead { .. } | Op::LatentAttention { .. } | Op::Route(_) | Op::Experts(_) => {
-                    Kind::Unplanned
-                }
+                Op::EachHead { .. } | Op::LatentAttention { .. } | Op::Route(_) => Kind::Unplanned,
                 Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
                 Op::Leave => Kind::Leave,
                 Op::Take { .. } => Kind::Take,
@@ -388,27 +487,22 @@ impl Fused {
     /// The place of the single-use projection of one weight that defines the value, with a function of each result or
     /// without one.
     pub(crate) fn stored_projection(&self, value: Value) -> Option<usize> {
+        self.stored_product(value).filter(|place| matches!(self.operations[*place].kind, Kind::Project(_)))
+    }
+
+    /// The same, or the place of a single-use sum over experts: what might as well be added to another value.
+    pub(crate) fn stored_product(&self, value: Value) -> Option<usize> {
         let place = self.definition(value)?;
-        match &self.operations[place].kind {
-            Kind::Project(project)
-                if project.parts.len() == 1 && project.ending == Ending::Store && self.uses(value) == 1 =>
-            {
-                Some(place)
-            }
-            _ => None,
-        }
+        let stored = match &self.operations[place].kind {
+            Kind::Project(project) => project.parts.len() == 1 && project.ending == Ending::Store,
+            Kind::ExpertsSum(sum) => sum.ending == Summed::Store,
+            _ => false,
+        };
+        (stored && self.uses(value) == 1).then_some(place)
     }
 
     /// What a parameter's matrix is stored as.
     pub(crate) fn format(&self, param: ParamId) -> Format {
         self.formats.get(param.0).copied().unwrap_or(Format::F32)
-    }
-
-    /// Every projection.
-    pub(crate) fn projections(&self) -> impl Iterator<Item = &Project> {
-        self.operations.iter().filter_map(|operation| match &operation.kind {
-            Kind::Project(project) => Some(project),
-            _ => None,
-        })
     }
 }

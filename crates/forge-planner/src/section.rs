@@ -117,15 +117,20 @@ impl Draft<'_> {
         params.iter().filter_map(|param| self.apply.weight(self.body, *param)).collect()
     }
 
+    /// The shape of a weight.
+    pub(crate) fn shape(&self, param: ParamId) -> &[usize] {
+        match self.body.params.get(param.0).map(|param| &param.kind) {
+            Some(ParamKind::Weight(shape)) => shape,
+            _ => &[1],
+        }
+    }
+
     /// `2048 query, 1024 key, 1024 value rows`, or nothing for a single part.
     pub(crate) fn comment(&self, params: &[ParamId], layout: Layout, unit: &str) -> String {
         if params.len() < 2 {
             return String::new();
         }
-        let size = |param: &ParamId| match self.body.params.get(param.0).map(|param| &param.kind) {
-            Some(ParamKind::Weight(shape)) => shape.first().copied().unwrap_or(0),
-            _ => 0,
-        };
+        let size = |param: &ParamId| self.shape(*param)[0];
         match layout {
             Layout::Rows => {
                 let parts: Vec<String> = params

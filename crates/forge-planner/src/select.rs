@@ -2,7 +2,7 @@
 
 use crate::chips::Chip;
 use crate::formats::Formats;
-use crate::fused::{Ending, Project, Value};
+use crate::fused::{Ending, ExpertsSum, Kind, Project, Summed, Value};
 use crate::options::Options;
 use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
@@ -272,11 +272,22 @@ impl<'a> Select<'a> {
         let mut most = 0;
         for (_, apply) in places(self.graph) {
             let body = self.graph.body(apply);
-            for project in self.lists.decode[apply.body.0].projections() {
-                if let Ending::AddSquares(_) = project.ending {
-                    let (format, outputs, inputs) = self.matrix_shape(body, apply, project);
-                    let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
-                    most = most.max(outputs.div_ceil(knobs.outputs_of_group()));
+            for operation in &self.lists.decode[apply.body.0].operations {
+                match &operation.kind {
+                    Kind::Project(project) if matches!(project.ending, Ending::AddSquares(_)) => {
+                        let (format, outputs, inputs) = self.matrix_shape(body, apply, project);
+                        let knobs = self.knobs(spec::Rows::One, (format, outputs, inputs), project.ending);
+                        most = most.max(outputs.div_ceil(knobs.outputs_of_group()));
+                    }
+                    Kind::ExpertsSum(sum) if matches!(sum.ending, Summed::AddSquares(_)) => {
+                        let Some(down) = apply.weight(body, sum.down) else { continue };
+                        let weight = &self.graph.weights[down.0];
+                        let outputs = weight.rows() / weight.matrices();
+                        let shape = (self.formats.of(&[down]), outputs, weight.columns());
+                        let (rows, simdgroups) = self.sum_knobs(shape, sum);
+                        most = most.max(outputs.div_ceil(rows * simdgroups));
+                    }
+                    _ => {}
                 }
             }
         }
@@ -311,6 +322,27 @@ impl<'a> Select<'a> {
     /// The scratch buffer of what the prologue leaves for the layers, if it leaves anything.
     pub(crate) fn aside(&self) -> Option<usize> {
         self.plan.scratch.iter().position(|scratch| scratch.name == ASIDE)
+    }
+
+    /// Rows of a simdgroup, and simdgroups of a threadgroup, of kernels of experts that compute so many outputs of so many
+    /// inputs for a row.
+    pub(crate) fn experts_knobs(
+        &self,
+        (format, outputs, inputs): (Format, usize, usize),
+        leaves: bool,
+    ) -> (usize, usize) {
+        let chip = self.options.chip.unwrap_or_else(Chip::common);
+        Knobs::of_experts(chip.family, chip.cores as usize, format, outputs, inputs, leaves)
+    }
+
+    /// The same of a sum: all experts of a row are one row.
+    pub(crate) fn sum_knobs(
+        &self,
+        (format, outputs, inputs): (Format, usize, usize),
+        sum: &ExpertsSum,
+    ) -> (usize, usize) {
+        let leaves = matches!(sum.ending, Summed::AddSquares(_));
+        self.experts_knobs((format, outputs, sum.chosen * inputs), leaves)
     }
 
     /// The scratch buffer of that name, made if there is none of that width.

@@ -4,11 +4,11 @@
 mod cases;
 
 use cases::{Case, Launch, rows_for, script};
-use forge_ir::{Activation, Format, Pairing, Rotation};
+use forge_ir::{Activation, Format, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm,
-    Rotate, RotateAppend, Rows, Squares, Take,
+    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, Operand,
+    Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -151,6 +151,60 @@ fn delta_rule([key_heads, heads, keys, values]: [usize; 4], gated: Option<f32>) 
     DeltaRule { key_heads, heads, keys, values, scale: 0.5, epsilon: 1e-6, gated }
 }
 
+/// Experts in every way of choosing them, in a format, at sizes that fill nothing.
+fn experts(format: Format) -> Vec<Case> {
+    let route = Route {
+        experts: 37,
+        chosen: 5,
+        scores: Scores::Softmax,
+        correction: false,
+        groups: None,
+        shares: true,
+        factor: 1.0,
+        scale: false,
+    };
+    let groups = Some(Groups { count: 6, kept: 3, best: 2 });
+    let of_groups = Route { experts: 42, correction: true, scores: Scores::Sigmoid, groups, ..route.clone() };
+    let scaled = Route { shares: false, scale: true, correction: true, factor: 2.5, ..route.clone() };
+    let inner = |norm, route: Option<Route>| ExpertsInner {
+        format,
+        experts: 7,
+        chosen: 3,
+        outputs: 22,
+        inputs: 50,
+        norm,
+        activation: Activation::Silu,
+        route: route.map(|route| Route { experts: 7, chosen: 3, ..route }),
+        rows_per_simdgroup: 4,
+        simdgroups: 2,
+    };
+    let sum = |ending| ExpertsSum {
+        format,
+        experts: 7,
+        chosen: 3,
+        outputs: 45,
+        inputs: 22,
+        ending,
+        rows_per_simdgroup: 4,
+        simdgroups: 2,
+    };
+    let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
+    let left = |gain| Summed::AddSquares(Squares { partials: 40, gain });
+    let several = || vec![Launch::rows(3, 2)];
+    let one = || vec![Launch::rows(1, 0)];
+    vec![
+        Case { spec: Spec::Route(of_groups), launches: several() },
+        Case { spec: Spec::Route(scaled.clone()), launches: several() },
+        Case { spec: Spec::ExpertsInner(inner(None, None)), launches: several() },
+        Case { spec: Spec::ExpertsInner(inner(norm, Some(route))), launches: one() },
+        Case { spec: Spec::ExpertsInner(inner(None, Some(scaled))), launches: one() },
+        Case { spec: Spec::ExpertsSum(sum(Summed::Store)), launches: several() },
+        Case { spec: Spec::ExpertsSum(sum(Summed::Add)), launches: several() },
+        Case { spec: Spec::ExpertsSum(sum(left(true))), launches: one() },
+        Case { spec: Spec::ExpertsSum(sum(left(false))), launches: one() },
+    ]
+}
+
 /// What only projections and their neighbours do, at sizes that need each of their bounds.
 fn planted_projections() -> Vec<Case> {
     let knobs = |rows_per_simdgroup, simdgroups, split, packets| {
@@ -237,6 +291,7 @@ fn kernels_are_silent() {
         }
     }
     for format in formats() {
+        cases.extend(experts(format));
         cases.push(shared(format, GATE));
         cases.push(Case {
             spec: Spec::Embed(Embed {

@@ -5,6 +5,7 @@
 use crate::codec::{Unfit, decode_row, encode_row, plane_bytes};
 use crate::errors::Sums;
 use crate::gather;
+use crate::layout::length;
 use forge_ir::{Diagnostic, Format, Graph, Layout, Numbers, Packed, WeightId};
 use std::ops::Range;
 
@@ -198,10 +199,10 @@ pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> D
     for (index, part) in packed.parts.iter().enumerate() {
         let weight = &graph.weights[part.0];
         let (from, step) = gather::place(packed, index, before);
-        if row >= from && (row - from).is_multiple_of(step) && (row - from) / step < weight.shape[0] {
+        if row >= from && (row - from).is_multiple_of(step) && (row - from) / step < length(weight) {
             found = (&weight.tensor, (row - from) / step);
         }
-        before += weight.shape[0];
+        before += length(weight);
     }
     let (tensor, row) = found;
     let format = packed.format;

@@ -102,6 +102,10 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                     vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
                 }
                 Op::DeltaRule { rate, bias, .. } => vec![(*rate, (-1.0, 0.5)), (*bias, (0.0, 0.5))],
+                Op::Route(routing) => {
+                    let correction = routing.correction.map(|correction| (correction, (0.0, 0.1)));
+                    correction.into_iter().chain(routing.scale.map(|scale| (scale, (1.0, 0.1)))).collect()
+                }
                 Op::Experts(Experts { gate, up, down, .. }) => {
                     let of = |param: &ParamId| {
                         let columns =

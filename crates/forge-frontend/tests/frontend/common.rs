@@ -13,10 +13,12 @@ pub(crate) fn models() -> Vec<String> {
     models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// A model of tests/models.
+/// A model of tests/models, or of tests/quantised.
 pub(crate) fn model(name: &str) -> Memory {
-    let folder = format!("{}/../../tests/models/{name}", env!("CARGO_MANIFEST_DIR"));
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| {
+    let folders =
+        ["models", "quantised"].map(|kind| format!("{}/../../tests/{kind}", env!("CARGO_MANIFEST_DIR")));
+    let mut paths = folders.iter().map(|folder| std::path::Path::new(folder).join(name));
+    let files = std::fs::read_dir(paths.find(|path| path.is_dir()).unwrap()).unwrap().map(|entry| {
         let path = entry.unwrap().path();
         (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap())
     });

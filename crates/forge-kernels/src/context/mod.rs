@@ -2,6 +2,7 @@
 //! only choose and print.
 
 mod attention;
+mod experts;
 mod project;
 mod recurrent;
 mod rotation;
@@ -16,6 +17,7 @@ pub(crate) use project::{Tile, group_outputs};
 
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
+use self::experts::{InnerContext, RouteContext, SumContext};
 use self::project::ProjectContext;
 pub(crate) use self::recurrent::LANES;
 use self::recurrent::{ConvolveContext, DeltaRuleContext};
@@ -92,6 +94,21 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         }
         Spec::DeltaStep(step) => {
             let context = DeltaRuleContext::of_step(base, step);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::Route(route) => {
+            let context = RouteContext::of(base, route);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::ExpertsInner(inner) => {
+            let context = InnerContext::of(base, inner);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::ExpertsSum(sum) => {
+            let context = SumContext::of(base, sum);
             let support = context.support();
             (value(context), support)
         }

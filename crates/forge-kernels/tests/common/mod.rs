@@ -2,11 +2,11 @@
 
 #![allow(dead_code, reason = "each test takes the specs that it needs")]
 
-use forge_ir::{Activation, Format, Long, Pairing, Rotation};
+use forge_ir::{Activation, Format, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, Function, HeadNorm, Knobs, LayerNorm, Operand, Project, Prologue, RmsNorm,
-    Rotate, RotateAppend, Rows, Squares, Take,
+    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, Operand,
+    Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -305,7 +305,86 @@ pub(crate) fn others() -> Vec<Spec> {
             specs.extend(gated.map(|_| Spec::DeltaStep(DeltaStep { rule, taps: 4 })));
         }
     }
+    specs.extend(experts());
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
     specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));
+    specs
+}
+
+/// Ways of choosing experts.
+pub(crate) fn routes() -> Vec<Route> {
+    let plain = Route {
+        experts: 128,
+        chosen: 8,
+        scores: Scores::Softmax,
+        correction: false,
+        groups: None,
+        shares: true,
+        factor: 1.0,
+        scale: false,
+    };
+    let groups = |count, kept, best| Some(Groups { count, kept, best });
+    vec![
+        Route { experts: 5, chosen: 5, shares: false, factor: 2.5, scale: true, ..plain.clone() },
+        Route { experts: 60, chosen: 4, scores: Scores::Sigmoid, ..plain.clone() },
+        Route { correction: true, ..plain.clone() },
+        Route {
+            experts: 512,
+            chosen: 16,
+            scores: Scores::Sigmoid,
+            correction: true,
+            factor: 2.5,
+            ..plain.clone()
+        },
+        Route {
+            experts: 96,
+            chosen: 6,
+            groups: groups(8, 4, 2),
+            scores: Scores::Sigmoid,
+            correction: true,
+            ..plain.clone()
+        },
+        Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shares: false, ..plain.clone() },
+        plain,
+    ]
+}
+
+/// Every kernel of experts.
+fn experts() -> Vec<Spec> {
+    let mut specs: Vec<Spec> = routes().into_iter().map(Spec::Route).collect();
+    let squares = |gain| Summed::AddSquares(Squares { partials: 64, gain });
+    for format in Format::ALL.into_iter().filter(|format| format.takes(768)) {
+        for (norm, route) in [
+            (None, None),
+            (Some(DeferredNorm { partials: 64, epsilon: 1e-6 }), routes().pop()),
+            (Some(DeferredNorm { partials: 33, epsilon: 1e-6 }), Some(routes().swap_remove(3))),
+        ] {
+            let (experts, chosen) = route.as_ref().map_or((128, 8), |route| (route.experts, route.chosen));
+            specs.push(Spec::ExpertsInner(ExpertsInner {
+                format,
+                experts,
+                chosen,
+                outputs: 100,
+                inputs: 768,
+                norm,
+                activation: Activation::Silu,
+                route,
+                rows_per_simdgroup: 4,
+                simdgroups: 2,
+            }));
+        }
+        for ending in [Summed::Store, Summed::Add, squares(true), squares(false)] {
+            specs.push(Spec::ExpertsSum(ExpertsSum {
+                format,
+                experts: 128,
+                chosen: 8,
+                outputs: 100,
+                inputs: 768,
+                ending,
+                rows_per_simdgroup: 4,
+                simdgroups: 2,
+            }));
+        }
+    }
     specs
 }

@@ -146,7 +146,7 @@ impl<'a> Bound<'a> {
     /// How a step is coloured.
     fn class(&self, step: &Step) -> &'static str {
         match self.spec(step) {
-            Some(Spec::Project(_)) => "projects",
+            Some(Spec::Project(_) | Spec::ExpertsInner(_) | Spec::ExpertsSum(_)) => "projects",
             Some(Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_)) => "attends",
             _ => "other",
         }
@@ -188,6 +188,9 @@ impl<'a> Bound<'a> {
             (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (Op::Place { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (Op::Linear { weight, .. }, Some(Spec::Project(_))) => self.takes(step, *weight),
+            (Op::Route(_), Some(Spec::Route(_))) => true,
+            (Op::Route(_), Some(Spec::ExpertsInner(inner))) => inner.route.is_some(),
+            (Op::Experts(_), Some(Spec::ExpertsInner(_) | Spec::ExpertsSum(_))) => true,
             (Op::LayerNorm { gain, .. }, Some(Spec::LayerNorm(_))) => self.takes(step, *gain),
             (Op::RmsNorm { gain, .. }, Some(Spec::RmsNorm(_))) => {
                 step.name == node.name || gain.is_some_and(|gain| self.takes(step, gain))

@@ -2,11 +2,12 @@
 //!
 //! Whoever writes x writes g · x too, and the sum of squares of the part that it has at hand; the projections that read
 //! the norm read g · x and divide at the end. The norm itself is gone, and with it a dispatch and a barrier. Precondition:
-//! one row a pass (a norm of many rows is nothing beside their products); only projections read the norm; and x is
-//! written by a projection that adds to it, or is an embedding. What flows from one body to the next is deferred by all
-//! bodies or by none, since each has to know what it is given.
+//! one row a pass (a norm of many rows is nothing beside their products); only projections read the norm, those of experts
+//! among them, and all before anything is added to x; and x is written by a projection or experts that add to it, or is an
+//! embedding. What flows from one body to the next is deferred by all bodies or by none, since each has to know what it is
+//! given.
 
-use crate::fused::{Ending, Fused, Gain, Kind, Value};
+use crate::fused::{Fused, Gain, Kind, Operation, Value};
 
 /// `lists` are of all bodies; those of prologue and epilogue come first and last in the order of application.
 pub(super) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> bool {
@@ -14,9 +15,7 @@ pub(super) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
     for list in lists.iter_mut() {
         while let Some((norm, producer)) = (0..list.operations.len()).find_map(|place| inner(list, place)) {
             let gain = defer(list, norm);
-            if let Kind::Project(project) = &mut list.operations[producer].kind {
-                project.ending = Ending::AddSquares(gain.map_or(Gain::Folded, Gain::Own));
-            }
+            list.operations[producer].kind.leave(gain.map_or(Gain::Folded, Gain::Own));
             changed = true;
         }
     }
@@ -35,24 +34,26 @@ pub(super) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
     }
     for (body, list) in lists.iter_mut().enumerate() {
         let left = if folded { Gain::Folded } else { Gain::Next };
-        match list.operations.last_mut().map(|operation| &mut operation.kind) {
-            Some(Kind::Embed { leaves, .. }) => *leaves = Some(left),
-            Some(Kind::Project(project)) if body != epilogue => project.ending = Ending::AddSquares(left),
-            _ => {}
+        if let Some(operation) = list.operations.last_mut().filter(|_| body != epilogue) {
+            operation.kind.leave(left);
         }
     }
     true
 }
 
-/// Whether the operation at `place` is a norm that only projections read.
+/// Whether the operation at `place` is a norm that only projections read, before what it norms is written over.
 fn is_deferrable(list: &Fused, place: usize) -> bool {
     let operation = &list.operations[place];
-    let plain = |kind: &Kind| matches!(kind, Kind::Project(project) if project.norm.is_none());
-    matches!(operation.kind, Kind::Norm { parts: 1, .. })
-        && list.uses(operation.output) == list.readers(operation.output).count()
-        && list
-            .readers(operation.output)
-            .all(|reader| reader.inputs == [operation.output] && plain(&reader.kind))
+    let Kind::Norm { parts: 1, .. } = operation.kind else { return false };
+    let (normed, x) = (operation.output, operation.inputs[0]);
+    let reads = |operation: &Operation| operation.inputs.contains(&normed);
+    let last = list.operations.iter().rposition(reads).unwrap_or(place);
+    let added = |operation: &Operation| operation.kind.adds() && operation.inputs.last() == Some(&x);
+    list.uses(normed) == list.readers(normed).count()
+        && !list.operations[..last].iter().any(added)
+        && list.readers(normed).all(|reader| {
+            reader.reads_first(normed) && reader.kind.matrices().is_some() && !reader.kind.divides()
+        })
 }
 
 /// A norm and the projection before it whose sum it norms.
@@ -91,8 +92,8 @@ fn last_can_leave(list: &Fused) -> bool {
     }
 }
 
-/// Whether the operation is a projection that adds to a value, and does not itself read a norm: what it would leave goes
-/// where what it reads is.
+/// Whether the operation adds a product to a value, and does not itself read a norm: what it would leave goes where what it
+/// reads is.
 fn adds_alone(list: &Fused, place: usize) -> bool {
     let operation = &list.operations[place];
     let reads_norm = operation
@@ -100,8 +101,7 @@ fn adds_alone(list: &Fused, place: usize) -> bool {
         .first()
         .and_then(|input| list.definition(*input))
         .is_some_and(|place| matches!(list.operations[place].kind, Kind::Norm { .. }));
-    matches!(&operation.kind, Kind::Project(project) if project.ending == Ending::Add && project.norm.is_none())
-        && !reads_norm
+    operation.kind.adds() && !operation.kind.divides() && !reads_norm
 }
 
 /// Takes a norm out of the list: its readers read what it read, and divide. Gives its gain.
@@ -109,11 +109,9 @@ fn defer(list: &mut Fused, place: usize) -> Option<forge_ir::ParamId> {
     let norm = list.operations.remove(place);
     let Kind::Norm { gain, epsilon, .. } = norm.kind else { return None };
     for operation in &mut list.operations {
-        if operation.inputs == [norm.output]
-            && let Kind::Project(project) = &mut operation.kind
-        {
-            operation.inputs = norm.inputs.clone();
-            project.norm = Some(epsilon);
+        if operation.reads_first(norm.output) {
+            operation.inputs[0] = norm.inputs[0];
+            operation.kind.divide(epsilon);
         }
     }
     gain

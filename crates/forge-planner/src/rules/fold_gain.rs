@@ -1,7 +1,7 @@
 //! `W (g · n) = (W diag(g)) n`: the gain of a norm is multiplied into the columns of the weights that read it.
 //!
-//! The vector of gains, and every product with it, is gone from the program. Precondition: only projections read the
-//! norm; none of their weights serves another purpose (a tied head is the embedding's table); and the weights are stored
+//! The vector of gains, and every product with it, is gone from the program. Precondition: only projections, those of
+//! experts among them, read the norm; none of their weights serves another purpose (a tied head is the embedding's table); and the weights are stored
 //! in a format that the product is as exact in as the weight was: f32, or one that we quantise to ourselves, not one that the
 //! checkpoint is quantised to. All norms
 //! before projections fold, or none does: a layer has one program, whether the head can follow or not.
@@ -36,12 +36,9 @@ fn is_whole_norm(list: &Fused, place: usize) -> bool {
 fn folds(list: &Fused, place: usize, graph: &Graph) -> bool {
     let normed = list.operations[place].output;
     list.uses(normed) == list.readers(normed).count()
-        && list.readers(normed).all(|reader| match &reader.kind {
-            Kind::Project(project) => {
-                let params: Vec<ParamId> = project.parts.iter().map(|part| part.0).collect();
-                reader.inputs == [normed] && weights_fold(list, &params, graph)
-            }
-            _ => false,
+        && list.readers(normed).all(|reader| {
+            let matrices = reader.kind.matrices();
+            reader.reads_first(normed) && matrices.is_some_and(|params| weights_fold(list, &params, graph))
         })
 }
 
@@ -66,10 +63,8 @@ fn fold(list: &mut Fused, place: usize) {
     let normed: Value = list.operations[place].output;
     let Kind::Norm { gain, .. } = &mut list.operations[place].kind else { return };
     let folded = gain.take();
-    for operation in list.operations.iter_mut().filter(|operation| operation.inputs == [normed]) {
-        if let Kind::Project(project) = &mut operation.kind {
-            project.folded = folded;
-        }
+    for operation in list.operations.iter_mut().filter(|operation| operation.inputs.contains(&normed)) {
+        operation.kind.fold(folded);
     }
 }
 

@@ -9,7 +9,9 @@ mod deferred_norm;
 mod delta_mixer;
 mod delta_prologue;
 mod each;
+mod experts_choose;
 mod fold_gain;
+mod gate_first;
 mod gate_pair;
 mod head_argmax;
 mod heads;
@@ -18,6 +20,7 @@ mod residual;
 mod rotate_append;
 #[cfg(test)]
 pub(crate) mod tests;
+mod two_sums;
 
 use crate::formats::Formats;
 use crate::fused::Fused;
@@ -39,7 +42,11 @@ pub enum Fusion {
     DeltaMixer,
     /// A function of each result (a cap, a factor, an activation) in the projection before it.
     Each,
-    /// Sums with the residual stream in the projection before them.
+    /// What gates a branch before its last projection.
+    GateFirst,
+    /// Two branches added to the residual stream one after the other.
+    TwoSums,
+    /// Sums with the residual stream in the projection, or the experts, before them.
     Residual,
     /// Gains of norms in the weights after them.
     FoldGain,
@@ -47,6 +54,8 @@ pub enum Fusion {
     AttentionPrologue,
     /// Convolutions before a delta rule in the rule itself.
     DeltaPrologue,
+    /// The choice of a row's experts in experts themselves.
+    ExpertsChoose,
     /// Norms divided out at the end of the projections after them.
     DeferredNorm,
     /// The first half of the search for the likeliest token in the head.
@@ -55,16 +64,19 @@ pub enum Fusion {
 
 impl Fusion {
     /// Every fusion, in the order in which they are tried.
-    pub const ALL: [Fusion; 11] = [
+    pub const ALL: [Fusion; 14] = [
         Fusion::GatePair,
         Fusion::MergeProjections,
         Fusion::RotateAppend,
         Fusion::DeltaMixer,
         Fusion::Each,
+        Fusion::GateFirst,
+        Fusion::TwoSums,
         Fusion::Residual,
         Fusion::FoldGain,
         Fusion::AttentionPrologue,
         Fusion::DeltaPrologue,
+        Fusion::ExpertsChoose,
         Fusion::DeferredNorm,
         Fusion::HeadArgmax,
     ];
@@ -77,10 +89,13 @@ impl Fusion {
             Fusion::RotateAppend => "rotate_append",
             Fusion::DeltaMixer => "delta_mixer",
             Fusion::Each => "each",
+            Fusion::GateFirst => "gate_first",
+            Fusion::TwoSums => "two_sums",
             Fusion::Residual => "residual",
             Fusion::FoldGain => "fold_gain",
             Fusion::AttentionPrologue => "attention_prologue",
             Fusion::DeltaPrologue => "delta_prologue",
+            Fusion::ExpertsChoose => "experts_choose",
             Fusion::DeferredNorm => "deferred_norm",
             Fusion::HeadArgmax => "head_argmax",
         }
@@ -95,6 +110,7 @@ impl Fusion {
     pub const fn needs(self) -> Option<Fusion> {
         match self {
             Fusion::MergeProjections => Some(Fusion::RotateAppend),
+            Fusion::TwoSums => Some(Fusion::Residual),
             _ => None,
         }
     }
@@ -119,12 +135,14 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         Fused::of(BodyId(index), body, graph.widths(body), formats)
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
-    let simple: [(Fusion, Rewrite); 6] = [
+    let simple: [(Fusion, Rewrite); 8] = [
         (Fusion::GatePair, gate_pair::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
         (Fusion::DeltaMixer, delta_mixer::rewrite),
         (Fusion::Each, each::rewrite),
+        (Fusion::GateFirst, gate_first::rewrite),
+        (Fusion::TwoSums, two_sums::rewrite),
         (Fusion::Residual, residual::rewrite),
     ];
     for (fusion, rewrite) in simple {
@@ -144,6 +162,9 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
     }
     if on(Fusion::DeltaPrologue) {
         lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::DeltaPrologue, delta_prologue::rewrite));
+    }
+    if on(Fusion::ExpertsChoose) {
+        lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::ExpertsChoose, experts_choose::rewrite));
     }
     let (prologue, epilogue) = (graph.prologue.body.0, graph.epilogue.body.0);
     if on(Fusion::DeferredNorm) {

@@ -1,38 +1,43 @@
-//! `h + W x`, written into h: the residual stream is updated by the projection that feeds it.
+//! `h + W x`, written into h: the residual stream is updated by the projection that feeds it, or by experts.
 //!
-//! Precondition: the sum is of a projection of one weight, used nowhere else, and of a value that nothing reads afterwards.
-//! A function of each result may have gone into the projection already: the sum is of what it gives.
+//! Precondition: the sum is of a projection of one weight, or of a sum over experts, used nowhere else, and of a value that
+//! nothing reads afterwards. A function of each result may have gone into the projection already: the sum is of what it
+//! gives. And the sum is not read by one that flows out and is a step of its own: what flows out goes where this would be.
 
-use crate::fused::{Ending, Function, Fused, Kind, Value};
+use crate::fused::{Function, Fused, Kind, Value};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
-    let fit = (0..list.operations.len()).find_map(|place| fits(list, place).map(|fit| (place, fit)));
-    let Some((add, (project, stream))) = fit else { return false };
+    // The last first: of each is known what becomes of those that read it.
+    let fit = (0..list.operations.len()).rev().find_map(|place| fits(list, place).map(|fit| (place, fit)));
+    let Some((add, (product, stream))) = fit else { return false };
     let output = list.operations[add].output;
-    let operation = &mut list.operations[project];
-    if let Kind::Project(project) = &mut operation.kind {
-        project.ending = Ending::Add;
-    }
+    let operation = &mut list.operations[product];
+    operation.kind.add();
     operation.inputs.push(stream);
     operation.output = output;
-    // The projection moves to where the sum stood: the stream's other readers come before it.
-    let operation = list.operations.remove(project);
+    // The product moves to where the sum stood: the stream's other readers come before it.
+    let operation = list.operations.remove(product);
     list.operations[add - 1] = operation;
     true
 }
 
-/// The place of the projection and the value it is added to.
+/// The place of the product and the value it is added to.
 fn fits(list: &Fused, add: usize) -> Option<(usize, Value)> {
     let operation = &list.operations[add];
     if operation.kind != Kind::Elementwise(Function::Add) {
         return None;
     }
     let [left, right] = operation.inputs[..] else { return None };
+    let last = list.operations.last()?;
+    let is_sum = last.kind == Kind::Elementwise(Function::Add);
+    if is_sum && last.inputs.contains(&operation.output) {
+        return None;
+    }
     [(left, right), (right, left)].into_iter().find_map(|(stream, result)| {
-        let project = list.stored_projection(result)?;
+        let product = list.stored_product(result)?;
         let read_later =
             list.operations[add + 1..].iter().any(|operation| operation.inputs.contains(&stream));
-        (project < add && !read_later && stream != result).then_some((project, stream))
+        (product < add && !read_later && stream != result).then_some((product, stream))
     })
 }
 
@@ -57,6 +62,20 @@ mod tests {
         let mut list = branch(false);
         assert!(rewrite(&mut list));
         assert_eq!(text(&list), "%3 output = project 0 Rows add(%1, %0)\n");
+    }
+
+    #[test]
+    fn what_a_sum_that_flows_out_reads_stays_beside_it() {
+        let mut list = list(
+            vec![
+                ("output", projection(0), &[0], 1),
+                ("stream", Kind::Elementwise(Function::Add), &[0, 1], 2),
+                ("branch", Kind::Elementwise(Function::Multiply), &[2, 2], 3),
+                ("stream", Kind::Elementwise(Function::Add), &[2, 3], 4),
+            ],
+            &[8; 5],
+        );
+        assert!(!rewrite(&mut list));
     }
 
     #[test]

@@ -2,13 +2,45 @@
 
 use super::{Fusion, Lists};
 use crate::formats::Formats;
-use crate::fused::{Attend, Convolve, Each, Ending, Function, Fused, Gain, Kind, Operation, Project, Value};
+use crate::fused::{
+    Attend, Convolve, Each, Ending, ExpertsInner, ExpertsSum, Function, Fused, Gain, Kind, Operation,
+    Project, Summed, Value,
+};
 use crate::{Options, Quant};
 use forge_ir::{
-    Apply, Body, BodyId, Cache, Draft, Format, Graph, Model, Node, Op, Pairing, Param, ParamId, ParamKind,
-    Rotation, Specials, State, ValueId, Weight, WeightId,
+    Activation, Apply, Body, BodyId, Cache, Draft, Format, Graph, Groups, Model, Node, Op, Pairing, Param,
+    ParamId, ParamKind, Rotation, Routing, Scores, Specials, State, ValueId, Weight, WeightId,
 };
 use std::collections::BTreeSet;
+
+/// A router of 4 experts of which a row has 2, and these, 6 wide.
+pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'static [usize], usize)> {
+    let routing = Routing {
+        scores: Scores::Softmax,
+        chosen: 2,
+        correction: None,
+        groups,
+        shares: true,
+        factor: 1.0,
+        scale: None,
+    };
+    let inner = ExpertsInner {
+        gate: ParamId(1),
+        up: ParamId(2),
+        activation: Activation::Silu,
+        chosen: 2,
+        folded: None,
+        norm: None,
+        choice: None,
+    };
+    let sum = ExpertsSum { down: ParamId(3), chosen: 2, ending: Summed::Store };
+    vec![
+        ("router", projection(0), &[0], 1),
+        ("weights", Kind::Route(routing), &[1], 2),
+        ("inner", Kind::ExpertsInner(inner), &[0, 2], 3),
+        ("routed", Kind::ExpertsSum(sum), &[3, 2], 4),
+    ]
+}
 
 /// What an attention of 2 heads over 1 of 4 channels is made of, as a frontend writes it.
 pub(crate) struct Attention {
@@ -260,6 +292,19 @@ fn what(kind: &Kind) -> String {
                 rule.prologue.as_ref().map_or_else(String::new, |it| format!(" {}", convolved(it)));
             format!("delta_rule{gated}{prologue}")
         }
+        Kind::Route(_) => "route".to_owned(),
+        Kind::ExpertsInner(inner) => {
+            let mut text = format!("experts {}+{}", inner.gate.0, inner.up.0);
+            text += &inner.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
+            text += if inner.norm.is_some() { " / rms" } else { "" };
+            let choice = inner.choice.as_ref();
+            text + &choice.map_or_else(String::new, |(_, routes)| format!(" choose %{}", routes.0))
+        }
+        Kind::ExpertsSum(sum) => match &sum.ending {
+            Summed::Store => format!("experts {}", sum.down.0),
+            Summed::Add => format!("experts {} add", sum.down.0),
+            Summed::AddSquares(next) => format!("experts {} add squares {}", sum.down.0, gain(next)),
+        },
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Times) => "times".to_owned(),

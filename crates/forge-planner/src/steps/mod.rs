@@ -1,6 +1,7 @@
 //! Each kind of operation as a step: its kernels, its arguments, and what it says of itself.
 
 mod attend;
+mod experts;
 mod project;
 mod recurrent;
 
@@ -60,6 +61,9 @@ impl Select<'_> {
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
             Kind::Convolve(convolve) => self.convolve(draft, list, operation, convolve, from),
             Kind::DeltaRule(rule) => self.delta_rule(draft, list, operation, rule),
+            Kind::Route(routing) => self.route(draft, list, operation, routing, from),
+            Kind::ExpertsInner(inner) => self.experts_inner(draft, list, operation, inner, from),
+            Kind::ExpertsSum(sum) => self.experts_sum(draft, list, operation, sum, from),
             Kind::Unplanned => {
                 let at = format!("{}.{}", draft.section.name, operation.name);
                 let fault = Diagnostic::new("F0501", format!("{at}: forge has no kernel for this yet"));
@@ -351,6 +355,25 @@ impl Select<'_> {
         }
         draft.buffers.insert(operation.output, to);
         to
+    }
+
+    /// What a product reads in the place of `from`: where a norm's division is left to it, the row times the gain, or the row
+    /// itself where the gain is folded.
+    fn normed_input(
+        &mut self,
+        draft: &Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        (norm, folded): (Option<f32>, Option<ParamId>),
+        from: usize,
+    ) -> usize {
+        let input = operation.inputs[0];
+        match (norm, folded) {
+            (None, _) => from,
+            // What the section before has left of the stream times this section's first gain.
+            (Some(_), None) if input == Value::INPUT => self.scratch("gained", list.widths[input.0], 1),
+            (Some(_), _) => draft.gained.get(&input).copied().unwrap_or(from),
+        }
     }
 
     /// What the producer of `value` leaves for the deferred norm that reads it: words for its formula, and arguments.

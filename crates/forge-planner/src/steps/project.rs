@@ -25,10 +25,7 @@ impl Select<'_> {
         let inputs = list.widths[operation.inputs[0].0];
         let bias = (!biases.is_empty())
             .then(|| self.vector(draft, &biases, project.layout, &format!("{name}_bias")));
-        // A deferred norm's reader takes the row times the gain, or the row itself where the gain is folded.
-        let gained = project.norm.and_then(|_| draft.gained.get(&operation.inputs[0]).copied());
-        let gained = gained.or_else(|| self.gained_stream(list, operation, project));
-        let x = gained.unwrap_or(from);
+        let x = self.normed_input(draft, list, operation, (project.norm, project.folded), from);
         let y = match project.ending {
             Ending::Add | Ending::AddSquares(_) => {
                 let stream = operation.inputs.get(1).and_then(|value| draft.buffers.get(value)).copied();
@@ -81,13 +78,6 @@ impl Select<'_> {
             arguments.push(("candidates", Operand::Scratch(candidates)));
         }
         draft.step(&name, &formula, function, &arguments);
-    }
-
-    /// What the section before has left of the stream times this section's first gain.
-    fn gained_stream(&mut self, list: &Fused, operation: &Operation, project: &Project) -> Option<usize> {
-        let input = operation.inputs[0];
-        let from_before = project.norm.is_some() && input == crate::fused::Value::INPUT;
-        (from_before && project.folded.is_none()).then(|| self.scratch("gained", list.widths[input.0], 1))
     }
 
     fn project_spec(

@@ -175,6 +175,9 @@ impl DeferredNorm {
     }
 }
 
+/// The most outputs that a thread takes at once when there are few rows.
+pub(super) const GRAIN: usize = 64;
+
 /// Where results go.
 pub(super) struct Finish<'a> {
     /// The deferred norm.
@@ -210,8 +213,6 @@ impl<'a> Finish<'a> {
     #[inline(always)]
     pub(super) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> Finish<'a> {
         let Project { outputs, inputs, norm, bias, each, epilogue } = *shape;
-        let of_one = norm.is_some() || matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
-        assert!(rows == 1 || !of_one, "{shape:?} is made for one row, and there are {rows}");
         let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
         Finish {
             factor: norm.map(|norm| norm.factor::<S>(call, inputs)),
@@ -231,13 +232,20 @@ impl<'a> Finish<'a> {
         }
     }
 
-    /// How many shares of the outputs leave something. What they leave must not depend on the number of threads.
-    pub(super) fn shares(&self) -> Option<usize> {
-        match self.epilogue {
-            Epilogue::AddSquares(squares) => Some(squares.partials),
-            Epilogue::Best { candidates } => Some(candidates),
-            Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => None,
-        }
+    /// How the outputs of few rows are shared: how many shares, outputs of each, and how many a thread takes at once. Where
+    /// shares leave something they are what the shape says, since that must not depend on the number of threads, and a
+    /// thread takes a few; else a thread's own.
+    pub(super) fn shares(&self, outputs: usize, workers: usize) -> (usize, usize, usize) {
+        let grain = (outputs / (workers * 8)).clamp(4, GRAIN).next_multiple_of(4);
+        let shares = match self.epilogue {
+            Epilogue::AddSquares(squares) => squares.partials,
+            Epilogue::Best { candidates } => candidates,
+            Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => {
+                return (outputs.div_ceil(grain), grain, 1);
+            }
+        };
+        let size = outputs.div_ceil(shares).next_multiple_of(4);
+        (shares, size, grain.div_ceil(size))
     }
 
     /// Puts the results of outputs `first..` of a row where they belong, and counts them in what their share leaves. No

@@ -20,6 +20,7 @@ mod delta_step;
 mod device;
 mod elementwise;
 mod embed;
+mod experts;
 mod finish;
 mod formats;
 mod layer_norm;
@@ -32,6 +33,7 @@ mod rms_norm;
 mod rotate;
 mod rotate_append;
 mod rotation;
+mod route;
 mod scratch;
 mod simd;
 mod stored;
@@ -55,6 +57,7 @@ pub use self::{
     device::CpuDevice,
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
+    experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
     finish::{Activation, DeferredNorm, Each, Epilogue, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
     layer_norm::{LayerNorm, layer_norm},
@@ -63,6 +66,7 @@ pub use self::{
     rotate::{Rotate, rotate},
     rotate_append::{RotateAppend, rotate_append},
     rotation::{HeadNorm, Long, Pairing, Rotation},
+    route::{Groups, Route, Scores, route},
     stored::Stored,
     superblock::{Q4K, Q5K, Q6K},
     take::{Take, take},

@@ -9,7 +9,7 @@
 //! slices of `DEPTH` blocks, in the same order with panels and without. One row alone may be summed in another order.
 
 use super::call::Call;
-use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare};
+use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::scratch::Scratch;
@@ -37,8 +37,6 @@ pub struct Project {
     pub epilogue: Epilogue,
 }
 
-/// The most outputs that a thread takes at once when there are few rows.
-const GRAIN: usize = 64;
 /// As many rows are few.
 const FEW: usize = 4;
 /// Outputs of a panel: a multiple of every level's tile.
@@ -75,20 +73,14 @@ impl<M: Matrix> Task for Products<'_, M> {
         let rows = call.scalar(0);
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", rows * inputs);
-        // Rows of x are padded as rows of weights are; where they are whole groups already, they stay where they are.
+        let of_one = self.shape.norm.is_some()
+            || matches!(self.shape.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+        assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
         let padded = if inputs == blocks * BLOCK { 0 } else { rows * blocks * BLOCK };
         let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
-        let x = if padded == 0 {
-            x
-        } else {
-            for (to, from) in x_padded.chunks_exact_mut(blocks * BLOCK).zip(x.chunks_exact(inputs)) {
-                to[..inputs].copy_from_slice(from);
-                to[inputs..].fill(0.0);
-            }
-            &*x_padded
-        };
+        let x = whole_rows(x, inputs, blocks * BLOCK, x_padded);
         let work = Work {
             call,
             matrix: M::find(call, "weight", outputs, blocks),
@@ -133,15 +125,7 @@ impl<M: Matrix> Work<'_, M> {
     unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self) {
         let Work { call, matrix, outputs, blocks, x, .. } = *self;
         let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
-        let grain = (outputs / (call.workers() * 8)).clamp(4, GRAIN).next_multiple_of(4);
-        // Where shares leave something they are what the shape says, and a thread takes a few; else a thread's own.
-        let (shares, size, at_once) = match self.finish.shares() {
-            None => (outputs.div_ceil(grain), grain, 1),
-            Some(shares) => {
-                let size = outputs.div_ceil(shares).next_multiple_of(4);
-                (shares, size, grain.div_ceil(size))
-            }
-        };
+        let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
         let mut values = [[0.0_f32; GRAIN]; X];
         for share in call.share(shares, at_once).flatten() {
             let mut left = OfShare::NOTHING;
@@ -224,9 +208,22 @@ impl<M: Matrix> Work<'_, M> {
     }
 }
 
-/// The products of `W` whole rows of a matrix with `X` rows of x.
+/// Rows of x as long as rows of weights are: padded with zeros in `room`, or where they are if they are whole groups already.
 #[inline(always)]
-unsafe fn whole_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
+pub(super) fn whole_rows<'a>(x: &'a [f32], inputs: usize, columns: usize, room: &'a mut [f32]) -> &'a [f32] {
+    if inputs == columns {
+        return x;
+    }
+    for (to, from) in room.chunks_exact_mut(columns).zip(x.chunks_exact(inputs)) {
+        to[..inputs].copy_from_slice(from);
+        to[inputs..].fill(0.0);
+    }
+    room
+}
+
+/// The products of `W` whole rows of a matrix with `X` rows of x, in the order that is fastest for one row.
+#[inline(always)]
+pub(super) unsafe fn whole_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
     first: [usize; W],
     x: [*const f32; X],
@@ -234,9 +231,23 @@ unsafe fn whole_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
 ) -> [[f32; X]; W] {
     // SAFETY: the caller's promise.
     unsafe {
-        if X == 1 {
-            return stored_products::<S, M, W, X>(matrix, first, x, blocks);
+        match X {
+            1 => stored_products::<S, M, W, X>(matrix, first, x, blocks),
+            _ => sliced_products::<S, M, W, X>(matrix, first, x, blocks),
         }
+    }
+}
+
+/// The same, summed over slices as panels are.
+#[inline(always)]
+pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
+    matrix: M,
+    first: [usize; W],
+    x: [*const f32; X],
+    blocks: usize,
+) -> [[f32; X]; W] {
+    // SAFETY: the caller's promise.
+    unsafe {
         let mut sums = [[0.0; X]; W];
         for from in (0..blocks).step_by(DEPTH) {
             let slice = (from, (blocks - from).min(DEPTH));

@@ -3,6 +3,7 @@
 use super::affine::{Affine, AffineBf16};
 use super::call::Call;
 use super::embed::{self, Embed};
+use super::experts::{self, ExpertsInner, ExpertsSum};
 use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
 use super::project::{self, Project};
 use super::superblock::{Pairs, Q6K};
@@ -14,6 +15,12 @@ pub trait Stored {
 
     /// See [`super::embed()`].
     fn embed(call: &Call<'_>, shape: &Embed);
+
+    /// See [`super::experts_inner()`].
+    fn experts_inner(call: &Call<'_>, shape: &ExpertsInner);
+
+    /// See [`super::experts_sum()`].
+    fn experts_sum(call: &Call<'_>, shape: &ExpertsSum);
 }
 
 macro_rules! stored {
@@ -25,6 +32,14 @@ macro_rules! stored {
 
             fn embed(call: &Call<'_>, shape: &Embed) {
                 embed::gather::<$format>(call, shape);
+            }
+
+            fn experts_inner(call: &Call<'_>, shape: &ExpertsInner) {
+                experts::inner::<$format>(call, shape);
+            }
+
+            fn experts_sum(call: &Call<'_>, shape: &ExpertsSum) {
+                experts::sum::<$format>(call, shape);
             }
         }
     )*};

@@ -2,7 +2,7 @@
 //! that make sense, as a recording.
 
 use forge_ir::Format;
-use forge_kernels::spec::{DeltaRule, Epilogue, Function, Rows};
+use forge_kernels::spec::{DeltaRule, Epilogue, Function, Rows, Summed};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
@@ -278,6 +278,16 @@ impl Writer {
         Content::Parts(SLOTS * heads * head, parts)
     }
 
+    /// Each row has experts of its own, the last ones first, and weights.
+    fn routes(&mut self, rows: usize, experts: usize, chosen: usize) -> Content {
+        let mut words = Vec::new();
+        for row in 0..rows {
+            words.extend((0..chosen).map(|place| (experts - 1 - (row * chosen + place) % experts) as u32));
+            words.extend((0..chosen).map(|_| self.float().to_bits()));
+        }
+        Content::Words(words)
+    }
+
     fn content(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
         let slot = |index: usize| u32::from(index < rows - launch.others);
         match name {
@@ -367,6 +377,35 @@ impl Writer {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
             }
             (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::Route(it), "logits") => self.floats(rows * it.experts),
+            (Spec::Route(it), "routes") => Content::Unwritten(rows * 2 * it.chosen * 4),
+            (Spec::Route(it), _) => self.floats(it.experts),
+            (Spec::ExpertsInner(it), "routes") => match it.route {
+                Some(_) => Content::Unwritten(rows * 2 * it.chosen * 4),
+                None => self.routes(rows, it.experts, it.chosen),
+            },
+            (Spec::ExpertsInner(it), "logits") => self.floats(rows * it.experts),
+            (Spec::ExpertsInner(it), "correction" | "scale") => self.floats(it.experts),
+            (Spec::ExpertsInner(it), "x") => self.floats(rows * it.inputs),
+            (Spec::ExpertsInner(it), "squares") => {
+                let partials = it.norm.map_or(0, |norm| norm.partials);
+                Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
+            }
+            (Spec::ExpertsInner(it), "y") => Content::Unwritten(rows * it.chosen * it.outputs / 2 * 4),
+            (Spec::ExpertsInner(it), _) => self.plane(it.format, &plane, it.experts * it.outputs, it.inputs),
+            (Spec::ExpertsSum(it), "routes") => self.routes(rows, it.experts, it.chosen),
+            (Spec::ExpertsSum(it), "x") => self.floats(rows * it.chosen * it.inputs),
+            (Spec::ExpertsSum(it), "y") => match it.ending {
+                Summed::Store => Content::Unwritten(rows * it.outputs * 4),
+                Summed::Add | Summed::AddSquares(_) => self.floats(rows * it.outputs),
+            },
+            (Spec::ExpertsSum(it), "gain") => self.floats(it.outputs),
+            (Spec::ExpertsSum(it), "gained") => Content::Unwritten(it.outputs * 4),
+            (Spec::ExpertsSum(it), "squares_out") => match it.ending {
+                Summed::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
+                Summed::Store | Summed::Add => Content::Unwritten(0),
+            },
+            (Spec::ExpertsSum(it), _) => self.plane(it.format, &plane, it.experts * it.outputs, it.inputs),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
             (Spec::ArgmaxJoin(it), "candidates") => {

@@ -1,0 +1,240 @@
+//! What the templates of experts read.
+
+use forge_ir::Scores;
+use serde::Serialize;
+
+use super::{Base, Weight, decoders};
+use crate::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
+
+/// Added to the sum that sigmoids are divided by, so that weights that are all 0 stay so.
+const NO_SUM: f32 = 1e-20;
+
+/// How experts are chosen and weighed, for the parts that templates share.
+#[derive(Serialize)]
+struct Choice {
+    scores: &'static str,
+    correction: bool,
+    shares: bool,
+    factor: f32,
+    scale: bool,
+    /// Whether something else than logits decides.
+    ranked: bool,
+    /// The rank of an expert but for a correction, made of its `logit`.
+    rank: &'static str,
+    /// Keys of a lane.
+    per_lane: usize,
+    no_sum: f32,
+}
+
+impl Choice {
+    fn of(route: &Route) -> Choice {
+        let ranked = route.correction || route.groups.is_some();
+        Choice {
+            scores: route.scores.name(),
+            correction: route.correction,
+            shares: route.shares,
+            factor: route.factor,
+            scale: route.scale,
+            ranked,
+            rank: match route.scores {
+                _ if !ranked => "logit",
+                Scores::Sigmoid => "sigmoid(logit)",
+                Scores::Softmax => "exp(logit - largest) / total",
+            },
+            per_lane: route.experts.div_ceil(32),
+            no_sum: NO_SUM,
+        }
+    }
+
+    fn support(route: &Route) -> Vec<&'static str> {
+        let sigmoid = (route.scores == Scores::Sigmoid).then_some("sigmoid");
+        ["ordered", "choose"].into_iter().chain(sigmoid).collect()
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct RouteContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    choice: Choice,
+    #[serde(skip)]
+    spec: &'a Route,
+    experts: usize,
+    chosen: usize,
+    /// 0 where there are none.
+    groups: usize,
+    kept: usize,
+    best: usize,
+    group_size: usize,
+}
+
+impl<'a> RouteContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a Route) -> RouteContext<'a> {
+        let (groups, kept, best) = spec.groups.map_or((0, 0, 0), |of| (of.count, of.kept, of.best));
+        let (experts, chosen) = (spec.experts, spec.chosen);
+        let group_size = experts / groups.max(1);
+        RouteContext { base, choice: Choice::of(spec), spec, experts, chosen, groups, kept, best, group_size }
+    }
+
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        Choice::support(self.spec)
+    }
+}
+
+/// What both products of experts have in common.
+#[derive(Serialize)]
+struct Products {
+    #[serde(flatten)]
+    weight: Weight,
+    /// The support function that loads 4 columns of x.
+    load: &'static str,
+    /// Its last argument, where it has a bound.
+    bound: String,
+    experts: usize,
+    chosen: usize,
+    outputs: usize,
+    inputs: usize,
+    rows_per_simdgroup: usize,
+    /// Outputs of a threadgroup.
+    group_outputs: usize,
+    /// Whether the last threadgroup has outputs past the last.
+    ragged: bool,
+    threads: usize,
+    /// What the products of a packet are multiplied by, as text.
+    times: &'static str,
+}
+
+#[derive(Serialize)]
+pub(super) struct InnerContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    products: Products,
+    #[serde(flatten)]
+    choice: Option<Choice>,
+    #[serde(skip)]
+    spec: &'a ExpertsInner,
+    /// Whether experts are chosen here.
+    routing: bool,
+    norm: Option<DeferredNorm>,
+    activation: &'static str,
+    /// How partial sums of squares are loaded: type, expression, and number of those.
+    squares_vector: &'static str,
+    squares_source: &'static str,
+    squares_count: usize,
+    inputs_float: f32,
+}
+
+impl<'a> InnerContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a ExpertsInner) -> InnerContext<'a> {
+        let weight = Weight::of(spec.format, spec.inputs);
+        let group_outputs = spec.rows_per_simdgroup * spec.simdgroups;
+        let (load, bound) = load(&weight, spec.inputs);
+        let partials = spec.norm.map_or(0, |norm| norm.partials);
+        let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
+            ("float4", "((device const float4*)squares)", partials / 4)
+        } else {
+            ("float", "squares", partials)
+        };
+        InnerContext {
+            base,
+            products: Products {
+                weight,
+                load,
+                bound,
+                experts: spec.experts,
+                chosen: spec.chosen,
+                outputs: spec.outputs,
+                inputs: spec.inputs,
+                rows_per_simdgroup: spec.rows_per_simdgroup,
+                group_outputs,
+                ragged: !spec.outputs.is_multiple_of(group_outputs),
+                threads: 32 * spec.simdgroups,
+                times: "",
+            },
+            choice: spec.route.as_ref().map(Choice::of),
+            spec,
+            routing: spec.route.is_some(),
+            norm: spec.norm,
+            activation: spec.activation.name(),
+            squares_vector,
+            squares_source,
+            squares_count,
+            inputs_float: spec.inputs as f32,
+        }
+    }
+
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        let mut units = decoders(self.spec.format);
+        units.extend([self.products.load, self.activation]);
+        let choice = self.spec.route.as_ref().map_or_else(Vec::new, Choice::support);
+        units.extend(choice.into_iter().filter(|unit| *unit != self.activation));
+        units
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct SumContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    products: Products,
+    #[serde(skip)]
+    spec: &'a ExpertsSum,
+    /// How the sum goes to y.
+    assign: &'static str,
+    /// What is left for the norm of y.
+    leaves: Option<Squares>,
+    /// Threadgroups of a row.
+    grid: usize,
+}
+
+impl<'a> SumContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a ExpertsSum) -> SumContext<'a> {
+        let weight = Weight::of(spec.format, spec.inputs);
+        let group_outputs = spec.rows_per_simdgroup * spec.simdgroups;
+        let (load, bound) = load(&weight, spec.inputs);
+        SumContext {
+            base,
+            products: Products {
+                weight,
+                load,
+                bound,
+                experts: spec.experts,
+                chosen: spec.chosen,
+                outputs: spec.outputs,
+                inputs: spec.inputs,
+                rows_per_simdgroup: spec.rows_per_simdgroup,
+                group_outputs,
+                ragged: !spec.outputs.is_multiple_of(group_outputs),
+                threads: 32 * spec.simdgroups,
+                times: "weight * ",
+            },
+            spec,
+            assign: if spec.ending == Summed::Store { "=" } else { "+=" },
+            leaves: match spec.ending {
+                Summed::AddSquares(squares) => Some(squares),
+                Summed::Store | Summed::Add => None,
+            },
+            grid: spec.outputs.div_ceil(group_outputs),
+        }
+    }
+
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        let mut units = decoders(self.spec.format);
+        units.push(self.products.load);
+        units
+    }
+}
+
+/// How x is loaded: the support function, and its bound.
+fn load(weight: &Weight, inputs: usize) -> (&'static str, String) {
+    if inputs.is_multiple_of(weight.columns) {
+        ("load4_whole", String::new())
+    } else if inputs.is_multiple_of(4) {
+        ("load4_guarded", format!(", {inputs}u"))
+    } else {
+        ("load4_single", format!(", {inputs}u"))
+    }
+}

@@ -1,0 +1,93 @@
+//! What kernels of experts are asked to be. A row of `routes` is the experts of a row, the best first, and then the bits of
+//! their weights: `[rows, 2 * chosen]`, words.
+
+use forge_ir::{Activation, Format, Groups, Scores};
+use serde::Serialize;
+
+use super::{DeferredNorm, Squares};
+
+/// See [`super::Spec::Route`]. Scalars: rows. Buffers: logits, \[correction,\] \[scale,\] routes. Grid: rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Route {
+    /// Logits a row.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// What scores are made of.
+    pub scores: Scores,
+    /// Whether a correction (f32, `[experts]`) is added to scores for the choice.
+    pub correction: bool,
+    /// Groups of experts, of which some are out of the question.
+    pub groups: Option<Groups>,
+    /// Whether weights are divided by the sum of those chosen.
+    pub shares: bool,
+    /// Multiplies every weight.
+    pub factor: f32,
+    /// Whether each expert's weight is multiplied by its scale (f32, `[experts]`).
+    pub scale: bool,
+}
+
+/// See [`super::Spec::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[squares,\] y. With a route: logits,
+/// \[correction,\] \[scale,\] and routes are written. Grid: groups of outputs, chosen, rows.
+///
+/// Of every expert of a row `activation(gate) * up`: `y` is `[row, chosen, outputs / 2]`. The matrices of all experts lie one
+/// below the other; rows of each alternate gate, up.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpertsInner {
+    /// Of the weight.
+    pub format: Format,
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Rows of an expert's matrix, twice its inner width.
+    pub outputs: usize,
+    /// Columns of it, and the width of x.
+    pub inputs: usize,
+    /// The deferred norm of x, if there is one: then there is one row.
+    pub norm: Option<DeferredNorm>,
+    /// Applied to the gate.
+    pub activation: Activation,
+    /// How experts are chosen, if that is left to this kernel: without groups.
+    pub route: Option<Route>,
+    /// Weight rows that a simdgroup computes at once.
+    pub rows_per_simdgroup: usize,
+    /// Simdgroups of a threadgroup.
+    pub simdgroups: usize,
+}
+
+/// What becomes of the sum over experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Summed {
+    /// `y = v`
+    Store,
+    /// `y += v`
+    Add,
+    /// `y += v`, and what a deferred norm of y needs: then there is one row.
+    AddSquares(Squares),
+}
+
+/// See [`super::Spec::ExpertsSum`]. Scalars: rows. Buffers: weight planes, routes, x, y\[, gain, gained\]\[, squares_out\].
+/// Grid: groups of outputs, rows.
+///
+/// The sum over a row's experts of weight · W x, each with an x of its own: `[row, chosen, inputs]`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpertsSum {
+    /// Of the weight.
+    pub format: Format,
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Rows of an expert's matrix, and the width of y.
+    pub outputs: usize,
+    /// Columns of it.
+    pub inputs: usize,
+    /// What becomes of the sum.
+    pub ending: Summed,
+    /// Weight rows that a simdgroup computes at once.
+    pub rows_per_simdgroup: usize,
+    /// Simdgroups of a threadgroup.
+    pub simdgroups: usize,
+}

@@ -1,0 +1,75 @@
+//! Experts as operations: a row's are chosen, each makes something of the row, and what they make is weighed and summed.
+//!
+//! Between these a row has routes, its experts and their weights, where the graph has the weights of all experts: nobody but
+//! experts reads them.
+
+use super::{Gain, Value};
+use forge_ir::{Activation, Body, Experts, Node, Op, ParamId, Routing};
+
+/// What each expert of a row makes of it, up to its last projection: one after the other, the best expert's first.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ExpertsInner {
+    /// The stack of gates.
+    pub(crate) gate: ParamId,
+    /// The stack of ups.
+    pub(crate) up: ParamId,
+    /// Applied to the gate.
+    pub(crate) activation: Activation,
+    /// Experts of a row.
+    pub(crate) chosen: usize,
+    /// The gain that is folded into both stacks.
+    pub(crate) folded: Option<ParamId>,
+    /// Epsilon of the input's norm, where its division is left to these projections.
+    pub(crate) norm: Option<f32>,
+    /// How experts are chosen, where that is left to this operation. Its second input is the router's logits then, and it
+    /// defines this value too, the routes.
+    pub(crate) choice: Option<(Routing, Value)>,
+}
+
+/// The sum over a row's experts of what their last projections make, each times its weight. Its inputs are what
+/// [`ExpertsInner`] gives, the routes, and where it adds to a value, that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ExpertsSum {
+    /// The stack of last projections.
+    pub(crate) down: ParamId,
+    /// Experts of a row.
+    pub(crate) chosen: usize,
+    /// What becomes of the sum.
+    pub(crate) ending: Summed,
+}
+
+/// What becomes of a sum over experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Summed {
+    /// It is the output.
+    Store,
+    /// It is added to the third input, in place.
+    Add,
+    /// It is added to the third input, in place, and leaves what the deferred norm of the sum needs.
+    AddSquares(Gain),
+}
+
+/// The operations that experts begin as, if it is a route that chooses them.
+pub(super) fn parts(body: &Body, node: &Node, experts: &Experts) -> Option<(ExpertsInner, ExpertsSum)> {
+    let before = node.inputs[1].0.checked_sub(1)?;
+    let Op::Route(Routing { chosen, .. }) = body.nodes[before].op else { return None };
+    let Experts { gate, up, down, activation } = *experts;
+    let inner = ExpertsInner { gate, up, activation, chosen, folded: None, norm: None, choice: None };
+    Some((inner, ExpertsSum { down, chosen, ending: Summed::Store }))
+}
+
+/// Whether the weights that node number `index` gives do nothing but choose and weigh experts.
+pub(super) fn only_experts_read(body: &Body, index: usize) -> bool {
+    let value = index + 1;
+    let reads = |node: &&Node| node.inputs.iter().any(|input| input.0 == value);
+    let as_weights = |node: &Node| matches!(node.op, Op::Experts(_)) && node.inputs[0].0 != value;
+    index + 1 < body.nodes.len() && body.nodes.iter().filter(reads).all(as_weights)
+}
+
+/// Rows of a stack's matrices.
+pub(super) fn rows_of(body: &Body, stack: ParamId) -> usize {
+    match body.params.get(stack.0).map(|param| &param.kind) {
+        Some(forge_ir::ParamKind::Weight(shape)) => shape.get(1).copied().unwrap_or(0),
+        _ => 0,
+    }
+}

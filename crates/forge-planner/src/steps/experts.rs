@@ -1,0 +1,187 @@
+//! Experts as steps. A row's routes lie in one buffer, its experts and the bits of their weights, which the first two of these
+//! kinds write and the last reads.
+
+use crate::fused::{ExpertsInner, ExpertsSum, Fused, Gain, Operation, Summed, Value};
+use crate::plan::Operand;
+use crate::section::Draft;
+use crate::select::Select;
+use forge_ir::{Layout, Routing};
+use forge_kernels::{Spec, spec};
+
+impl Select<'_> {
+    pub(super) fn route(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        routing: &Routing,
+        from: usize,
+    ) {
+        let experts = list.widths[operation.inputs[0].0];
+        let routes = self.target(draft, list, operation, "routes");
+        let spec = Spec::Route(route_spec(routing, experts));
+        let general = format!("routes = the {} largest of logits, and their weights", routing.chosen);
+        let function = self.function("route", &general, &[(draft.regimes(), spec)]);
+        let logits = self.scratch_name(from);
+        let formula =
+            format!("routes = the {} experts of the largest {logits}, and their weights", routing.chosen);
+        let mut arguments = vec![("logits", Operand::Scratch(from)), ("routes", Operand::Scratch(routes))];
+        arguments.extend(self.of_experts(draft, routing));
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// The vectors of a routing, as arguments.
+    fn of_experts(&self, draft: &mut Draft<'_>, routing: &Routing) -> Vec<(&'static str, Operand)> {
+        let vectors = [("correction", routing.correction), ("scale", routing.scale)];
+        let there = vectors.into_iter().filter_map(|(name, param)| Some((name, param?)));
+        there
+            .map(|(name, param)| (name, Operand::Field(self.vector(draft, &[param], Layout::Rows, ""))))
+            .collect()
+    }
+
+    pub(super) fn experts_inner(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        inner: &ExpertsInner,
+        from: usize,
+    ) {
+        let stacks = [inner.gate, inner.up];
+        let name = "routed_gate_up";
+        let (field, format, rows) = self.matrix(draft, &stacks, Layout::Alternate, inner.folded, name);
+        let (experts, inputs) = (draft.shape(inner.gate)[0], list.widths[operation.inputs[0].0]);
+        let outputs = rows / experts;
+        let x = self.normed_input(draft, list, operation, (inner.norm, inner.folded), from);
+        let second = draft.buffers.get(&operation.inputs[1]).copied().unwrap_or(self.stream);
+        let y = self.target(draft, list, operation, "routed_inner");
+        let (rows_per_simdgroup, simdgroups) =
+            self.experts_knobs((format, inner.chosen * outputs, inputs), false);
+        let choice = inner.choice.as_ref();
+        let spec = Spec::ExpertsInner(spec::ExpertsInner {
+            format,
+            experts,
+            chosen: inner.chosen,
+            outputs,
+            inputs,
+            norm: inner.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
+            activation: inner.activation,
+            route: choice.map(|(routing, _)| route_spec(routing, experts)),
+            rows_per_simdgroup,
+            simdgroups,
+        });
+        let divided = if inner.norm.is_some() { " / rms" } else { "" };
+        let activated = |gate: &str| format!("{}({gate})", inner.activation.name());
+        let chosen = if choice.is_some() { "routes = the experts of the largest logits; " } else { "" };
+        let general = format!(
+            "{chosen}of each expert of a row gate, up = weight · x{divided}; y = {} · up",
+            activated("gate")
+        );
+        let function =
+            self.function(&draft.function_name("experts_inner"), &general, &[(draft.regimes(), spec)]);
+        let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
+        let mut arguments =
+            vec![("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))];
+        let mut formula = format!(
+            "of each expert in routes gate, up = W · {x_name}{divided};  {y_name} = {} · up",
+            activated("gate")
+        );
+        match choice {
+            None => arguments.push(("routes", Operand::Scratch(second))),
+            Some((routing, value)) => {
+                let routes = self.routes(draft, list, *value);
+                formula =
+                    format!("routes = the experts of the largest {};  {formula}", self.scratch_name(second));
+                arguments.push(("logits", Operand::Scratch(second)));
+                arguments.push(("routes", Operand::Scratch(routes)));
+                arguments.extend(self.of_experts(draft, routing));
+            }
+        }
+        if inner.norm.is_some() {
+            let squares = self.scratch("squares", self.partials, 1);
+            arguments.push(("squares", Operand::Scratch(squares)));
+        }
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// The buffer of routes that are written beside a result.
+    fn routes(&mut self, draft: &mut Draft<'_>, list: &Fused, value: Value) -> usize {
+        let routes = self.scratch("routes", list.widths[value.0], self.plan.chunk);
+        draft.buffers.insert(value, routes);
+        routes
+    }
+
+    pub(super) fn experts_sum(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        sum: &ExpertsSum,
+        from: usize,
+    ) {
+        let (field, format, rows) = self.matrix(draft, &[sum.down], Layout::Rows, None, "");
+        let experts = draft.shape(sum.down)[0];
+        let (outputs, inputs) = (rows / experts, list.widths[operation.inputs[0].0] / sum.chosen);
+        let buffer = |value: &Value| draft.buffers.get(value).copied();
+        let routes = buffer(&operation.inputs[1]).unwrap_or(self.stream);
+        let y = match sum.ending {
+            Summed::Store => self.target(draft, list, operation, "routed"),
+            Summed::Add | Summed::AddSquares(_) => {
+                let stream = operation.inputs.get(2).and_then(buffer).unwrap_or(self.stream);
+                draft.buffers.insert(operation.output, stream);
+                stream
+            }
+        };
+        let (rows_per_simdgroup, simdgroups) = self.sum_knobs((format, outputs, inputs), sum);
+        let spec = Spec::ExpertsSum(spec::ExpertsSum {
+            format,
+            experts,
+            chosen: sum.chosen,
+            outputs,
+            inputs,
+            ending: match sum.ending {
+                Summed::Store => spec::Summed::Store,
+                Summed::Add => spec::Summed::Add,
+                Summed::AddSquares(gain) => spec::Summed::AddSquares(self.squares(gain)),
+            },
+            rows_per_simdgroup,
+            simdgroups,
+        });
+        let (assign, general_left) = match sum.ending {
+            Summed::Store => ("=", ""),
+            Summed::Add => ("+=", ""),
+            Summed::AddSquares(Gain::Folded) => ("+=", "; squares_out = Σ y²"),
+            Summed::AddSquares(_) => ("+=", "; gained = gain · y; squares_out = Σ y²"),
+        };
+        let general = format!("y {assign} Σ over routes of their weight · (weight · x){general_left}");
+        let function =
+            self.function(&draft.function_name("experts_sum"), &general, &[(draft.regimes(), spec)]);
+        let (x_name, y_name) = (self.scratch_name(from), self.scratch_name(y));
+        let mut formula = format!("{y_name} {assign} Σ over routes of their weight · (W · {x_name})");
+        let mut arguments = vec![
+            ("weight", Operand::Field(field)),
+            ("routes", Operand::Scratch(routes)),
+            ("x", Operand::Scratch(from)),
+            ("y", Operand::Scratch(y)),
+        ];
+        if let Summed::AddSquares(gain) = sum.ending {
+            let (left, more) = self.leave(draft, operation.output, outputs, gain, &y_name);
+            formula += &left;
+            arguments.extend(more);
+        }
+        draft.step(&operation.name, &formula, function, &arguments);
+    }
+}
+
+fn route_spec(routing: &Routing, experts: usize) -> spec::Route {
+    spec::Route {
+        experts,
+        chosen: routing.chosen,
+        scores: routing.scores,
+        correction: routing.correction.is_some(),
+        groups: routing.groups,
+        shares: routing.shares,
+        factor: routing.factor,
+        scale: routing.scale.is_some(),
+    }
+}

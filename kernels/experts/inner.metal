@@ -1,0 +1,142 @@
+{% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+{# The scales of a packet of a row. #}
+{% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
+{# A packet of the matrix. #}
+{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+// y = {{ activation }}(gate) * up for each of the {{ chosen }} experts of a row. Rows of an expert's matrix alternate gate, up: they are
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one expert's below the other's.
+//
+// A simdgroup computes {{ rows_per_simdgroup }} rows of one expert's matrix. A lane takes every 32nd packet of {{ packet_bytes }} bytes, straight to
+// registers; what it loads of x serves all its rows.
+{% if norm %}
+//
+// The norm of x comes last: x has been multiplied by the gain, and results are divided by the root of its mean square.
+{% endif %}
+{% if routing %}
+//
+// Every simdgroup finds its expert among the logits by itself; the first of the row tells everyone after this.
+{% endif %}
+struct {{ args }} {
+    uint rows;
+};
+
+// grid: ceil({{ outputs }} / {{ group_outputs }}), {{ chosen }}, rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+{% for plane in planes %}
+    device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
+{% endfor %}
+{% if routing %}
+    device const float* logits [[buffer({{ slot() }})]],
+{% if correction %}
+    device const float* correction [[buffer({{ slot() }})]],
+{% endif %}
+{% if scale %}
+    device const float* scale [[buffer({{ slot() }})]],
+{% endif %}
+    device uint* routes [[buffer({{ slot() }})]],
+{% else %}
+    device const uint* routes [[buffer({{ slot() }})]],
+{% endif %}
+    device const float* x [[buffer({{ slot() }})]],
+{% if norm %}
+    device const float* squares [[buffer({{ slot() }})]],
+{% endif %}
+    device float* y [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    const uint first = group.x * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
+    device const float* own_x = x + group.z * {{ inputs }}u;
+    device float* own_y = y + (group.z * {{ chosen }}u + group.y) * {{ outputs // 2 }}u;
+{% if routing %}
+    device const float* own_logits = logits + group.z * {{ experts }}u;
+
+{% include "experts/choose" %}
+    uint expert = take_best(keys, {{ per_lane }}u, lane);
+    for (uint s = 0u; s < group.y; s++) {
+        expert = take_best(keys, {{ per_lane }}u, lane);
+    }
+{% else %}
+    const uint expert = routes[group.z * {{ 2 * chosen }}u + group.y];
+{% endif %}
+
+    float sums[{{ rows_per_simdgroup }}] = {0.0f};
+    for (uint packet = lane; packet < {{ packets }}u; packet += 32u) {
+        // Weights first: all loads are under way before the first is needed.
+{% if ragged %}
+        // Rows past the last repeat it.
+{% endif %}
+        {{ packet_type }} codes[{{ rows_per_simdgroup }}];
+{% if scaled %}
+        {{ scale_type }} scales[{{ rows_per_simdgroup }}];
+{% endif %}
+        #pragma unroll
+        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
+{% if ragged %}
+            const uint row = expert * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
+{% else %}
+            const uint row = expert * {{ outputs }}u + first + r;
+{% endif %}
+            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+{% if scaled %}
+            scales[r] = {{ scale_of("packet") }};
+{% endif %}
+        }
+
+        // The part of x that these packets meet.
+        float4 xs[{{ vectors }}];
+        #pragma unroll
+        for (uint v = 0u; v < {{ vectors }}u; v++) {
+            xs[v] = {{ load }}(own_x, packet * {{ columns }}u + 4u * v{{ bound }});
+        }
+{% include "experts/products" %}
+    }
+{% if norm %}
+
+    // What the norm divides by.
+    {{ squares_vector }} squared = {{ squares_vector }}(0.0f);
+    for (uint i = lane; i < {{ squares_count }}u; i += 32u) {
+        squared += {{ squares_source }}[i];
+    }
+{% if squares_vector == "float4" %}
+    const float square = simd_sum(squared.x + squared.y + squared.z + squared.w);
+{% else %}
+    const float square = simd_sum(squared);
+{% endif %}
+    const float by_norm = rsqrt(square / {{ inputs_float }} + {{ norm.epsilon }});
+{% endif %}
+
+    // One sum a row over lanes. A lane finishes a pair of rows.
+    float2 own_sums = float2(0.0f);
+    #pragma unroll
+    for (uint p = 0u; p < {{ rows_per_simdgroup // 2 }}u; p++) {
+        const float2 sum = float2(simd_sum(sums[2u * p]), simd_sum(sums[2u * p + 1u]));
+        own_sums = lane == p ? sum : own_sums;
+    }
+    const uint output = first + 2u * lane;
+    if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }}) {
+{% if norm %}
+        own_y[output / 2u] = {{ activation }}(own_sums.x * by_norm) * (own_sums.y * by_norm);
+{% else %}
+        own_y[output / 2u] = {{ activation }}(own_sums.x) * own_sums.y;
+{% endif %}
+    }
+{% if routing %}
+
+    // The first simdgroup of a row takes the other experts too, lane s remembers the s-th, and a lane weighs its expert.
+    if (group.x == 0u && group.y == 0u && simdgroup_id == 0u) {
+        device uint* own_routes = routes + group.z * {{ 2 * chosen }}u;
+        uint own = expert;
+        for (uint s = 1u; s < {{ chosen }}u; s++) {
+            const uint next = take_best(keys, {{ per_lane }}u, lane);
+            own = lane == s ? next : own;
+        }
+{% filter indent(4, first=true) %}
+{% include "experts/weigh" %}
+{% endfilter %}
+
+    }
+{% endif %}
+}

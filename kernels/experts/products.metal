@@ -1,0 +1,39 @@
+{# What packets and the part of x that they meet add to the sums of rows. #}
+{% if offset %}
+
+        // A group's offset meets the sum of x, which is the same for all rows.
+        float4 quarters = xs[0];
+        #pragma unroll
+        for (uint v = 1u; v < {{ vectors }}u; v++) {
+            quarters += xs[v];
+        }
+        const float of_x = quarters.x + quarters.y + quarters.z + quarters.w;
+{% endif %}
+
+        #pragma unroll
+        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
+            float4 weights[{{ vectors }}];
+            {{ decoder }}_decode(codes[r], weights);
+{% if halves %}
+            // The packet's halves have scales of their own.
+            float sum = 0.0f;
+            float further = 0.0f;
+            #pragma unroll
+            for (uint v = 0u; v < {{ vectors // 2 }}u; v++) {
+                sum += dot(weights[v], xs[v]);
+                further += dot(weights[v + {{ vectors // 2 }}u], xs[v + {{ vectors // 2 }}u]);
+            }
+            sums[r] += {{ times }}(scales[r].x * sum + scales[r].y * further);
+{% else %}
+            float sum = 0.0f;
+            #pragma unroll
+            for (uint v = 0u; v < {{ vectors }}u; v++) {
+                sum += dot(weights[v], xs[v]);
+            }
+{% if offset %}
+            sums[r] += {{ times }}(scales[r].x * sum + scales[r].y * of_x);
+{% else %}
+            sums[r] += {{ times }}{{ "scales[r] * sum" if scaled else "sum" }};
+{% endif %}
+{% endif %}
+        }

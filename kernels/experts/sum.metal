@@ -1,0 +1,134 @@
+{% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
+{# The scales of a packet of a row. #}
+{% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
+{# A packet of the matrix. #}
+{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
+// y {{ assign }} the sum over a row's {{ chosen }} experts of weight * W x, each with an x of its own. The experts' matrices are
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other.
+//
+// A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane takes every 32nd packet of
+// {{ packet_bytes }} bytes, whosever it is, so that lanes are busy where an expert is narrow.
+{% if leaves %}
+//
+// For the norm that follows, each threadgroup leaves the sum of squares of its part of y{{ "," if leaves.gain else "." }}
+{% if leaves.gain %}
+// and y times the norm's gain.
+{% endif %}
+{% endif %}
+struct {{ args }} {
+    uint rows;
+};
+
+// grid: ceil({{ outputs }} / {{ group_outputs }}), rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+{% for plane in planes %}
+    device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
+{% endfor %}
+    device const uint* routes [[buffer({{ slot() }})]],
+    device const float* x [[buffer({{ slot() }})]],
+    device float* y [[buffer({{ slot() }})]],
+{% if leaves %}
+{% if leaves.gain %}
+    device const float* gain [[buffer({{ slot() }})]],
+    device float* gained [[buffer({{ slot() }})]],
+{% endif %}
+    device float* squares_out [[buffer({{ slot() }})]],
+{% endif %}
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+{% if leaves %}
+    threadgroup float partials[{{ group_outputs }}];
+{% endif %}
+    const uint first = group.x * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
+    device const uint* own_routes = routes + group.y * {{ 2 * chosen }}u;
+    device const float* own_x = x + group.y * {{ chosen * inputs }}u;
+    device float* own_y = y + group.y * {{ outputs }}u;
+
+    float sums[{{ rows_per_simdgroup }}] = {0.0f};
+    for (uint place = lane; place < {{ chosen * packets }}u; place += 32u) {
+        const uint slot = place / {{ packets }}u;
+        const uint packet = place % {{ packets }}u;
+        const uint expert = own_routes[slot];
+        const float weight = as_type<float>(own_routes[{{ chosen }}u + slot]);
+        // Weights first: all loads are under way before the first is needed.
+{% if ragged %}
+        // Rows past the last repeat it.
+{% endif %}
+        {{ packet_type }} codes[{{ rows_per_simdgroup }}];
+{% if scaled %}
+        {{ scale_type }} scales[{{ rows_per_simdgroup }}];
+{% endif %}
+        #pragma unroll
+        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
+{% if ragged %}
+            const uint row = expert * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
+{% else %}
+            const uint row = expert * {{ outputs }}u + first + r;
+{% endif %}
+            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+{% if scaled %}
+            scales[r] = {{ scale_of("packet") }};
+{% endif %}
+        }
+
+        // The part of x that these packets meet.
+        float4 xs[{{ vectors }}];
+        #pragma unroll
+        for (uint v = 0u; v < {{ vectors }}u; v++) {
+            xs[v] = {{ load }}(own_x + slot * {{ inputs }}u, packet * {{ columns }}u + 4u * v{{ bound }});
+        }
+{% include "experts/products" %}
+    }
+
+{% if leaves %}
+    // One sum a row over lanes; the first simdgroup finishes them.
+    #pragma unroll
+    for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
+        const float sum = simd_sum(sums[r]);
+        if (lane == 0u) {
+            partials[simdgroup_id * {{ rows_per_simdgroup }}u + r] = sum;
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (simdgroup_id == 0u) {
+        const uint output = group.x * {{ group_outputs }}u + lane;
+        float square = 0.0f;
+        if (lane < {{ group_outputs }}u{{ exists }}) {
+            const float value = own_y[output] + partials[lane];
+            own_y[output] = value;
+{% if leaves.gain %}
+            gained[output] = gain[output] * value;
+{% endif %}
+            square = value * value;
+        }
+        square = simd_sum(square);
+        if (lane == 0u) {
+            squares_out[group.x] = square;
+        }
+{% if grid < leaves.partials %}
+        // Partial sums that no threadgroup has.
+        if (group.x == {{ grid - 1 }}u) {
+            for (uint i = {{ grid }}u + lane; i < {{ leaves.partials }}u; i += 32u) {
+                squares_out[i] = 0.0f;
+            }
+        }
+{% endif %}
+    }
+{% else %}
+    // One sum a row over lanes; a lane finishes a row.
+    float own = 0.0f;
+    #pragma unroll
+    for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
+        const float sum = simd_sum(sums[r]);
+        own = lane == r ? sum : own;
+    }
+    const uint output = first + lane;
+    if (lane < {{ rows_per_simdgroup }}u{{ exists }}) {
+        own_y[output] {{ assign }} own;
+    }
+{% endif %}
+}

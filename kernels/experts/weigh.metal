@@ -1,0 +1,30 @@
+{# The weights of the row's experts, of which lane s has the s-th as `own`, to `own_routes`. #}
+{% if ranked and scores == "softmax" %}
+    float weight = exp(own_logits[own] - largest) / total;
+{% elif scores == "sigmoid" %}
+    float weight = sigmoid(own_logits[own]);
+{% else %}
+    // The first has the largest logit.
+    const float largest = simd_max(lane < {{ chosen }}u ? own_logits[own] : own_logits[0]);
+    float weight = exp(own_logits[own] - largest);
+{% if not shares %}
+    float total = 0.0f;
+    for (uint expert = lane; expert < {{ experts }}u; expert += 32u) {
+        total += exp(own_logits[expert] - largest);
+    }
+    weight /= simd_sum(total);
+{% endif %}
+{% endif %}
+{% if shares %}
+    weight /= simd_sum(lane < {{ chosen }}u ? weight : 0.0f){% if scores == "sigmoid" %} + {{ no_sum }}{% endif %};
+{% endif %}
+{% if factor != 1 %}
+    weight *= {{ factor }};
+{% endif %}
+{% if scale %}
+    weight *= scale[own];
+{% endif %}
+    if (lane < {{ chosen }}u) {
+        own_routes[lane] = own;
+        own_routes[{{ chosen }}u + lane] = as_type<uint>(weight);
+    }
