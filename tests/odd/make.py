@@ -66,14 +66,19 @@ def wrapped(text, **beside):
     return dict(text, family="gemma3", config=config, wrapper="Gemma3ForConditionalGeneration", **beside)
 
 
-def wrapped_qwen(text, **beside):
+def wrapped_qwen(text, family="qwen3_5", wrapper="Qwen3_5ForConditionalGeneration", **beside):
     """Qwen 3.5 beside what sees pictures."""
     vision = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=text["config"]["hidden_size"],
                   num_position_embeddings=16, patch_size=4)
-    config = dict(text_config=dict(text["config"], model_type="qwen3_5_text"), vision_config=vision,
+    config = dict(text_config=dict(text["config"], model_type=f"{family}_text"), vision_config=vision,
                   image_token_id=60, video_token_id=59, vision_start_token_id=58, vision_end_token_id=57,
                   tie_word_embeddings=text["config"].get("tie_word_embeddings", False))
-    return dict(text, family="qwen3_5", config=config, wrapper="Qwen3_5ForConditionalGeneration", **beside)
+    return dict(text, family=family, config=config, wrapper=wrapper, **beside)
+
+
+def wrapped_experts(text, **beside):
+    """The same with experts."""
+    return wrapped_qwen(text, "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", **beside)
 
 
 def linear(key_heads, key_width, value_heads, value_width, taps=4, **keys):
@@ -146,6 +151,42 @@ MODELS = {
         style="new", dtype="f16"),
     "qwen3_5_tied": wrapped_qwen(model("qwen3_5", 44, 21, 4, 2, 83, layers=1, head_dim=16, tie_word_embeddings=True,
         **linear(1, 7, 3, 11)), shard=12_000),
+
+    "qwen3_5_moe_text_biased": model("qwen3_5_moe_text", 44, None, 3, 1, 79, style="new", head_dim=16,
+        attention_bias=True, tie_word_embeddings=True, layer_types=["full_attention", "linear_attention"], num_experts=5,
+        num_experts_per_tok=3, moe_intermediate_size=19, shared_expert_intermediate_size=10,
+        **linear(3, 10, 3, 6, 3)),
+    "qwen3_5_moe_text_all": model("qwen3_5_moe_text", 40, None, 5, 5, 67, layers=3, dtype="f16", shard=16_000, head_dim=10,
+        full_attention_interval=2, partial_rotary_factor=0.6, rope_theta=500.0, rms_norm_eps=1e-4, num_experts=4,
+        num_experts_per_tok=4, moe_intermediate_size=11, shared_expert_intermediate_size=29, **linear(2, 6, 8, 14, 5)),
+    "qwen3_5_moe_text_bare": model("qwen3_5_moe_text", 40, None, 4, None, 61, layers=4, context=None, norms=True,
+        head_dim=16, extra="guesses", num_experts=6, num_experts_per_tok=1, moe_intermediate_size=9,
+        shared_expert_intermediate_size=12, fused=True, **linear(None, 5, None, 3, None)),
+
+    "qwen3_5_moe_old": wrapped_experts(model("qwen3_5_moe", 42, None, 3, 1, 71, head_dim=20, full_attention_interval=2,
+        rope_parameters=dict(rope_type="default", rope_theta=3000.0, partial_rotary_factor=0.3,
+                             mrope_section=[1, 1, 1], mrope_interleaved=True), attn_output_gate=True,
+        mamba_ssm_dtype="float32", num_experts=7, num_experts_per_tok=2, moe_intermediate_size=13,
+        shared_expert_intermediate_size=17, **linear(3, 6, 6, 9)), fused=True),
+    "qwen3_5_moe_new": wrapped_experts(model("qwen3_5_moe", 40, None, 2, 2, 73, head_dim=18, tie_word_embeddings=True,
+        layer_types=["linear_attention", "full_attention"], partial_rotary_factor=1.0, num_experts=3,
+        num_experts_per_tok=2, moe_intermediate_size=15, shared_expert_intermediate_size=15, **linear(2, 8, 2, 5, 2)),
+        style="new", dtype="f16"),
+    "qwen3_5_moe_tied": wrapped_experts(model("qwen3_5_moe", 44, None, 4, 2, 83, layers=1, head_dim=16,
+        tie_word_embeddings=True, num_experts=4, num_experts_per_tok=3, moe_intermediate_size=21,
+        shared_expert_intermediate_size=8, **linear(1, 7, 3, 11)), shard=12_000),
+
+    "qwen3_next_listed": model("qwen3_next", 44, 25, 3, 1, 79, style="new", head_dim=16, attention_bias=True,
+        tie_word_embeddings=True, layer_types=["full_attention", "linear_attention"], num_experts=5,
+        num_experts_per_tok=2, moe_intermediate_size=17, shared_expert_intermediate_size=9, mlp_only_layers=[0],
+        norm_topk_prob=False, **linear(3, 8, 9, 6, 3)),
+    "qwen3_next_sparse": model("qwen3_next", 40, 21, 5, 5, 67, layers=4, dtype="f16", shard=16_000, head_dim=10,
+        full_attention_interval=3, partial_rotary_factor=0.6, rope_theta=500.0, rms_norm_eps=1e-4, num_experts=3,
+        num_experts_per_tok=3, moe_intermediate_size=14, shared_expert_intermediate_size=23, decoder_sparse_step=2,
+        fused=True, **linear(2, 6, 4, 10, 5)),
+    "qwen3_next_bare": model("qwen3_next", 40, 19, 4, None, 61, layers=4, context=None, norms=True, head_dim=16,
+        extra="guesses", num_experts=6, num_experts_per_tok=4, moe_intermediate_size=12,
+        shared_expert_intermediate_size=16, rope_scaling=yarn(), **linear(None, 5, None, 3, None)),
 
     "phi3_long": model("phi3", 48, 23, 4, 2, 103, pad_token_id=0, partial_rotary_factor=0.5, tie_word_embeddings=True,
         original_max_position_embeddings=16,

@@ -23,7 +23,9 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
 mod smollm3;
 
 use crate::builder::Builder;
@@ -57,7 +59,10 @@ pub(crate) const ALL: &[Architecture] = &[
     qwen3::ARCHITECTURE,
     qwen3_5::ARCHITECTURE,
     qwen3_5::WRAPPED,
+    qwen3_5_moe::ARCHITECTURE,
+    qwen3_5_moe::WRAPPED,
     qwen3_moe::ARCHITECTURE,
+    qwen3_next::ARCHITECTURE,
     smollm3::ARCHITECTURE,
 ];
 

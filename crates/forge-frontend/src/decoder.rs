@@ -93,6 +93,8 @@ pub(crate) struct Defaults {
     pub(crate) key_heads: Option<usize>,
     /// `head_dim`; none: a head's share of the hidden width.
     pub(crate) width: Option<usize>,
+    /// The key of the feed-forward network's width; where all layers have experts, that of the shared ones.
+    pub(crate) inner: &'static str,
     /// The key of the activation, and what it is without.
     pub(crate) activation: (&'static str, Activation),
     /// `partial_rotary_factor`; none: heads rotate as a whole, and no other value of the key is right.
@@ -113,6 +115,7 @@ impl Defaults {
         tied: false,
         key_heads: None,
         width: None,
+        inner: "intermediate_size",
         activation: ("hidden_act", Activation::Silu),
         partial: None,
         pairing: Pairing::Half,
@@ -173,7 +176,7 @@ impl Decoder {
             unrotated: Vec::new(),
             latent: None,
             linear: None,
-            mlp: Mlp::read(config, hidden, defaults.activation),
+            mlp: Mlp::read(config, hidden, defaults.inner, defaults.activation),
             experts: None,
         }
     }

@@ -36,6 +36,9 @@ pub(crate) struct DeltaNet {
 pub(crate) enum Stored {
     /// Queries, keys and values one below the other; gates, strengths and rates each by itself.
     Apart,
+    /// For each key head its query, its key and the values and gates of all that share it, one below the other; and in a
+    /// second tensor, the same way, strengths and rates.
+    ByHead,
 }
 
 /// Added to the sum of a query's or key's squares, whatever the configuration says.
@@ -74,7 +77,24 @@ impl DeltaNet {
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
         let (keys, values) = (self.key_heads * self.key_width, self.value_heads * self.value_width);
         let heads = self.value_heads;
+        let shares = heads / self.key_heads;
         let parts = match self.stored {
+            Stored::ByHead => {
+                let (key, value) = (self.key_width, shares * self.value_width);
+                let part = |first, rows| {
+                    ("in_proj_qkvz", Some(Cut::Groups { first, rows, of: 2 * key + 2 * value }))
+                };
+                let number =
+                    |first| ("in_proj_ba", Some(Cut::Groups { first, rows: shares, of: 2 * shares }));
+                [
+                    part(0, key),
+                    part(key, key),
+                    part(2 * key, value),
+                    part(2 * key + value, value),
+                    number(0),
+                    number(shares),
+                ]
+            }
             Stored::Apart => {
                 let of = 2 * keys + values;
                 let part = |first| ("in_proj_qkv", Some(Cut::Rows { first, of }));

@@ -167,28 +167,27 @@ const OF: &[(&str, &str, &[&str])] = &[
     ),
     ("glm4_moe", "of layers that guess further tokens", &["num_mtp_layers", "num_nextn_predict_layers"]),
     ("qwen3_moe", "of windows, which all layers have or none", &["max_window_layers"]),
-    (
-        "qwen3_5",
-        "of pictures, and where they stand in a text",
-        &[
-            "image_token_id",
-            "video_token_id",
-            "vision_config",
-            "vision_end_token_id",
-            "vision_start_token_id",
-        ],
-    ),
-    (
-        "qwen3_5_text",
-        "of tokens guessed ahead, and of the format that others compute memories in",
-        &["mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"],
-    ),
+    ("qwen3_5", QWEN_PICTURES.0, QWEN_PICTURES.1),
+    ("qwen3_5_moe", QWEN_PICTURES.0, QWEN_PICTURES.1),
+    ("qwen3_5_text", QWEN_GUESSES.0, QWEN_GUESSES.1),
+    ("qwen3_5_moe_text", QWEN_GUESSES.0, QWEN_GUESSES.1),
+    ("qwen3_5_moe_text", "of layers without experts, of which there are none", &["intermediate_size"]),
     (
         "smollm3",
         "of windows, which layers have by their types alone",
         &["max_window_layers", "sliding_window"],
     ),
 ];
+
+const QWEN_PICTURES: (&str, &[&str]) = (
+    "of pictures, and where they stand in a text",
+    &["image_token_id", "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id"],
+);
+
+const QWEN_GUESSES: (&str, &[&str]) = (
+    "of tokens guessed ahead, and of the format that others compute memories in",
+    &["mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"],
+);
 
 /// Keys with the value at which they are inert, and what any other value would mean.
 const ONLY: &[(&str, &str, &str)] = &[
@@ -203,6 +202,7 @@ const ONLY: &[(&str, &str, &str)] = &[
     ("quantization_config", "null", "is quantised: its tensors are codes, not numbers"),
     ("sliding_window", "null", "attends to a window only"),
     ("tie_encoder_decoder", "false", "is an encoder and a decoder"),
+    ("use_sliding_window", "false", "attends to a window only"),
 ];
 
 /// Passes over every inert key of a family, and refuses values that are not inert of keys that it has not asked for.

@@ -19,11 +19,16 @@ pub(crate) struct Mlp {
 }
 
 impl Mlp {
-    /// Reads the keys that most architectures spell alike; without biases. The activation has a key and a default of the
-    /// architecture's.
-    pub(crate) fn read(config: &Section<'_>, hidden: usize, (key, default): (&str, Activation)) -> Mlp {
+    /// Reads the width between, from the key that the architecture has for it, and the activation, for which it has a key
+    /// and a default; without biases.
+    pub(crate) fn read(
+        config: &Section<'_>,
+        hidden: usize,
+        inner: &str,
+        (key, default): (&str, Activation),
+    ) -> Mlp {
         let activation = activation(config, key, default);
-        Mlp { hidden, inner: config.count("intermediate_size"), activation, bias: false, joined: None }
+        Mlp { hidden, inner: config.count(inner), activation, bias: false, joined: None }
     }
 
     /// From the normed stream to the branch's result. `module` is the tensors' prefix.

@@ -22,16 +22,22 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     model.attention.input_bias = config.flag_or("qkv_bias", true);
     model.windows = Windows::of_first(config, model.layers, model.context);
-    let inner = config.count("moe_intermediate_size");
-    let keys = &["num_experts", "num_local_experts"];
-    let mut experts = Experts::read(config, &model.mlp, (keys, inner), Scores::Softmax);
-    experts.choice.shares = config.flag_or("norm_topk_prob", false);
     let shared = config.count("shared_expert_intermediate_size");
-    let mlp = Mlp { inner: shared, ..model.mlp };
-    experts.shared = Some(Shared { mlp, module: "shared_expert", gate: Some("shared_expert_gate") });
+    let mut experts = experts(config, &model.mlp, shared);
+    experts.choice.shares = config.flag_or("norm_topk_prob", false);
     experts.dense = dense(config, model.layers);
     model.experts = Some(experts);
     Box::new(model)
+}
+
+/// Experts of which one, so wide, is shared and gated; all layers have them, and weights are as the router says.
+pub(super) fn experts(config: &Section<'_>, mlp: &Mlp, shared: usize) -> Experts {
+    let inner = config.count("moe_intermediate_size");
+    let keys = &["num_experts", "num_local_experts"];
+    let mut experts = Experts::read(config, mlp, (keys, inner), Scores::Softmax);
+    let mlp = Mlp { inner: shared, ..*mlp };
+    experts.shared = Some(Shared { mlp, module: "shared_expert", gate: Some("shared_expert_gate") });
+    experts
 }
 
 /// Layers that have no experts: those that `mlp_only_layers` lists, and all but every `decoder_sparse_step`th.

@@ -19,7 +19,7 @@ pub(super) const WRAPPED: Architecture = Architecture {
     read: read_wrapped,
 };
 
-const DEFAULTS: Defaults = Defaults {
+pub(super) const DEFAULTS: Defaults = Defaults {
     context: 32_768,
     key_heads: Some(4),
     width: Some(256),
@@ -28,14 +28,31 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let mut model = read_text(config);
+    plain(config, read_text)
+}
+
+fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
+    wrap(config, [WRAPPED.family, ARCHITECTURE.family], read_text)
+}
+
+fn read_text(config: &Section<'_>) -> Decoder {
+    read_with_pictures(config, &DEFAULTS)
+}
+
+/// A text model by itself, which may have what guesses further tokens.
+pub(super) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder) -> Box<dyn Blueprint> {
+    let mut model = read(config);
     model.ignored = &["mtp."];
     Box::new(model)
 }
 
-fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
-    let families = [WRAPPED.family, ARCHITECTURE.family];
-    Box::new(wrapped::read(config, families, read_text, |_, model| {
+/// A text model beside what sees pictures.
+pub(super) fn wrap(
+    config: &Section<'_>,
+    families: [&str; 2],
+    read: impl Fn(&Section<'_>) -> Decoder,
+) -> Box<dyn Blueprint> {
+    Box::new(wrapped::read(config, families, read, |_, model| {
         model.scope = "model.language_model.";
         model.ignored = &["model.visual.", "mtp."];
         if config.flag_or("tie_word_embeddings", false) != model.tied {
@@ -45,8 +62,8 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     }))
 }
 
-fn read_text(config: &Section<'_>) -> Decoder {
-    let mut model = Decoder::read(config, &DEFAULTS);
+/// A text model that may be told where in pictures something is.
+pub(super) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> Decoder {
     for key in ["rope_parameters", "rope_scaling"] {
         // Where in a picture something is turns other pairs than where in a text it is; in a text all turn alike.
         if let Some(positions) = config.section(key) {
@@ -55,13 +72,19 @@ fn read_text(config: &Section<'_>) -> Decoder {
         }
     }
     config.only("attn_output_gate", true, "forge knows Qwen 3.5 with gates behind attention alone");
+    read_mixed(config, defaults, Stored::Apart)
+}
+
+/// What such models have in common, whether they see pictures or not.
+pub(super) fn read_mixed(config: &Section<'_>, defaults: &Defaults, stored: Stored) -> Decoder {
+    let mut model = Decoder::read(config, defaults);
     let bias = config.flag_or("attention_bias", false);
     model.attention.input_bias = bias;
     model.attention.output_bias = bias;
     model.attention.gated = true;
     model.norm.plus_one = true;
     model.attention.head_norm = Some(HeadNorm::of_heads(model.norm));
-    let block = DeltaNet::read(config, model.hidden, model.norm.epsilon, Stored::Apart);
+    let block = DeltaNet::read(config, model.hidden, model.norm.epsilon, stored);
     model.linear = Some((block, delta_net::layers(config, model.layers)));
     model
 }

@@ -1,0 +1,28 @@
+//! Qwen3-Next: Gated DeltaNet in most layers, attention with a gate in the others, and experts in all that the configuration
+//! does not make ordinary ones, one of them shared and gated.
+
+use super::{Architecture, Blueprint, qwen2_moe, qwen3_5};
+use crate::config::Section;
+use crate::decoder::Defaults;
+use crate::delta_net::Stored;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "Qwen3NextForCausalLM",
+    family: "qwen3_next",
+    hub: &["Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-Coder-Next"],
+    read,
+};
+
+const DEFAULTS: Defaults = Defaults { key_heads: Some(2), ..qwen3_5::DEFAULTS };
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = qwen3_5::read_mixed(config, &DEFAULTS, Stored::ByHead);
+    let shared = config.count("shared_expert_intermediate_size");
+    let mut experts = qwen2_moe::experts(config, &model.mlp, shared);
+    experts.choice.shares = config.flag_or("norm_topk_prob", true);
+    experts.dense = qwen2_moe::dense(config, model.layers);
+    model.experts = Some(experts);
+    // What guesses further tokens changes none.
+    model.ignored = &["mtp."];
+    Box::new(model)
+}
