@@ -241,6 +241,17 @@ MODELS = {
         global_head_dim=10, vocab_size_per_layer_input=61, hidden_size_per_layer_input=3, sliding_window=9,
         use_bidirectional_attention="vision"),
 
+    "gemma4_text_experts": model("gemma4_text", 42, 27, 3, 1, 79, layers=3, head_dim=10, global_head_dim=14,
+        sliding_window=6, num_kv_shared_layers=1, use_double_wide_mlp=True, hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=79, enable_moe_block=True, num_experts=7, top_k_experts=3, moe_intermediate_size=13,
+        layer_types=["sliding_attention", "full_attention", "full_attention"]),
+    "gemma4_text_chosen": model("gemma4_text", 40, 22, 4, 2, 67, layers=2, style="new", dtype="f16", head_dim=8,
+        global_head_dim=12, sliding_window=5, hidden_size_per_layer_input=0, rms_norm_eps=1e-4, enable_moe_block=True,
+        hidden_activation="gelu", num_experts=4, top_k_experts=4, moe_intermediate_size=9),
+    "gemma4_experts": beside_nothing(model("gemma4_text", 44, 19, 2, 2, 73, layers=3, head_dim=6, global_head_dim=10,
+        attention_k_eq_v=True, sliding_window=7, hidden_size_per_layer_input=0, final_logit_softcapping=9.0,
+        enable_moe_block=True, num_experts=37, top_k_experts=1, moe_intermediate_size=11), shard=60_000),
+
     "gemma4_old": beside_nothing(model("gemma4_text", 42, 31, 3, 1, 67, layers=4, head_dim=8, global_head_dim=12,
         sliding_window=7, num_kv_shared_layers=2, hidden_size_per_layer_input=5, vocab_size_per_layer_input=67,
         layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"])),

@@ -1,7 +1,8 @@
 //! What programs compute, against what Hugging Face transformers and the reference compute, for every model in every
 //! format: on the CPU device, and through the referee from the text of kernels.metal.
 
-use forge_ir::{Format, tolerance};
+use forge_ir::{Format, Graph, tolerance};
+use forge_planner::Plan;
 use serde_json::Value;
 use std::process::Command;
 use tests::{
@@ -182,8 +183,8 @@ fn not_greedy(built: &Built, prompt: &[u32], found: &[u32], count: usize) -> Opt
     })
 }
 
-/// The reference's logits at every position, from the very bytes of the crate's weight file.
-fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
+/// The graph and the plan that a crate was made of.
+fn planned(built: &Built) -> (Graph, Plan) {
     let files = std::fs::read_dir(model(&built.model)).expect("a model is a folder").flatten();
     let file = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().expect("names are UTF-8");
@@ -197,11 +198,21 @@ fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
         let (pattern, name) = text.split_once('=').expect("it is PATTERN=FORMAT");
         forge_planner::Override::new(pattern, quant(name)).expect("it is a pattern")
     });
-    let (overrides, disabled) = (overrides.collect(), built.disabled.clone());
-    let options =
-        forge_planner::Options { quant: quant(&built.format), overrides, disabled, ..Default::default() };
+    let options = forge_planner::Options {
+        quant: quant(&built.format),
+        overrides: overrides.collect(),
+        disabled: built.disabled.clone(),
+        cache: Some(built.cache()),
+        ..Default::default()
+    };
     let graph = forge_planner::untie(opened.graph, &options).expect("patterns match");
     let plan = forge_planner::plan(&graph, &options).expect("it compiles");
+    (graph, plan)
+}
+
+/// The reference's logits at every position, from the very bytes of the crate's weight file.
+fn reference(built: &Built, ids: &[u32]) -> Vec<Vec<f32>> {
+    let (graph, plan) = planned(built);
     let bytes = std::fs::read(built.directory.join("weights.safetensors")).expect("a crate has weights");
     let read = |offset: u64, out: &mut [u8]| {
         let part = bytes.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
@@ -230,6 +241,29 @@ fn the_referee_finds_nothing_and_the_same_logits() {
         match report["ok"] == Value::Bool(true) && output.status.success() && reported {
             true => vec![],
             false => vec![format!("{report:#}\n{}", String::from_utf8_lossy(&output.stderr))],
+        }
+    });
+}
+
+#[test]
+fn memory_is_what_the_plan_says() {
+    every_crate(|built| {
+        // Checkpoints that tests write are nowhere to be planned from again.
+        if [ODD, MLX, SUPERBLOCKS.0].contains(&built.model.as_str()) {
+            return vec![];
+        }
+        let plan = planned(built).1;
+        let info = built.json(&["info", "--json", "--context", "70", "--slots", "3"]);
+        // What a device is asked for: the buffers of a recording.
+        let file = scratch().join(format!("{}.recording.json", built.name()));
+        let path = file.display().to_string();
+        built.run(&["record", "--ids", "1,2", "--context", "70", "--slots", "3", "-o", &path]);
+        let recording = std::fs::read(&file).expect("it was written");
+        let recording: Value = serde_json::from_slice(&recording).expect("it is JSON");
+        let bytes = [&info["memory"]["kv_bytes"], &recording["buffers"]["state"]["bytes"]].map(Value::as_u64);
+        match bytes == [Some(plan.state_bytes(70, 3)); 2] {
+            true => vec![],
+            false => vec![format!("{bytes:?}, and the plan says {}", plan.state_bytes(70, 3))],
         }
     });
 }

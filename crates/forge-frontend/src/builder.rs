@@ -157,6 +157,19 @@ impl Layer<'_, '_> {
         self.node(name, op, &[x])
     }
 
+    /// A norm of x as a whole, whose gain is the tensor of this name.
+    pub(crate) fn norm_by(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        (role, tensor): (&str, &str),
+        width: usize,
+        epsilon: f32,
+    ) -> ValueId {
+        let gain = Some(self.weight(role, tensor, &[width]));
+        self.node(name, Op::RmsNorm { gain, parts: 1, epsilon }, &[x])
+    }
+
     /// A norm of every part of x without a gain.
     pub(crate) fn norm_alone(&mut self, name: &str, x: ValueId, parts: usize, epsilon: f32) -> ValueId {
         self.node(name, Op::RmsNorm { gain: None, parts, epsilon }, &[x])

@@ -7,7 +7,7 @@
 use crate::builder::Layer;
 use crate::config::Section;
 use crate::mlp::Mlp;
-use forge_ir::{Activation, Cut, Groups, Routing, Scores, Stack, ValueId};
+use forge_ir::{Activation, Cut, Groups, ParamId, Routing, Scores, Stack, ValueId};
 
 /// A description of such layers.
 pub(crate) struct Experts {
@@ -62,18 +62,29 @@ const MOST: usize = 1024;
 
 impl Experts {
     /// So many experts as one of these keys says, the first being the architecture's own, each `inner` wide, of which
-    /// `num_experts_per_tok` are a row's. Scores are a softmax, and there are no groups, corrections and shared experts.
+    /// `num_experts_per_tok` are a row's. There are no groups, corrections and shared experts.
     pub(crate) fn read(
         config: &Section<'_>,
         mlp: &Mlp,
         (keys, inner): (&[&str], usize),
         scores: Scores,
     ) -> Experts {
-        let chosen = config.count("num_experts_per_tok");
+        Experts::of_a_row(config, mlp, (keys, inner), scores, "num_experts_per_tok")
+    }
+
+    /// The same where another key tells how many are a row's.
+    pub(crate) fn of_a_row(
+        config: &Section<'_>,
+        mlp: &Mlp,
+        (keys, inner): (&[&str], usize),
+        scores: Scores,
+        of_a_row: &str,
+    ) -> Experts {
+        let chosen = config.count(of_a_row);
         let count = count(config, keys);
         if chosen > count {
             let message = format!("{chosen} of {count} experts cannot be chosen");
-            config.contradiction("num_experts_per_tok", message);
+            config.contradiction(of_a_row, message);
         }
         let (correction, groups, shares, factor) = (None, None, false, 1.0);
         Experts {
@@ -108,11 +119,7 @@ impl Experts {
             .choice
             .correction
             .map(|name| layer.weight("correction", &format!("{router}.{name}"), &[self.count]));
-        let Choice { scores, chosen, groups, shares, factor, .. } = self.choice;
-        let routing = Routing { scores, chosen, correction, groups, shares, factor, scale: None };
-        let weights = layer.route("weights", logits, routing);
-        let [gate, up, down] = self.stacks(layer, module);
-        let routed = layer.experts("routed", [x, weights], [gate, up, down], self.activation);
+        let routed = self.routed(layer, [x, logits], module, [correction, None]);
         let Some(shared) = &self.shared else { return routed };
         let mut result = shared.mlp.build(layer, x, &format!("{module}.{}", shared.module));
         if let Some(gate) = shared.gate {
@@ -123,8 +130,23 @@ impl Experts {
         layer.add("both", routed, result)
     }
 
+    /// What the experts that a router's logits choose make of x; they may be corrected for the choice, and each scaled.
+    pub(crate) fn routed(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        [x, logits]: [ValueId; 2],
+        module: &str,
+        [correction, scale]: [Option<ParamId>; 2],
+    ) -> ValueId {
+        let Choice { scores, chosen, groups, shares, factor, .. } = self.choice;
+        let routing = Routing { scores, chosen, correction, groups, shares, factor, scale };
+        let weights = layer.route("weights", logits, routing);
+        let stacks = self.stacks(layer, module);
+        layer.experts("routed", [x, weights], stacks, self.activation)
+    }
+
     /// Gates, ups and downs of all experts.
-    fn stacks(&self, layer: &mut Layer<'_, '_>, module: &str) -> [forge_ir::ParamId; 3] {
+    fn stacks(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let inward = [self.count, self.inner, self.hidden];
         let outward = [self.count, self.hidden, self.inner];
         let [gate, up, down] = self.projections;

@@ -35,6 +35,7 @@ mod header;
 mod inert;
 mod json;
 mod latent;
+mod layer_inputs;
 mod mlp;
 mod nearest;
 mod quantised;

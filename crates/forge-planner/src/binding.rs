@@ -4,7 +4,7 @@ use crate::fused::{Kind, Value};
 use crate::plan::{Application, Field, FieldKind};
 use crate::section::{Place, Source, role};
 use crate::select::Select;
-use forge_ir::{Apply, Format, Layout, Packed, ParamId, StateId, WeightId};
+use forge_ir::{Apply, Format, Layout, Packed, ParamId, State, StateId, WeightId};
 
 impl Select<'_> {
     /// Packs an application's weights.
@@ -31,7 +31,9 @@ impl Select<'_> {
             });
             weights.push(index);
         }
-        let cache = this.1.states.first().map(|state| self.cache(*state));
+        // What tails and memories keep is no cache.
+        let is_cache = |id: &&StateId| matches!(self.graph.states[id.0], State::Cache(_));
+        let cache = this.1.states.iter().find(is_cache).map(|state| self.cache(*state));
         let first = this.1.parts.first().copied();
         self.plan.applications.push(Application { section, weights, cache, first });
     }

@@ -1,17 +1,21 @@
 //! Gemma 4: Gemma 3 with heads of another width where a layer sees everything, values that are normed too, and a factor of
 //! each layer's own. The last layers may read keys and values that earlier ones keep. With inputs of each layer's own, the
-//! prologue leaves them as the aside: a second table's row and a projection of the embedding, for all layers at once.
+//! prologue leaves them as the aside: a second table's row and a projection of the embedding, for all layers at once. With
+//! experts, these are beside the feed-forward network: router, network and experts read the stream each through a norm of its
+//! own, and what both add is normed first alone and then together.
 
 use super::{Architecture, Blueprint, Parts, gemma2};
 use crate::attention::{Attention, HeadNorm, rope};
 use crate::builder::{Builder, Layer};
 use crate::config::Section;
 use crate::decoder::{Decoder, Defaults};
+use crate::experts::Experts;
+use crate::layer_inputs::{Inputs, whole_number};
 use crate::mlp::Mlp;
 use crate::rope::Rope;
 use crate::windows::Windows;
 use crate::wrapped;
-use forge_ir::{Activation, Apply, Rotation, StateId, ValueId};
+use forge_ir::{Activation, Apply, Rotation, Scores, StateId, ValueId};
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { class: "Gemma4ForCausalLM", family: "gemma4_text", hub: &[], read };
@@ -20,7 +24,7 @@ pub(super) const ARCHITECTURE: Architecture =
 pub(super) const WRAPPED: Architecture = Architecture {
     class: "Gemma4ForConditionalGeneration",
     family: "gemma4",
-    hub: &["google/gemma-4-E2B-it", "google/gemma-4-31B-it"],
+    hub: &["google/gemma-4-E2B-it", "google/gemma-4-31B-it", "google/gemma-4-26B-A4B-it"],
     read: read_wrapped,
 };
 
@@ -54,14 +58,8 @@ struct Gemma4 {
     double: bool,
     /// Inputs of each layer's own.
     inputs: Option<Inputs>,
-}
-
-/// Inputs that each layer has for itself.
-struct Inputs {
-    /// Rows of their table.
-    vocabulary: usize,
-    /// Of a layer's.
-    width: usize,
+    /// What every layer has beside its feed-forward network.
+    experts: Option<Experts>,
 }
 
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
@@ -96,11 +94,7 @@ impl Gemma4 {
         let why = "forge computes attention to what came before";
         // Of pictures it says nothing here.
         config.only("use_bidirectional_attention", "vision", why);
-        config.only("enable_moe_block", false, "forge cannot mix experts here yet");
-        for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
-            config.pass_over(key);
-        }
-
+        let experts = read_experts(config, &decoder.mlp);
         let bias = config.flag_or("attention_bias", false);
         let attention = &mut decoder.attention;
         (attention.input_bias, attention.output_bias) = (bias, bias);
@@ -121,8 +115,23 @@ impl Gemma4 {
         }
         let double = shared > 0 && config.flag_or("use_double_wide_mlp", false);
         let inputs = Inputs::read(config, decoder.vocabulary);
-        Gemma4 { decoder, whole, shared_from, double, inputs }
+        Gemma4 { decoder, whole, shared_from, double, inputs, experts }
     }
+}
+
+/// What layers have beside their feed-forward networks, if anything.
+fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
+    if !config.flag_or("enable_moe_block", false) {
+        for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
+            config.pass_over(key);
+        }
+        return None;
+    }
+    let inner = config.count("moe_intermediate_size");
+    let mut experts =
+        Experts::of_a_row(config, mlp, (&["num_experts"], inner), Scores::Softmax, "top_k_experts");
+    experts.choice.shares = true;
+    Some(experts)
 }
 
 /// The attention of layers that see everything; what is left to say of that of the others is set.
@@ -192,58 +201,6 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     whole
 }
 
-impl Inputs {
-    fn read(config: &Section<'_>, tokens: usize) -> Option<Inputs> {
-        let width = whole_number(config, "hidden_size_per_layer_input", 256);
-        if width == 0 {
-            config.pass_over("vocab_size_per_layer_input");
-            return None;
-        }
-        let vocabulary = config.count_or("vocab_size_per_layer_input", 262_144);
-        if vocabulary < tokens {
-            let message = format!("{vocabulary} tokens have inputs of each layer's own, of {tokens}");
-            config.contradiction("vocab_size_per_layer_input", message);
-        }
-        Some(Inputs { vocabulary, width })
-    }
-
-    /// What all layers take from the aside, of the stream before the first.
-    fn of_all(&self, embed: &mut Layer<'_, '_>, stream: ValueId, decoder: &Decoder) -> ValueId {
-        let (hidden, all) = (decoder.hidden, decoder.layers * self.width);
-        let module = |name: &str| decoder.module(name);
-        let shape = [all, hidden];
-        let projected =
-            embed.linear("projected", stream, &module("per_layer_model_projection"), shape, false);
-        let scaled = embed.scale("scaled", projected, (hidden as f64).powf(-0.5) as f32);
-        let gain = ("inputs_gain", &*module("per_layer_projection_norm"));
-        let normed = embed.norm("normed", scaled, gain, [decoder.layers, self.width], decoder.norm);
-        let table = module("embed_tokens_per_layer.weight");
-        let table = embed.weight("inputs_table", &table, &[self.vocabulary, all]);
-        let looked_up = embed.embed("looked_up", table, (self.width as f64).sqrt() as f32);
-        let sum = embed.add("sum", normed, looked_up);
-        embed.scale("inputs", sum, 0.5_f64.sqrt() as f32)
-    }
-
-    /// What a layer adds to the stream because of its own.
-    fn build(
-        &self,
-        layer: &mut Layer<'_, '_>,
-        stream: ValueId,
-        at: &str,
-        decoder: &Decoder,
-        index: usize,
-    ) -> ValueId {
-        let [narrow, wide] = [[self.width, decoder.hidden], [decoder.hidden, self.width]];
-        let gate = layer.linear("input_gate", stream, &format!("{at}.per_layer_input_gate"), narrow, false);
-        let gate = layer.activate("activated_gate", gate, decoder.mlp.activation);
-        let own = layer.take("own_input", index * self.width..(index + 1) * self.width);
-        let gated = layer.multiply("gated_input", gate, own);
-        let branch = layer.linear("input", gated, &format!("{at}.per_layer_projection"), wide, false);
-        let branch = decoder.normed(layer, "input", branch, &format!("{at}.post_per_layer_input_norm"));
-        layer.add("stream", stream, branch)
-    }
-}
-
 impl Gemma4 {
     fn layer(&self, builder: &mut Builder<'_>, index: usize, kept: Option<StateId>) -> Apply {
         let decoder = &self.decoder;
@@ -271,7 +228,10 @@ impl Gemma4 {
         let x = normed(&mut layer, 2, stream);
         let times = if self.double && kept.is_some() { 2 } else { 1 };
         let mlp = Mlp { inner: times * decoder.mlp.inner, ..decoder.mlp };
-        let branch = mlp.build(&mut layer, x, &format!("{at}.mlp"));
+        let mut branch = mlp.build(&mut layer, x, &format!("{at}.mlp"));
+        if let Some(experts) = &self.experts {
+            branch = self.beside(&mut layer, experts, [stream, branch], &at);
+        }
         let branch = normed(&mut layer, 3, branch);
         let mut stream = layer.add("stream", stream, branch);
 
@@ -280,6 +240,33 @@ impl Gemma4 {
         }
         layer.scale_by("stream", stream, ("layer_factor", &format!("{at}.layer_scalar")));
         layer.finish()
+    }
+}
+
+impl Gemma4 {
+    /// What the feed-forward network and the experts beside it add to the stream, each normed.
+    fn beside(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        experts: &Experts,
+        [stream, branch]: [ValueId; 2],
+        at: &str,
+    ) -> ValueId {
+        let decoder = &self.decoder;
+        let normed = |layer: &mut Layer<'_, '_>, what: &str, x: ValueId, module: &str| {
+            decoder.normed(layer, what, x, &format!("{at}.{module}"))
+        };
+        let branch = normed(layer, "network", branch, "post_feedforward_layernorm_1");
+        let gain = ("router_gain", &*format!("{at}.router.scale"));
+        let x = layer.norm_by("router_norm", stream, gain, decoder.hidden, decoder.norm.epsilon);
+        let shape = [experts.count, decoder.hidden];
+        let logits = layer.linear("router", x, &format!("{at}.router.proj"), shape, false);
+        let logits = layer.scale("scaled_router", logits, (decoder.hidden as f64).powf(-0.5) as f32);
+        let scale = layer.weight("expert_scale", &format!("{at}.router.per_expert_scale"), &[experts.count]);
+        let x = normed(layer, "routed", stream, "pre_feedforward_layernorm_2");
+        let routed = experts.routed(layer, [x, logits], at, [None, Some(scale)]);
+        let routed = normed(layer, "experts", routed, "post_feedforward_layernorm_2");
+        layer.add("both", branch, routed)
     }
 }
 
@@ -311,14 +298,4 @@ impl Blueprint for Gemma4 {
             layer
         })
     }
-}
-
-/// A whole number that may be 0.
-fn whole_number(config: &Section<'_>, key: &str, usual: usize) -> usize {
-    let number = config.number_or(key, usual as f64);
-    if number < 0.0 || number.fract() != 0.0 || number > f64::from(u32::MAX) {
-        config.contradiction(key, format!("{key} is {number}, and has to be a whole number"));
-        return usual;
-    }
-    number as usize
 }

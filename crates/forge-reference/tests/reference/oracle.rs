@@ -94,9 +94,12 @@ fn weight_files_hold_the_model() {
             };
             assert!(error <= bound / 10.0 + 1e-8, "{} in {format}: weights by {error:e}", case.name);
             let is_noisy = magnifies && error >= 1e-8;
-            // A model may be touchier than most. Then errors of that size, each to the other side, disturb it as much.
-            let is_touchy =
-                || distance <= 1.5 * worst(&case, &Opposite { of: &held, around: &case.stored() });
+            // Gemma 4 norms what is added to its stream, of however small a branch, and so is touchier than others. Then
+            // errors of that size, each to the other side, disturb it as much.
+            let is_touchy = || {
+                case.name.starts_with("gemma4")
+                    && distance <= 1.5 * worst(&case, &Opposite { of: &held, around: &case.stored() })
+            };
             assert!(distance <= bound || is_noisy || is_touchy(), "{} in {format}: {distance:e}", case.name);
         }
     }

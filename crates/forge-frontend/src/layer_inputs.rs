@@ -1,0 +1,78 @@
+//! Inputs that each layer has for itself: of a second table and of the embedding, made for all layers at once before the
+//! first; each takes its columns of them, through a gate of what the stream has become, and adds what they say to the stream.
+
+use crate::builder::Layer;
+use crate::config::Section;
+use crate::decoder::Decoder;
+use forge_ir::ValueId;
+
+/// Inputs that each layer has for itself.
+pub(crate) struct Inputs {
+    /// Rows of their table.
+    vocabulary: usize,
+    /// Of a layer's.
+    width: usize,
+}
+
+impl Inputs {
+    /// Reads their keys; none where their width is 0.
+    pub(crate) fn read(config: &Section<'_>, tokens: usize) -> Option<Inputs> {
+        let width = whole_number(config, "hidden_size_per_layer_input", 256);
+        if width == 0 {
+            config.pass_over("vocab_size_per_layer_input");
+            return None;
+        }
+        let vocabulary = config.count_or("vocab_size_per_layer_input", 262_144);
+        if vocabulary < tokens {
+            let message = format!("{vocabulary} tokens have inputs of each layer's own, of {tokens}");
+            config.contradiction("vocab_size_per_layer_input", message);
+        }
+        Some(Inputs { vocabulary, width })
+    }
+
+    /// What all layers take from the aside, of the stream before the first.
+    pub(crate) fn of_all(&self, embed: &mut Layer<'_, '_>, stream: ValueId, decoder: &Decoder) -> ValueId {
+        let (hidden, all) = (decoder.hidden, decoder.layers * self.width);
+        let module = |name: &str| decoder.module(name);
+        let shape = [all, hidden];
+        let projected =
+            embed.linear("projected", stream, &module("per_layer_model_projection"), shape, false);
+        let scaled = embed.scale("scaled", projected, (hidden as f64).powf(-0.5) as f32);
+        let gain = ("inputs_gain", &*module("per_layer_projection_norm"));
+        let normed = embed.norm("normed", scaled, gain, [decoder.layers, self.width], decoder.norm);
+        let table = module("embed_tokens_per_layer.weight");
+        let table = embed.weight("inputs_table", &table, &[self.vocabulary, all]);
+        let looked_up = embed.embed("looked_up", table, (self.width as f64).sqrt() as f32);
+        let sum = embed.add("sum", normed, looked_up);
+        embed.scale("inputs", sum, 0.5_f64.sqrt() as f32)
+    }
+
+    /// What a layer adds to the stream because of its own.
+    pub(crate) fn build(
+        &self,
+        layer: &mut Layer<'_, '_>,
+        stream: ValueId,
+        at: &str,
+        decoder: &Decoder,
+        index: usize,
+    ) -> ValueId {
+        let [narrow, wide] = [[self.width, decoder.hidden], [decoder.hidden, self.width]];
+        let gate = layer.linear("input_gate", stream, &format!("{at}.per_layer_input_gate"), narrow, false);
+        let gate = layer.activate("activated_gate", gate, decoder.mlp.activation);
+        let own = layer.take("own_input", index * self.width..(index + 1) * self.width);
+        let gated = layer.multiply("gated_input", gate, own);
+        let branch = layer.linear("input", gated, &format!("{at}.per_layer_projection"), wide, false);
+        let branch = decoder.normed(layer, "input", branch, &format!("{at}.post_per_layer_input_norm"));
+        layer.add("stream", stream, branch)
+    }
+}
+
+/// A whole number that may be 0.
+pub(crate) fn whole_number(config: &Section<'_>, key: &str, usual: usize) -> usize {
+    let number = config.number_or(key, usual as f64);
+    if number < 0.0 || number.fract() != 0.0 || number > f64::from(u32::MAX) {
+        config.contradiction(key, format!("{key} is {number}, and has to be a whole number"));
+        return usual;
+    }
+    number as usize
+}
