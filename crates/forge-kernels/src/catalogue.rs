@@ -18,8 +18,9 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 22] = [
+pub const TEMPLATES: [Source; 23] = [
     source!("embed/embed"),
+    source!("norm/norm_add"),
     source!("norm/rms_norm"),
     source!("norm/layer_norm"),
     source!("project/one"),
@@ -97,6 +98,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
     match spec {
         Spec::Embed(_) => "embed/embed",
         Spec::RmsNorm(_) => "norm/rms_norm",
+        Spec::NormAdd(_) => "norm/norm_add",
         Spec::LayerNorm(_) => "norm/layer_norm",
         Spec::Project(project) => match project.rows {
             Rows::One => "project/one",

@@ -79,6 +79,12 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.positive("the number of parts", norm.parts)?;
             limits.finite("epsilon", norm.epsilon)
         }
+        Spec::NormAdd(norm) => {
+            limits.positive("the width", norm.width)?;
+            limits.finite("epsilon", norm.epsilon)?;
+            let partials = norm.squares.map_or(1, |squares| squares.partials);
+            limits.positive("the number of partial sums of squares", partials)
+        }
         Spec::LayerNorm(norm) => {
             limits.positive("the width", norm.width)?;
             limits.finite("epsilon", norm.epsilon)

@@ -22,6 +22,8 @@ pub enum Spec {
     Embed(Embed),
     /// Root-mean-square norm of each row.
     RmsNorm(RmsNorm),
+    /// Root-mean-square norm of each row, added to another.
+    NormAdd(NormAdd),
     /// Layer norm of each row.
     LayerNorm(LayerNorm),
     /// y = W x for one row or a few or many, with a bias before and an epilogue after.
@@ -103,6 +105,24 @@ pub struct RmsNorm {
     pub gain: bool,
     /// Whether row i of y is the norm of row `wanted[i]` of x.
     pub gather: bool,
+}
+
+/// See [`Spec::NormAdd`]. Scalars: rows. Buffers: x, \[norm_gain,\] \[factor,\] \[gain,\] stream (updated in place)
+/// \[, gained\] \[, squares_out\]. Grid: rows.
+///
+/// What a norm makes of a branch is added to the stream by who norms it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NormAdd {
+    /// Of a row.
+    pub width: usize,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+    /// Whether what is added is multiplied by a gain (f32, `[width]`).
+    pub gain: bool,
+    /// Whether the sum is multiplied by a number (f32, `[1]`).
+    pub factor: bool,
+    /// What a deferred norm of the sum needs, if one follows. For one row.
+    pub squares: Option<Squares>,
 }
 
 /// See [`Spec::LayerNorm`]. Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.

@@ -5,8 +5,8 @@ mod common;
 use forge_ir::{Activation, Format, Groups, Pairing, Scores};
 use forge_kernels::spec::{
     Append, Argmax, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue, ExpertsInner,
-    ExpertsSum, Function, HeadNorm, Knobs, Operand, Project, RmsNorm, Rotate, RotateAppend, Route, Rows,
-    Squares, Summed,
+    ExpertsSum, Function, HeadNorm, Knobs, NormAdd, Operand, Project, RmsNorm, Rotate, RotateAppend, Route,
+    Rows, Squares, Summed,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -66,6 +66,16 @@ fn refusals() {
             "a",
             Spec::RmsNorm(RmsNorm { width: 8, parts: 1, epsilon: f32::NAN, gain: true, gather: false }),
         ),
+        refusal(
+            "a",
+            Spec::NormAdd(NormAdd {
+                width: 8,
+                epsilon: 1e-6,
+                gain: true,
+                factor: false,
+                squares: Some(Squares { partials: 0, gain: true }),
+            }),
+        ),
         refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8 })),
         refusal("a", attend(4, 2, 7, Format::F16, 1.0)),
         refusal("a", attend(4, 2, 512, Format::F16, 1.0)),
@@ -85,6 +95,7 @@ fn refusals() {
     kernel `a`: the vocabulary is 1073741824, and must be such that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes; split it
     kernel `a`: the width is 0; leave the kernel out of the plan
     kernel `a`: epsilon is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
     kernel `a`: the number of query heads is 0; leave the kernel out of the plan
     kernel `a`: the head's width is 7, and must be even: channels turn in pairs; pad the head with a channel of zeros
     kernel `a`: the head's width is 512, and must be at most 256: a wider head needs a kernel of its own

@@ -36,6 +36,17 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let wanted = if norm.gather { " wanted" } else { "" };
             (buffers(&format!("x gain{bias}{wanted} *y")), "rows", grid(rows(), "1", "1"))
         }
+        Spec::NormAdd(norm) => {
+            let mut names = vec!["x"];
+            names.extend(norm.gain.then_some("norm_gain"));
+            names.extend(norm.factor.then_some("factor"));
+            let gained = norm.squares.is_some_and(|squares| squares.gain);
+            names.extend(gained.then_some("gain"));
+            names.push("*stream");
+            names.extend(gained.then_some("*gained"));
+            names.extend(norm.squares.map(|_| "*squares_out"));
+            (buffers(&names.join(" ")), "rows", grid(rows(), "1", "1"))
+        }
         Spec::RmsNorm(norm) => {
             let gain = if norm.gain { " gain" } else { "" };
             let wanted = if norm.gather { " wanted" } else { "" };

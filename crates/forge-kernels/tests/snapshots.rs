@@ -5,8 +5,8 @@ mod common;
 use forge_ir::{Activation, Format, Groups, Pairing, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, Operand,
-    Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, NormAdd,
+    Operand, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -51,6 +51,15 @@ fn norms() {
     snapshot(
         "norm_heads",
         Spec::RmsNorm(RmsNorm { width: 128, parts: 16, epsilon: 1e-6, gain: true, gather: false }),
+    );
+    snapshot(
+        "norm_add",
+        Spec::NormAdd(NormAdd { width: 30, epsilon: 1e-6, gain: true, factor: false, squares: None }),
+    );
+    let squares = Some(Squares { partials: 128, gain: true });
+    snapshot(
+        "norm_add_one",
+        Spec::NormAdd(NormAdd { width: 1536, epsilon: 1e-6, gain: true, factor: true, squares }),
     );
     snapshot(
         "norm_wanted",

@@ -31,6 +31,17 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("gather", norm.gather.to_string()),
             ],
         ),
+        Spec::NormAdd(norm) => (
+            "norm_add",
+            "NormAdd",
+            vec![
+                ("width", size(norm.width)),
+                ("epsilon", float(norm.epsilon)),
+                ("gain", norm.gain.to_string()),
+                ("factor", norm.factor.to_string()),
+                ("squares", option(norm.squares, squares)),
+            ],
+        ),
         Spec::LayerNorm(norm) => (
             "layer_norm",
             "LayerNorm",

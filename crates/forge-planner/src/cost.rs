@@ -274,6 +274,7 @@ impl Counted<'_> {
             }
             Spec::AttendJoin(join) => 2 * self.load.splits * of_rows(join.query_heads * join.width),
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
+            Spec::NormAdd(norm) => of_rows(5 * norm.width),
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),

@@ -80,6 +80,8 @@ pub(crate) enum Kind {
         /// Added to the mean of squares.
         epsilon: f32,
     },
+    /// The norm of the first input, added to the second in place.
+    NormAdd(NormAdd),
     /// Several weights applied to one input at once.
     Project(Project),
     /// Columns of a wider value; no work.
@@ -126,6 +128,19 @@ pub(crate) enum Kind {
     Take,
     /// What has no kernel yet.
     Unplanned,
+}
+
+/// A norm that is added to a value in place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct NormAdd {
+    /// Multiplies what is added.
+    pub(crate) gain: Option<ParamId>,
+    /// Added to the mean of squares.
+    pub(crate) epsilon: f32,
+    /// A weight of one number, which multiplies the sum.
+    pub(crate) factor: Option<ParamId>,
+    /// What it leaves for the deferred norm that reads the sum.
+    pub(crate) leaves: Option<Gain>,
 }
 
 /// A convolution of the first channels of a value.
@@ -270,6 +285,7 @@ impl Kind {
     pub(crate) fn adds(&self) -> bool {
         match self {
             Kind::Project(project) => project.ending == Ending::Add,
+            Kind::NormAdd(norm) => norm.leaves.is_none(),
             Kind::ExpertsSum(sum) => sum.ending == Summed::Add,
             _ => false,
         }
@@ -288,6 +304,7 @@ impl Kind {
     pub(crate) fn leave(&mut self, gain: Gain) {
         match self {
             Kind::Embed { leaves, .. } => *leaves = Some(gain),
+            Kind::NormAdd(norm) => norm.leaves = Some(gain),
             Kind::Project(project) => project.ending = Ending::AddSquares(gain),
             Kind::ExpertsSum(sum) => sum.ending = Summed::AddSquares(gain),
             _ => {}

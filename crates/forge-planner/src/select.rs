@@ -269,7 +269,8 @@ impl<'a> Select<'a> {
     /// Partial sums that the producer with the most threadgroups leaves, up to whole vectors. All others fill up with
     /// zeros: a reader need not know who wrote.
     fn most_partials(&self) -> usize {
-        let mut most = 0;
+        // Whoever has a whole row leaves one.
+        let mut most = 1;
         for (_, apply) in places(self.graph) {
             let body = self.graph.body(apply);
             for operation in &self.lists.decode[apply.body.0].operations {

@@ -7,8 +7,8 @@ use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, Operand,
-    Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, NormAdd,
+    Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -143,6 +143,20 @@ fn memories() -> Vec<Case> {
         remembers(Spec::DeltaRule(delta_rule([2, 4, 10, 9], Some(1e-5)))),
         step([2, 4, 10, 9]),
         step([1, 2, 16, 8]),
+    ]
+}
+
+/// Norms that are added, in rows that fill no simdgroup and rows of several.
+fn sums() -> Vec<Case> {
+    let sum = |rows, width, gain, factor, squares| Case {
+        spec: Spec::NormAdd(NormAdd { width, epsilon: 1e-5, gain, factor, squares }),
+        launches: vec![Launch::rows(rows, 2)],
+    };
+    vec![
+        sum(3, 100, true, false, None),
+        sum(3, 1030, false, true, None),
+        sum(1, 30, true, true, Some(Squares { partials: 40, gain: true })),
+        sum(1, 900, true, false, Some(Squares { partials: 300, gain: false })),
     ]
 }
 
@@ -325,6 +339,8 @@ fn kernels_are_silent() {
     ] {
         cases.extend(attention(width, query_heads, key_heads, cache, extras));
     }
+    cases.extend(memories());
+    cases.extend(sums());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -354,6 +370,7 @@ fn planted_faults_are_caught() {
     // Several positions at once, and lanes that have no channels.
     cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
     cases.extend(memories());
+    cases.extend(sums());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

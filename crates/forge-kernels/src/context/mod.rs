@@ -22,7 +22,7 @@ use self::project::ProjectContext;
 pub(crate) use self::recurrent::LANES;
 use self::recurrent::{ConvolveContext, DeltaRuleContext};
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
-use self::vectors::{ElementwiseContext, LayerNormContext, RmsNormContext, TakeContext};
+use self::vectors::{ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, TakeContext};
 use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
 
 /// Threadgroup memory that lets at least two threadgroups share a core.
@@ -59,6 +59,7 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
     let (variables, support) = match spec {
         Spec::Embed(embed) => (value(EmbedContext::of(base, embed)), decoders(embed.format)),
         Spec::RmsNorm(norm) => (value(RmsNormContext::of(base, norm)), vec![]),
+        Spec::NormAdd(norm) => (value(NormAddContext::of(base, norm)), vec![]),
         Spec::LayerNorm(norm) => (value(LayerNormContext::of(base, norm)), vec![]),
         Spec::Project(project) => {
             let context = ProjectContext::of(base, project);

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Base, literal};
-use crate::spec::{Each, Elementwise, Function, LayerNorm, RmsNorm, Take};
+use crate::spec::{Each, Elementwise, Function, LayerNorm, NormAdd, RmsNorm, Take};
 
 #[derive(Serialize)]
 pub(super) struct RmsNormContext<'a> {
@@ -37,6 +37,31 @@ impl<'a> RmsNormContext<'a> {
             threads,
             simdgroups: threads / 32,
         }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct NormAddContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a NormAdd,
+    /// The type in which a row is read.
+    vector: &'static str,
+    /// Of those in a row.
+    count: usize,
+    width_float: f32,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> NormAddContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a NormAdd) -> NormAddContext<'a> {
+        let (vector, count) =
+            if spec.width.is_multiple_of(4) { ("float4", spec.width / 4) } else { ("float", spec.width) };
+        let threads = count.next_multiple_of(32).min(256);
+        let (width_float, simdgroups) = (spec.width as f32, threads / 32);
+        NormAddContext { base, spec, vector, count, width_float, threads, simdgroups }
     }
 }
 

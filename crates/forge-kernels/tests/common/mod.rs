@@ -5,8 +5,8 @@
 use forge_ir::{Activation, Format, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, Operand,
-    Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, NormAdd,
+    Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -271,6 +271,14 @@ pub(crate) fn others() -> Vec<Spec> {
             [(1, false, true), (1, true, true), (1, false, false), (6, false, true), (6, true, true)]
         {
             specs.push(Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather }));
+        }
+        for (gain, factor, squares) in [
+            (true, false, None),
+            (false, true, None),
+            (true, true, Some(Squares { partials: 4, gain: true })),
+            (true, false, Some(Squares { partials: 1, gain: false })),
+        ] {
+            specs.push(Spec::NormAdd(NormAdd { width, epsilon: 1e-6, gain, factor, squares }));
         }
         for function in [
             Function::Each(Each::Activate(Activation::GeluTanh)),

@@ -195,9 +195,10 @@ impl<'a> Bound<'a> {
             (Op::RmsNorm { gain, .. }, Some(Spec::RmsNorm(_))) => {
                 step.name == node.name || gain.is_some_and(|gain| self.takes(step, gain))
             }
-            (Op::RmsNorm { gain: Some(gain), .. }, Some(Spec::RotateAppend(_) | Spec::AttendSplit(_))) => {
-                self.takes(step, *gain)
-            }
+            (
+                Op::RmsNorm { gain: Some(gain), .. },
+                Some(Spec::RotateAppend(_) | Spec::AttendSplit(_) | Spec::NormAdd(_)),
+            ) => self.takes(step, *gain),
             (Op::Take { .. }, Some(Spec::Take(_))) => true,
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,
             (Op::Rotate { .. }, Some(Spec::RotateAppend(_))) => true,

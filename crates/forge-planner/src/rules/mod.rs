@@ -16,6 +16,7 @@ mod gate_pair;
 mod head_argmax;
 mod heads;
 mod merge_projections;
+mod norm_add;
 mod residual;
 mod rotate_append;
 #[cfg(test)]
@@ -48,6 +49,8 @@ pub enum Fusion {
     TwoSums,
     /// Sums with the residual stream in the projection, or the experts, before them.
     Residual,
+    /// Norms of branches, their sums with the residual stream and what multiplies these in one step.
+    NormAdd,
     /// Gains of norms in the weights after them.
     FoldGain,
     /// What prepares a row for attention in attention itself.
@@ -64,7 +67,7 @@ pub enum Fusion {
 
 impl Fusion {
     /// Every fusion, in the order in which they are tried.
-    pub const ALL: [Fusion; 14] = [
+    pub const ALL: [Fusion; 15] = [
         Fusion::GatePair,
         Fusion::MergeProjections,
         Fusion::RotateAppend,
@@ -73,6 +76,7 @@ impl Fusion {
         Fusion::GateFirst,
         Fusion::TwoSums,
         Fusion::Residual,
+        Fusion::NormAdd,
         Fusion::FoldGain,
         Fusion::AttentionPrologue,
         Fusion::DeltaPrologue,
@@ -92,6 +96,7 @@ impl Fusion {
             Fusion::GateFirst => "gate_first",
             Fusion::TwoSums => "two_sums",
             Fusion::Residual => "residual",
+            Fusion::NormAdd => "norm_add",
             Fusion::FoldGain => "fold_gain",
             Fusion::AttentionPrologue => "attention_prologue",
             Fusion::DeltaPrologue => "delta_prologue",
@@ -135,7 +140,7 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         Fused::of(BodyId(index), body, graph.widths(body), formats)
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
-    let simple: [(Fusion, Rewrite); 8] = [
+    let simple: [(Fusion, Rewrite); 9] = [
         (Fusion::GatePair, gate_pair::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
@@ -144,6 +149,7 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         (Fusion::GateFirst, gate_first::rewrite),
         (Fusion::TwoSums, two_sums::rewrite),
         (Fusion::Residual, residual::rewrite),
+        (Fusion::NormAdd, norm_add::rewrite),
     ];
     for (fusion, rewrite) in simple {
         if on(fusion) {

@@ -263,6 +263,12 @@ fn what(kind: &Kind) -> String {
         Kind::LayerNorm { gain, .. } => format!("layer_norm {}", gain.0),
         Kind::Norm { gain: None, parts, .. } => format!("norm {parts}"),
         Kind::Norm { gain: Some(gain), parts, .. } => format!("norm {parts} gain {}", gain.0),
+        Kind::NormAdd(norm) => {
+            let mut text = "norm add".to_owned();
+            text += &norm.gain.map_or_else(String::new, |gain| format!(" gain {}", gain.0));
+            text += &norm.factor.map_or_else(String::new, |factor| format!(" times {}", factor.0));
+            text + &norm.leaves.as_ref().map_or_else(String::new, |next| format!(" squares {}", gain(next)))
+        }
         Kind::Project(project) => {
             let parts: Vec<String> = project.parts.iter().map(|(weight, _)| weight.0.to_string()).collect();
             let mut text = format!("project {} {:?}", parts.join("+"), project.layout);

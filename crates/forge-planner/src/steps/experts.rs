@@ -126,11 +126,7 @@ impl Select<'_> {
         let routes = buffer(&operation.inputs[1]).unwrap_or(self.stream);
         let y = match sum.ending {
             Summed::Store => self.target(draft, list, operation, "routed"),
-            Summed::Add | Summed::AddSquares(_) => {
-                let stream = operation.inputs.get(2).and_then(buffer).unwrap_or(self.stream);
-                draft.buffers.insert(operation.output, stream);
-                stream
-            }
+            Summed::Add | Summed::AddSquares(_) => self.in_place(draft, list, operation),
         };
         let (rows_per_simdgroup, simdgroups) = self.sum_knobs((format, outputs, inputs), sum);
         let spec = Spec::ExpertsSum(spec::ExpertsSum {

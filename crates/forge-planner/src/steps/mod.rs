@@ -2,6 +2,7 @@
 
 mod attend;
 mod experts;
+mod norms;
 mod project;
 mod recurrent;
 
@@ -29,6 +30,7 @@ impl Select<'_> {
             Kind::Norm { gain, parts, epsilon } => {
                 self.norm(draft, list, operation, (*gain, *parts, *epsilon), from);
             }
+            Kind::NormAdd(norm) => self.norm_add(draft, list, operation, norm, from),
             Kind::Project(project) => self.project(draft, list, operation, project, from),
             Kind::Slice { .. } => {
                 draft.buffers.insert(operation.output, from);
@@ -145,94 +147,6 @@ impl Select<'_> {
             ("stream", Operand::Scratch(self.stream)),
         ];
         draft.step(&operation.name, general, function, &arguments);
-    }
-
-    fn layer_norm(
-        &mut self,
-        draft: &mut Draft<'_>,
-        list: &Fused,
-        operation: &Operation,
-        (gain, bias, epsilon): (ParamId, Option<ParamId>, f32),
-        from: usize,
-    ) {
-        let width = list.widths[operation.output.0];
-        let gather = gathers(draft, operation);
-        let gain = self.vector(draft, &[gain], Layout::Rows, "");
-        let bias = bias.map(|bias| self.vector(draft, &[bias], Layout::Rows, ""));
-        let name = if draft.place == Place::Epilogue { "final_normed" } else { "normed" };
-        let to = self.target(draft, list, operation, name);
-        let spec = Spec::LayerNorm(spec::LayerNorm { width, epsilon, bias: bias.is_some(), gather });
-        let plus = if bias.is_some() { " + bias" } else { "" };
-        let (name, general) = match gather {
-            true => ("final_norm", format!("y = gain · normed(x[wanted]){plus}, the mean taken off")),
-            false => ("norm", format!("y = gain · normed(x){plus}, the mean taken off")),
-        };
-        let function = self.function(name, &general, &[(draft.regimes(), spec)]);
-        let field = |field: usize| draft.section.fields[field].name.clone();
-        let plus = bias.map_or_else(String::new, |bias| format!(" + {}", field(bias)));
-        let (from_name, to_name) = (self.scratch_name(from), self.scratch_name(to));
-        let mut formula = format!("{to_name} = {} · normed({from_name}){plus}", field(gain));
-        if gather {
-            formula += WANTED;
-        }
-        let mut arguments =
-            vec![("x", Operand::Scratch(from)), ("gain", Operand::Field(gain)), ("y", Operand::Scratch(to))];
-        arguments.extend(bias.map(|bias| ("bias", Operand::Field(bias))));
-        if gather {
-            arguments.push(("wanted", Operand::Batch(BatchColumn::Wanted)));
-        }
-        draft.step(&operation.name, &formula, function, &arguments);
-    }
-
-    fn norm(
-        &mut self,
-        draft: &mut Draft<'_>,
-        list: &Fused,
-        operation: &Operation,
-        (gain, parts, epsilon): (Option<ParamId>, usize, f32),
-        from: usize,
-    ) {
-        let width = list.widths[operation.output.0];
-        let gather = gathers(draft, operation);
-        let field = gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
-        // Normed queries are still to be read when keys are normed: they cannot share a buffer.
-        let is_for_attention = list
-            .readers(operation.output)
-            .any(|reader| matches!(reader.kind, Kind::Rotate { .. } | Kind::Append { .. } | Kind::Attend(_)));
-        let to = match (draft.place, parts) {
-            (Place::Epilogue, _) => self.target(draft, list, operation, "final_normed"),
-            (_, 1) if !is_for_attention => self.target(draft, list, operation, "normed"),
-            _ => self.target(draft, list, operation, &operation.name),
-        };
-        let spec = Spec::RmsNorm(spec::RmsNorm {
-            width: width / parts,
-            parts,
-            epsilon,
-            gain: gain.is_some(),
-            gather,
-        });
-        let times = if gain.is_some() { "gain · " } else { "" };
-        let (name, general) = match (gather, parts) {
-            (true, _) => ("final_norm", format!("y = {times}x[wanted] / rms(x[wanted])")),
-            (false, 1) => ("norm", format!("y = {times}x / rms(x)")),
-            (false, _) => ("head_norm", format!("y = {times}x / rms(x), of every head")),
-        };
-        let function = self.function(name, &general, &[(draft.regimes(), spec)]);
-        let times =
-            field.map_or_else(String::new, |field| format!("{} · ", draft.section.fields[field].name));
-        let (from_name, to_name) = (self.scratch_name(from), self.scratch_name(to));
-        let mut formula = format!("{to_name} = {times}{from_name} / rms({from_name})");
-        if gather {
-            formula += WANTED;
-        } else if parts > 1 {
-            formula += ", of every head";
-        }
-        let mut arguments = vec![("x", Operand::Scratch(from)), ("y", Operand::Scratch(to))];
-        arguments.extend(field.map(|field| ("gain", Operand::Field(field))));
-        if gather {
-            arguments.push(("wanted", Operand::Batch(BatchColumn::Wanted)));
-        }
-        draft.step(&operation.name, &formula, function, &arguments);
     }
 
     /// Columns of the aside: which, each layer is told.
@@ -357,6 +271,20 @@ impl Select<'_> {
         to
     }
 
+    /// The buffer of the operation's last input, which it adds to. What flows out has to be the stream.
+    fn in_place(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) -> usize {
+        let to = operation.inputs.last().and_then(|value| draft.buffers.get(value)).copied();
+        let to = to.unwrap_or(self.stream);
+        if list.flows_out(operation.output) && to != self.stream {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            let message = format!("{at} adds to {}, and what flows out is the stream", self.scratch_name(to));
+            let note = "fusions make sums with the stream in place one after the other, or none of them";
+            self.faults.push(Diagnostic::new("F0501", message).note(note));
+        }
+        draft.buffers.insert(operation.output, to);
+        to
+    }
+
     /// What a product reads in the place of `from`: where a norm's division is left to it, the row times the gain, or the row
     /// itself where the gain is folded.
     fn normed_input(
@@ -468,14 +396,6 @@ impl Select<'_> {
     fn scratch_name(&self, index: usize) -> String {
         self.plan.scratch[index].name.clone()
     }
-}
-
-/// What a norm's formula ends with where it takes some rows only.
-const WANTED: &str = ", for the rows whose logits are wanted";
-
-/// Whether a norm takes the rows whose logits are wanted from those of the pass.
-fn gathers(draft: &Draft<'_>, operation: &Operation) -> bool {
-    draft.place == Place::Epilogue && draft.schedule == Schedule::Batch && operation.inputs == [Value::INPUT]
 }
 
 /// Whether a buffer holds what the operation, or one after it, reads.

@@ -27,12 +27,7 @@ impl Select<'_> {
             .then(|| self.vector(draft, &biases, project.layout, &format!("{name}_bias")));
         let x = self.normed_input(draft, list, operation, (project.norm, project.folded), from);
         let y = match project.ending {
-            Ending::Add | Ending::AddSquares(_) => {
-                let stream = operation.inputs.get(1).and_then(|value| draft.buffers.get(value)).copied();
-                let stream = stream.unwrap_or(self.stream);
-                draft.buffers.insert(operation.output, stream);
-                stream
-            }
+            Ending::Add | Ending::AddSquares(_) => self.in_place(draft, list, operation),
             Ending::Gate(_) => self.target(draft, list, operation, "inner"),
             Ending::Store | Ending::Best => self.target(draft, list, operation, &name),
         };

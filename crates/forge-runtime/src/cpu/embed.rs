@@ -70,7 +70,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
             }
             if let Some(squares) = squares {
                 assert_eq!(rows, 1, "the squares of one row are left");
-                squares.leave::<S>(self.call, out);
+                squares.leave::<S>(self.call, "squares", out);
             }
         }
     }

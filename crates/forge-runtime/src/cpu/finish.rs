@@ -138,16 +138,16 @@ pub struct DeferredNorm {
 }
 
 impl Squares {
-    /// Leaves a whole row: its sum of squares is the first partial sum.
+    /// Leaves a whole row, in the buffer of this name: its sum of squares is the first partial sum.
     #[inline(always)]
-    pub(super) fn leave<S: Simd>(&self, call: &Call<'_>, row: &[f32]) {
+    pub(super) fn leave<S: Simd>(&self, call: &Call<'_>, buffer: &str, row: &[f32]) {
         // SAFETY: whoever has the whole row has all of these.
         unsafe {
             if self.gain {
                 let gained = call.output::<f32>("gained", row.len()).part(0..row.len());
                 multiply(gained, row, call.input::<f32>("gain", row.len()));
             }
-            let squares = call.output::<f32>("squares", self.partials).part(0..self.partials);
+            let squares = call.output::<f32>(buffer, self.partials).part(0..self.partials);
             squares.fill(0.0);
             squares[0] = dot::<S>(row, row);
         }

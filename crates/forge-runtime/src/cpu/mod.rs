@@ -27,6 +27,7 @@ mod layer_norm;
 pub mod level;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod norm_add;
 mod pool;
 mod project;
 mod rms_norm;
@@ -61,6 +62,7 @@ pub use self::{
     finish::{Activation, DeferredNorm, Each, Epilogue, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
     layer_norm::{LayerNorm, layer_norm},
+    norm_add::{NormAdd, norm_add},
     project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
     rotate::{Rotate, rotate},

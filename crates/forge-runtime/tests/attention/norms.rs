@@ -49,6 +49,74 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
     }
 }
 
+#[test]
+fn a_norm_is_added_in_place() {
+    kernel_under_test!(SHAPE, cpu::NormAdd, cpu::norm_add);
+    let mut random = Random(5);
+    for (rows, width, gain, factor, squares) in [
+        (1, 1, true, false, None),
+        (5, 100, true, false, None),
+        (3, 33, false, true, None),
+        (1, 70, true, true, Some(cpu::Squares { partials: 5, gain: true })),
+        (1, 4096, true, false, Some(cpu::Squares { partials: 1, gain: false })),
+    ] {
+        let epsilon = 1e-5_f32;
+        let [x, stream] = [0; 2].map(|_| random.numbers(rows * width));
+        let [norm_gain, next_gain] = [0; 2].map(|_| random.numbers(width));
+        let times = random.numbers(1);
+        let added = x
+            .chunks_exact(width)
+            .flat_map(|row| normed(&wide(row), gain.then_some(&norm_gain), epsilon))
+            .collect::<Vec<_>>();
+        let by = if factor { f64::from(times[0]) } else { 1.0 };
+        let sums: Vec<(f64, f64)> = wide(&stream)
+            .into_iter()
+            .zip(added)
+            .map(|(h, x)| (by * (h + x), by.abs() * (h.abs() + x.abs())))
+            .collect();
+        let bytes = stream.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut named = vec![("x", Argument::Numbers(x))];
+        if gain {
+            named.push(("norm_gain", Argument::Numbers(norm_gain)));
+        }
+        if factor {
+            named.push(("factor", Argument::Numbers(times)));
+        }
+        if squares.is_some_and(|squares| squares.gain) {
+            named.push(("gain", Argument::Numbers(next_gain.clone())));
+        }
+        named.push(("stream", Argument::Output(bytes)));
+        if squares.is_some_and(|squares| squares.gain) {
+            named.push(("gained", Argument::Output(NAN.repeat(width))));
+        }
+        if let Some(squares) = squares {
+            named.push(("squares_out", Argument::Output(NAN.repeat(squares.partials))));
+        }
+        let (buffers, arguments): (Vec<_>, Vec<_>) = named.into_iter().unzip();
+        let kernel = kernel("norm_add", buffers, run);
+        *SHAPE.write().unwrap() = Some(cpu::NormAdd { width, epsilon, gain, factor, squares });
+        each_level(|level, threads| {
+            let what = format!("{level:?} {rows} {width}");
+            let written = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+            compare(&what, &numbers_of(&written[0]), &sums);
+            let Some(squares) = squares else { return };
+            if squares.gain {
+                let gained: Vec<(f64, f64)> = sums
+                    .iter()
+                    .zip(&next_gain)
+                    .map(|((sum, size), gain)| (sum * f64::from(*gain), size * f64::from(gain.abs())))
+                    .collect();
+                compare(&what, &numbers_of(&written[1]), &gained);
+            }
+            let total: f64 = sums.iter().map(|(sum, _)| sum * sum).sum();
+            let size: f64 = sums.iter().map(|(_, size)| 2.0 * size * size).sum();
+            let mut left = vec![(0.0, 0.0); squares.partials];
+            left[0] = (total, size);
+            compare(&what, &numbers_of(written.last().unwrap()), &left);
+        });
+    }
+}
+
 /// x times the normal distribution's share below x, which is summed up in so many steps.
 fn gelu(x: f64) -> f64 {
     let density = |y: f64| (-y * y / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();

@@ -3,7 +3,7 @@
 use crate::{Given, Kernels, Random, compare, normed, numbers_of, wide};
 use forge_ir::{Activation, Format};
 use forge_kernels::Spec;
-use forge_kernels::spec::{Each, Elementwise, Function, LayerNorm, RmsNorm};
+use forge_kernels::spec::{Each, Elementwise, Function, LayerNorm, NormAdd, RmsNorm, Squares};
 
 /// x times the normal distribution's share below x, which is summed up in so many steps.
 fn gelu(x: f64) -> f64 {
@@ -52,6 +52,53 @@ fn layer_norms() {
         }
         // What the mean of numbers around 300 loses.
         compare(norm, &numbers_of(&y[0], Format::F32), &wanted, 1e-4);
+    }
+}
+
+#[test]
+fn norms_that_are_added() {
+    let mut random = Random(7);
+    let cases = [
+        (100, 3, true, false, None),
+        (1030, 3, false, true, None),
+        (33, 1, true, true, Some(Squares { partials: 5, gain: true })),
+        (2500, 1, true, false, Some(Squares { partials: 150, gain: true })),
+        (64, 1, false, true, Some(Squares { partials: 1, gain: false })),
+    ]
+    .map(|(width, rows, gain, factor, squares)| {
+        (rows, NormAdd { width, epsilon: 1e-5, gain, factor, squares })
+    });
+    let kernels = Kernels::of(cases.iter().map(|(_, norm)| Spec::NormAdd(norm.clone())));
+    for (index, (rows, norm)) in cases.iter().enumerate() {
+        let (rows, width) = (*rows, norm.width);
+        let [x, stream] = [0; 2].map(|_| random.numbers(rows * width));
+        let [norm_gain, gain] = [0; 2].map(|_| random.numbers(width));
+        let factor = random.numbers(1);
+        let partials = norm.squares.map_or(0, |squares| squares.partials);
+        let given = [
+            ("x", Given::Numbers(&x)),
+            ("norm_gain", Given::Numbers(&norm_gain)),
+            ("factor", Given::Numbers(&factor)),
+            ("gain", Given::Numbers(&gain)),
+            ("stream", Given::Numbers(&stream)),
+            ("gained", Given::Unwritten(width * 4)),
+            ("squares_out", Given::Unwritten(partials * 4)),
+        ];
+        let written = kernels.run(index, &[("rows", rows)], &given);
+        let own_gain = norm.gain.then_some(&norm_gain[..]);
+        let added = x.chunks_exact(width).flat_map(|row| normed(&wide(row), own_gain, norm.epsilon));
+        let times = if norm.factor { f64::from(factor[0]) } else { 1.0 };
+        let sums: Vec<f64> = wide(&stream).iter().zip(added).map(|(h, x)| times * (h + x)).collect();
+        compare(norm, &numbers_of(&written[0], Format::F32), &sums, 2e-6);
+        let Some(squares) = norm.squares else { continue };
+        let mut rest = written[1..].iter();
+        if squares.gain {
+            let gained: Vec<f64> = sums.iter().zip(&gain).map(|(sum, gain)| sum * f64::from(*gain)).collect();
+            compare(norm, &numbers_of(rest.next().unwrap(), Format::F32), &gained, 2e-6);
+        }
+        let mut left = vec![0.0; squares.partials];
+        left[0] = sums.iter().map(|sum| sum * sum).sum();
+        compare(norm, &numbers_of(rest.next().unwrap(), Format::F32), &left, 2e-6);
     }
 }
 

@@ -314,6 +314,13 @@ impl Writer {
             (Spec::LayerNorm(it), "gain" | "bias") => self.floats(it.width),
             (Spec::LayerNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
             (Spec::LayerNorm(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::NormAdd(it), "x" | "stream") => self.floats(rows * it.width),
+            (Spec::NormAdd(it), "norm_gain" | "gain") => self.floats(it.width),
+            (Spec::NormAdd(_), "factor") => self.floats(1),
+            (Spec::NormAdd(it), "gained") => Content::Unwritten(rows * it.width * 4),
+            (Spec::NormAdd(it), _) => {
+                Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
+            }
             (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.parts * it.width),
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
