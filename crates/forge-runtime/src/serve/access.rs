@@ -55,8 +55,12 @@ impl Access {
             }
             _ => None,
         };
-        if !OPEN.contains(&path) && !self.knows(text(header::AUTHORIZATION).unwrap_or_default()) {
-            let message = "this server wants its key: Authorization: Bearer ...";
+        let shown = text(header::AUTHORIZATION);
+        if !OPEN.contains(&path) && !self.knows(shown.unwrap_or_default()) {
+            let message = match shown {
+                Some(_) => "the key that was shown is not this server's: Authorization: Bearer ...",
+                None => "this server wants its key: Authorization: Bearer ...",
+            };
             return Err(Refusal::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"));
         }
         Ok(origin)

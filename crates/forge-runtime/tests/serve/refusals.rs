@@ -164,6 +164,12 @@ fn only_who_may_gets_an_answer() {
     ] {
         assert_eq!(ask("GET", "/v1/models", &headers).status, status, "{headers:?}");
     }
+    for (headers, said) in
+        [(vec![], "wants its key"), (vec![("Authorization", "Bearer third")], "is not this server's")]
+    {
+        let refused = ask("GET", "/v1/models", &headers).body;
+        assert!(refused.contains(said), "{refused}");
+    }
     assert_eq!(ask("GET", "/health", &[]).status, 200);
     assert_eq!(ask("GET", "/metrics", &[]).status, 401);
     let preflight = ask("OPTIONS", CHAT, &[("Origin", "https://friend.example")]);
