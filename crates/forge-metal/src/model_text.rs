@@ -161,19 +161,20 @@ struct LayerText {
     type_name: String,
     /// Whether it has memories in the place of a cache.
     remembers: bool,
-    /// Positions that its cache keeps, and elements of one.
+    /// Heads of its cache, positions that it keeps, and elements of a head of one.
+    heads: String,
     capacity: String,
-    numbers: String,
+    record: String,
 }
 
 fn layer_text(plan: &Plan, section: &Section) -> LayerText {
     let ring = section.state.and_then(|state| state.ring);
+    let number = |value: Option<usize>| value.map_or_else(String::new, |it| names::number(it as u64));
     LayerText {
         type_name: names::camel_case(&section.name),
         remembers: !section.memories.is_empty(),
-        numbers: section.state.map_or_else(String::new, |state| {
-            names::number((state.heads * record(plan, state.width)) as u64)
-        }),
+        heads: number(section.state.map(|state| state.heads)),
+        record: number(section.state.map(|state| record(plan, state.width))),
         capacity: ring.map_or_else(
             || "context".to_owned(),
             |ring| format!("context.min({})", names::number(ring.positions as u64)),
@@ -380,10 +381,10 @@ fn memory(plan: &Plan) -> Option<String> {
         let Some(state) = plan.sections[layer.section].state.filter(|_| keeper == index) else {
             return format!("Memory::Of({keeper})");
         };
-        let numbers = number(state.heads * record(plan, state.width));
+        let (heads, record) = (number(state.heads), number(record(plan, state.width)));
         let kept = state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions));
         let kept = if has_rings { format!(", kept: {kept}") } else { String::new() };
-        format!("Memory::Own {{ numbers: {numbers}{kept} }}")
+        format!("Memory::Own {{ heads: {heads}, record: {record}{kept} }}")
     };
     let layers: Vec<String> = layers.iter().enumerate().map(of).collect();
     Some(format!("[\n    {},\n]", layers.join(",\n    ")))

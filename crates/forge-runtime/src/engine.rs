@@ -10,11 +10,11 @@
 //! A slot can go back to an earlier position and take up another text from there. Layers that see the last positions only
 //! may have overwritten what a row there would see ([`Ring`]); then the slot has to begin anew, and [`Engine::truncate`]
 //! says so. So it has if layers remember a slot by a memory that has learnt more than the text up to there. This is decided here
-//! and nowhere else.
+//! and nowhere else. As far as a slot can go back it can be copied to another.
 
 use super::device::{Buffer, Device, Span};
 use super::failure::Failure;
-use super::model::{Model, Ring};
+use super::model::{Layout, Model, Ring};
 
 /// How far a slot has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -149,31 +149,42 @@ impl<M: Model, D: Device> Engine<M, D> {
         if M::INFO.memory_bytes == 0 || length == 0 || length != learnt {
             return;
         }
-        let mut memories = Vec::new();
-        for (offset, bytes) in self.memories_of(slot) {
-            let mut memory = vec![0; bytes];
-            self.device.read(Buffer::State, offset, &mut memory);
-            memories.push(memory);
-        }
+        let memories = self.model.layout().state.learnt(&mut self.device, slot);
         self.remembered[slot as usize] = Some(Remembered { length, memories });
     }
 
     /// Gives memories of a slot what they had when it was remembered.
     fn recall(&mut self, slot: u32) {
-        let places = self.memories_of(slot);
-        let Some(Remembered { memories, .. }) = &self.remembered[slot as usize] else { return };
-        for ((offset, _), memory) in places.into_iter().zip(memories) {
-            self.device.write(Buffer::State, offset, memory);
+        if let Some(Remembered { memories, .. }) = &self.remembered[slot as usize] {
+            self.model.layout().state.teach(&mut self.device, slot, memories);
         }
     }
 
-    /// Where the memories of a slot lie, and how long they are.
-    fn memories_of(&self, slot: u32) -> Vec<(usize, usize)> {
-        let each = |span: Span<f32>| {
-            let bytes = span.bytes / self.slots.len();
-            (span.offset + slot as usize * bytes, bytes)
-        };
-        self.model.memories().into_iter().map(each).collect()
+    /// Gives slot `to` the first `length` positions of slot `from` in the place of what it has; gives how many there are of
+    /// them, which [`Engine::kept`] foretells. What `from` has, and can go back to, is as it was.
+    pub fn copy(&mut self, from: u32, to: u32, length: u32) -> u32 {
+        if from == to {
+            return self.truncate(to, length);
+        }
+        let kept = self.kept(from, length);
+        self.truncate(to, 0);
+        if kept == 0 || to as usize >= self.slots.len() {
+            return 0;
+        }
+        let Progress { most, learnt, .. } = self.slots[from as usize];
+        let remembered = self.remembered[from as usize].clone().filter(|it| it.length <= kept);
+        let state = &self.model.layout().state;
+        state.copy(&mut self.device, from, to, kept, most);
+        if learnt == kept {
+            let memories = state.learnt(&mut self.device, from);
+            state.teach(&mut self.device, to, &memories);
+        }
+        self.slots[to as usize] = Progress { length: kept, most, learnt: kept };
+        self.remembered[to as usize] = remembered;
+        if learnt != kept && M::INFO.memory_bytes > 0 {
+            self.recall(to);
+        }
+        kept
     }
 
     /// Appends `ids` to `slot`, in passes of at most `INFO.chunk` rows.
@@ -242,10 +253,10 @@ impl<M: Model, D: Device> Engine<M, D> {
             }
         }
         let written = || rows.iter().chain(&companion);
-        let layout = *self.model.layout();
-        self.write(layout.ids, written().map(|row| row.id));
-        self.write(layout.slots, written().map(|row| row.slot));
-        self.write(layout.positions, written().map(|row| row.position));
+        let &Layout { ids, slots, positions, wanted: places, logits: told, next, .. } = self.model.layout();
+        self.write(ids, written().map(|row| row.id));
+        self.write(slots, written().map(|row| row.slot));
+        self.write(positions, written().map(|row| row.position));
         let (count, kept) = (written().count() as u32, rows.len() as u32);
         let longest = written().map(|row| row.position + 1).max().unwrap_or(0);
         let mut fed = Fed::default();
@@ -257,7 +268,7 @@ impl<M: Model, D: Device> Engine<M, D> {
             let twice = head.len() == 1 && self.slots.len() > 1;
             let wanted = if twice { 2 } else { head.len() as u32 };
             if !head.is_empty() {
-                self.write(layout.wanted, head.iter().copied().cycle().take(wanted as usize));
+                self.write(places, head.iter().copied().cycle().take(wanted as usize));
             }
             let model = &self.model;
             self.device
@@ -272,12 +283,12 @@ impl<M: Model, D: Device> Engine<M, D> {
                 .map_err(Failure::Wrong)?;
             if logits && !head.is_empty() {
                 let width = M::INFO.vocabulary as usize;
-                let all = self.read(layout.logits.first(head.len() * width));
+                let all = self.read(told.first(head.len() * width));
                 fed.logits.extend(
                     all.chunks_exact(width).map(|row| row.iter().copied().map(f32::from_bits).collect()),
                 );
             } else if !head.is_empty() {
-                fed.next.extend(self.read(layout.next.first(head.len())));
+                fed.next.extend(self.read(next.first(head.len())));
             }
             first = false;
             match heads.next() {

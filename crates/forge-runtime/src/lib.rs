@@ -7,8 +7,8 @@
 //! `Cargo.toml` whose dependencies, none of which builds any C, are those of this crate's own manifest.
 //!
 //! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
-//! devices and [`recorder`] is one that only takes notes; [`model`] is the seam to the generated code; [`engine`]
-//! feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text, which
+//! devices and [`recorder`] is one that only takes notes; [`model`] is the seam to the generated code, and [`state`] where
+//! it has what slots remember; [`engine`] feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text, which
 //! [`completion`] does for one text that is being written; [`template`] makes text of conversations; [`open`] makes an
 //! engine out of files, [`session`] holds one conversation on it, and `serve` many; [`cli`] is the program.
 
@@ -29,6 +29,7 @@ pub mod sampler;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod session;
+pub mod state;
 pub mod template;
 pub mod text;
 pub mod weights;

@@ -20,7 +20,7 @@ impl Memory {
     pub fn of(weights: &WeightFile, layout: &Layout) -> Memory {
         Memory {
             weights: weights.bytes() as u64,
-            state: layout.state_bytes as u64,
+            state: layout.state.bytes() as u64,
             arena: (layout.scratch_bytes + layout.rows_bytes) as u64,
         }
     }

@@ -63,11 +63,11 @@ impl MetalDevice {
             let weights = file.map();
             let buffers = [
                 over(&device, &weights)?,
-                memory(&device, layout.state_bytes, "state")?,
+                memory(&device, layout.state.bytes(), "state")?,
                 memory(&device, layout.scratch_bytes, "scratch")?,
                 memory(&device, layout.rows_bytes, "rows")?,
             ];
-            let lengths = [weights.len(), layout.state_bytes, layout.scratch_bytes, layout.rows_bytes];
+            let lengths = [weights.len(), layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes];
             let cores = cores(&device.name().to_string());
             Ok(MetalDevice { device, queue, pipelines, buffers, lengths, cores, _weights: weights })
         })

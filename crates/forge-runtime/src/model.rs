@@ -12,10 +12,10 @@
 //!     fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Llama, Failure> {
 //!         let embed = Q8_0::find(weights, "embed", VOCABULARY, HIDDEN)?;
 //!         // ... one line a weight
-//!         let mut state = Arena::new(Buffer::State);
-//!         let keys: Span<f16> = state.take(slots as usize * KEY_HEADS * context as usize * HEAD);
+//!         let mut state = State::new(slots);
+//!         let keys: Span<f16> = state.cache(KEY_HEADS, context, HEAD);
 //!         // ... two lines a layer
-//!         let layout = Layout::new(&Self::INFO, state.bytes(), SCRATCH_BYTES, LOGITS, NEXT);
+//!         let layout = Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS, NEXT);
 //!         Ok(Llama { embed, layers, final_gain, caches, context, layout })
 //!     }
 //!
@@ -36,6 +36,7 @@
 
 use super::device::{Buffer, Pass, Span};
 use super::failure::Failure;
+use super::state::State;
 use super::weights::WeightFile;
 
 /// A compiled model.
@@ -48,12 +49,6 @@ pub trait Model: Sized {
 
     /// Sizes of its buffers, and where the host writes and reads.
     fn layout(&self) -> &Layout;
-
-    /// What layers remember of slots beside keys and values: each `[slots, ...]`. A row at position 0 finds zeros in the place of
-    /// what is there; every other continues what the row before it left.
-    fn memories(&self) -> Vec<Span<f32>> {
-        Vec::new()
-    }
 
     /// Encodes the embedding and all layers for rows `0..rows` of what the host wrote (`1 ..= INFO.chunk`). Those from `kept`
     /// on leave no trace in memories. `longest` is the largest position among them, plus 1.
@@ -148,10 +143,10 @@ pub struct Cost {
 }
 
 /// Sizes of a model's buffers, and the spans through which the host and the model talk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Layout {
-    /// Bytes of [`Buffer::State`].
-    pub state_bytes: usize,
+    /// Where what slots remember lies.
+    pub state: State,
     /// Bytes of [`Buffer::Scratch`].
     pub scratch_bytes: usize,
     /// Bytes of [`Buffer::Rows`].
@@ -174,7 +169,7 @@ impl Layout {
     /// Lays [`Buffer::Rows`] out; the rest is as given.
     pub fn new(
         info: &Info,
-        state_bytes: usize,
+        state: State,
         scratch_bytes: usize,
         logits: Span<f32>,
         next: Span<u32>,
@@ -183,22 +178,12 @@ impl Layout {
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
         let wanted = rows.take(head_rows);
-        Layout {
-            state_bytes,
-            scratch_bytes,
-            rows_bytes: rows.bytes(),
-            ids,
-            slots,
-            positions,
-            wanted,
-            logits,
-            next,
-        }
+        Layout { state, scratch_bytes, rows_bytes: rows.bytes(), ids, slots, positions, wanted, logits, next }
     }
 }
 
 /// Hands out spans of a buffer one after another, each on a multiple of 256 bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Arena {
     buffer: Buffer,
     used: usize,

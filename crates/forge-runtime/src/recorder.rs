@@ -17,7 +17,7 @@ impl Recorder {
     /// A device with a weight file of `weights` bytes and buffers of `layout`'s sizes, and so many cores.
     pub fn new(weights: usize, layout: &Layout, cores: u32) -> Recorder {
         Recorder {
-            sizes: [weights, layout.state_bytes, layout.scratch_bytes, layout.rows_bytes],
+            sizes: [weights, layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes],
             writes: Vec::new(),
             passes: Vec::new(),
             cores,

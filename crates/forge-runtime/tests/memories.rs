@@ -1,128 +1,16 @@
 //! Slots of a model that remembers by memories: however a text is read, alone, in turns with another, after one that was given
 //! up, or from where a slot was remembered, it gives the same logits to the bit.
 //!
-//! The model is the smallest there is: a slot's memory is one number, which halves and is added the id of each row. Its
-//! logits are that number, and what more each id is.
+//! The model is the smallest there is (`support/halving.rs`); the logit of id 0 is its memory.
 
-use forge_runtime as runtime;
-use runtime::cpu::{Call, CpuDevice};
-use runtime::device::{Buffer, Kernel, Pass, Span};
-use runtime::engine::{Engine, Row, Want};
-use runtime::failure::Failure;
-use runtime::model::{Arena, Cost, Info, Layout, Model};
-use runtime::weights::WeightFile;
+use forge_runtime::cpu::CpuDevice;
+use forge_runtime::engine::{Engine, Row, Want};
+use forge_runtime::model::Model;
+use forge_runtime::weights::WeightFile;
+use support::halving::Halving;
 use support::reference::Reference;
 
 mod support;
-
-const VOCABULARY: usize = 16;
-const CHUNK: usize = 8;
-const HEAD_ROWS: usize = 2;
-const SUMS: Span<f32> = Span::new(Buffer::Scratch, 0, CHUNK * 4);
-const LOGITS: Span<f32> = Span::new(Buffer::Scratch, 256, HEAD_ROWS * VOCABULARY * 4);
-const NEXT: Span<u32> = Span::new(Buffer::Scratch, 512, HEAD_ROWS * 4);
-
-struct Halving {
-    memory: Span<f32>,
-    layout: Layout,
-}
-
-static LEARN: Kernel = Kernel {
-    name: "learn",
-    buffers: &["ids", "slots", "positions", "memory", "sums"],
-    threads: 32,
-    cpu: learn,
-};
-static TELL: Kernel =
-    Kernel { name: "tell", buffers: &["sums", "wanted", "logits", "next"], threads: 32, cpu: tell };
-
-fn learn(call: &Call<'_>) {
-    let (rows, kept) = (call.scalar(0), call.scalar(1));
-    let [ids, slots, positions] = ["ids", "slots", "positions"].map(|name| call.input::<u32>(name, rows));
-    let memory = call.output::<f32>("memory", 2);
-    let sums = call.output::<f32>("sums", rows);
-    for _ in call.share(1, 1) {
-        for row in 0..rows {
-            let slot = slots[row] as usize;
-            // SAFETY: one thread has the only share.
-            let (own, sum) =
-                unsafe { (&mut memory.part(slot..slot + 1)[0], &mut sums.part(row..row + 1)[0]) };
-            let before = if positions[row] == 0 { 0.0 } else { *own };
-            *sum = before / 2.0 + ids[row] as f32;
-            if row < kept {
-                *own = *sum;
-            }
-        }
-    }
-}
-
-fn tell(call: &Call<'_>) {
-    let rows = call.scalar(0);
-    let wanted = call.input::<u32>("wanted", rows);
-    let sums = call.input::<f32>("sums", CHUNK);
-    let logits = call.output::<f32>("logits", rows * VOCABULARY);
-    let next = call.output::<u32>("next", rows);
-    for _ in call.share(1, 1) {
-        // SAFETY: one thread has the only share.
-        let (logits, next) = unsafe { (logits.part(0..rows * VOCABULARY), next.part(0..rows)) };
-        next.fill(VOCABULARY as u32 - 1);
-        for (row, logits) in wanted.iter().zip(logits.chunks_exact_mut(VOCABULARY)) {
-            logits.iter_mut().enumerate().for_each(|(id, logit)| *logit = sums[*row as usize] + id as f32);
-        }
-    }
-}
-
-const NOTHING: Cost =
-    Cost { dispatches: 2, barriers: 1, bytes_read: 0, dispatches_per_layer: &[1], more_when_split: &[0] };
-
-impl Model for Halving {
-    const INFO: Info = Info {
-        name: "halving",
-        architecture: "HalvingForCausalLM",
-        parameters: 0,
-        vocabulary: VOCABULARY as u32,
-        hidden: 1,
-        layers: 1,
-        context: 12,
-        chunk: CHUNK as u32,
-        head_rows: HEAD_ROWS as u32,
-        begin: None,
-        end: &[],
-        formats: &[],
-        cache: "f32",
-        state_bytes_per_position: 0,
-        rings: &[],
-        memory_bytes: 4,
-        decode: NOTHING,
-        prefill: NOTHING,
-    };
-
-    fn new(_: &WeightFile, _: u32, slots: u32) -> Result<Halving, Failure> {
-        let mut state = Arena::new(Buffer::State);
-        let memory = state.take(slots as usize);
-        Ok(Halving { memory, layout: Layout::new(&Self::INFO, state.bytes(), 768, LOGITS, NEXT) })
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    fn memories(&self) -> Vec<Span<f32>> {
-        vec![self.memory]
-    }
-
-    fn forward(&self, pass: &mut dyn Pass, rows: u32, kept: u32, _longest: u32) {
-        let Layout { ids, slots, positions, .. } = self.layout;
-        let bindings = [ids.read(), slots.read(), positions.read(), self.memory.write(), SUMS.write()];
-        pass.dispatch(&LEARN, &bindings, &[rows, kept], [1, 1, 1]);
-    }
-
-    fn head(&self, pass: &mut dyn Pass, _rows: u32, wanted: u32) {
-        pass.barrier();
-        let bindings = [SUMS.read(), self.layout.wanted.read(), LOGITS.write(), NEXT.write()];
-        pass.dispatch(&TELL, &bindings, &[wanted], [1, 1, 1]);
-    }
-}
 
 fn engine(slots: u32) -> Engine<Halving, CpuDevice> {
     let folder = tempfile::tempdir().unwrap();
@@ -190,4 +78,25 @@ fn a_slot_goes_back_to_where_it_was_remembered() {
     assert_eq!(engine.truncate(0, 2), 0);
     fed(&mut engine, 0, &OTHER);
     assert_eq!(engine.kept(0, 5), 0);
+}
+
+#[test]
+fn a_slot_takes_over_what_another_one_has_learnt() {
+    let mut engine = engine(3);
+    fed(&mut engine, 0, &ONE[..4]);
+    fed(&mut engine, 1, &OTHER);
+    assert_eq!(engine.copy(0, 1, 3), 0, "what has been learnt cannot be unlearnt");
+    assert_eq!(engine.copy(0, 1, 4), 4);
+    assert_eq!(fed(&mut engine, 1, &ONE[4..]), sum(&ONE));
+    assert_eq!(fed(&mut engine, 0, &OTHER[..2]), sum(&[&ONE[..4], &OTHER[..2]].concat()), "it is as it was");
+    // From where a slot was remembered, and the copy is remembered there too.
+    engine.truncate(0, 0);
+    fed(&mut engine, 0, &OTHER[..5]);
+    engine.remember(0);
+    fed(&mut engine, 0, &[4, 4]);
+    assert_eq!(engine.copy(0, 2, 6), 5);
+    assert_eq!(fed(&mut engine, 2, &ONE[..3]), sum(&[&OTHER[..5], &ONE[..3]].concat()));
+    assert_eq!(engine.truncate(2, 7), 5);
+    assert_eq!(fed(&mut engine, 2, &[1]), sum(&[&OTHER[..5], &[1]].concat()));
+    assert_eq!(fed(&mut engine, 0, &[5]), sum(&[&OTHER[..5], &[4, 4, 5]].concat()), "it is as it was");
 }

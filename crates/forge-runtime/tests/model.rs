@@ -126,6 +126,46 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     close(&logits[0], reference.logits(&[&ids[..3], &[9]].concat()).last().unwrap());
 }
 
+/// What is copied is what would have been read, to the bit, before the ring goes round and after, and as far back as it reaches.
+#[test]
+fn a_slot_takes_over_what_another_one_has() {
+    let (ids, more) = (long_text(), IDS[..5].to_vec());
+    for (read, length, kept) in [
+        (40, 40, 40),
+        (40, 7, 7),
+        (40, 90, 40),
+        (150, 150, 150),
+        (150, 120, 120),
+        (150, 105, 105),
+        (150, 104, 0),
+    ] {
+        let mut engine = engine(Level::available()[0], 2, 170, 4);
+        engine.feed(1, &ids[..read], Want::Nothing).unwrap();
+        engine.feed(2, &ids[100..130], Want::Nothing).unwrap();
+        assert_eq!(engine.copy(1, 2, length), kept, "{length} of {read}");
+        assert_eq!((engine.length(1), engine.length(2)), (read as u32, kept));
+        let mut said = |slot: u32, text: &[u32]| engine.feed(slot, text, Want::AllLogits).unwrap().logits;
+        let copied = said(2, &more);
+        let whole = [&ids[..kept as usize], &more].concat();
+        assert_eq!(copied[..], said(3, &whole)[kept as usize..], "{length} of {read}");
+        // The other one goes on as if nothing had been.
+        said(0, &ids[..read]);
+        assert_eq!(said(1, &more), said(0, &more), "{length} of {read}");
+        // A copy goes back as far as what it was copied from, and from itself nothing is copied.
+        for back_to in [kept.saturating_sub(1), kept.saturating_sub(40)] {
+            assert!(engine.kept(2, back_to) <= engine.kept(1, back_to), "{back_to}, {length} of {read}");
+        }
+        assert_eq!(engine.copy(2, 2, kept), kept);
+    }
+    let mut engine = engine(Level::available()[0], 1, 30, 2);
+    engine.feed(0, &ids[..9], Want::Nothing).unwrap();
+    assert_eq!(
+        [engine.copy(0, 2, 9), engine.copy(7, 1, 9), engine.length(0)],
+        [0, 0, 9],
+        "there are no such slots"
+    );
+}
+
 /// A slot that keeps another one company loses one position of its ring, and knows it.
 #[test]
 fn company_costs_a_position() {

@@ -3,7 +3,8 @@
 use crate::kernels;
 use crate::runtime::device::{Buffer, Pass, Span};
 use crate::runtime::failure::Failure;
-use crate::runtime::model::{Arena, Cost, Info, Layout, Model, Ring};
+use crate::runtime::model::{Cost, Info, Layout, Model, Ring};
+use crate::runtime::state::State;
 use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
 use half::f16;
 
@@ -105,10 +106,10 @@ impl Model for Tiny {
                 down: Q8_0::find(weights, &format!("layers.{i}.down"), HIDDEN, INNER)?,
             });
         }
-        let mut state = Arena::new(Buffer::State);
+        let mut state = State::new(slots);
         let caches = [context, Self::INFO.rings[0].capacity(context)].map(|capacity| {
-            let cached = slots as usize * KEY_HEADS * capacity as usize * HEAD;
-            Cache { keys: state.take(cached), values: state.take(cached), capacity }
+            let [keys, values] = [(); 2].map(|()| state.cache(KEY_HEADS, capacity, HEAD));
+            Cache { keys, values, capacity }
         });
         Ok(Tiny {
             embed: Q8_0::find(weights, "embed", VOCABULARY, HIDDEN)?,
@@ -117,7 +118,7 @@ impl Model for Tiny {
             head: Q8_0::find(weights, "head", VOCABULARY, HIDDEN)?,
             caches: caches.into(),
             context,
-            layout: Layout::new(&Self::INFO, state.bytes(), SCRATCH_BYTES, LOGITS, NEXT),
+            layout: Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS, NEXT),
         })
     }
 

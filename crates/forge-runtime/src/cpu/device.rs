@@ -35,7 +35,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             weights: file.map(),
             memory: [
-                map(layout.state_bytes, "state")?,
+                map(layout.state.bytes(), "state")?,
                 map(layout.scratch_bytes, "scratch")?,
                 map(layout.rows_bytes, "rows")?,
             ],

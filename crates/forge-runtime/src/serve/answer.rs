@@ -160,9 +160,9 @@ impl Answer {
     /// Takes an update, and gives what a stream says of it.
     fn take(&mut self, update: Option<(usize, Update)>) -> Result<Vec<Event>, Refusal> {
         match update {
-            Some((index, Update::Began { reused })) => {
+            Some((index, Update::Reused(count))) => {
                 if index.is_multiple_of(self.texts) {
-                    self.usage.reused += reused;
+                    self.usage.reused += count;
                 }
                 Ok(Vec::new())
             }

@@ -31,8 +31,8 @@ impl Job {
 /// What a job is told.
 #[derive(Debug)]
 pub(super) enum Update {
-    /// It has a slot, and so many ids of its prompt need not be read again.
-    Began { reused: usize },
+    /// So many more ids of its prompt need not be read.
+    Reused(usize),
     /// A piece of its prompt.
     Echo(Piece),
     /// A piece of its text. One with an end is the last update.
@@ -48,6 +48,8 @@ pub(super) struct Work {
     pub(super) read: usize,
     /// The id to be read next, when the prompt is.
     pub(super) next: Option<u32>,
+    /// Whether what comes next of its prompt is being read in another slot, and to be had from there.
+    pub(super) waits: bool,
 }
 
 impl Work {

@@ -53,7 +53,7 @@ pub(super) struct Metrics {
     pub(super) refused: Count,
     /// Ids of prompts.
     pub(super) prompt: Count,
-    /// Those of them that a slot still had.
+    /// Those of them that did not have to be read again.
     pub(super) reused: Count,
     /// Ids written.
     pub(super) written: Count,
@@ -83,7 +83,7 @@ impl Metrics {
             ("texts_failed", "Texts that could not be written", &self.failed),
             ("requests_refused", "Requests refused because the queue was full", &self.refused),
             ("prompt_tokens", "Tokens of prompts", &self.prompt),
-            ("prompt_tokens_reused", "Tokens of prompts that a slot still had", &self.reused),
+            ("prompt_tokens_reused", "Tokens of prompts that did not have to be read again", &self.reused),
             ("tokens", "Tokens written", &self.written),
             ("passes", "Passes of the model", &self.passes),
             ("pass_rows", "Rows in passes of the model", &self.rows),

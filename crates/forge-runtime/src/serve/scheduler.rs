@@ -5,6 +5,9 @@
 //! channel as [`Update`]s; when nobody listens there any more the slot is free before the next pass. Jobs get slots, and
 //! their prompts are read, in the order in which they came.
 //!
+//! What several prompts begin with is read once: what a slot has read, others copy, also while it is being written to. Of
+//! texts that come together, the first reads and the others wait for it.
+//!
 //! Who is written to already is not to wait for those who come: beside rows of theirs a prompt's portion is short.
 
 use super::super::completion::End;
@@ -15,7 +18,7 @@ use super::super::golden::largest;
 use super::super::model::Model;
 use super::job::{Job, Update, Work};
 use super::metrics::Metrics;
-use super::slots::{Slot, choose};
+use super::slots::{Slot, choose, knows_most, promised};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -134,8 +137,8 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             self.metrics.started.add(1);
             self.metrics.prompt.add(job.prompt.len());
             self.metrics.reused.add(read);
-            let mut work = Work { job, read, next: None };
-            work.tell(Update::Began { reused: read });
+            let mut work = Work { job, read, next: None, waits: false };
+            work.tell(Update::Reused(read));
             let echoed = work.echo_begin();
             slot.work = Some(work);
             self.touch(index);
@@ -159,6 +162,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
 
     /// One pass.
     fn step(&mut self) {
+        self.share();
         let pass = self.compose();
         let start = Instant::now();
         let fed = self.engine.submit(&pass.rows, &pass.wanted, pass.logits);
@@ -185,11 +189,8 @@ impl<M: Model, D: Device> Scheduler<M, D> {
                 work.read = slot.ids.len();
             }
         }
-        for &index in &self.readers {
-            let read = self.slots[index].work.as_ref().map(|work| (work.read, work.job.prompt.len()));
-            if read.is_some_and(|(read, all)| read + 1 == all) {
-                self.engine.remember(index as u32);
-            }
+        for place in 0..self.readers.len() {
+            self.remember_before_last(self.readers[place]);
         }
         self.readers.retain(|&index| {
             self.slots[index].work.as_ref().is_some_and(|work| work.read < work.job.prompt.len())
@@ -202,6 +203,47 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             if let Err(failure) = self.go_on(index, position as usize + 1, next) {
                 self.fail(index, &failure);
             }
+        }
+    }
+
+    /// Has those who read a prompt take what they can of it from other slots.
+    fn share(&mut self) {
+        for place in 0..self.readers.len() {
+            let index = self.readers[place];
+            let before =
+                self.readers.iter().take(place).filter_map(|&reader| self.slots[reader].work.as_ref());
+            let Some(work) = &self.slots[index].work else { continue };
+            if work.job.tells_of_prompt() {
+                continue;
+            }
+            let (read, prompt) = (work.read, &work.job.prompt);
+            let kept = |index: usize, length: usize| self.engine.kept(index as u32, length as u32) as usize;
+            let (known, from) = knows_most(&self.slots, prompt, kept);
+            let promised =
+                before.map(|work| promised(&work.job.prompt, work.read, prompt, M::INFO.memory_bytes > 0));
+            let promised = promised.max().unwrap_or(0);
+            // Who would be spared little goes on alone.
+            let waits = promised > known && 2 * promised.saturating_sub(read) >= prompt.len() - read;
+            let slot = &mut self.slots[index];
+            let Some(work) = &mut slot.work else { continue };
+            work.waits = waits;
+            // There is one copy, of all that there will be.
+            if known > read && known >= promised {
+                work.read = self.engine.copy(from as u32, index as u32, known as u32) as usize;
+                slot.ids = work.job.prompt[..work.read].to_vec();
+                self.metrics.reused.add(work.read - read);
+                work.tell(Update::Reused(work.read - read));
+                self.remember_before_last(index);
+            }
+        }
+    }
+
+    /// Remembers a slot that has read all of its prompt but the last id, which is always read: a prompt that begins as this one
+    /// does will want what its memories were there.
+    fn remember_before_last(&mut self, index: usize) {
+        let work = self.slots[index].work.as_ref();
+        if work.is_some_and(|work| work.read + 1 == work.job.prompt.len()) {
+            self.engine.remember(index as u32);
         }
     }
 
@@ -221,12 +263,12 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             room = room.min(BESIDE);
         }
         for &index in &self.readers {
-            let Some(work) = &self.slots[index].work else { continue };
+            let Some(work) = self.slots[index].work.as_ref().filter(|work| !work.waits) else { continue };
             let portion = &work.job.prompt[work.read..];
             // Logits take room: those of a few rows at a time.
             let most = if work.job.tells_of_prompt() { M::INFO.head_rows as usize } else { room };
             let mut portion = &portion[..portion.len().min(room).min(most)];
-            // Its memories are remembered before the last id, which is always read.
+            // Its memories are remembered before the last id.
             if M::INFO.memory_bytes > 0
                 && portion.len() > 1
                 && work.read + portion.len() == work.job.prompt.len()

@@ -21,9 +21,13 @@ impl<W> Slot<W> {
 
     /// How many ids of `prompt` need not be read again. At least its last one has to be, to know what follows.
     pub(super) fn common(&self, prompt: &[u32]) -> usize {
-        let same = self.ids.iter().zip(prompt).take_while(|(own, other)| own == other).count();
-        same.min(prompt.len().saturating_sub(1))
+        common(&self.ids, prompt)
     }
+}
+
+fn common(known: &[u32], prompt: &[u32]) -> usize {
+    let same = known.iter().zip(prompt).take_while(|(own, other)| own == other).count();
+    same.min(prompt.len().saturating_sub(1))
 }
 
 /// The slot for a text that begins with `prompt`: of the idle ones the one that keeps most of the prompt (`kept` says how
@@ -41,6 +45,27 @@ pub(super) fn choose<W>(
         return Some(best);
     }
     idle().min_by_key(|(_, slot)| slot.touched).map(|(index, _)| index)
+}
+
+/// How many of the first ids of `prompt` the slot knows that knows most of them, idle or not, and which it is.
+pub(super) fn knows_most<W>(
+    slots: &[Slot<W>],
+    prompt: &[u32],
+    kept: impl Fn(usize, usize) -> usize,
+) -> (usize, usize) {
+    let known = |(index, slot): (usize, &Slot<W>)| (kept(index, slot.common(prompt)), index);
+    slots.iter().enumerate().map(known).max().unwrap_or((0, 0))
+}
+
+/// How many of the first ids of `prompt` a slot will know that has `read` so many of a prompt of its `own`; 0 if it knows them
+/// already. Slots `with_memories` can be copied where they are remembered alone: before the last id of their prompt.
+pub(super) fn promised(own: &[u32], read: usize, prompt: &[u32], with_memories: bool) -> usize {
+    let promised = match common(own, prompt) {
+        common if !with_memories => common,
+        common if common + 1 >= own.len() => own.len() - 1,
+        _ => 0,
+    };
+    if read < promised { promised } else { 0 }
 }
 
 #[cfg(test)]
@@ -69,6 +94,40 @@ mod tests {
         let slots = [slot(&[1, 2, 3, 4, 5, 6], 5, false), slot(&[1, 2, 3], 7, false)];
         let kept = |index, length| if index == 0 { 0 } else { length };
         assert_eq!(choose(&slots, &[1, 2, 3, 9, 9], kept), Some(1));
+    }
+
+    #[test]
+    fn a_text_is_copied_from_the_slot_that_knows_it_best_whoever_works_there() {
+        let slot = |ids: &[u32], busy: bool| Slot { ids: ids.to_vec(), work: busy.then_some(()), touched: 0 };
+        let slots = [slot(&[1, 2], false), slot(&[1, 2, 3, 9], true), slot(&[4], false)];
+        for (prompt, known) in
+            [(&[1, 2, 3, 4][..], (3, 1)), (&[4, 5], (1, 2)), (&[7, 8], (0, 2)), (&[4], (0, 2))]
+        {
+            assert_eq!(knows_most(&slots, prompt, |_, length| length), known, "{prompt:?}");
+        }
+        // What it knows but cannot be copied is worth nothing.
+        let kept = |index, length| if index == 1 { 0 } else { length };
+        assert_eq!(knows_most(&slots, &[1, 2, 3, 4], kept), (2, 0));
+    }
+
+    #[test]
+    fn what_is_being_read_is_waited_for() {
+        let own = [1, 2, 3, 4];
+        for (read, prompt, promises, with_memories) in [
+            (0, &[1, 2, 3, 4][..], 3, 3),
+            (2, &[1, 2, 3, 4], 3, 3),
+            // There to be copied already.
+            (3, &[1, 2, 3, 4], 0, 0),
+            // One that goes on after it, one that parts from it, one that is its beginning, one that is another.
+            (0, &[1, 2, 3, 4, 5, 6], 4, 3),
+            (3, &[1, 2, 3, 4, 5, 6], 4, 0),
+            (0, &[1, 2, 9, 9], 2, 0),
+            (0, &[1, 2], 1, 0),
+            (0, &[9], 0, 0),
+        ] {
+            assert_eq!(promised(&own, read, prompt, false), promises, "{read} {prompt:?}");
+            assert_eq!(promised(&own, read, prompt, true), with_memories, "{read} {prompt:?} with memories");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is answered: the model's own text, in pieces or whole, ended and written as asked, whoever else asks.
 
 use crate::served::*;
+use crate::support::halving::Halving;
 use crate::support::reference::Reference;
 use serde_json::{Value, json};
 
@@ -190,6 +191,78 @@ fn texts_are_written_as_asked() {
     let count = |more: Value| served.answer(PLAINLY, &question(more))["usage"]["completion_tokens"].clone();
     assert_eq!(count(json!({ "max_completion_tokens": 3 })), 3);
     assert_eq!(count(json!({ "max_tokens": null })), 16);
+    served.end();
+}
+
+/// Prompts that go round the ring of a layer and ones that do not, memories, more texts than slots and fewer, drawn and greedy.
+#[test]
+fn texts_of_one_prompt_are_those_of_three_requests_and_read_it_once() {
+    for (slots, length, temperature) in [(4, 140, 1.2), (4, 30, 1.2), (2, 140, 1.2), (4, 140, 0.0)] {
+        three_texts(serve, slots, length, temperature);
+        three_texts(serve_model::<Halving>, slots, length, temperature);
+    }
+}
+
+fn three_texts(serve: fn(&Setting) -> Served, slots: u32, length: usize, temperature: f64) {
+    let served = serve(&Setting { slots, context: 170, ..PLAIN });
+    let question = |seed: u32, texts: u32| {
+        let mut question = greedy(&ids(3, length), 20);
+        question["temperature"] = temperature.into();
+        question["seed"] = seed.into();
+        question["n"] = texts.into();
+        question
+    };
+    let texts = |answer: &Value| -> Vec<String> {
+        let choices = answer["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let together = served.answer(PLAINLY, &question(7, 3));
+    assert_eq!(together["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    let (rows, reused) = (served.metric("pass_rows_total"), served.metric("prompt_tokens_reused_total"));
+    assert_eq!(reused as usize, 2 * (length - 1), "{slots} slots: the second and the third read its last id");
+    assert!(rows as usize <= length + 2 + 3 * 20, "{slots} slots: {rows} rows");
+    let alone: Vec<String> = (7..10)
+        .flat_map(|seed| {
+            let served = serve(&Setting { slots, context: 170, ..PLAIN });
+            let answer = texts(&served.answer(PLAINLY, &question(seed, 1)));
+            served.end();
+            answer
+        })
+        .collect();
+    assert_eq!(texts(&together), alone, "{slots} slots, {length} ids, temperature {temperature}");
+    served.end();
+}
+
+/// Who comes while a prompt is being read that begins as his own does waits for it, and reads what is left.
+#[test]
+fn a_beginning_in_common_is_read_once_however_many_come() {
+    let served = serve(&Setting { slots: 4, context: 170, pace: 5, ..PLAIN });
+    let common = ids(1, 80);
+    let questions: Vec<Vec<usize>> = (2..6).map(|seed| [common.clone(), ids(seed, 9)].concat()).collect();
+    let asked: Vec<_> = questions.iter().map(|it| served.ask(PLAINLY, &greedy(it, 12))).collect();
+    let answers: Vec<Value> = asked.into_iter().map(|asked| asked.response().json()).collect();
+    assert_eq!(served.metric("prompt_tokens_reused_total"), 240.0, "three times what they have in common");
+    let mut cached: Vec<u64> = answers
+        .iter()
+        .map(|answer| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap())
+        .collect();
+    cached.sort_unstable();
+    assert_eq!(cached, [0, 80, 80, 80]);
+    for (question, answer) in questions.iter().zip(&answers) {
+        let alone = serve(&Setting { slots: 4, context: 170, ..PLAIN });
+        assert_eq!(text(answer), text(&alone.answer(PLAINLY, &greedy(question, 12))));
+        alone.end();
+    }
+    // What a text has that is still being written to is copied as well.
+    let mut long = greedy(&questions[0], 60);
+    long["stream"] = true.into();
+    let mut asked = served.ask(PLAINLY, &long);
+    asked.event().unwrap();
+    let before = served.metric("prompt_tokens_reused_total");
+    served.answer(PLAINLY, &greedy(&[questions[0].clone(), ids(8, 3)].concat(), 2));
+    assert_eq!(served.metric("texts_active"), 1.0, "the first is still written to");
+    assert_eq!(served.metric("prompt_tokens_reused_total") - before, 89.0);
+    while asked.event().is_some() {}
     served.end();
 }
 

@@ -52,6 +52,8 @@ pub(crate) struct Served {
 #[derive(Clone, Default)]
 pub(crate) struct Setting {
     pub(crate) slots: u32,
+    /// Positions of each.
+    pub(crate) context: u32,
     pub(crate) queue: u32,
     /// Milliseconds of a pass.
     pub(crate) pace: u64,
@@ -66,6 +68,7 @@ pub(crate) struct Setting {
 
 pub(crate) const PLAIN: Setting = Setting {
     slots: 4,
+    context: 64,
     queue: 64,
     pace: 0,
     keys: Vec::new(),
@@ -80,6 +83,11 @@ pub(crate) const TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}\
     {% if message.role == 'user' %} w10 {% else %} w11 {% endif %}{{ message.content }}{% endfor %} w12";
 
 pub(crate) fn serve(setting: &Setting) -> Served {
+    serve_model::<Tiny>(setting)
+}
+
+/// Another model in the place of the tiny one, with as many words.
+pub(crate) fn serve_model<M: Model>(setting: &Setting) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     Reference::new().write_weights(&path);
@@ -94,7 +102,7 @@ pub(crate) fn serve(setting: &Setting) -> Served {
     let specials = json!({ "bos_token": "<s>" }).as_object().unwrap().clone();
     let template = Template::new(setting.template.unwrap_or(TEMPLATE), None, specials).unwrap();
     let template = (!setting.without_template).then_some(template);
-    let Setting { slots, queue, pace, .. } = *setting;
+    let Setting { slots, context, queue, pace, .. } = *setting;
     let server = Server::listen(Options {
         host: "127.0.0.1".to_owned(),
         port: 0,
@@ -107,9 +115,9 @@ pub(crate) fn serve(setting: &Setting) -> Served {
     .unwrap();
     let (address, stop) = (server.address(), server.stop());
     let thread = std::thread::spawn(move || {
-        let tiny = Tiny::new(&weights, 64, slots).unwrap();
-        let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap();
-        let engine = Engine::new(tiny, Slow(device, Duration::from_millis(pace)), 64, slots);
+        let model = M::new(&weights, context, slots).unwrap();
+        let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap();
+        let engine = Engine::new(model, Slow(device, Duration::from_millis(pace)), context, slots);
         let sampling = Sampling { temperature: 0.9, ..Sampling::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)
     });

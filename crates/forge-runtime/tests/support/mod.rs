@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+pub mod halving;
 pub mod http;
 pub mod reference;
 
@@ -9,6 +10,7 @@ use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{Call, CpuDevice, Format};
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Span};
 use forge_runtime::model::Layout;
+use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
 use half::{bf16, f16};
 use std::path::Path;
@@ -347,7 +349,7 @@ pub fn run_kernel(
     let size = offsets.last().unwrap() + bytes.last().unwrap().len();
     let nothing = Span::new(Buffer::Rows, 0, 0);
     let layout = Layout {
-        state_bytes: 0,
+        state: State::new(1),
         scratch_bytes: size,
         rows_bytes: 0,
         ids: nothing,

@@ -1,0 +1,120 @@
+//! The smallest model that remembers by memories: a slot's memory is one number, which halves and is added the id of each row.
+//! The logit of id 0 is that number, and those of others lie around it, now this one highest and now that.
+
+use forge_runtime::cpu::Call;
+use forge_runtime::device::{Buffer, Kernel, Pass, Span};
+use forge_runtime::failure::Failure;
+use forge_runtime::golden::largest;
+use forge_runtime::model::{Cost, Info, Layout, Model};
+use forge_runtime::state::State;
+use forge_runtime::weights::WeightFile;
+
+const VOCABULARY: usize = 50;
+const CHUNK: usize = 8;
+const HEAD_ROWS: usize = 2;
+const SUMS: Span<f32> = Span::new(Buffer::Scratch, 0, CHUNK * 4);
+const LOGITS: Span<f32> = Span::new(Buffer::Scratch, 256, HEAD_ROWS * VOCABULARY * 4);
+const NEXT: Span<u32> = Span::new(Buffer::Scratch, 768, HEAD_ROWS * 4);
+
+pub struct Halving {
+    memory: Span<f32>,
+    layout: Layout,
+}
+
+static LEARN: Kernel = Kernel {
+    name: "learn",
+    buffers: &["ids", "slots", "positions", "memory", "sums"],
+    threads: 32,
+    cpu: learn,
+};
+static TELL: Kernel =
+    Kernel { name: "tell", buffers: &["sums", "wanted", "logits", "next"], threads: 32, cpu: tell };
+
+fn learn(call: &Call<'_>) {
+    let (rows, kept, all) = (call.scalar(0), call.scalar(1), call.scalar(2));
+    let [ids, slots, positions] = ["ids", "slots", "positions"].map(|name| call.input::<u32>(name, rows));
+    let memory = call.output::<f32>("memory", all);
+    let sums = call.output::<f32>("sums", rows);
+    for _ in call.share(1, 1) {
+        for row in 0..rows {
+            let slot = slots[row] as usize;
+            // SAFETY: one thread has the only share.
+            let (own, sum) =
+                unsafe { (&mut memory.part(slot..slot + 1)[0], &mut sums.part(row..row + 1)[0]) };
+            let before = if positions[row] == 0 { 0.0 } else { *own };
+            *sum = before / 2.0 + ids[row] as f32;
+            if row < kept {
+                *own = *sum;
+            }
+        }
+    }
+}
+
+fn tell(call: &Call<'_>) {
+    let rows = call.scalar(0);
+    let wanted = call.input::<u32>("wanted", rows);
+    let sums = call.input::<f32>("sums", CHUNK);
+    let logits = call.output::<f32>("logits", rows * VOCABULARY);
+    let next = call.output::<u32>("next", rows);
+    for _ in call.share(1, 1) {
+        // SAFETY: one thread has the only share.
+        let (logits, next) = unsafe { (logits.part(0..rows * VOCABULARY), next.part(0..rows)) };
+        for ((row, logits), next) in wanted.iter().zip(logits.chunks_exact_mut(VOCABULARY)).zip(next) {
+            let sum = sums[*row as usize];
+            logits
+                .iter_mut()
+                .enumerate()
+                .for_each(|(id, logit)| *logit = sum + 3.0 * (id as f32 * sum).sin());
+            *next = largest(logits) as u32;
+        }
+    }
+}
+
+const NOTHING: Cost =
+    Cost { dispatches: 2, barriers: 1, bytes_read: 0, dispatches_per_layer: &[1], more_when_split: &[0] };
+
+impl Model for Halving {
+    const INFO: Info = Info {
+        name: "halving",
+        architecture: "HalvingForCausalLM",
+        parameters: 0,
+        vocabulary: VOCABULARY as u32,
+        hidden: 1,
+        layers: 1,
+        context: 12,
+        chunk: CHUNK as u32,
+        head_rows: HEAD_ROWS as u32,
+        begin: None,
+        end: &[],
+        formats: &[],
+        cache: "f32",
+        state_bytes_per_position: 0,
+        rings: &[],
+        memory_bytes: 4,
+        decode: NOTHING,
+        prefill: NOTHING,
+    };
+
+    fn new(_: &WeightFile, _: u32, slots: u32) -> Result<Halving, Failure> {
+        let mut state = State::new(slots);
+        let memory = state.memory(1);
+        Ok(Halving { memory, layout: Layout::new(&Self::INFO, state, 1024, LOGITS, NEXT) })
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn forward(&self, pass: &mut dyn Pass, rows: u32, kept: u32, _longest: u32) {
+        let Layout { ids, slots, positions, .. } = self.layout;
+        let bindings = [ids.read(), slots.read(), positions.read(), self.memory.write(), SUMS.write()];
+        let slots = self.memory.bytes as u32 / 4;
+        pass.dispatch(&LEARN, &bindings, &[rows, kept, slots], [1, 1, 1]);
+    }
+
+    fn head(&self, pass: &mut dyn Pass, _rows: u32, wanted: u32) {
+        pass.barrier();
+        let bindings = [SUMS.read(), self.layout.wanted.read(), LOGITS.write(), NEXT.write()];
+        pass.dispatch(&TELL, &bindings, &[wanted], [1, 1, 1]);
+    }
+}
