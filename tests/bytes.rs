@@ -104,7 +104,7 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
             let scratch = &plan.scratch[scratch];
             vec![0; scratch.width * rows.max(scratch.rows.min(load.rows as usize)) * 4]
         }
-        Operand::Keys | Operand::Values => {
+        Operand::Keys | Operand::Values | Operand::Latents => {
             let state = section.state.expect("it has a cache");
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
@@ -155,14 +155,26 @@ fn check(plan: &Plan, program: &Program, load: Load, differing: &mut Vec<String>
 fn check_all(disabled: &[Fusion]) {
     let mut differing = Vec::new();
     let mut checked = 0;
-    for name in ["llama_bias", "qwen3", "gemma2", "gemma4_text", "qwen2_moe", "glm4_moe"] {
+    for name in [
+        "llama_bias",
+        "qwen3",
+        "gemma2",
+        "gemma4_text",
+        "qwen2_moe",
+        "glm4_moe",
+        "deepseek_v2",
+        "deepseek_v3",
+        "gpt_oss",
+    ] {
         let graph = graph(name);
         // The last with codes for keys and values too, where heads are multiples of 32.
         let coded = ["qwen3", "gemma2"].contains(&name).then_some((Format::F32, Some(Format::Q8_0)));
         let formats = [Format::F32, Format::Bf16, Format::Q8_0, Format::Q4_0].map(|format| (format, None));
-        for (format, cache) in formats.into_iter().chain(coded) {
+        let floats = (name == "gpt_oss").then_some((Format::Mxfp4, None));
+        for (format, cache) in formats.into_iter().chain(coded).chain(floats) {
             let plan = planned(&graph, format, cache, disabled);
-            assert_eq!(plan.rings().is_empty(), !name.starts_with("gemma"));
+            let has_windows = name.starts_with("gemma") || name == "gpt_oss";
+            assert_eq!(plan.rings().is_empty(), !has_windows);
             let text = forge_kernels::assemble(&plan.kernels, "");
             let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
             let loads = [

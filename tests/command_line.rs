@@ -183,7 +183,8 @@ fn what_a_chip_would_take_is_predicted() {
 
 #[test]
 fn keep_is_the_checkpoint_s_own_format() {
-    for name in models() {
+    // But for one, whose experts are codes, all are bf16.
+    for name in models().into_iter().filter(|name| name != "gpt_oss_mxfp4") {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let checkpoint = model(&name).display().to_string();
         let compiled = ["keep", "bf16"].map(|format| {

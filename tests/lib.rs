@@ -25,10 +25,32 @@ pub const FEW_FORMATS: [&str; 3] = ["f32", "q8_0", "q4_0"];
 
 /// Models with experts. Of the first, matrices of experts are packed in a few formats; of the others it is the routing and what
 /// is beside it that is their own, and f32 is enough for that.
-pub const EXPERTS: [&str; 4] = ["qwen2_moe", "glm4_moe", "mixtral", "qwen3_moe"];
+pub const EXPERTS: [&str; 10] = [
+    "qwen2_moe",
+    "glm4_moe",
+    "mixtral",
+    "qwen3_moe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
+    "deepseek_v2",
+    "qwen3_next",
+    "qwen3_5_moe_text",
+    "gemma4_moe",
+];
 
-/// Odd ones of these: groups of experts; a row that has all experts; more experts than lanes, and layers without any.
-pub const ODD_EXPERTS: [&str; 3] = ["glm4_moe_groups", "mixtral_all", "qwen3_moe_listed"];
+/// Odd ones of these: groups of experts; a row that has all experts; more experts than lanes, and layers without any; clamped
+/// gates and sinks where nothing else has a bias.
+pub const ODD_EXPERTS: [&str; 4] = ["glm4_moe_groups", "mixtral_all", "qwen3_moe_listed", "gpt_oss_listed"];
+
+/// A model whose layers keep latents, and the fusions that are its own in part: each is left out in turn.
+pub const LATENTS: (&str, [Fusion; 4]) = (
+    "deepseek_v3",
+    [Fusion::MergeProjections, Fusion::RotateAppend, Fusion::AttentionPrologue, Fusion::DeferredNorm],
+);
+
+/// Odd ones of these: queries of latents beside biases and of what the layer reads, heads of odd widths, and both ways of pairing
+/// channels.
+pub const ODD_LATENTS: [&str; 3] = ["deepseek_v2_groups", "deepseek_v3_groups", "deepseek_v3_further"];
 
 /// Formats that are one thing with different numbers of bits and sizes of groups: one model has to do for all of those.
 pub const AFFINE: [&str; 6] =
@@ -54,7 +76,7 @@ pub const SUPERBLOCKS: (&str, &str, &[&str]) =
 pub const SHARED: &str = "gemma4_text_shared";
 
 /// Models that are quantised already: kept as they are, with a cache that keeps everything too.
-pub const QUANTISED: [&str; 4] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix", MLX];
+pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix", "gpt_oss_mxfp4", MLX];
 
 /// The one of these that is quantised in every number of bits.
 pub const MLX: &str = "mlx";
@@ -192,12 +214,13 @@ fn all_to_build() -> Vec<Built> {
             Fusion::ALL.iter().for_each(|fusion| add(&model, "f32", &[*fusion]));
         }
     }
-    AFFINE.iter().for_each(|format| add("qwen2", format, &[]));
+    AFFINE.iter().chain(&["mxfp4"]).for_each(|format| add("qwen2", format, &[]));
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
     add(ODD, "q4_0", &Fusion::ALL);
+    LATENTS.1.iter().for_each(|fusion| add(LATENTS.0, "f32", &[*fusion]));
     add(SHARED, "f32", &[]);
     add(SHARED, "q4_0", &Fusion::ALL);
-    all.extend(ODD_EXPERTS.map(|model| Built::of(model, "f32")));
+    all.extend(ODD_EXPERTS.into_iter().chain(ODD_LATENTS).map(|model| Built::of(model, "f32")));
     all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
     all.extend(CODED.map(|model| Built { kv: Some("q8_0"), ..Built::of(model, "f32") }));
     all.extend(

@@ -27,12 +27,12 @@ fn compiled(checkpoint: &Path, quant: &str) -> Result<(Vec<u8>, Value), String> 
     Ok((file, serde_json::from_slice(&output.stdout).expect("it is JSON")))
 }
 
-/// Every number of every weight, by tensor.
+/// Every number of every weight, by tensor and place: several weights may be parts of one tensor.
 fn numbers(graph: &Graph, source: &dyn Numbers) -> BTreeMap<String, Vec<f32>> {
     let of = |(index, weight): (usize, &forge_ir::Weight)| {
         let mut out = vec![0.0; weight.shape.iter().product()];
         source.rows(WeightId(index), 0..weight.rows(), &mut out).expect("it can be read");
-        (weight.tensor.clone(), out)
+        (format!("{} {index}", weight.tensor), out)
     };
     graph.weights.iter().enumerate().map(of).collect()
 }
@@ -54,8 +54,8 @@ fn before_and_after(checkpoint: &Path, quant: &str) -> [BTreeMap<String, Vec<f32
     [numbers(&opened.graph, &stored), numbers(&opened.graph, &packed)]
 }
 
-fn checkpoints() -> [PathBuf; 3] {
-    [model("llama_mlx4"), model("qwen3_mlx8"), mixed_mlx()[0].clone()]
+fn checkpoints() -> [PathBuf; 4] {
+    [model("llama_mlx4"), model("qwen3_mlx8"), model("gpt_oss_mxfp4"), mixed_mlx()[0].clone()]
 }
 
 #[test]
@@ -68,6 +68,33 @@ fn what_is_kept_means_exactly_what_it_meant() {
         }
         let (_, summary) = compiled(&checkpoint, "keep").expect("it was compiled before");
         assert_eq!(summary["errors"]["all"], 0.0, "{}", checkpoint.display());
+    }
+}
+
+/// Gates and ups alternate in the checkpoint as they do in a crate, so rows need not even be sorted.
+#[test]
+fn floats_and_exponents_are_kept_bit_for_bit() {
+    let checkpoint = model("gpt_oss_mxfp4");
+    let (file, _) = compiled(&checkpoint, "keep").expect("it compiles");
+    let before = std::fs::read(checkpoint.join("model.safetensors")).expect("it is there");
+    let tensors = |bytes: &'_ [u8], name: &str| -> Vec<u8> {
+        let all = safetensors::SafeTensors::deserialize(bytes).expect("it is whole");
+        all.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}")).data().to_vec()
+    };
+    for layer in 0..2 {
+        for (own, theirs) in [("routed_gate_up", "gate_up_proj"), ("routed_down", "down_proj")] {
+            let (own, theirs) =
+                (format!("layers.{layer}.{own}"), format!("model.layers.{layer}.mlp.experts.{theirs}"));
+            let exponents = tensors(&before, &format!("{theirs}_scales"));
+            assert!(tensors(&file, &format!("{own}.scales")) == exponents, "{own}");
+            // Neighbours share a byte there; here columns that are 16 apart do.
+            let codes = tensors(&before, &format!("{theirs}_blocks"));
+            let code = |block: &[u8], column: usize| block[column / 2] >> (column % 2 * 4) & 15;
+            let moved = codes.chunks_exact(16).flat_map(|block| {
+                (0..16).map(|byte| code(block, byte) | code(block, byte + 16) << 4).collect::<Vec<u8>>()
+            });
+            assert!(tensors(&file, &format!("{own}.codes")) == moved.collect::<Vec<u8>>(), "{own}");
+        }
     }
 }
 
@@ -111,7 +138,7 @@ fn another_format_is_made_of_what_the_codes_mean() {
     for checkpoint in checkpoints() {
         let [before, after] = before_and_after(&checkpoint, "f32");
         // Gains are folded in f32: a table or a value that no norm precedes is as it was.
-        let table = "model.embed_tokens.weight";
+        let table = "model.embed_tokens.weight 0";
         assert_eq!(before[table], after[table], "{}", checkpoint.display());
         let (_, summary) = compiled(&checkpoint, "q8_0").expect("it compiles");
         let error = summary["errors"]["all"].as_f64().expect("a number");

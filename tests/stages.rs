@@ -30,8 +30,17 @@ fn stages_of_llama_with_biases() {
 fn stages_of_experts() {
     insta::assert_snapshot!("qwen3_moe-plan-q4_0", stage("qwen3_moe", "plan", "q4_0"));
     insta::assert_snapshot!("qwen3_moe-kernels-q4_0", stage("qwen3_moe", "kernels", "q4_0"));
+    // Sinks, biases of experts, clamped gates, and codes that are kept.
+    insta::assert_snapshot!("gpt_oss_mxfp4-plan", stage("gpt_oss_mxfp4", "plan", "keep"));
     // Experts that every row has, gated.
     insta::assert_snapshot!("qwen2_moe-plan", stage("qwen2_moe", "plan", "keep"));
+}
+
+#[test]
+fn stages_of_latents() {
+    insta::assert_snapshot!("deepseek_v3-plan-q4_0", stage("deepseek_v3", "plan", "q4_0"));
+    // Queries of what the layer reads.
+    insta::assert_snapshot!("deepseek_v2-plan", stage("deepseek_v2", "plan", "keep"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# A packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
-// y = {{ activation }}(gate) * up for each of the {{ chosen }} experts of a row. Rows of an expert's matrix alternate gate, up: they are
+// y = {{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} for each of the {{ chosen }} experts of a row. Rows of an expert's matrix alternate gate, up: they are
 // [{{ outputs }}, {{ inputs }}] in {{ stored }}, one expert's below the other's.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} rows of one expert's matrix. A lane takes every 32nd packet of {{ packet_bytes }} bytes, straight to
@@ -39,6 +39,9 @@ kernel void {{ name }}(
     device const uint* routes [[buffer({{ slot() }})]],
 {% endif %}
     device const float* x [[buffer({{ slot() }})]],
+{% if bias %}
+    device const float* bias [[buffer({{ slot() }})]],
+{% endif %}
 {% if norm %}
     device const float* squares [[buffer({{ slot() }})]],
 {% endif %}
@@ -117,10 +120,22 @@ kernel void {{ name }}(
     }
     const uint output = first + 2u * lane;
     if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }}) {
+{% if bias or limit is not none %}
 {% if norm %}
-        own_y[output / 2u] = {{ activation }}(own_sums.x * by_norm) * (own_sums.y * by_norm);
+        own_sums *= by_norm;
+{% endif %}
+{% if bias %}
+        own_sums += ((device const float2*)bias)[(expert * {{ outputs }}u + output) / 2u];
+{% endif %}
+{% if limit is none %}
+        own_y[output / 2u] = {{ gating }}(own_sums.x) * own_sums.y;
 {% else %}
-        own_y[output / 2u] = {{ activation }}(own_sums.x) * own_sums.y;
+        own_y[output / 2u] = {{ gating }}(own_sums.x, own_sums.y, {{ limit }}, {{ sharpness }});
+{% endif %}
+{% elif norm %}
+        own_y[output / 2u] = {{ gating }}(own_sums.x * by_norm) * (own_sums.y * by_norm);
+{% else %}
+        own_y[output / 2u] = {{ gating }}(own_sums.x) * own_sums.y;
 {% endif %}
     }
 {% if routing %}

@@ -4,7 +4,7 @@
 {# A packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
-// y {{ assign }} the sum over a row's {{ chosen }} experts of weight * W x, each with an x of its own. The experts' matrices are
+// y {{ assign }} the sum over a row's {{ chosen }} experts of weight * {{ "(W x + bias)" if bias else "W x" }}, each with an x of its own. The experts' matrices are
 // [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane takes every 32nd packet of
@@ -28,6 +28,9 @@ kernel void {{ name }}(
 {% endfor %}
     device const uint* routes [[buffer({{ slot() }})]],
     device const float* x [[buffer({{ slot() }})]],
+{% if bias %}
+    device const float* bias [[buffer({{ slot() }})]],
+{% endif %}
     device float* y [[buffer({{ slot() }})]],
 {% if leaves %}
 {% if leaves.gain %}
@@ -98,7 +101,15 @@ kernel void {{ name }}(
         const uint output = group.x * {{ group_outputs }}u + lane;
         float square = 0.0f;
         if (lane < {{ group_outputs }}u{{ exists }}) {
+{% if bias %}
+{% filter indent(4, first=true) %}
+{% include "experts/biased" %}
+{% endfilter %}
+
+            const float value = own_y[output] + partials[lane] + biased;
+{% else %}
             const float value = own_y[output] + partials[lane];
+{% endif %}
             own_y[output] = value;
 {% if leaves.gain %}
             gained[output] = gain[output] * value;
@@ -128,7 +139,12 @@ kernel void {{ name }}(
     }
     const uint output = first + lane;
     if (lane < {{ rows_per_simdgroup }}u{{ exists }}) {
+{% if bias %}
+{% include "experts/biased" %}
+        own_y[output] {{ assign }} own + biased;
+{% else %}
         own_y[output] {{ assign }} own;
+{% endif %}
     }
 {% endif %}
 }

@@ -34,9 +34,9 @@ kernel void {{ name }}(
     const uint part = group.x * {{ width }}u;
 {% endif %}
 {% if gather %}
-    device const {{ vector }}* source = (device const {{ vector }}*)(x + wanted[group.y] * {{ row_width }}u{{ part }});
+    device const {{ vector }}* source = (device const {{ vector }}*)(x + wanted[group.y] * {{ from_row }}u{{ part }});
 {% else %}
-    device const {{ vector }}* source = (device const {{ vector }}*)(x + group.y * {{ row_width }}u{{ part }});
+    device const {{ vector }}* source = (device const {{ vector }}*)(x + group.y * {{ from_row }}u{{ part }});
 {% endif %}
 {% if gain %}
     device const {{ vector }}* gains = (device const {{ vector }}*)gain;

@@ -11,7 +11,7 @@
 {% set own_exists = within ~ exists if not whole else "output < " ~ outputs ~ "u" if ragged else "" %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
-{{ before }}{{ sum }}{% if norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
+{{ before }}{{ sum }}{% if norm or own_norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
 {# The sum of a row over the simdgroups that share it. #}
 {% macro gathered(name, at) %}
@@ -64,6 +64,14 @@ y[output] {{ assign }} {{ finished("sum", "output") }};
 {% if norm %}
 //
 // The norm of x comes last: x has been multiplied by the gain, and results are divided by the root of its mean square.
+{% elif own_norm %}
+//
+{% if own_norm.gain %}
+// The norm of x comes last: what is loaded of x is multiplied by the gain, and results are divided by the root of its mean
+// square, of which a lane has the part that it loads.
+{% else %}
+// The norm of x comes last: results are divided by the root of its mean square, of which a lane has the part that it loads.
+{% endif %}
 {% endif %}
 {% if leaves %}
 //
@@ -90,6 +98,9 @@ kernel void {{ name }}(
     device const float* bias [[buffer({{ slot() }})]],
 {% endif %}
     device const float* x [[buffer({{ slot() }})]],
+{% if own_norm and own_norm.gain %}
+    device const float* x_gain [[buffer({{ slot() }})]],
+{% endif %}
 {% if norm %}
     device const float* squares [[buffer({{ slot() }})]],
 {% endif %}
@@ -110,6 +121,9 @@ kernel void {{ name }}(
     uint lane [[thread_index_in_simdgroup]]) {
 {% if gather %}
     threadgroup float partials[{{ simdgroups * rows_per_simdgroup }}];
+{% endif %}
+{% if own_norm and split > 1 %}
+    threadgroup float shares[{{ split }}];  // of the squares of x, by the part of the columns
 {% endif %}
 {% if split > 1 %}
     const uint first = group * {{ group_outputs }}u + simdgroup_id / {{ split }}u * {{ rows_per_simdgroup }}u;
@@ -168,6 +182,9 @@ kernel void {{ name }}(
 
 {% endif %}
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
+{% if own_norm %}
+    float squared = 0.0f;
+{% endif %}
     for (uint packet = {{ begin }}; packet < {{ packets }}u; packet += {{ 32 * split }}u) {
 {% if ahead %}
         const uint following = min(packet + {{ 32 * split }}u, {{ packets - 1 }}u);
@@ -208,6 +225,12 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint v = 0u; v < {{ vectors }}u; v++) {
             xs[v] = {{ load }}(x, packet * {{ columns }}u + 4u * v{{ bound }});
+{% if own_norm %}
+            squared += dot(xs[v], xs[v]);
+{% if own_norm.gain %}
+            xs[v] *= {{ load }}(x_gain, packet * {{ columns }}u + 4u * v{{ bound }});
+{% endif %}
+{% endif %}
         }
 {% if offset %}
 
@@ -263,6 +286,17 @@ kernel void {{ name }}(
     const float square = simd_sum(squared);
 {% endif %}
     const float factor = rsqrt(square / {{ inputs_float }} + {{ norm.epsilon }});
+{% elif own_norm %}
+
+    // What the norm divides by.
+    squared = simd_sum(squared);
+{% if split > 1 %}
+    if (lane == 0u && simdgroup_id < {{ split }}u) {
+        shares[part] = squared;
+    }
+{% else %}
+    const float factor = rsqrt(squared / {{ inputs_float }} + {{ own_norm.epsilon }});
+{% endif %}
 {% endif %}
 
 {% if gather %}
@@ -276,6 +310,14 @@ kernel void {{ name }}(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup_id == 0u) {
+{% if own_norm and split > 1 %}
+        squared = 0.0f;
+        #pragma unroll
+        for (uint p = 0u; p < {{ split }}u; p++) {
+            squared += shares[p];
+        }
+        const float factor = rsqrt(squared / {{ inputs_float }} + {{ own_norm.epsilon }});
+{% endif %}
 {% if leaves %}
         float square = 0.0f;
 {% else %}

@@ -349,6 +349,15 @@ MODELS = {
         n_routed_experts=6, num_experts_per_tok=6, moe_intermediate_size=14, first_k_dense_replace=2,
         hidden_act="gelu", rope_scaling=dict(rope_type="linear", factor=3.0)),
 
+    "gpt_oss_listed": model("gpt_oss", 44, 27, 3, 1, 79, layers=3, style="new", dtype="f16", head_dim=10,
+        num_local_experts=5, num_experts_per_tok=2, sliding_window=7, swiglu_limit=0.8, swiglu_alpha=1.3,
+        attention_bias=False, tie_word_embeddings=True, rms_norm_eps=1e-4,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
+    "gpt_oss_all": model("gpt_oss", 40, 19, 4, 2, 71, shard=20_000, head_dim=12, num_local_experts=3,
+        num_experts_per_tok=3, sliding_window=5, swiglu_limit=1.5, rope_theta=5000.0,
+        rope_scaling=yarn(beta_fast=8, truncate=False)),
+    "gpt_oss_bare": model("gpt_oss", 40, 17, 8, None, 61, context=None, num_local_experts=6, num_experts_per_tok=4),
+
     "deepseek_v2_groups": model("deepseek_v2", 44, 27, 4, None, 79, layers=3, q_lora_rank=20, kv_lora_rank=18,
         qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=7, n_routed_experts=12, n_shared_experts=2,
         num_experts_per_tok=3, moe_intermediate_size=11, n_group=6, topk_group=2, topk_method="group_limited_greedy",

@@ -6,8 +6,8 @@ use forge_planner::Plan;
 use serde_json::Value;
 use std::process::Command;
 use tests::{
-    Built, MLX, ODD, ODD_EXPERTS, SHARED, SUPERBLOCKS, all_built, deviation, distance, forge, id_list, ids,
-    model, numbers, run, scratch,
+    Built, MLX, ODD, ODD_EXPERTS, ODD_LATENTS, SHARED, SUPERBLOCKS, all_built, deviation, distance, forge,
+    id_list, ids, model, numbers, run, scratch,
 };
 
 /// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
@@ -37,7 +37,7 @@ fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
         Some(words(name)?.into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect())
     };
     // Odd models have the ids beside the logits, and nothing that follows.
-    if ODD_EXPERTS.contains(&name) {
+    if ODD_EXPERTS.contains(&name) || ODD_LATENTS.contains(&name) {
         let text =
             |index| Some((words(&format!("ids_{index}"))?, Vec::new(), floats(&format!("last_{index}"))?));
         return (0..).map_while(text).collect();

@@ -12,6 +12,7 @@ mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod gpt2;
+mod gpt_oss;
 mod granite;
 mod hunyuan_v1_dense;
 mod llama;
@@ -47,6 +48,7 @@ pub(crate) const ALL: &[Architecture] = &[
     glm4::ARCHITECTURE,
     glm4_moe::ARCHITECTURE,
     gpt2::ARCHITECTURE,
+    gpt_oss::ARCHITECTURE,
     granite::ARCHITECTURE,
     hunyuan_v1_dense::ARCHITECTURE,
     llama::ARCHITECTURE,

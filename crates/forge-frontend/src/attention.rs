@@ -33,6 +33,8 @@ pub(crate) struct Attention {
     pub(crate) scale: f32,
     /// What the scaled products are capped to.
     pub(crate) softcap: Option<f32>,
+    /// Whether heads have sinks, the tensor `sinks`: one more score for each.
+    pub(crate) sinks: bool,
     /// Whether `q_proj` has, below the rows of each head's query, as many of a gate that its result is multiplied by.
     pub(crate) gated: bool,
     /// Whether `q_proj`, `k_proj` and `v_proj` have a bias.
@@ -99,6 +101,7 @@ impl Attention {
             joined: None,
             scale: (width as f64).sqrt().recip() as f32,
             softcap: None,
+            sinks: false,
             gated: false,
             input_bias: false,
             output_bias: false,
@@ -167,8 +170,10 @@ impl Attention {
             None => layer.cache(self.key_heads, self.width),
         };
         let inputs: Vec<ValueId> = turned.iter().map(|heads| heads.x).chain(value).collect();
-        let heads = self.query_heads;
-        let mut heads = layer.attention("heads", &inputs, heads, self.scale, cache, window, self.softcap);
+        let count = self.query_heads;
+        let sinks = self.sinks.then(|| layer.weight("sinks", &format!("{module}.sinks"), &[count]));
+        let seen = (window, self.softcap, sinks);
+        let mut heads = layer.attention("heads", &inputs, count, self.scale, cache, seen);
         if let Some(gate) = gate {
             let open = layer.activate("open_output", gate, Activation::Sigmoid);
             heads = layer.multiply("gated_heads", heads, open);

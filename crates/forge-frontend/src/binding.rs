@@ -4,6 +4,7 @@
 //! at once; so is one that nothing uses, or not to its end.
 
 use crate::header::Tensor;
+use crate::microscaled;
 use crate::nearest::nearest;
 use crate::quantised::{self, Quantization};
 use crate::tensors::Tensors;
@@ -41,20 +42,21 @@ pub(crate) struct Wanted<'a> {
     pub(crate) cut: Option<Cut>,
     /// Whether it means the tensor's numbers and 1.
     pub(crate) plus_one: bool,
-    /// Of a vector that has so many numbers for each channel, and lies in the tensor as `[channels, 1, numbers]`.
-    pub(crate) taps: Option<usize>,
+    /// Of a vector whose tensor has more dimensions, those after the first.
+    pub(crate) lies: &'a [usize],
 }
 
 impl<'a> Wanted<'a> {
     /// A tensor as it is.
     pub(crate) fn whole(tensor: &'a str, shape: &'a [usize]) -> Wanted<'a> {
-        Wanted { tensor, shape, stack: None, cut: None, plus_one: false, taps: None }
+        Wanted { tensor, shape, stack: None, cut: None, plus_one: false, lies: &[] }
     }
 
     /// The shape that its tensor has, where the weight's says another.
     fn own_shape(&self, weight: &Weight) -> Option<Vec<usize>> {
         let all = weight.tensor_shape().iter().product::<usize>();
-        self.taps.map(|taps| vec![all / taps.max(1), 1, taps])
+        let each = self.lies.iter().product::<usize>().max(1);
+        (!self.lies.is_empty()).then(|| [&[all / each], self.lies].concat())
     }
 }
 
@@ -162,6 +164,11 @@ impl<'a> Bindings<'a> {
         if tensor.dtype == "U32" {
             return self.format_of_codes(tensors, tensor, weight);
         }
+        if let Some(scales) = microscaled::companion(tensor) {
+            self.beside.insert(scales);
+            let format = microscaled::format(tensors, tensor, &flat);
+            return format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32);
+        }
         if tensor.shape != shape && tensor.shape != flat {
             let message = format!("{name} is {:?}, and the configuration makes it {shape:?}", tensor.shape);
             self.faults.push(Diagnostic::new("F0302", message).note(format!("it is in {}", tensor.file)));
@@ -177,7 +184,7 @@ impl<'a> Bindings<'a> {
                 let message = format!("{name} is stored as {}", tensor.dtype);
                 self.faults.push(
                     Diagnostic::new("F0304", message)
-                        .note("forge reads F32, F16 and BF16, and codes as MLX has them"),
+                        .note("forge reads F32, F16 and BF16, codes as MLX has them, and blocks of mxfp4"),
                 );
                 Format::F32
             }
@@ -187,7 +194,7 @@ impl<'a> Bindings<'a> {
     /// The format of a weight whose tensor has codes, and scales in others.
     fn format_of_codes(&mut self, tensors: &Tensors, tensor: &Tensor, weight: &Weight) -> Format {
         self.beside.extend(quantised::companions(&tensor.name));
-        if matches!(weight.cut, Some(Cut::Columns { .. })) {
+        if weight.cut.is_some_and(Cut::turns) {
             let message = format!("{} is stored as codes, of which columns cannot be cut", tensor.name);
             self.faults.push(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
             return Format::F32;

@@ -208,10 +208,7 @@ impl Layer<'_, '_> {
         let weight = self.bound(role, Wanted { cut, ..Wanted::whole(tensor, shape) });
         let bias = bias.then(|| {
             let (role, tensor, shape) = (&format!("{role}_bias"), &format!("{module}.bias"), &[outputs]);
-            let cut = cut.map(|cut| match cut {
-                Cut::Rows { first, of } | Cut::Columns { first, of } => Cut::Rows { first, of },
-                groups @ Cut::Groups { .. } => groups,
-            });
+            let cut = cut.map(Cut::of_elements);
             self.bound(role, Wanted { cut, ..Wanted::whole(tensor, shape) })
         });
         self.node(role, Op::Linear { weight, bias }, &[x])
@@ -242,10 +239,9 @@ impl Layer<'_, '_> {
         query_heads: usize,
         scale: f32,
         cache: ParamId,
-        window: Option<usize>,
-        softcap: Option<f32>,
+        (window, softcap, sinks): (Option<usize>, Option<f32>, Option<ParamId>),
     ) -> ValueId {
-        let op = Op::Attention { query_heads, scale, cache, window, softcap };
+        let op = Op::Attention { query_heads, scale, cache, window, softcap, sinks };
         self.node(name, op, inputs)
     }
 
@@ -259,16 +255,14 @@ impl Layer<'_, '_> {
         [width, taps]: [usize; 2],
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
-        let of_taps = match cut {
-            Cut::Rows { first, of } | Cut::Columns { first, of } => {
-                Cut::Rows { first: first * taps, of: of * taps }
-            }
+        let of_taps = match cut.of_elements() {
             Cut::Groups { first, rows, of } => {
                 Cut::Groups { first: first * taps, rows: rows * taps, of: of * taps }
             }
+            cut => Cut::Rows { first: cut.place(0) * taps, of: cut.of() * taps },
         };
         let shape = &[width * taps];
-        let wanted = Wanted { cut: Some(of_taps), taps: Some(taps), ..Wanted::whole(tensor, shape) };
+        let wanted = Wanted { cut: Some(of_taps), lies: &[1, taps], ..Wanted::whole(tensor, shape) };
         let weight = self.bound(&format!("{role}_taps"), wanted);
         let tail = self.state(&format!("{role}_tail"), State::Tail(Tail { rows: taps - 1, width }));
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
@@ -296,15 +290,21 @@ impl Layer<'_, '_> {
         self.node(name, Op::Route(routing), &[logits])
     }
 
-    /// The weighted sum of experts' results. Stacks are of gates, ups and downs.
-    pub(crate) fn experts(
+    /// Declares a vector for each matrix of a stack, one after the other, and binds a tensor to it that has a row for each, or a
+    /// part of one: elements of every group of so many.
+    pub(crate) fn stacked_vectors(
         &mut self,
-        name: &str,
-        [x, weights]: [ValueId; 2],
-        [gate, up, down]: [ParamId; 3],
-        activation: Activation,
-    ) -> ValueId {
-        self.node(name, Op::Experts(Experts { gate, up, down, activation }), &[x, weights])
+        role: &str,
+        (tensor, cut): (&str, Option<Cut>),
+        [count, width]: [usize; 2],
+    ) -> ParamId {
+        let of_tensor = width * cut.map_or(1, Cut::of);
+        self.bound(role, Wanted { cut, lies: &[of_tensor], ..Wanted::whole(tensor, &[count * width]) })
+    }
+
+    /// The weighted sum of experts' results. Stacks are of gates, ups and downs.
+    pub(crate) fn experts(&mut self, name: &str, [x, weights]: [ValueId; 2], experts: Experts) -> ValueId {
+        self.node(name, Op::Experts(experts), &[x, weights])
     }
 
     /// Every head's own matrix times its part of x. All matrices are a part of one tensor, `<module>.weight`, as the cut says.

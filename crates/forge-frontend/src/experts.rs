@@ -2,12 +2,14 @@
 //! have every row.
 //!
 //! Checkpoints store the experts of a layer apart, each under its number; as one tensor for each projection; or as one for
-//! gates and ups together. Which of these it is, its tensors' names say.
+//! gates and ups together. Which of these it is, its tensors' names say; whether gates and ups alternate there or lie one below
+//! the other, the architecture knows.
 
 use crate::builder::Layer;
 use crate::config::Section;
+use crate::microscaled;
 use crate::mlp::Mlp;
-use forge_ir::{Activation, Cut, Groups, ParamId, Routing, Scores, Stack, ValueId};
+use forge_ir::{Activation, Cut, Gating, Groups, ParamId, Routing, Scores, Stack, ValueId};
 
 /// A description of such layers.
 pub(crate) struct Experts {
@@ -17,16 +19,24 @@ pub(crate) struct Experts {
     pub(crate) count: usize,
     /// Width between.
     pub(crate) inner: usize,
-    /// Applied to the gate.
-    pub(crate) activation: Activation,
+    /// What becomes of a gate and its up.
+    pub(crate) gating: Gating,
+    /// Whether the router and all experts' projections have a bias.
+    pub(crate) bias: bool,
     /// How a row's are chosen.
     pub(crate) choice: Choice,
     /// Those that have every row.
     pub(crate) shared: Option<Shared>,
     /// What it is called in a layer: `mlp`.
     pub(crate) module: &'static str,
+    /// What the router is called.
+    pub(crate) router: &'static str,
     /// What gates, ups and downs are called.
     pub(crate) projections: [&'static str; 3],
+    /// Whether gates and ups alternate in one tensor.
+    pub(crate) alternate: bool,
+    /// Whether gates and ups of all experts are one tensor, and downs another, and nothing else is known.
+    pub(crate) joined: bool,
     /// Layers whose feed-forward network is an ordinary one.
     pub(crate) dense: Vec<bool>,
 }
@@ -91,11 +101,15 @@ impl Experts {
             hidden: mlp.hidden,
             count,
             inner,
-            activation: mlp.activation,
+            gating: Gating::Plain(mlp.activation),
+            bias: false,
             choice: Choice { scores, chosen, correction, groups, shares, factor },
             shared: None,
             module: "mlp",
+            router: "gate",
             projections: ["gate_proj", "up_proj", "down_proj"],
+            alternate: false,
+            joined: false,
             dense: Vec::new(),
         }
     }
@@ -113,8 +127,8 @@ impl Experts {
 
     /// From the normed stream to the branch's result. `module` is the tensors' prefix.
     pub(crate) fn build(&self, layer: &mut Layer<'_, '_>, x: ValueId, module: &str) -> ValueId {
-        let router = format!("{module}.gate");
-        let logits = layer.linear("router", x, &router, [self.count, self.hidden], false);
+        let router = format!("{module}.{}", self.router);
+        let logits = layer.linear("router", x, &router, [self.count, self.hidden], self.bias);
         let correction = self
             .choice
             .correction
@@ -141,8 +155,48 @@ impl Experts {
         let Choice { scores, chosen, groups, shares, factor, .. } = self.choice;
         let routing = Routing { scores, chosen, correction, groups, shares, factor, scale };
         let weights = layer.route("weights", logits, routing);
-        let stacks = self.stacks(layer, module);
-        layer.experts("routed", [x, weights], stacks, self.activation)
+        let [gate, up, down] = if self.alternate {
+            self.alternating(layer, &format!("{module}.experts"))
+        } else {
+            self.stacks(layer, module)
+        };
+        let biases = self.bias.then(|| self.biases(layer, &format!("{module}.experts")));
+        let experts = forge_ir::Experts { gate, up, down, biases, gating: self.gating };
+        layer.experts("routed", [x, weights], experts)
+    }
+
+    /// Gates, ups and downs of all experts where gates and ups alternate: matrices that have a column for each output, or codes of
+    /// such that have a row.
+    fn alternating(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+        let (inner, hidden) = (self.inner, self.hidden);
+        let [both, down] = ["gate_up_proj", "down_proj"].map(|name| format!("{module}.{name}"));
+        let is_coded = |layer: &Layer<'_, '_>, matrix: &str| layer.has(&microscaled::blocks(matrix));
+        let coded = is_coded(layer, &both);
+        let mut part = |role, first| {
+            let (tensor, cut) = match coded {
+                true => (microscaled::blocks(&both), Cut::Groups { first, rows: 1, of: 2 }),
+                false => (both.clone(), Cut::ColumnGroups { first, columns: 1, of: 2 }),
+            };
+            layer.stack(role, (&tensor, Stack::Whole, Some(cut)), [self.count, inner, hidden])
+        };
+        let [gate, up] = [part("routed_gate", 0), part("routed_up", 1)];
+        let (down, cut) = match is_coded(layer, &down) {
+            true => (microscaled::blocks(&down), None),
+            false => (down, Some(Cut::Columns { first: 0, of: hidden })),
+        };
+        [gate, up, layer.stack("routed_down", (&down, Stack::Whole, cut), [self.count, hidden, inner])]
+    }
+
+    /// What is added to gates, ups and downs, those of gates and ups alternating.
+    fn biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+        let both = format!("{module}.gate_up_proj_bias");
+        let mut part = |role, first| {
+            let cut = Some(Cut::Groups { first, rows: 1, of: 2 });
+            layer.stacked_vectors(role, (&both, cut), [self.count, self.inner])
+        };
+        let [gate, up] = [part("routed_gate_bias", 0), part("routed_up_bias", 1)];
+        let down = format!("{module}.down_proj_bias");
+        [gate, up, layer.stacked_vectors("routed_down_bias", (&down, None), [self.count, self.hidden])]
     }
 
     /// Gates, ups and downs of all experts.
@@ -151,7 +205,7 @@ impl Experts {
         let outward = [self.count, self.hidden, self.inner];
         let [gate, up, down] = self.projections;
         let joined = format!("{module}.experts.gate_up_proj");
-        if layer.has(&joined) {
+        if self.joined || layer.has(&joined) {
             let cut = |first| Some(Cut::Rows { first, of: 2 * self.inner });
             let mut part = |role, first| layer.stack(role, (&joined, Stack::Whole, cut(first)), inward);
             let [gate, up] = [part("routed_gate", 0), part("routed_up", self.inner)];

@@ -10,7 +10,7 @@
 //! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
 //!   a checkpoint made of a configuration alone.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
-//! * `quantised`: matrices that are stored as codes; `gguf`: a file that has everything, translated into such texts and
+//! * `quantised`, `microscaled`: matrices that are stored as codes; `gguf`: a file that has everything, translated into such texts and
 //!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention` or what stands in its place (`latent`, `delta_net`), `windows`, `mlp` or `experts`, and `rope` with its
@@ -36,6 +36,7 @@ mod inert;
 mod json;
 mod latent;
 mod layer_inputs;
+mod microscaled;
 mod mlp;
 mod nearest;
 mod quantised;

@@ -15,13 +15,18 @@ pub(crate) enum Kinds {
     LongRope { original: usize },
     /// What they mean to most; but dynamic with an `alpha` stretches the base by that, whatever the context.
     Alpha,
+    /// What they mean to most; but where nothing is said of them positions are scaled as yarn does, by this factor from this
+    /// context, without whole ends of its ramp.
+    Yarn { factor: f64, original: usize },
 }
 
 impl Kinds {
     /// What they are called, for people.
     fn names(self) -> &'static str {
         match self {
-            Kinds::Usual => "default, linear, dynamic, llama3, yarn, longrope and proportional",
+            Kinds::Usual | Kinds::Yarn { .. } => {
+                "default, linear, dynamic, llama3, yarn, longrope and proportional"
+            }
             Kinds::LongRope { .. } => "default and longrope",
             Kinds::Alpha => {
                 "default, linear, llama3, yarn, longrope, proportional, and dynamic with an alpha"
@@ -102,7 +107,12 @@ pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
 
 /// Scales a rotation as an object of the configuration says; none leaves it as it is.
 pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain: &Plain) -> Scaled {
-    let Some(scaling) = scaling else { return Scaled::of(plain.frequencies()) };
+    let Some(scaling) = scaling else {
+        return match plain.kinds {
+            Kinds::Yarn { factor, original } => Yarn::unsaid(factor, original).scaled(plain),
+            _ => Scaled::of(plain.frequencies()),
+        };
+    };
     match (plain.kinds, kind(scaling)) {
         (_, "default") => Scaled::of(plain.frequencies()),
         (Kinds::LongRope { .. }, "longrope" | "su" | "yarn") => longrope(config, scaling, plain),
@@ -112,9 +122,9 @@ pub(crate) fn scaled(config: &Section<'_>, scaling: Option<&Section<'_>>, plain:
             let factor = positive(scaling, "factor");
             Scaled::of(plain.frequencies().iter().map(|frequency| frequency / factor).collect())
         }
-        (Kinds::Usual, "dynamic") => dynamic(scaling, plain),
+        (Kinds::Usual | Kinds::Yarn { .. }, "dynamic") => dynamic(scaling, plain),
         (_, "llama3") => Scaled::of(llama3(config, scaling, plain)),
-        (_, "yarn") => yarn(config, scaling, plain),
+        (_, "yarn") => Yarn::read(config, scaling, plain).scaled(plain),
         (_, "longrope") => longrope(config, scaling, plain),
         (_, PROPORTIONAL) => Scaled::of(plain.in_proportion(scaling.positive_or("factor", 1.0) as f32)),
         (_, kind) => unknown(scaling, kind, plain),
@@ -150,7 +160,7 @@ fn original(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> usize
             original
         }
         Kinds::LongRope { original } => original,
-        Kinds::Usual | Kinds::Alpha => plain.context,
+        Kinds::Usual | Kinds::Alpha | Kinds::Yarn { .. } => plain.context,
     };
     either(config, Some(scaling), key).map_or(none, |_| {
         let section = if scaling.get(key).is_some() { scaling } else { config };
@@ -226,39 +236,71 @@ fn llama3(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Vec<f32
 
 /// Pairs that turn often in the original context are kept, those that turn rarely stretched by `factor`, a ramp between
 /// them; and all are magnified, as the scores of a longer context spread.
-fn yarn(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Scaled {
-    let original = original(config, scaling, plain) as f64;
-    let factor = scaling.get("factor").map_or(plain.context as f64 / original, |_| scaling.number("factor"));
-    if factor <= 0.0 {
-        scaling.contradiction("factor", format!("factor is {factor}, and has to be positive"));
+struct Yarn {
+    original: f64,
+    factor: f64,
+    /// Where the ramp ends and begins, as turns in the original context.
+    turns: [f64; 2],
+    /// Whether its ends are whole pairs.
+    truncate: bool,
+    magnitude: f64,
+}
+
+/// Where the ramp ends and begins unless a configuration says.
+const TURNS: [f64; 2] = [32.0, 1.0];
+
+impl Yarn {
+    fn read(config: &Section<'_>, scaling: &Section<'_>, plain: &Plain) -> Yarn {
+        let original = original(config, scaling, plain) as f64;
+        let unsaid = plain.context as f64 / original;
+        let factor = scaling.get("factor").map_or(unsaid, |_| scaling.number("factor"));
+        if factor <= 0.0 {
+            scaling.contradiction("factor", format!("factor is {factor}, and has to be positive"));
+        }
+        let turns = [("beta_fast", TURNS[0]), ("beta_slow", TURNS[1])].map(|(key, usual)| {
+            // Nought counts as absent.
+            let turns = scaling.number_or(key, usual);
+            if turns == 0.0 { usual } else { turns }
+        });
+        let truncate = scaling.flag_or("truncate", true);
+        let yarn = Yarn { original, factor, turns, truncate, magnitude: yarn_magnitude(scaling, factor) };
+        if !yarn.ends(plain).iter().all(|end| end.is_finite()) {
+            scaling.contradiction("beta_fast", "beta_fast and beta_slow are no numbers of turns".to_owned());
+        }
+        yarn
     }
-    let [fast, slow] = [("beta_fast", 32.0), ("beta_slow", 1.0)].map(|(key, usual)| {
-        // Nought counts as absent.
-        let turns = scaling.number_or(key, usual);
-        if turns == 0.0 { usual } else { turns }
-    });
-    // The pair that turns so often in the original context.
-    let pair = |turns: f64| {
-        plain.channels as f64 * (original / (turns * 2.0 * std::f64::consts::PI)).ln()
-            / (2.0 * plain.theta.ln())
-    };
-    let (low, high) = (pair(fast), pair(slow));
-    let (low, high) =
-        if scaling.flag_or("truncate", true) { (low.floor(), high.ceil()) } else { (low, high) };
-    let (low, high) = (low.max(0.0), high.min(plain.channels as f64 - 1.0));
-    let high = if low == high { high + 0.001 } else { high };
-    if !(low.is_finite() && high.is_finite()) {
-        scaling.contradiction("beta_fast", "beta_fast and beta_slow are no numbers of turns".to_owned());
+
+    /// What an architecture takes it to be.
+    fn unsaid(factor: f64, original: usize) -> Yarn {
+        let magnitude = spread(factor, 1.0);
+        Yarn { original: original as f64, factor, turns: TURNS, truncate: false, magnitude }
     }
-    let ramp = |pair: usize| ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
-    let stretched = |(pair, wave): (usize, f32)| {
-        let kept = 1.0 - ramp(pair);
-        1.0 / (factor as f32 * wave) * (1.0 - kept) + 1.0 / wave * kept
-    };
-    Scaled {
-        frequencies: plain.waves(plain.theta).into_iter().enumerate().map(stretched).collect(),
-        magnitude: yarn_magnitude(scaling, factor) as f32,
-        long: None,
+
+    /// The pairs between which the ramp is.
+    fn ends(&self, plain: &Plain) -> [f64; 2] {
+        // The pair that turns so often in the original context.
+        let pair = |turns: f64| {
+            plain.channels as f64 * (self.original / (turns * 2.0 * std::f64::consts::PI)).ln()
+                / (2.0 * plain.theta.ln())
+        };
+        let (low, high) = (pair(self.turns[0]), pair(self.turns[1]));
+        let (low, high) = if self.truncate { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(plain.channels as f64 - 1.0));
+        [low, if low == high { high + 0.001 } else { high }]
+    }
+
+    fn scaled(&self, plain: &Plain) -> Scaled {
+        let [low, high] = self.ends(plain);
+        let ramp = |pair: usize| ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
+        let stretched = |(pair, wave): (usize, f32)| {
+            let kept = 1.0 - ramp(pair);
+            1.0 / (self.factor as f32 * wave) * (1.0 - kept) + 1.0 / wave * kept
+        };
+        Scaled {
+            frequencies: plain.waves(plain.theta).into_iter().enumerate().map(stretched).collect(),
+            magnitude: self.magnitude as f32,
+            long: None,
+        }
     }
 }
 

@@ -41,14 +41,24 @@ impl Windows {
 
     /// Layers have a window that `layer_types` says have, or every second one.
     pub(crate) fn of_every_second(config: &Section<'_>, layers: usize, context: usize) -> Windows {
-        Windows::of_some(config, layers, context, || Layers::EverySecond)
+        Windows::of_some(config, layers, (context, WIDTH), || Layers::EverySecond)
+    }
+
+    /// The same of an architecture whose windows are as wide as this where the configuration does not say.
+    pub(crate) fn of_every_second_or(
+        config: &Section<'_>,
+        layers: usize,
+        context: usize,
+        usual: usize,
+    ) -> Windows {
+        Windows::of_some(config, layers, (context, usual), || Layers::EverySecond)
     }
 
     /// Layers have a window that `layer_types` says have, or all but every `sliding_window_pattern`th.
     pub(crate) fn of_all_but(config: &Section<'_>, layers: usize, context: usize, pattern: usize) -> Windows {
         config.pass_over("sliding_window_pattern");
         let usual = || Layers::AllBut(config.count_or("sliding_window_pattern", pattern));
-        Windows::of_some(config, layers, context, usual)
+        Windows::of_some(config, layers, (context, WIDTH), usual)
     }
 
     /// Layers have a window that `layer_types` says have, or all but every sixth; the last has none, whatever that says.
@@ -63,12 +73,17 @@ impl Windows {
         Windows { width, layers: Layers::Listed(listed) }
     }
 
-    fn of_some(config: &Section<'_>, layers: usize, context: usize, usual: impl Fn() -> Layers) -> Windows {
+    fn of_some(
+        config: &Section<'_>,
+        layers: usize,
+        (context, wide): (usize, usize),
+        usual: impl Fn() -> Layers,
+    ) -> Windows {
         let listed = listed(config, layers);
         let has_some = listed.as_ref().is_none_or(|listed| listed.contains(&true));
         refuse_no_width(config, has_some);
         let layers = listed.map_or_else(usual, Layers::Listed);
-        Windows { width: width(config, context), layers }
+        Windows { width: width_or(config, context, wide), layers }
     }
 
     /// Layers have a window if `use_sliding_window` is true: those that `layer_types` says, or those from
@@ -138,10 +153,14 @@ fn refuse_no_width(config: &Section<'_>, has_some: bool) {
 
 /// What `sliding_window` says: absent it is the usual, null it is none.
 fn width(config: &Section<'_>, context: usize) -> Option<usize> {
+    width_or(config, context, WIDTH)
+}
+
+fn width_or(config: &Section<'_>, context: usize, usual: usize) -> Option<usize> {
     if config.is_null("sliding_window") {
         return None;
     }
-    Some(config.count_or("sliding_window", WIDTH)).filter(|width| *width < context)
+    Some(config.count_or("sliding_window", usual)).filter(|width| *width < context)
 }
 
 /// Whether each layer has a window, as `layer_types` says.

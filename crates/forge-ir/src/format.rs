@@ -40,6 +40,11 @@ pub enum Format {
     /// Codes lie as those of an affine format of as many bits. The scales of a superblock are a half d, and then a signed
     /// byte s for every 16 columns.
     Q6K,
+    /// What the OCP specification of microscaling formats calls MXFP4: 32 floats of 4 bits and one exponent a block.
+    ///
+    /// Value = float * 2^(exponent - 127), where the exponent is a byte, and 255 is not a number. A float has its sign in the
+    /// highest bit; the others, from 0 to 7, are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Codes lie as those of [`Format::Q4_0`].
+    Mxfp4,
     /// Unsigned codes, and a scale and an offset for every group: value = code * scale + offset.
     Affine(Affine),
 }
@@ -208,20 +213,20 @@ const fn codes(element: PlaneElement, per_group: usize) -> Plane {
     Plane { name: "codes", element, per_group }
 }
 
-/// The scales of a superblock, which are not all of one kind.
-const fn mixed(bytes: usize) -> Plane {
-    Plane { name: "scales", element: PlaneElement::U8, per_group: bytes }
+/// Scales in bytes: of a superblock, where they are not all of one kind, or exponents.
+const fn bytes(count: usize) -> Plane {
+    Plane { name: "scales", element: PlaneElement::U8, per_group: count }
 }
 
 impl Format {
     /// Every format: plain ones, then quantised ones, then affine ones from many bits to few.
-    pub const ALL: [Format; 8 + AFFINE.len()] = {
-        let mut all = [Format::F32; 8 + AFFINE.len()];
+    pub const ALL: [Format; 9 + AFFINE.len()] = {
+        let mut all = [Format::F32; 9 + AFFINE.len()];
         (all[1], all[2], all[3], all[4]) = (Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0);
-        (all[5], all[6], all[7]) = (Format::Q6K, Format::Q5K, Format::Q4K);
+        (all[5], all[6], all[7], all[8]) = (Format::Q6K, Format::Q5K, Format::Q4K, Format::Mxfp4);
         let mut index = 0;
         while index < AFFINE.len() {
-            all[8 + index] = Format::Affine(AFFINE[index].0);
+            all[9 + index] = Format::Affine(AFFINE[index].0);
             index += 1;
         }
         all
@@ -238,6 +243,7 @@ impl Format {
             Format::Q6K => "q6_k",
             Format::Q5K => "q5_k",
             Format::Q4K => "q4_k",
+            Format::Mxfp4 => "mxfp4",
             Format::Affine(affine) => affine.name(),
         }
     }
@@ -255,9 +261,10 @@ impl Format {
             Format::Bf16 => const { &[values(PlaneElement::Bf16)] },
             Format::Q8_0 => const { &[codes(PlaneElement::I8, 32), SCALES] },
             Format::Q4_0 => const { &[codes(PlaneElement::U8, 16), SCALES] },
-            Format::Q6K => const { &[codes(PlaneElement::U8, 192), mixed(18)] },
-            Format::Q5K => const { &[codes(PlaneElement::U8, 160), mixed(20)] },
-            Format::Q4K => const { &[codes(PlaneElement::U8, 128), mixed(20)] },
+            Format::Q6K => const { &[codes(PlaneElement::U8, 192), bytes(18)] },
+            Format::Q5K => const { &[codes(PlaneElement::U8, 160), bytes(20)] },
+            Format::Q4K => const { &[codes(PlaneElement::U8, 128), bytes(20)] },
+            Format::Mxfp4 => const { &[codes(PlaneElement::U8, 16), bytes(1)] },
             Format::Affine(affine) => &AFFINE_PLANES[affine.index()],
         }
     }
@@ -279,6 +286,7 @@ impl Format {
             Format::F16 | Format::Bf16 => 64,
             Format::Q8_0 => 34,
             Format::Q4_0 => 18,
+            Format::Mxfp4 => 17,
             Format::Q6K => 210,
             Format::Q5K => 180,
             Format::Q4K => 148,
@@ -301,7 +309,7 @@ impl Format {
     pub const fn bits(self) -> Option<Bits> {
         match self {
             Format::F32 | Format::F16 | Format::Bf16 | Format::Q8_0 => None,
-            Format::Q4_0 | Format::Q4K => Some(Bits::Four),
+            Format::Q4_0 | Format::Q4K | Format::Mxfp4 => Some(Bits::Four),
             Format::Q5K => Some(Bits::Five),
             Format::Q6K => Some(Bits::Six),
             Format::Affine(affine) => Some(affine.bits),

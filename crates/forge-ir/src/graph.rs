@@ -142,7 +142,8 @@ pub enum Op {
     /// (queries, keys, values) -> for every query head, softmax(scale * q·k) v over its slot's positions so far.
     /// (queries) alone -> the same over what an earlier layer keeps, whose keys and values are those of this pass's rows too.
     /// Query head h reads key head h / (query_heads / state.heads). With a window a row sees that many positions, its own
-    /// included; with a cap c a score s counts as c * tanh(s / c).
+    /// included; with a cap c a score s counts as c * tanh(s / c). A head's sink is one more score, of nothing: it takes its
+    /// share of the softmax and has no value.
     Attention {
         /// Heads in the first input.
         query_heads: usize,
@@ -154,6 +155,8 @@ pub enum Op {
         window: Option<usize>,
         /// What scores are capped to.
         softcap: Option<f32>,
+        /// `[query heads]`, one more score for each, which is neither scaled nor capped.
+        sinks: Option<ParamId>,
     },
     /// x -> for every head, its matrix times its part of x. The weight is the matrices of all heads, one below the other;
     /// turned, each is taken with its rows for columns.
@@ -203,8 +206,8 @@ pub enum Op {
     },
     /// logits of a router -> the weight of each expert, 0 for those that are not chosen.
     Route(Routing),
-    /// (x, weights of experts) -> the sum over experts of weight * down(activation(gate(x)) * up(x)). Experts that are not
-    /// chosen are not evaluated.
+    /// (x, weights of experts) -> the sum over experts of weight * down(gating(gate(x), up(x))). Experts that are not chosen are
+    /// not evaluated.
     Experts(Experts),
     /// x -> activation(x)
     Activate(Activation),

@@ -54,7 +54,7 @@ pub use graph::{
 pub use numbers::Numbers;
 pub use packing::{Layout, Packed};
 pub use rotation::{Long, Pairing, Rotation};
-pub use routing::{Experts, Groups, Routing, Scores};
+pub use routing::{Experts, Gating, Groups, Routing, Scores};
 pub use state::{Cache, Latents, Memory, State, Tail};
 pub use tolerance::{Tolerance, tolerance};
 pub use validate::Graph;

@@ -1,8 +1,8 @@
 //! The graph as text: stable, for people and for snapshots. Shapes stand beside names; equal layers are told once.
 
 use crate::{
-    Body, Cache, Cut, Experts, Graph, Groups, Latents, Long, Memory, Node, Op, ParamId, ParamKind, Routing,
-    State, Tail,
+    Body, Cache, Cut, Experts, Gating, Graph, Groups, Latents, Long, Memory, Node, Op, ParamId, ParamKind,
+    Routing, State, Tail,
 };
 use std::fmt::{Display, Formatter, Result};
 
@@ -77,6 +77,9 @@ impl Graph {
                                 Some(Cut::Rows { .. }) => format!(" rows {part:?}"),
                                 Some(Cut::Columns { .. }) => format!(" columns {part:?}"),
                                 Some(Cut::Groups { of, .. }) => format!(" rows {part:?} of every {of}"),
+                                Some(Cut::ColumnGroups { of, .. }) => {
+                                    format!(" columns {part:?} of every {of}")
+                                }
                             };
                             format!("{} {plus}{}{cut}", weight.format, weight.tensor)
                         })
@@ -150,10 +153,12 @@ fn expression(body: &Body, node: &Node) -> String {
                 rotation.magnitude
             )
         }
-        Op::Attention { query_heads, scale, cache, window, softcap } => {
+        Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
             let window = window.map_or_else(String::new, |window| format!(", window {window}"));
             let softcap = softcap.map_or_else(String::new, |cap| format!(", softcap {cap}"));
-            format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}, {})", name(*cache))
+            let sinks = sinks.map_or_else(String::new, |sinks| format!(", {}", name(sinks)));
+            let cache = name(*cache);
+            format!("attention({x}, {query_heads} heads, scale {scale}{window}{softcap}{sinks}, {cache})")
         }
         Op::EachHead { weight, heads, turned } => {
             let turned = if *turned { "turned " } else { "" };
@@ -168,10 +173,28 @@ fn expression(body: &Body, node: &Node) -> String {
             format!("delta_rule({x}, {rate}, {bias}, scale {scale}, epsilon {epsilon:e}, {memory})")
         }
         Op::Route(routing) => route(&x, routing, name),
-        Op::Experts(Experts { gate, up, down, activation }) => {
-            let [gate, up, down] = [gate, up, down].map(|param| name(*param));
-            let inner = format!("{}({gate} {x}) * {up} {x}", activation.name(), x = values[0]);
-            format!("sum over experts of {} * {down} ({inner})", values[1])
+        Op::Experts(Experts { gate, up, down, biases, gating }) => {
+            let x = &values[0];
+            let product = |param: &ParamId, x: &str, bias: usize| {
+                let plus = biases.map_or_else(String::new, |biases| format!(" + {}", name(biases[bias])));
+                (format!("{} {x}", name(*param)), plus)
+            };
+            let sum = |(product, plus): (String, String)| format!("{product}{plus}");
+            let (gate, up) = (product(gate, x, 0), product(up, x, 1));
+            let inner = match gating {
+                Gating::Plain(activation) if biases.is_none() => {
+                    format!("{}({}) * {}", activation.name(), sum(gate), sum(up))
+                }
+                Gating::Plain(activation) => format!("{}({}) * ({})", activation.name(), sum(gate), sum(up)),
+                Gating::Clamped { limit, sharpness } => {
+                    format!("clamped({}, {}, limit {limit}, sharpness {sharpness})", sum(gate), sum(up))
+                }
+            };
+            let (down, plus) = product(down, &format!("({inner})"), 2);
+            match biases {
+                None => format!("sum over experts of {} * {down}", values[1]),
+                Some(_) => format!("sum over experts of {} * ({down}{plus})", values[1]),
+            }
         }
         Op::Activate(activation) => format!("{}({x})", activation.name()),
         Op::Softcap(cap) => format!("softcap({x}, {cap})"),

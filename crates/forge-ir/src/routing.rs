@@ -64,7 +64,7 @@ pub struct Groups {
     pub best: usize,
 }
 
-/// The experts of a layer: down(activation(gate(x)) * up(x)) each.
+/// The experts of a layer: down(gating(gate(x), up(x))) each, and to each product its bias added where there are some.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Experts {
     /// `[experts, inner, width]`
@@ -73,8 +73,26 @@ pub struct Experts {
     pub up: ParamId,
     /// `[experts, width, inner]`
     pub down: ParamId,
-    /// Applied to the gate.
-    pub activation: Activation,
+    /// Of gates and ups, `[experts * inner]`, and of downs, `[experts * width]`: an expert's after the other's.
+    pub biases: Option<[ParamId; 3]>,
+    /// What becomes of a gate and its up.
+    pub gating: Gating,
+}
+
+/// What becomes of a gate g and its up u.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gating {
+    /// activation(g) * u
+    Plain(Activation),
+    /// a * (1 / (1 + exp(-sharpness * a))) * (b + 1), where a is g, but at most the limit, and b is u, but at most the limit either
+    /// way.
+    Clamped {
+        /// The largest gate, and the largest up either way.
+        limit: f32,
+        /// How steeply gates open.
+        sharpness: f32,
+    },
 }
 
 impl Routing {
@@ -121,16 +139,32 @@ pub(crate) fn route(body: &Body, routing: &Routing, experts: usize) -> Result<us
 pub(crate) fn experts(body: &Body, experts: &Experts, [x, weights]: [usize; 2]) -> Result<usize, String> {
     let [gate, up, down] = [experts.gate, experts.up, experts.down].map(|param| shape(body, param));
     let (gate, up, down) = (gate?, up?, down?);
-    match (gate, down) {
+    if let Gating::Clamped { limit, sharpness } = experts.gating
+        && !(limit > 0.0 && limit.is_finite() && sharpness.is_finite())
+    {
+        return Err(format!("nothing is clamped to {limit} and {sharpness} times as steep"));
+    }
+    let (inner, out) = match (gate, down) {
         ([count, inner, width], [of_down, out, columns])
             if [*count, *of_down] == [weights; 2] && *width == x && columns == inner && up == gate =>
         {
-            Ok(*out)
+            (*inner, *out)
         }
-        _ => Err(format!(
-            "its stacks are {gate:?}, {up:?} and {down:?}, for {weights} experts of an input {x} wide"
-        )),
+        _ => {
+            return Err(format!(
+                "its stacks are {gate:?}, {up:?} and {down:?}, for {weights} experts of an input {x} wide"
+            ));
+        }
+    };
+    for (bias, each) in experts.biases.into_iter().flatten().zip([inner, inner, out]) {
+        match shape(body, bias)? {
+            [width] if *width == weights * each => {}
+            other => {
+                return Err(format!("a bias is {other:?}, for {weights} experts of {each} results each"));
+            }
+        }
     }
+    Ok(out)
 }
 
 #[cfg(test)]

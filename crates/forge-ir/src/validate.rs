@@ -178,8 +178,12 @@ impl Check<'_> {
             let of = weight.cut.map_or(weight.part().end, Cut::of);
             let is_cut = match weight.cut {
                 Some(Cut::Columns { .. }) => weight.matrix_shape().len() == 2,
-                Some(Cut::Groups { rows, .. }) => {
-                    rows > 0 && weight.matrix_shape().first().is_some_and(|all| all.is_multiple_of(rows))
+                Some(Cut::Groups { rows: each, .. } | Cut::ColumnGroups { columns: each, .. }) => {
+                    let is_turned = weight.cut.is_some_and(Cut::turns);
+                    let all = weight.matrix_shape().first();
+                    each > 0
+                        && all.is_some_and(|all| all.is_multiple_of(each))
+                        && (!is_turned || weight.matrix_shape().len() == 2)
                 }
                 _ => true,
             };
@@ -218,8 +222,8 @@ fn kind(kind: &ParamKind) -> String {
 mod tests {
     use super::*;
     use crate::{
-        Activation, BodyId, Cache, Experts, Format, Model, Node, Param, Routing, Scores, Specials, StateId,
-        ValueId, Weight, WeightId,
+        Activation, BodyId, Cache, Experts, Format, Gating, Model, Node, Param, Routing, Scores, Specials,
+        StateId, ValueId, Weight, WeightId,
     };
 
     pub(super) fn param(name: &str, kind: ParamKind) -> Param {
@@ -232,7 +236,7 @@ mod tests {
 
     /// Attention of 2 heads over 1 of 2 channels, its cache being parameter 2 of the layer.
     fn attention(window: Option<usize>, softcap: Option<f32>) -> Op {
-        Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window, softcap }
+        Op::Attention { query_heads: 2, scale: 0.5, cache: ParamId(2), window, softcap, sinks: None }
     }
 
     fn routing(chosen: usize) -> Routing {
@@ -359,7 +363,7 @@ mod tests {
     #[test]
     fn every_fault_is_named() {
         type Change = fn(&mut Draft);
-        let cases: [(&str, Change); 33] = [
+        let cases: [(&str, Change); 35] = [
             ("not defined before it", |draft| draft.bodies[1].nodes[0].inputs[0] = ValueId(7)),
             ("takes 2 inputs", |draft| draft.bodies[1].nodes[3].inputs.truncate(1)),
             ("its inputs are 4 and 2 wide", |draft| draft.bodies[1].nodes[3].inputs[1] = ValueId(2)),
@@ -425,8 +429,22 @@ mod tests {
             }),
             ("its stacks are [2, 4], [2, 4] and [4], for 2 experts of an input 4 wide", |draft| {
                 let [gate, up, down] = [1, 1, 0].map(ParamId);
-                let op = Op::Experts(Experts { gate, up, down, activation: Activation::Silu });
+                let gating = Gating::Plain(Activation::Silu);
+                let op = Op::Experts(Experts { gate, up, down, biases: None, gating });
                 draft.bodies[1].nodes.insert(2, node(op, &[1, 2]));
+            }),
+            ("nothing is clamped to 0 and 1 times as steep", |draft| {
+                let [gate, up, down] = [1, 1, 0].map(ParamId);
+                let gating = Gating::Clamped { limit: 0.0, sharpness: 1.0 };
+                let op = Op::Experts(Experts { gate, up, down, biases: None, gating });
+                draft.bodies[1].nodes.insert(2, node(op, &[1, 2]));
+            }),
+            ("its sinks are [4], for 2 query heads", |draft| {
+                for node in &mut draft.bodies[1].nodes {
+                    if let Op::Attention { sinks, .. } = &mut node.op {
+                        *sinks = Some(ParamId(0));
+                    }
+                }
             }),
             ("not one for each of 9 tokens", |draft| draft.model.vocabulary = 9),
         ];

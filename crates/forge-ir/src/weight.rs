@@ -52,6 +52,15 @@ pub enum Cut {
         /// All that a group has.
         of: usize,
     },
+    /// Columns from `first` on, so many of each group of so many columns: each is a row of the weight.
+    ColumnGroups {
+        /// The first that is the weight's, in every group.
+        first: usize,
+        /// Those that are the weight's, in every group.
+        columns: usize,
+        /// All that a group has.
+        of: usize,
+    },
 }
 
 impl Cut {
@@ -59,14 +68,33 @@ impl Cut {
     pub fn place(self, row: usize) -> usize {
         match self {
             Cut::Rows { first, .. } | Cut::Columns { first, .. } => first + row,
-            Cut::Groups { first, rows, of } => row / rows * of + first + row % rows,
+            Cut::Groups { first, rows: each, of } | Cut::ColumnGroups { first, columns: each, of } => {
+                row / each * of + first + row % each
+            }
         }
     }
 
     /// How many the tensor has, or each of its groups.
     pub fn of(self) -> usize {
         match self {
-            Cut::Rows { of, .. } | Cut::Columns { of, .. } | Cut::Groups { of, .. } => of,
+            Cut::Rows { of, .. }
+            | Cut::Columns { of, .. }
+            | Cut::Groups { of, .. }
+            | Cut::ColumnGroups { of, .. } => of,
+        }
+    }
+
+    /// Whether it turns columns to rows.
+    pub fn turns(self) -> bool {
+        matches!(self, Cut::Columns { .. } | Cut::ColumnGroups { .. })
+    }
+
+    /// The same part of a vector that has an element for each row of the weight.
+    pub fn of_elements(self) -> Cut {
+        match self {
+            Cut::Columns { first, of } => Cut::Rows { first, of },
+            Cut::ColumnGroups { first, columns: rows, of } => Cut::Groups { first, rows, of },
+            rows @ (Cut::Rows { .. } | Cut::Groups { .. }) => rows,
         }
     }
 }
@@ -97,6 +125,10 @@ impl Weight {
                 [&[groups * of], &shape[shape.len().min(1)..]].concat()
             }
             (Some(Cut::Columns { of, .. }), shape) => vec![shape.last().copied().unwrap_or(0), of],
+            (Some(Cut::ColumnGroups { columns, of, .. }), shape) => {
+                let groups = shape.first().map_or(0, |all| all / columns.max(1));
+                vec![shape.last().copied().unwrap_or(0), groups * of]
+            }
         };
         match self.stack {
             Some(Stack::Whole) => [&[self.matrices()], &matrix[..]].concat(),
@@ -111,7 +143,9 @@ impl Weight {
         match self.cut {
             None => 0..length,
             Some(Cut::Rows { first, .. } | Cut::Columns { first, .. }) => first..first + length,
-            Some(Cut::Groups { first, rows, .. }) => first..first + rows,
+            Some(Cut::Groups { first, rows: each, .. } | Cut::ColumnGroups { first, columns: each, .. }) => {
+                first..first + each
+            }
         }
     }
 

@@ -86,7 +86,13 @@ pub(crate) fn width_of(body: &Body, op: &Op, inputs: &[usize]) -> Result<usize, 
         Op::Attention { softcap: Some(cap), .. } | Op::Softcap(cap) if !(*cap > 0.0 && cap.is_finite()) => {
             Err(format!("nothing is capped to {cap}"))
         }
-        Op::Attention { query_heads, cache, .. } => {
+        Op::Attention { query_heads, cache, sinks, .. } => {
+            match sinks.map(|sinks| shape(body, sinks)).transpose()? {
+                Some(other) if other != [*query_heads] => {
+                    return Err(format!("its sinks are {other:?}, for {query_heads} query heads"));
+                }
+                _ => {}
+            }
             let Some(state) = body.cache(*cache) else {
                 return Err("its cache is not a cache".to_owned());
             };

@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 23] = [
+pub const TEMPLATES: [Source; 28] = [
     source!("embed/embed"),
     source!("norm/norm_add"),
     source!("norm/rms_norm"),
@@ -32,6 +32,11 @@ pub const TEMPLATES: [Source; 23] = [
     source!("attention/attend_split"),
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
+    source!("latent/each_head"),
+    source!("latent/each_head_turned"),
+    source!("latent/append"),
+    source!("latent/rotate_append"),
+    source!("latent/attend"),
     source!("recurrent/convolve"),
     source!("recurrent/delta_rule"),
     source!("recurrent/delta_step"),
@@ -45,21 +50,28 @@ pub const TEMPLATES: [Source; 23] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 5] = [
+pub const PARTS: [Source; 11] = [
     source!("experts/choose"),
     source!("experts/weigh"),
     source!("experts/products"),
+    source!("experts/biased"),
+    source!("latent/finish"),
+    source!("latent/join"),
+    source!("latent/multiply"),
+    source!("latent/own"),
+    source!("latent/spread"),
     source!("recurrent/recall"),
     source!("recurrent/answer"),
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 36] = [
+pub const SUPPORT: [Source; 41] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
     source!("support/q8_0"),
     source!("support/q4_0"),
+    source!("support/mxfp4"),
     source!("support/affine8"),
     source!("support/affine6"),
     source!("support/affine5"),
@@ -78,6 +90,9 @@ pub const SUPPORT: [Source; 36] = [
     source!("support/float8_whole"),
     source!("support/float8_guarded"),
     source!("support/float8_single"),
+    source!("support/half4_whole"),
+    source!("support/half4_guarded"),
+    source!("support/half4_single"),
     source!("support/encode32"),
     source!("support/record4_whole"),
     source!("support/record4_single"),
@@ -86,6 +101,7 @@ pub const SUPPORT: [Source; 36] = [
     source!("support/gelu"),
     source!("support/relu"),
     source!("support/sigmoid"),
+    source!("support/gate_clamped"),
     source!("support/softcap"),
     source!("support/softplus"),
     source!("support/turn"),
@@ -111,6 +127,11 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_join",
         Spec::AttendTiled(_) => "attention/attend_tiled",
+        Spec::EachHead(each) if each.turned => "latent/each_head_turned",
+        Spec::EachHead(_) => "latent/each_head",
+        Spec::LatentAppend(append) if append.prepare.is_some() => "latent/rotate_append",
+        Spec::LatentAppend(_) => "latent/append",
+        Spec::LatentAttend(_) => "latent/attend",
         Spec::Convolve(_) => "recurrent/convolve",
         Spec::DeltaRule(_) => "recurrent/delta_rule",
         Spec::DeltaStep(_) => "recurrent/delta_step",

@@ -8,7 +8,7 @@ use forge_ir::Format;
 use serde::Serialize;
 
 use crate::context::packet_columns;
-use crate::spec::{Knobs, Rows};
+use crate::spec::{EachHead, Knobs, Rows};
 
 /// A family of Apple's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -104,6 +104,33 @@ impl Knobs {
     ) -> (usize, usize) {
         let shape = Shape { cores, outputs, packets: inputs.div_ceil(packet_columns(format)) };
         shape.of_experts(most_rows(family, Class::of(format)), leaves_squares)
+    }
+}
+
+impl EachHead {
+    /// Rows of x that a threadgroup computes at once where there are several. Derived: registers hold 64 sums of a lane, or
+    /// those of 4 weight rows.
+    pub fn together(format: Format, turned: bool) -> usize {
+        if turned { (64 / packet_columns(format)).min(4) } else { 4 }
+    }
+
+    /// `each` for heads' matrices of so many rows and columns, on a chip with so many GPU cores. Derived: as much of a row at
+    /// once as leaves two threadgroups a core; of a turned matrix at least 64 bytes, so that no line is loaded for a part of it.
+    pub fn each_for(cores: usize, format: Format, [heads, rows, columns]: [usize; 3], turned: bool) -> usize {
+        let packets = columns.div_ceil(packet_columns(format));
+        if turned {
+            let mut each = packets.next_power_of_two().min(32);
+            while each > 4 && heads * packets.div_ceil(each) < 2 * cores {
+                each /= 2;
+            }
+            return each;
+        }
+        let side_by_side = 2 * (32 / packets.next_power_of_two().clamp(4, 32));
+        let mut each = 4;
+        while each > 1 && heads * rows.div_ceil(side_by_side * each) < 2 * cores {
+            each /= 2;
+        }
+        each
     }
 }
 

@@ -1,11 +1,13 @@
 //! What a kernel can be made for. Whatever passes here renders.
 
 mod experts;
+mod latent;
 mod project;
 mod recurrent;
 
 use forge_ir::{Format, Long, Rotation};
 
+pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{packet_columns, packet_elements, queries_fit};
 use crate::error::KernelError;
@@ -13,6 +15,9 @@ use crate::spec::{Each, Function, HeadNorm, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
+
+/// The widest result that shares are joined to: a thread has a channel.
+const WIDEST_JOIN: usize = 1024;
 
 /// Query heads that read one key head: what 8 simdgroups hold in registers.
 const LARGEST_GROUP: usize = 32;
@@ -77,6 +82,11 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::RmsNorm(norm) => {
             limits.positive("the width", norm.width)?;
             limits.positive("the number of parts", norm.parts)?;
+            let row = norm.parts.saturating_mul(norm.width);
+            let pitch = norm.pitch.unwrap_or(row);
+            limits.holds("a row of x", pitch, pitch >= row, || {
+                format!("at least as wide as what is normed, which is {row}")
+            })?;
             limits.finite("epsilon", norm.epsilon)
         }
         Spec::NormAdd(norm) => {
@@ -126,7 +136,16 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 || "such that they fill at most 8 KiB; leave the preparation to rotate_append".to_owned(),
             )
         }
-        Spec::AttendJoin(join) => limits.heads(join.query_heads, join.query_heads, join.width),
+        Spec::AttendJoin(join) => {
+            limits.positive("the number of query heads", join.query_heads)?;
+            limits.positive("the head's width", join.width)?;
+            limits.holds("the head's width", join.width, join.width <= WIDEST_JOIN, || {
+                format!("at most {WIDEST_JOIN}: a thread has a channel")
+            })
+        }
+        Spec::EachHead(each) => limits.each_head(each),
+        Spec::LatentAppend(append) => limits.latent_append(append),
+        Spec::LatentAttend(attend) => limits.latent_attend(attend),
         Spec::Convolve(convolve) => limits.convolve(convolve),
         Spec::DeltaRule(rule) => limits.delta_rule(rule),
         Spec::DeltaStep(step) => limits.delta_step(step),

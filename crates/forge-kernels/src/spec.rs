@@ -11,8 +11,10 @@ use forge_ir::{Activation, Format, Pairing, Rotation};
 use serde::Serialize;
 
 mod experts;
+mod latent;
 
 pub use experts::{ExpertsInner, ExpertsSum, Route, Summed};
+pub use latent::{EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
 
 /// A kernel instance to be rendered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +42,12 @@ pub enum Spec {
     AttendJoin(AttendJoin),
     /// Attention of many rows with an online softmax.
     AttendTiled(Attend),
+    /// Every head's own matrix times its part of x.
+    EachHead(EachHead),
+    /// Latents and turned keys to the cache, with what prepares them and queries if there is something.
+    LatentAppend(LatentAppend),
+    /// Attention over latents that all heads share.
+    LatentAttend(LatentAttend),
     /// Each channel's last values times its taps.
     Convolve(Convolve),
     /// What memories say to queries when they have learnt keys and values.
@@ -105,6 +113,8 @@ pub struct RmsNorm {
     pub gain: bool,
     /// Whether row i of y is the norm of row `wanted[i]` of x.
     pub gather: bool,
+    /// Numbers from one row of x to the next, where what is normed are the first columns of wider rows.
+    pub pitch: Option<usize>,
 }
 
 /// See [`Spec::NormAdd`]. Scalars: rows. Buffers: x, \[norm_gain,\] \[factor,\] \[gain,\] stream (updated in place)
@@ -179,6 +189,16 @@ pub struct DeferredNorm {
     pub epsilon: f32,
 }
 
+/// The norm of a projection's input, taken by the projection itself: x is multiplied by the gain as it is loaded, where there is
+/// one, and v is divided by `sqrt(mean(x²) + epsilon)` before the bias is added. For [`Rows::One`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct OwnNorm {
+    /// Whether there is a gain (f32, `[inputs]`).
+    pub gain: bool,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
 /// What the products of a tile are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -189,7 +209,7 @@ pub enum Operand {
     F16,
 }
 
-/// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[squares,\] y\[, gain, gained, squares_out\]
+/// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\] y\[, gain, gained, squares_out\]
 /// \[, candidates\]. Grid: by knobs; see the kernel's own.
 ///
 /// v is W x, then deferred norm, then bias, then a function of each result, then the
@@ -207,6 +227,8 @@ pub struct Project {
     pub inputs: usize,
     /// The deferred norm of x, if there is one.
     pub norm: Option<DeferredNorm>,
+    /// The norm of x that is this projection's business, if there is one: then none is deferred.
+    pub own_norm: Option<OwnNorm>,
     /// Whether a bias (f32, `[outputs]`) is added.
     pub bias: bool,
     /// What v becomes before the epilogue.

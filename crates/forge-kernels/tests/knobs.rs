@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use forge_ir::{Activation, Format};
-use forge_kernels::spec::{DeferredNorm, Epilogue, Knobs, Operand, Project, Rows, Squares};
+use forge_kernels::spec::{DeferredNorm, EachHead, Epilogue, Knobs, Operand, Project, Rows, Squares};
 use forge_kernels::{Family, Spec, render};
 
 /// Family and GPU cores.
@@ -117,4 +117,20 @@ fn knobs_of_real_shapes() {
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!("knobs", lines.join("\n"));
     });
+}
+
+/// DeepSeek V3 has enough heads for whole rows; V2 Lite has 16, and shares columns and rows among threadgroups on large chips.
+#[test]
+fn matrices_of_heads_keep_cores_busy() {
+    let each = |cores, heads, turned| EachHead::each_for(cores, Format::Q4_0, [heads, 128, 512], turned);
+    let found =
+        [10, 40, 80].map(|cores| [each(cores, 128, true), each(cores, 16, true), each(cores, 16, false)]);
+    assert_eq!(found, [[16, 8, 4], [16, 4, 4], [8, 4, 2]]);
+    let tiny = EachHead::each_for(40, Format::F32, [2, 6, 24], false);
+    assert_eq!([tiny, EachHead::each_for(40, Format::F32, [2, 6, 4], true)], [1, 1]);
+    let together = ["f32", "f16", "q8_0", "q4_0"].map(|name| {
+        let format = Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
+        [true, false].map(|turned| EachHead::together(format, turned))
+    });
+    assert_eq!(together, [[4, 4], [4, 4], [4, 4], [2, 4]]);
 }

@@ -2,11 +2,11 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Groups, Pairing, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, Attend, AttendJoin, DeferredNorm, Each, Elementwise, Embed, Epilogue, ExpertsInner,
-    ExpertsSum, Function, HeadNorm, Knobs, NormAdd, Operand, Project, RmsNorm, Rotate, RotateAppend, Route,
-    Rows, Squares, Summed,
+    Append, Argmax, Attend, AttendJoin, DeferredNorm, Each, EachHead, Elementwise, Embed, Epilogue,
+    ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, NormAdd, Operand,
+    OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -64,7 +64,14 @@ fn refusals() {
         ),
         refusal(
             "a",
-            Spec::RmsNorm(RmsNorm { width: 8, parts: 1, epsilon: f32::NAN, gain: true, gather: false }),
+            Spec::RmsNorm(RmsNorm {
+                width: 8,
+                parts: 1,
+                epsilon: f32::NAN,
+                gain: true,
+                gather: false,
+                pitch: None,
+            }),
         ),
         refusal(
             "a",
@@ -143,7 +150,14 @@ fn refusals_of_attention() {
         ),
         refusal(
             "a",
-            Spec::RmsNorm(RmsNorm { width: 8, parts: 0, epsilon: 1e-5, gain: false, gather: false }),
+            Spec::RmsNorm(RmsNorm {
+                width: 8,
+                parts: 0,
+                epsilon: 1e-5,
+                gain: false,
+                gather: false,
+                pitch: None,
+            }),
         ),
         refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::Bf16, ring: None })),
         refusal("a", Spec::Append(Append { key_heads: 2, width: 8, cache: Format::F16, ring: Some(0) })),
@@ -261,7 +275,8 @@ fn refusals_of_experts() {
         outputs: 64,
         inputs: 64,
         norm: None,
-        activation: Activation::Silu,
+        bias: false,
+        gating: Gating::Plain(Activation::Silu),
         route: None,
         rows_per_simdgroup: 4,
         simdgroups: 2,
@@ -272,11 +287,13 @@ fn refusals_of_experts() {
         chosen: 3,
         outputs: 64,
         inputs: 64,
+        bias: false,
         ending: Summed::Add,
         rows_per_simdgroup: 4,
         simdgroups: 2,
     };
     let squares = |partials| Summed::AddSquares(Squares { partials, gain: true });
+    let clamped = |limit, sharpness| Gating::Clamped { limit, sharpness };
     let cases = [
         Spec::Route(Route { experts: 0, ..route() }),
         Spec::Route(Route { experts: 1025, ..route() }),
@@ -295,6 +312,8 @@ fn refusals_of_experts() {
             route: Some(Route { groups: groups(4, 2, 1), ..route() }),
             ..inner()
         }),
+        Spec::ExpertsInner(ExpertsInner { gating: clamped(f32::NAN, 1.0), ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { gating: clamped(7.0, f32::INFINITY), ..inner() }),
         Spec::ExpertsSum(ExpertsSum { inputs: 1 << 31, experts: 3, outputs: 1, ..sum() }),
         Spec::ExpertsSum(ExpertsSum { rows_per_simdgroup: 33, ..sum() }),
         Spec::ExpertsSum(ExpertsSum { simdgroups: 16, ending: squares(64), ..sum() }),
@@ -316,6 +335,8 @@ fn refusals_of_experts() {
     kernel `a`: simdgroups is 33, and must be at most 32
     kernel `a`: the number of experts that are chosen from is 11, and must be 12, without groups: those need a kernel of their own
     kernel `a`: the number of experts that are chosen from is 12, and must be 12, without groups: those need a kernel of their own
+    kernel `a`: the limit of gates and ups is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the sharpness of gates is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of inputs is 2147483648, and must be such that those of all experts of a row are counted in 32 bits
     kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
     kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, as one simdgroup finishes them; lower simdgroups
@@ -343,6 +364,7 @@ fn what_is_not_refused_renders() {
             outputs: [below(70), below(5000), 151_936][below(3)],
             inputs: [below(70), below(5000), 64 * below(80)][below(3)],
             norm: (below(3) == 0).then(|| DeferredNorm { partials: below(600), epsilon: 1e-5 }),
+            own_norm: None,
             bias: below(2) == 0,
             each: (below(4) == 0).then_some(Each::Softcap(30.0)),
             epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
@@ -356,7 +378,13 @@ fn what_is_not_refused_renders() {
                 tile_outputs: 16 * below(10),
             },
         };
-        let project = Project { norm: project.norm.filter(|_| rows == Rows::One), ..project };
+        let (own_norm, norm) = match project.norm.filter(|_| rows == Rows::One) {
+            Some(norm) if below(2) == 0 => {
+                (Some(OwnNorm { gain: below(2) == 0, epsilon: norm.epsilon }), None)
+            }
+            norm => (None, norm),
+        };
+        let project = Project { norm, own_norm, ..project };
         match render("layer_kernel", &Spec::Project(project.clone())) {
             Ok(instance) => {
                 assert!(instance.decl.threadgroup_bytes <= KernelDecl::MOST_THREADGROUP_BYTES, "{project:?}");
@@ -369,4 +397,91 @@ fn what_is_not_refused_renders() {
         }
     }
     assert!(rendered.iter().all(|&count| count > 100), "{rendered:?}");
+}
+
+#[test]
+fn refusals_of_latents() {
+    let each = |change: fn(&mut EachHead)| {
+        let mut each = EachHead {
+            format: Format::Q4_0,
+            heads: 4,
+            rows: 16,
+            columns: 24,
+            turned: false,
+            pitch: 96,
+            together: 1,
+            each: 4,
+        };
+        change(&mut each);
+        refusal("a", Spec::EachHead(each))
+    };
+    let prepared = || {
+        common::latents().into_iter().filter_map(|spec| match spec {
+            Spec::LatentAttend(LatentAttend { prologue: Some(_), .. }) => Some(spec),
+            _ => None,
+        })
+    };
+    let attend = |change: fn(&mut LatentAttend)| {
+        let Some(Spec::LatentAttend(mut attend)) = prepared().next() else { panic!("there is one") };
+        change(&mut attend);
+        refusal("a", Spec::LatentAttend(attend))
+    };
+    let append = |width, turned, cache| {
+        refusal("a", Spec::LatentAppend(LatentAppend { width, turned, cache, prepare: None }))
+    };
+    let own_norm = Some(OwnNorm { gain: true, epsilon: 1e-6 });
+    let normed = |rows, norm| {
+        let plain = common::project(rows, Format::F32, 64, 64, Epilogue::Store);
+        refusal("a", Spec::Project(Project { norm, own_norm, ..plain }))
+    };
+    let cases = [
+        each(|each| each.heads = 0),
+        each(|each| each.rows = 0),
+        each(|each| each.columns = 0),
+        each(|each| each.pitch = 95),
+        each(|each| (each.turned, each.pitch) = (true, 63)),
+        each(|each| each.together = 9),
+        each(|each| each.each = 3),
+        each(|each| each.each = 8),
+        append(0, 8, Format::F16),
+        append(512, 0, Format::F16),
+        append(512, 63, Format::F16),
+        append(1000, 64, Format::F16),
+        append(512, 64, Format::Q8_0),
+        attend(|attend| attend.scale = f32::NAN),
+        attend(|attend| attend.heads = 64),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.epsilon = f32::INFINITY)),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.turned_first += 1)),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
+        attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.clear())),
+        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025 })),
+        normed(Rows::Few, None),
+        normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
+    ];
+    insta::assert_snapshot!(cases.join("\n"), @r"
+    kernel `a`: the number of heads is 0; leave the kernel out of the plan
+    kernel `a`: the number of rows of a head's matrix is 0; leave the kernel out of the plan
+    kernel `a`: the number of columns of a head's matrix is 0; leave the kernel out of the plan
+    kernel `a`: a row of x is 95, and must be at least as wide as the parts of all heads, which are 96
+    kernel `a`: a row of x is 63, and must be at least as wide as the parts of all heads, which are 64
+    kernel `a`: the rows of x is 9, and must be 1 to 8 at once, whose sums are in registers
+    kernel `a`: each is 3, and must be a power of two, at most 4
+    kernel `a`: each is 8, and must be a power of two, at most 4
+    kernel `a`: the width of a latent is 0; leave the kernel out of the plan
+    kernel `a`: the width of a turned key is 0; leave the kernel out of the plan
+    kernel `a`: the width of a turned key is 63, and must be even: channels turn in pairs
+    kernel `a`: the width of a latent and a turned key is 1064, and must be at most 1024, which 32 lanes hold in registers
+    kernel `a`: the width of a latent and a turned key is 576, and must be cached as f32 or f16, and not as q8_0
+    kernel `a`: the scale is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of heads that are prepared is 128, and must be that of the heads, which is 64
+    kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: a row of queries is 8192, and must be at least 8193 wide, which is where those that turn end
+    kernel `a`: a row of latents is 616, and must be at least 617 wide, which is where the latent ends
+    kernel `a`: a row of keys is 616, and must be at least 617 wide, which is where the key ends
+    kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
+    kernel `a`: the head's width is 1025, and must be at most 1024: a thread has a channel
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
+    kernel `a`: the number of norms of x is 2, and must be 1: its own, or one that is deferred
+    ");
 }

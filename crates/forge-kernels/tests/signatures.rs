@@ -60,6 +60,9 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 rest("bias");
             }
             rest("x");
+            if project.own_norm.is_some_and(|norm| norm.gain) {
+                rest("x_gain");
+            }
             if project.norm.is_some() {
                 rest("squares");
             }
@@ -130,6 +133,45 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let scalars = with_ring(attend.ring, "rows context capacity", "rows context");
             (buffers(&format!("q keys values{sinks} slots positions *heads")), scalars, grid)
         }
+        Spec::EachHead(each) => {
+            let mut names = planes("weight", each.format);
+            names.extend(buffers("x *y"));
+            let columns = match each.format.name() {
+                "f32" => 4,
+                "f16" | "bf16" => 8,
+                name if name == "q8_0" || name.starts_with("affine8") => 16,
+                _ => 32,
+            };
+            let packets = each.columns.div_ceil(columns);
+            let groups = match each.turned {
+                true => packets.div_ceil(each.each),
+                // Two simdgroups, of lanes that share a row.
+                false => each.rows.div_ceil(2 * (32 / packets.next_power_of_two().clamp(4, 32)) * each.each),
+            };
+            let rows = if each.together > 1 { format!("rows.div_ceil({})", each.together) } else { rows() };
+            (names, "rows", grid(groups.to_string(), &each.heads.to_string(), &rows))
+        }
+        Spec::LatentAppend(append) => match &append.prepare {
+            None => {
+                let groups = (append.width + append.turned).div_ceil(128).to_string();
+                let names = buffers("latent key slots positions *latents");
+                (names, "rows context", grid(groups, "rows", "1"))
+            }
+            Some(prepare) => {
+                let groups = (prepare.heads * append.turned / 2).div_ceil(128) + 1;
+                let names = buffers("queries latent key gain slots positions *turned *latents");
+                (names, "rows context", grid(groups.to_string(), "rows", "1"))
+            }
+        },
+        Spec::LatentAttend(attend) => {
+            let row = match &attend.prologue {
+                Some(_) => "q queries latent key gain *latents",
+                None => "q turned latents",
+            };
+            let names = buffers(&format!("{row} slots positions *partials *heads"));
+            let [_, _, groups] = attend.layout();
+            (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
+        }
         Spec::Convolve(convolve) => {
             let threads = convolve.width.next_multiple_of(32).min(128);
             let names = buffers("x taps slots positions *tail *y");
@@ -163,7 +205,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let squares = if inner.norm.is_some() { " squares" } else { "" };
             let groups = inner.outputs.div_ceil(inner.rows_per_simdgroup * inner.simdgroups);
             let mut names = planes("weight", inner.format);
-            names.extend(buffers(&format!("{routes} x{squares} *y")));
+            let bias = if inner.bias { " bias" } else { "" };
+            names.extend(buffers(&format!("{routes} x{bias}{squares} *y")));
             (names, "rows", grid(groups.to_string(), &inner.chosen.to_string(), "rows"))
         }
         Spec::ExpertsSum(sum) => {
@@ -174,7 +217,8 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             let groups = sum.outputs.div_ceil(sum.rows_per_simdgroup * sum.simdgroups);
             let mut names = planes("weight", sum.format);
-            names.extend(buffers(&format!("routes x *y{left}")));
+            let bias = if sum.bias { " bias" } else { "" };
+            names.extend(buffers(&format!("routes x{bias} *y{left}")));
             (names, "rows", grid(groups.to_string(), "rows", "1"))
         }
         Spec::Elementwise(elementwise) => {

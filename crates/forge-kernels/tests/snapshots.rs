@@ -2,11 +2,12 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Groups, Pairing, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, NormAdd,
-    Operand, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
+    RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -42,7 +43,14 @@ fn embed() {
 fn norms() {
     snapshot(
         "norm",
-        Spec::RmsNorm(RmsNorm { width: 1024, parts: 1, epsilon: 1e-6, gain: true, gather: false }),
+        Spec::RmsNorm(RmsNorm {
+            width: 1024,
+            parts: 1,
+            epsilon: 1e-6,
+            gain: true,
+            gather: false,
+            pitch: None,
+        }),
     );
     snapshot(
         "layer_norm",
@@ -50,7 +58,14 @@ fn norms() {
     );
     snapshot(
         "norm_heads",
-        Spec::RmsNorm(RmsNorm { width: 128, parts: 16, epsilon: 1e-6, gain: true, gather: false }),
+        Spec::RmsNorm(RmsNorm {
+            width: 128,
+            parts: 16,
+            epsilon: 1e-6,
+            gain: true,
+            gather: false,
+            pitch: None,
+        }),
     );
     snapshot(
         "norm_add",
@@ -63,7 +78,7 @@ fn norms() {
     );
     snapshot(
         "norm_wanted",
-        Spec::RmsNorm(RmsNorm { width: 30, parts: 1, epsilon: 1e-5, gain: true, gather: true }),
+        Spec::RmsNorm(RmsNorm { width: 30, parts: 1, epsilon: 1e-5, gain: true, gather: true, pitch: None }),
     );
 }
 
@@ -246,13 +261,21 @@ fn experts() {
         outputs: 1536,
         inputs: 2048,
         norm: Some(DeferredNorm { partials: 128, epsilon: 1e-6 }),
-        activation: Activation::Silu,
+        bias: false,
+        gating: Gating::Plain(Activation::Silu),
         route: Some(route.clone()),
         rows_per_simdgroup: 8,
         simdgroups: 2,
     };
     snapshot("experts_inner_one", Spec::ExpertsInner(inner.clone()));
-    snapshot("experts_inner", Spec::ExpertsInner(ExpertsInner { norm: None, route: None, ..inner }));
+    snapshot("experts_inner", Spec::ExpertsInner(ExpertsInner { norm: None, route: None, ..inner.clone() }));
+    let clamped = ExpertsInner {
+        format: Format::Mxfp4,
+        bias: true,
+        gating: Gating::Clamped { limit: 7.0, sharpness: 1.702 },
+        ..inner
+    };
+    snapshot("experts_inner_clamped", Spec::ExpertsInner(clamped));
     let ending = Summed::AddSquares(Squares { partials: 128, gain: false });
     let sum = ExpertsSum {
         format: Format::Q8_0,
@@ -260,15 +283,58 @@ fn experts() {
         chosen: 8,
         outputs: 2048,
         inputs: 768,
+        bias: false,
         ending,
         rows_per_simdgroup: 4,
         simdgroups: 4,
     };
     snapshot("experts_sum_one", Spec::ExpertsSum(sum.clone()));
-    snapshot("experts_sum", Spec::ExpertsSum(ExpertsSum { ending: Summed::Store, ..sum }));
+    snapshot("experts_sum", Spec::ExpertsSum(ExpertsSum { ending: Summed::Store, ..sum.clone() }));
+    snapshot("experts_sum_biased", Spec::ExpertsSum(ExpertsSum { bias: true, ..sum }));
     snapshot("route", Spec::Route(route.clone()));
     let groups = Some(Groups { count: 8, kept: 4, best: 2 });
     let of_groups =
         Route { experts: 256, scores: Scores::Sigmoid, correction: true, groups, factor: 2.5, ..route };
     snapshot("route_groups", Spec::Route(of_groups));
+}
+
+#[test]
+fn latents() {
+    let each = EachHead {
+        format: Format::Q4_0,
+        heads: 128,
+        rows: 128,
+        columns: 512,
+        turned: true,
+        pitch: 128 * 192,
+        together: 1,
+        each: 8,
+    };
+    snapshot("absorb_one", Spec::EachHead(each.clone()));
+    snapshot("absorb", Spec::EachHead(EachHead { together: 2, ..each.clone() }));
+    let plain = EachHead { turned: false, pitch: 128 * 512, each: 4, ..each };
+    snapshot("values_one", Spec::EachHead(plain.clone()));
+    snapshot("values_odd", Spec::EachHead(EachHead { together: 4, rows: 21, columns: 50, ..plain }));
+    let (width, turned, cache) = (512, 64, Format::F16);
+    let rotation = common::rotate(1, 1, turned, cache, 32, Pairing::Interleaved).rotation;
+    let columns = LatentColumns {
+        queries_pitch: 128 * 192,
+        turned_first: 128 * 128,
+        latent_pitch: 1536 + 576,
+        latent_first: 1536,
+        key_pitch: 1536 + 576,
+        key_first: 2048,
+    };
+    let pairing = rotation.pairing;
+    let prepare = LatentPrepare { heads: 128, columns, epsilon: 1e-6, rotation, pairing };
+    let append = LatentAppend { width, turned, cache, prepare: Some(prepare.clone()) };
+    snapshot("latent_append", Spec::LatentAppend(append.clone()));
+    snapshot("latent_append_plain", Spec::LatentAppend(LatentAppend { prepare: None, ..append }));
+    let attend = LatentAttend { heads: 128, width, turned, cache, scale: 0.1, prologue: Some(prepare) };
+    snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
+    snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
+    let own_norm = Some(OwnNorm { gain: true, epsilon: 1e-6 });
+    let queries = project(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
+    let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.knobs };
+    snapshot("queries_one", Spec::Project(Project { own_norm, knobs, ..queries }));
 }

@@ -1,10 +1,11 @@
 //! A kernel's CPU version, as an expression: the family's function and the same shape that the template was given.
 
 use crate::names::number;
-use forge_ir::{Activation, Format, Groups, Long, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    self, DeferredNorm, Each, Epilogue, HeadNorm, Project, Prologue, Route, Squares, Summed,
+    self, DeferredNorm, Each, Epilogue, HeadNorm, LatentPrepare, OwnNorm, Project, Prologue, Route, Squares,
+    Summed,
 };
 
 /// `cpu::project(call, &cpu::Project { ... })`
@@ -29,6 +30,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("epsilon", float(norm.epsilon)),
                 ("gain", norm.gain.to_string()),
                 ("gather", norm.gather.to_string()),
+                ("pitch", option(norm.pitch, size)),
             ],
         ),
         Spec::NormAdd(norm) => (
@@ -59,6 +61,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("outputs", size(project.outputs)),
                 ("inputs", size(project.inputs)),
                 ("norm", option(project.norm, deferred_norm)),
+                ("own_norm", option(project.own_norm, own_norm)),
                 ("bias", project.bias.to_string()),
                 ("each", option(project.each, each)),
                 ("epilogue", epilogue(project)),
@@ -118,6 +121,39 @@ pub(crate) fn expression(spec: &Spec) -> String {
             "AttendJoin",
             vec![("query_heads", size(join.query_heads)), ("width", size(join.width))],
         ),
+        Spec::EachHead(each) => (
+            "each_head",
+            "EachHead",
+            vec![
+                ("heads", size(each.heads)),
+                ("rows", size(each.rows)),
+                ("columns", size(each.columns)),
+                ("turned", each.turned.to_string()),
+                ("pitch", size(each.pitch)),
+            ],
+        ),
+        Spec::LatentAppend(append) => (
+            "latent_append",
+            "LatentAppend",
+            vec![
+                ("width", size(append.width)),
+                ("turned", size(append.turned)),
+                ("cache", format(append.cache)),
+                ("prepare", option(append.prepare.as_ref(), latent_prepare)),
+            ],
+        ),
+        Spec::LatentAttend(attend) => (
+            "latent_attend",
+            "LatentAttend",
+            vec![
+                ("heads", size(attend.heads)),
+                ("width", size(attend.width)),
+                ("turned", size(attend.turned)),
+                ("cache", format(attend.cache)),
+                ("scale", float(attend.scale)),
+                ("prologue", option(attend.prologue.as_ref(), latent_prepare)),
+            ],
+        ),
         Spec::Convolve(convolve) => (
             "convolve",
             "Convolve",
@@ -143,7 +179,8 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("outputs", size(inner.outputs)),
                 ("inputs", size(inner.inputs)),
                 ("norm", option(inner.norm, deferred_norm)),
-                ("activation", activation(inner.activation).to_owned()),
+                ("bias", inner.bias.to_string()),
+                ("ending", gating(inner.gating)),
                 ("route", option(inner.route.as_ref(), |of| shape("Route", route(of)))),
             ],
         ),
@@ -155,6 +192,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("chosen", size(sum.chosen)),
                 ("outputs", size(sum.outputs)),
                 ("inputs", size(sum.inputs)),
+                ("bias", sum.bias.to_string()),
                 ("ending", summed(sum.ending)),
             ],
         ),
@@ -203,6 +241,16 @@ fn route(route: &Route) -> Vec<(&'static str, String)> {
     ]
 }
 
+fn gating(gating: Gating) -> String {
+    match gating {
+        Gating::Plain(of) => format!("cpu::Epilogue::Gate({})", activation(of)),
+        Gating::Clamped { limit, sharpness } => {
+            let (limit, sharpness) = (float(limit), float(sharpness));
+            format!("cpu::Epilogue::GateClamped {{ limit: {limit}, sharpness: {sharpness} }}")
+        }
+    }
+}
+
 fn summed(ending: Summed) -> String {
     match ending {
         Summed::Store => "cpu::Epilogue::Store".to_owned(),
@@ -237,6 +285,34 @@ fn head_norm(norm: HeadNorm) -> String {
 
 fn deferred_norm(norm: DeferredNorm) -> String {
     format!("cpu::DeferredNorm {{ partials: {}, epsilon: {} }}", size(norm.partials), float(norm.epsilon))
+}
+
+fn own_norm(norm: OwnNorm) -> String {
+    format!("cpu::OwnNorm {{ gain: {}, epsilon: {} }}", norm.gain, float(norm.epsilon))
+}
+
+fn latent_prepare(prepare: &LatentPrepare) -> String {
+    let of = prepare.columns;
+    let columns = shape(
+        "LatentColumns",
+        vec![
+            ("queries_pitch", size(of.queries_pitch)),
+            ("turned_first", size(of.turned_first)),
+            ("latent_pitch", size(of.latent_pitch)),
+            ("latent_first", size(of.latent_first)),
+            ("key_pitch", size(of.key_pitch)),
+            ("key_first", size(of.key_first)),
+        ],
+    );
+    shape(
+        "LatentPrepare",
+        vec![
+            ("heads", size(prepare.heads)),
+            ("columns", columns),
+            ("epsilon", float(prepare.epsilon)),
+            ("rotation", rotation(&prepare.rotation)),
+        ],
+    )
 }
 
 fn squares(squares: Squares) -> String {

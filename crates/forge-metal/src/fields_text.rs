@@ -1,8 +1,9 @@
 //! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
 
 use crate::kernels_text::{weight_path, weight_type};
-use crate::model_text::{attention_shape, experts_shape, feed_forward};
+use crate::model_text::{attention_shape, experts_shape, feed_forward, latent_shape};
 use crate::names;
+use forge_ir::Latents;
 use forge_planner::{FEW, FieldKind, MAX_SHARES, Plan, Section};
 use serde::Serialize;
 
@@ -134,6 +135,7 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
         (None, _) => String::new(),
     };
     let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
+    let (latent_heads, latents) = latent_shape(plan).unwrap_or((0, Latents { width: 0, turned: 0 }));
     let (_, chosen, expert) = experts_shape(plan).unwrap_or_default();
     let known = [
         ("stream", plan.model.hidden, "HIDDEN"),
@@ -148,6 +150,9 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
         ("heads", heads * head, "QUERY_HEADS * HEAD"),
         ("gained", plan.model.hidden, "HIDDEN"),
         ("partials", heads * MAX_SHARES * (head + 2), "MOST_SHARES * QUERY_HEADS * (HEAD + 2)"),
+        ("latent_query", latent_heads * latents.width, "HEADS * LATENT"),
+        ("latent_heads", latent_heads * latents.width, "HEADS * LATENT"),
+        ("partials", latent_heads * MAX_SHARES * (latents.width + 2), "MOST_SHARES * HEADS * (LATENT + 2)"),
     ];
     let named = known.into_iter().find(|(name, width, _)| *name == scratch.name && *width == scratch.width);
     format!(
@@ -182,6 +187,9 @@ fn about(name: &str) -> &'static str {
         "candidates" => "the best logit of each threadgroup of the head, and its token",
         "partials" => "what each share of a row's cache contributes",
         "heads" => "attention's result",
+        "latent_query" => "queries, times each head's matrix of keys",
+        "latent_heads" => "attention's result: sums of latents",
+        "rotated_query" => "the part of queries that turns, turned",
         "routes" => "the experts of each row, the best first, and the bits of their weights",
         "routed_inner" => "silu(gate) · up of each expert of a row",
         "inner" => "silu(gate) · up",

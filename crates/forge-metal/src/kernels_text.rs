@@ -78,6 +78,7 @@ pub(crate) fn weight_type(format: Format) -> String {
         Format::Q6K => "Q6K".to_owned(),
         Format::Q5K => "Q5K".to_owned(),
         Format::Q4K => "Q4K".to_owned(),
+        Format::Mxfp4 => "Mxfp4".to_owned(),
         Format::Affine(Affine { bits, group, scales }) => {
             let name = match scales {
                 Scales::F16 => "Affine",
@@ -97,6 +98,7 @@ pub(crate) fn weight_format(spec: &Spec) -> Option<Format> {
     match spec {
         Spec::Embed(embed) => Some(embed.format),
         Spec::Project(project) => Some(project.format),
+        Spec::EachHead(each) => Some(each.format),
         Spec::ExpertsInner(inner) => Some(inner.format),
         Spec::ExpertsSum(sum) => Some(sum.format),
         _ => None,

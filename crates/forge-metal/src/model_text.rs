@@ -5,8 +5,9 @@ use crate::render::CrateOptions;
 use crate::report::cache_phrase;
 use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
-use forge_ir::Format;
+use forge_ir::{Format, Latents};
 use forge_kernels::Spec;
+use forge_kernels::spec::LatentAttend;
 use forge_planner::{
     Application, Condition, FEW, Load, MAX_SHARES, Plan, Ring, SPLIT_POSITIONS, Schedule, Section, Step,
     pass_cost,
@@ -88,6 +89,10 @@ struct CacheText {
     shared: bool,
     /// Of a slot, however long its text is.
     memory_bytes: String,
+    /// Whether it is of latents.
+    latents: bool,
+    /// Threadgroups of a row for each share of its cache, as a constant of the model.
+    sharers: &'static str,
 }
 
 #[derive(Serialize)]
@@ -255,6 +260,9 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
             false => format!("{heads} query heads over {key_heads} key/value heads of {width}"),
         });
     }
+    if let Some((heads, Latents { width, turned })) = latent_shape(plan) {
+        summary.push(format!("{heads} heads over latents of {width} and turned keys of {turned}"));
+    }
     if let Some(width) = feed_forward(plan) {
         summary.push(format!("feed-forward {width}"));
     }
@@ -290,6 +298,18 @@ pub(crate) fn attention_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
     })
 }
 
+/// Heads of attention over latents, and what they share, of the first layer that has any.
+pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, Latents)> {
+    latent_attend(plan).map(|attend| (attend.heads, Latents { width: attend.width, turned: attend.turned }))
+}
+
+fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
+    plan.kernels.iter().find_map(|kernel| match &kernel.spec {
+        Spec::LatentAttend(attend) => Some(attend),
+        _ => None,
+    })
+}
+
 pub(crate) fn feed_forward(plan: &Plan) -> Option<usize> {
     plan.scratch.iter().find(|scratch| scratch.name == "inner").map(|scratch| scratch.width)
 }
@@ -314,6 +334,12 @@ fn constants(plan: &Plan) -> Vec<Constant> {
         constant("KEY_HEADS", key_heads, "Heads that are asked: each has keys and values in the cache.");
         constant("HEAD", width, "Channels of a head.");
     }
+    if let Some(attend) = latent_attend(plan) {
+        constant("HEADS", attend.heads, "Heads, all of which are asked for the same latents.");
+        constant("HEAD_GROUPS", attend.layout()[2], "Threadgroups that the heads of a row take.");
+        constant("LATENT", attend.width, "Channels of a latent.");
+        constant("TURNED", attend.turned, "Channels of a key that turns.");
+    }
     if let Some(width) = feed_forward(plan) {
         constant("FEED_FORWARD", width, "Width inside the feed-forward block.");
     }
@@ -325,7 +351,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("CONTEXT", plan.context, "Most positions of a conversation.");
     constant("CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
     constant("FEW", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
-    if attention_shape(plan).is_some() {
+    if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
         constant(
             "MOST_SHARES",
             MAX_SHARES,
@@ -363,6 +389,8 @@ fn cache_text(plan: &Plan) -> CacheText {
             > kept.len(),
         rings: format!("[{}]", rings.join(", ")),
         memory_bytes: number(plan.memory_bytes()),
+        latents: latent_attend(plan).is_some(),
+        sharers: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "KEY_HEADS" },
     }
 }
 

@@ -97,6 +97,7 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Scratch(scratch) => format!("s.{}", names::identifier(&plan.scratch[scratch].name)),
         Operand::Keys => "cache.keys".to_owned(),
         Operand::Values => "cache.values".to_owned(),
+        Operand::Latents => "cache.latents".to_owned(),
         Operand::Memory(memory) => format!("memory.{}", names::identifier(&section.memories[memory].name)),
         Operand::Batch(column) if caller == Caller::Head => format!("h.{}", column.name()),
         Operand::Batch(column) => format!("b.{}", column.name()),

@@ -32,7 +32,7 @@ impl Select<'_> {
             weights.push(index);
         }
         // What tails and memories keep is no cache.
-        let is_cache = |id: &&StateId| matches!(self.graph.states[id.0], State::Cache(_));
+        let is_cache = |id: &&StateId| matches!(self.graph.states[id.0], State::Cache(_) | State::Latents(_));
         let cache = this.1.states.iter().find(is_cache).map(|state| self.cache(*state));
         let first = this.1.parts.first().copied();
         self.plan.applications.push(Application { section, weights, cache, first });

@@ -47,7 +47,7 @@ impl Plan {
         (0..).map_while(state)
     }
 
-    /// Bytes of keys and values for one position of one slot, in all layers.
+    /// Bytes of keys and values, or of latents, for one position of one slot, in all layers.
     pub fn cache_bytes_per_position(&self) -> usize {
         self.states().map(|state| self.position_bytes(&state)).sum()
     }
@@ -86,9 +86,10 @@ impl Plan {
             if let Some(state) = section.state.filter(|_| application.cache == Some(kept)) {
                 kept += 1;
                 // Keys, then values.
-                let of_each = state.capacity(context) * self.position_bytes(&state) / 2;
-                take(of_each);
-                take(of_each);
+                let each = if state.values { 2 } else { 1 };
+                for _ in 0..each {
+                    take(state.capacity(context) * self.position_bytes(&state) / each);
+                }
             }
             section.memories.iter().for_each(|memory| take(4 * memory.numbers()));
         }
@@ -101,9 +102,10 @@ impl Plan {
         sections.flat_map(|section| &section.memories).map(|memory| 4 * memory.numbers()).sum()
     }
 
-    /// Bytes of a layer's keys and values for one position of one slot.
+    /// Bytes of a layer's keys and values, or of its latents and turned keys, for one position of one slot.
     fn position_bytes(&self, state: &State) -> usize {
-        2 * state.heads * self.record_bytes(state.width)
+        let each = if state.values { 2 } else { 1 };
+        each * state.heads * self.record_bytes(state.width)
     }
 
     /// Bytes of the key, or of the value, that one head of one position has.

@@ -7,7 +7,7 @@
 use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
-use forge_kernels::spec::{Epilogue, Rows, Summed};
+use forge_kernels::spec::{Epilogue, LatentAppend, LatentAttend, LatentPrepare, Rows, Summed};
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -117,11 +117,19 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
             continue;
         }
         match argument.operand {
-            Operand::Field(field) => cost.weights_read += step_of.field(&section.fields[field]),
+            Operand::Field(field) => {
+                cost.weights_read += step_of.field(&argument.parameter, &section.fields[field]);
+            }
             Operand::Keys | Operand::Values => {
                 let (read, written) = step_of.positions();
                 let bytes = |state: State| state.heads * plan.record_bytes(state.width);
                 let bytes = section.state.map_or(0, bytes) as u64;
+                cost.cache_read += read * bytes;
+                cost.cache_written += written * bytes;
+            }
+            Operand::Latents => {
+                let (read, written) = step_of.positions();
+                let bytes = section.state.map_or(0, |state| plan.record_bytes(state.width)) as u64;
                 cost.cache_read += read * bytes;
                 cost.cache_written += written * bytes;
             }
@@ -161,7 +169,7 @@ impl Counted<'_> {
     }
 
     /// Bytes of a weight: a table only at the rows looked up, anything else once.
-    fn field(&self, field: &Field) -> u64 {
+    fn field(&self, parameter: &str, field: &Field) -> u64 {
         match (field.kind, &self.instance.spec) {
             (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => {
                 self.rows * row_bytes(format, columns)
@@ -177,7 +185,10 @@ impl Counted<'_> {
                 let (read, all) = self.experts_read(spec).unwrap_or((1, 1));
                 rows as u64 / all * read * row_bytes(format, columns)
             }
-            (FieldKind::Vector { width }, _) => width as u64 * 4,
+            (FieldKind::Vector { width }, spec) => {
+                let (read, all) = self.experts_read(spec).filter(|_| parameter == "bias").unwrap_or((1, 1));
+                width as u64 / all * read * 4
+            }
         }
     }
 
@@ -194,12 +205,16 @@ impl Counted<'_> {
     /// Positions of keys, or of values, that are read and written.
     fn positions(&self) -> (u64, u64) {
         match &self.instance.spec {
-            Spec::RotateAppend(_) | Spec::Append(_) => (0, self.rows),
+            Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.rows),
             // What the row itself brings goes to the cache, and is used without being read back.
             Spec::AttendSplit(attend) if attend.prologue.is_some() => {
                 (self.load.reached(attend.window).saturating_sub(1), self.rows)
             }
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => (self.load.reached(attend.window), 0),
+            Spec::LatentAttend(attend) if attend.prologue.is_some() => {
+                (self.load.reached(None).saturating_sub(1), self.rows)
+            }
+            Spec::LatentAttend(_) => (self.load.reached(None), 0),
             _ => (0, 0),
         }
     }
@@ -223,10 +238,13 @@ impl Counted<'_> {
     /// Bytes of a scratch buffer that are read and written.
     fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
         let all = self.rows * self.plan.scratch[scratch].width as u64 * 4;
+        let of_rows = |numbers: usize| self.rows * numbers as u64 * 4;
         let in_place = |project: &forge_kernels::spec::Project| {
             parameter == "y" && matches!(project.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
         };
         match (&self.instance.spec, parameter) {
+            // What is added to is read, too.
+            (Spec::NormAdd(_), "stream") => (all, all),
             (Spec::Project(project), _) if in_place(project) => (all, all),
             (Spec::Embed(embed), "stream") if embed.adds => (all, all),
             (Spec::ExpertsSum(sum), "y") if sum.ending != Summed::Store => (all, all),
@@ -236,8 +254,31 @@ impl Counted<'_> {
             (Spec::AttendSplit(attend), "partials") if self.load.splits > 1 => {
                 (0, self.partial_bytes(attend.query_heads, attend.width))
             }
-            (Spec::AttendSplit(_), "partials") => (0, 0),
-            (Spec::AttendSplit(_), "heads") if self.load.splits > 1 => (0, 0),
+            (Spec::LatentAttend(attend), "partials") if self.load.splits > 1 => {
+                (0, self.partial_bytes(attend.heads, attend.width))
+            }
+            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "partials") => (0, 0),
+            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.load.splits > 1 => (0, 0),
+            // Columns of wider rows.
+            (Spec::Project(project), "x") => (of_rows(project.inputs), 0),
+            (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
+            (Spec::EachHead(each), "x") => {
+                (of_rows(each.heads * if each.turned { each.rows } else { each.columns }), 0)
+            }
+            (
+                Spec::LatentAppend(LatentAppend {
+                    width,
+                    turned,
+                    prepare: Some(LatentPrepare { heads, .. }),
+                    ..
+                })
+                | Spec::LatentAttend(LatentAttend { heads, width, turned, prologue: Some(_), .. }),
+                "queries" | "latent" | "key",
+            ) => match parameter {
+                "queries" => (of_rows(heads * turned), 0),
+                "latent" => (of_rows(*width), 0),
+                _ => (of_rows(*turned), 0),
+            },
             (Spec::Take(take), "x") => (self.rows * take.width as u64 * 4, 0),
             (Spec::Convolve(convolve), "x") => (self.rows * convolve.width as u64 * 4, 0),
             (Spec::DeltaRule(rule), "inputs") => {
@@ -272,6 +313,15 @@ impl Counted<'_> {
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
                 attention(attend.query_heads, attend.width, attend.window)
             }
+            Spec::EachHead(each) => of_rows(2 * each.heads * each.rows * each.columns),
+            Spec::LatentAppend(append) => {
+                let heads = append.prepare.as_ref().map_or(0, |prepare| prepare.heads + 1);
+                of_rows(4 * append.width + 3 * heads * append.turned)
+            }
+            Spec::LatentAttend(attend) => {
+                let line = 2 * attend.width + attend.turned;
+                2 * self.load.attended(None) * (attend.heads * line) as u64
+            }
             Spec::AttendJoin(join) => 2 * self.load.splits * of_rows(join.query_heads * join.width),
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::NormAdd(norm) => of_rows(5 * norm.width),
@@ -297,6 +347,9 @@ fn row_bytes(format: Format, columns: usize) -> u64 {
         let group = plane.per_group * plane.element.bytes();
         match plane.element {
             PlaneElement::F16 if plane.name == "scales" => columns.div_ceil(format.group()) * group,
+            PlaneElement::U8 if plane.name == "scales" && format.group() == BLOCK => {
+                columns.div_ceil(BLOCK) * group
+            }
             _ => (columns * group).div_ceil(format.group()).next_multiple_of(16),
         }
     };
@@ -366,8 +419,13 @@ impl Plan {
 
     /// How many threadgroups share a row's cache: what generated programs compute, spelled once more.
     pub fn splits(&self, load: Load, cores: u32) -> u64 {
-        let heads =
-            self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads as u64);
+        // Of latents, threadgroups that share the heads of a row.
+        let groups = self.kernels.iter().find_map(|kernel| match &kernel.spec {
+            Spec::LatentAttend(attend) => Some(attend.layout()[2]),
+            _ => None,
+        });
+        let heads = self.sections.iter().find_map(|section| section.state).map_or(1, |state| state.heads);
+        let heads = groups.unwrap_or(heads) as u64;
         if load.rows > FEW as u64 {
             return 1;
         }

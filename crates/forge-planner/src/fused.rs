@@ -1,12 +1,14 @@
 //! The planner's own list of operations: what rules rewrite.
 //!
-//! A [`Fused`] list starts as one entry for each node of a body, attention as two (append to the cache, attend) and experts as
-//! two (up to their last projections, and these), and ends as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
+//! A [`Fused`] list starts as one entry for each node of a body, attention as two (append to the cache, attend), of either kind,
+//! and experts as two (up to their last projections, and these), and ends as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
 //! kind of operation but one has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
 mod experts;
+mod latent;
 
 pub(crate) use self::experts::{ExpertsInner, ExpertsSum, Summed};
+pub(crate) use self::latent::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
 use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation, Routing};
 pub(crate) use forge_kernels::spec::{Each, Function};
 
@@ -105,6 +107,12 @@ pub(crate) enum Kind {
     RotateAppend(RotateAppend),
     /// Attention over a cache that already holds the rows' own keys and values, or prepares them itself.
     Attend(Attend),
+    /// Every head's own matrix times its part of a value.
+    EachHead(EachHead),
+    /// Latents and turned keys to the cache.
+    LatentAppend(LatentAppend),
+    /// Attention over latents, which all heads share.
+    LatentAttend(LatentAttend),
     /// Each channel's last values, times its taps.
     Convolve(Convolve),
     /// What memories say to a query when they have learnt the row.
@@ -192,10 +200,21 @@ pub(crate) struct Project {
     pub(crate) folded: Option<ParamId>,
     /// Epsilon of the input's norm, where its division is left to this projection.
     pub(crate) norm: Option<f32>,
+    /// The norm of its input, where all of it is left to this projection.
+    pub(crate) own_norm: Option<OwnNorm>,
     /// What each result becomes first.
     pub(crate) each: Option<Each>,
     /// What becomes of the result.
     pub(crate) ending: Ending,
+}
+
+/// A norm that whoever reads its result does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct OwnNorm {
+    /// None where it is folded into the weights.
+    pub(crate) gain: Option<ParamId>,
+    /// Added to the mean of squares.
+    pub(crate) epsilon: f32,
 }
 
 /// What becomes of a projection's result.
@@ -261,6 +280,8 @@ pub(crate) struct Attend {
     pub(crate) window: Option<usize>,
     /// What scores are capped to.
     pub(crate) softcap: Option<f32>,
+    /// One more score of each head, of nothing.
+    pub(crate) sinks: Option<ParamId>,
     /// Where keys and values are.
     pub(crate) cache: ParamId,
     /// What it does to its row first.
@@ -323,7 +344,7 @@ impl Kind {
     /// Whether the division of its first input's norm is left to it.
     pub(crate) fn divides(&self) -> bool {
         match self {
-            Kind::Project(project) => project.norm.is_some(),
+            Kind::Project(project) => project.norm.is_some() || project.own_norm.is_some(),
             Kind::ExpertsInner(inner) => inner.norm.is_some(),
             _ => false,
         }
@@ -356,6 +377,7 @@ impl Project {
             layout: Layout::Rows,
             folded: None,
             norm: None,
+            own_norm: None,
             each: None,
             ending: Ending::Store,
         }
@@ -381,7 +403,7 @@ impl Fused {
                 Op::Rotate { heads, rotation, .. } => {
                     Kind::Rotate { heads: *heads, rotation: rotation.clone() }
                 }
-                Op::Attention { query_heads, scale, cache, window, softcap } => {
+                Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
                     // Of queries alone it reads what an earlier layer has appended.
                     if inputs.len() > 1 {
                         let kind = Kind::Append { cache: *cache };
@@ -394,6 +416,7 @@ impl Fused {
                         scale: *scale,
                         window: *window,
                         softcap: *softcap,
+                        sinks: *sinks,
                         cache: *cache,
                         prologue: None,
                     })
@@ -430,7 +453,22 @@ impl Fused {
                     gated: None,
                     prologue: None,
                 }),
-                Op::EachHead { .. } | Op::LatentAttention { .. } | Op::Route(_) => Kind::Unplanned,
+                Op::EachHead { weight, heads, turned } => {
+                    Kind::EachHead(EachHead { weight: *weight, heads: *heads, turned: *turned })
+                }
+                Op::LatentAttention { heads, scale, cache } => {
+                    let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });
+                    let output = list.new_value(0);
+                    let name = "append".to_owned();
+                    list.operations.push(Operation { name, kind, inputs: inputs.split_off(2), output });
+                    Kind::LatentAttend(LatentAttend {
+                        heads: *heads,
+                        scale: *scale,
+                        cache: *cache,
+                        prologue: None,
+                    })
+                }
+                Op::Route(_) => Kind::Unplanned,
                 Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
                 Op::Leave => Kind::Leave,
                 Op::Take { .. } => Kind::Take,

@@ -124,6 +124,8 @@ pub struct State {
     pub heads: usize,
     /// Width of a head.
     pub width: usize,
+    /// Whether it has values beside keys. Without, a position has a line that all heads share: a latent and a turned key.
+    pub values: bool,
     /// What it keeps, if that is not every position.
     pub ring: Option<Ring>,
 }
@@ -255,6 +257,8 @@ pub enum Operand {
     Keys,
     /// The cached values of this layer.
     Values,
+    /// The cached latents and turned keys of this layer.
+    Latents,
     /// A memory of this layer.
     Memory(usize),
     /// What the host says of each row.

@@ -99,11 +99,16 @@ impl Plan {
             )?;
         }
         if let Some(state) = section.state {
-            writeln!(
-                f,
-                "  cache  keys, values     {} [slot, {}, position, {}]",
-                self.cache, state.heads, state.width
-            )?;
+            match state.values {
+                true => writeln!(
+                    f,
+                    "  cache  keys, values     {} [slot, {}, position, {}]",
+                    self.cache, state.heads, state.width
+                ),
+                false => {
+                    writeln!(f, "  cache  latents          {} [slot, position, {}]", self.cache, state.width)
+                }
+            }?;
         }
         for memory in &section.memories {
             let shape: Vec<String> = memory.shape.iter().map(usize::to_string).collect();
@@ -157,6 +162,7 @@ impl Plan {
                 }
                 Operand::Keys => "cache keys".to_owned(),
                 Operand::Values => "cache values".to_owned(),
+                Operand::Latents => "cache latents".to_owned(),
                 Operand::Memory(memory) => format!("memory {}", section.memories[memory].name),
                 Operand::Batch(column) => format!("batch {}", column.name()),
             };

@@ -48,6 +48,7 @@ pub(crate) fn select(
         partials: 0,
     };
     select.faults = shared_windows(graph);
+    select.faults.extend(mixed_caches(graph));
     select.stream = select.scratch("stream", graph.model.hidden, select.plan.chunk);
     select.partials = select.most_partials();
     let mut section_of: BTreeMap<BodyId, usize> = BTreeMap::new();
@@ -100,16 +101,29 @@ fn shared_windows(graph: &Graph) -> Vec<Diagnostic> {
     faults
 }
 
+/// The fault of layers that keep latents beside layers that keep something else.
+fn mixed_caches(graph: &Graph) -> Option<Diagnostic> {
+    let latents = graph.states.iter().filter(|state| matches!(state, State::Latents(_))).count();
+    let message = "some layers keep latents, and others remember otherwise";
+    (latents > 0 && latents < graph.states.len())
+        .then(|| Diagnostic::new("F0506", message).note("forge has no program for both in one model"))
+}
+
 fn cache_format(graph: &Graph, formats: &Formats, options: &Options) -> Result<Format, Vec<Diagnostic>> {
     let caches = graph.states.iter().filter_map(|state| match state {
         State::Cache(cache) => Some(cache),
         State::Latents(_) | State::Tail(_) | State::Memory(_) => None,
     });
+    let has_latents = graph.states.iter().any(|state| matches!(state, State::Latents(_)));
     let odd = caches.into_iter().find(|cache| !cache.width.is_multiple_of(BLOCK));
     match options.cache {
         None if formats.are_exact() => Ok(Format::F32),
         None => Ok(Format::F16),
         Some(format @ (Format::F32 | Format::F16)) => Ok(format),
+        Some(Format::Q8_0) if has_latents => Err(vec![
+            Diagnostic::new("F0502", "latents cannot be cached as q8_0: they are the values of all heads at once")
+                .note("the cache can be kept in halves: --kv f16"),
+        ]),
         Some(Format::Q8_0) => match odd {
             None => Ok(Format::Q8_0),
             Some(cache) => Err(vec![
@@ -323,6 +337,12 @@ impl<'a> Select<'a> {
     /// The scratch buffer of what the prologue leaves for the layers, if it leaves anything.
     pub(crate) fn aside(&self) -> Option<usize> {
         self.plan.scratch.iter().position(|scratch| scratch.name == ASIDE)
+    }
+
+    /// What a kernel of heads' matrices computes at once.
+    pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
+        let chip = self.options.chip.unwrap_or_else(Chip::common);
+        spec::EachHead::each_for(chip.cores as usize, format, shape, turned)
     }
 
     /// Rows of a simdgroup, and simdgroups of a threadgroup, of kernels of experts that compute so many outputs of so many

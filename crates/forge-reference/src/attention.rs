@@ -18,6 +18,8 @@ pub(crate) struct Heads {
     pub(crate) window: usize,
     /// What scores are capped to.
     pub(crate) softcap: Option<f32>,
+    /// One more score for each query head, of nothing.
+    pub(crate) sinks: Option<Vec<f32>>,
 }
 
 /// c · tanh(x / c)
@@ -61,14 +63,20 @@ fn one(heads: &Heads, head: usize, q: &[f32], seen: &[usize], k: &Values, v: &Va
         heads.softcap.map_or(score, |cap| capped(score, cap))
     };
     let scores: Vec<f64> = seen.iter().map(score).collect();
-    mixed(&scores, heads.width, seen.iter().map(|row| &v.row(*row)[channels.clone()]))
+    let sink = heads.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+    mixed(&scores, sink, heads.width, seen.iter().map(|row| &v.row(*row)[channels.clone()]))
 }
 
-/// softmax(scores) times vectors of a width, one for each score.
-pub(crate) fn mixed<'a>(scores: &[f64], width: usize, vectors: impl Iterator<Item = &'a [f32]>) -> Vec<f32> {
-    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+/// softmax(scores) times vectors of a width, one for each score. A sink is one more score, whose vector is nothing.
+pub(crate) fn mixed<'a>(
+    scores: &[f64],
+    sink: Option<f64>,
+    width: usize,
+    vectors: impl Iterator<Item = &'a [f32]>,
+) -> Vec<f32> {
+    let largest = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-    let total: f64 = weights.iter().sum();
+    let total: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - largest).exp());
     let mut sums = vec![0.0; width];
     for (vector, weight) in vectors.zip(&weights) {
         sums.iter_mut().zip(vector).for_each(|(sum, x)| *sum += weight * f64::from(*x));
@@ -128,7 +136,15 @@ mod tests {
 
     #[test]
     fn rows_see_their_own_slot_up_to_themselves() {
-        let heads = Heads { queries: 2, keys: 1, width: 1, scale: 0.0, window: usize::MAX, softcap: None };
+        let heads = Heads {
+            queries: 2,
+            keys: 1,
+            width: 1,
+            scale: 0.0,
+            window: usize::MAX,
+            softcap: None,
+            sinks: None,
+        };
         // Scores are all equal: every row gets the mean of the values that it sees.
         let values = Values { width: 1, numbers: vec![1.0, 3.0, 8.0, 100.0, 300.0] };
         let query = Values { width: 2, numbers: vec![1.0; 10] };
@@ -148,7 +164,8 @@ mod tests {
         let query = Values { width: 1, numbers: vec![1.0; 5] };
         let rows: Vec<Row> = of_slot(0, &[0, 0, 0]).chain(of_slot(1, &[0, 0])).collect();
         let seen = |window| {
-            let heads = Heads { queries: 1, keys: 1, width: 1, scale: 0.0, window, softcap: None };
+            let heads =
+                Heads { queries: 1, keys: 1, width: 1, scale: 0.0, window, softcap: None, sinks: None };
             attention(&heads, &rows, [&query, &values, &values]).numbers
         };
         assert_eq!(seen(1), values.numbers, "a row sees itself");
@@ -157,12 +174,25 @@ mod tests {
     }
 
     #[test]
+    fn a_sink_takes_its_share_and_gives_nothing() {
+        let sinks = Some(vec![0.0, 3_f32.ln()]);
+        let heads = Heads { queries: 2, keys: 1, width: 1, scale: 0.0, window: 9, softcap: Some(0.1), sinks };
+        let (query, values) = (vec![1.0; 4], vec![6.0, 12.0]);
+        let (query, values) = (Values { width: 2, numbers: query }, Values { width: 1, numbers: values });
+        let rows: Vec<Row> = of_slot(0, &[0, 0]).collect();
+        // Scores of 0 weigh 1 each; the sinks weigh 1 and 3, and no cap is theirs.
+        let y = attention(&heads, &rows, [&query, &values, &values]);
+        assert_eq!(y.numbers, [6. / 2., 6. / 4., 18. / 3., 18. / 5.]);
+    }
+
+    #[test]
     fn caps_bend_what_is_near_them() {
         for (x, expected) in [(0.0, 0.0), (50.0, 50.0 * 1_f64.tanh()), (-1e9, -50.0), (0.5, 0.499_983)] {
             assert!((capped(x, 50.0) - expected).abs() < 1e-6, "{x}");
         }
         // Two keys with scores 0 and 4 under a cap of 2: the second weighs exp(2 tanh 2) as much as the first.
-        let heads = Heads { queries: 1, keys: 1, width: 1, scale: 2.0, window: 9, softcap: Some(2.0) };
+        let heads =
+            Heads { queries: 1, keys: 1, width: 1, scale: 2.0, window: 9, softcap: Some(2.0), sinks: None };
         let query = Values { width: 1, numbers: vec![1.0; 2] };
         let keys = Values { width: 1, numbers: vec![0.0, 2.0] };
         let values = Values { width: 1, numbers: vec![0.0, 1.0] };
@@ -186,7 +216,7 @@ mod tests {
             };
             let inputs = [part(0, 4), part(4, 2), part(6, 2)];
             let result = |window, softcap| {
-                let heads = Heads { queries: 2, keys: 1, width: 2, scale: 0.7, window, softcap };
+                let heads = Heads { queries: 2, keys: 1, width: 2, scale: 0.7, window, softcap, sinks: None };
                 attention(&heads, &rows, inputs.each_ref()).numbers
             };
             let plain = result(usize::MAX, None);

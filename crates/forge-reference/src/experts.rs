@@ -86,24 +86,26 @@ fn descending(a: f64, b: f64) -> Ordering {
 
 /// The stacks of a layer's experts.
 #[derive(Clone, Copy)]
-pub(crate) struct Stacks {
+pub(crate) struct Stacks<'a> {
     pub(crate) gate: WeightId,
     pub(crate) up: WeightId,
     pub(crate) down: WeightId,
+    /// What is added to the products of all experts, one after the other.
+    pub(crate) biases: Option<&'a [Vec<f32>; 3]>,
     /// Rows of each expert's gate and up.
     pub(crate) inner: usize,
     /// Rows of each expert's down.
     pub(crate) width: usize,
 }
 
-/// The sum over experts of weight · down(activation(gate(x)) · up(x)). An expert that no row has chosen is not read.
+/// The sum over experts of weight · down(gated(gate(x), up(x))). An expert that no row has chosen is not read.
 pub(crate) fn experts(
     numbers: &dyn Numbers,
-    stacks: Stacks,
-    activation: impl Fn(f64) -> f64,
+    stacks: Stacks<'_>,
+    gated: impl Fn(f64, f64) -> f64,
     [x, weights]: [&Values; 2],
 ) -> Result<Values, Diagnostic> {
-    let Stacks { gate, up, down, inner, width } = stacks;
+    let Stacks { gate, up, down, biases, inner, width } = stacks;
     let count = x.rows().count();
     let mut sums = vec![0.0_f64; count * width];
     for expert in 0..weights.width {
@@ -113,11 +115,14 @@ pub(crate) fn experts(
         }
         let own = rows.iter().flat_map(|row| x.row(*row)).copied().collect();
         let own = Values { width: x.width, numbers: own };
-        let part = |of: usize| expert * of..(expert + 1) * of;
-        let gate = linear(numbers, gate, part(inner), None, &own)?;
-        let up = linear(numbers, up, part(inner), None, &own)?;
-        let inner = gate.map(|gate| activation(f64::from(gate)) as f32).zip(&up, |gate, up| gate * up);
-        let result = linear(numbers, down, part(width), None, &inner)?;
+        let product = |index: usize, weight: WeightId, of: usize, x: &Values| {
+            let part = expert * of..(expert + 1) * of;
+            let bias = biases.map(|biases| &biases[index][part.clone()]);
+            linear(numbers, weight, part, bias, x)
+        };
+        let (gate, up) = (product(0, gate, inner, &own)?, product(1, up, inner, &own)?);
+        let inner = gate.zip(&up, |gate, up| gated(f64::from(gate), f64::from(up)) as f32);
+        let result = product(2, down, width, &inner)?;
         for (row, result) in rows.into_iter().zip(result.rows()) {
             let weight = f64::from(weights.row(row)[expert]);
             let sums = &mut sums[row * width..(row + 1) * width];

@@ -64,7 +64,7 @@ pub(crate) fn attention(
                 let score =
                     |other: &usize| f64::from(scale) * (dot(q, c.row(*other)) + dot(r, k.row(*other)));
                 let scores: Vec<f64> = seen.iter().map(score).collect();
-                out.extend(mixed(&scores, width, seen.iter().map(|other| c.row(*other))));
+                out.extend(mixed(&scores, None, width, seen.iter().map(|other| c.row(*other))));
             }
         }
         out

@@ -8,8 +8,8 @@ use crate::linear::linear;
 use crate::recurrent::{convolve, decay, delta_rule};
 use crate::rows::{Row, Values};
 use forge_ir::{
-    Activation, Apply, Body, Diagnostic, Format, Graph, Node, Numbers, Op, ParamId, ParamKind, StateId,
-    WeightId,
+    Activation, Apply, Body, Diagnostic, Format, Gating, Graph, Node, Numbers, Op, ParamId, ParamKind,
+    StateId, WeightId,
 };
 use std::collections::BTreeMap;
 
@@ -156,10 +156,11 @@ impl Run<'_> {
                 let taken = |row: &[f32]| row[first..first + width].to_vec();
                 Values { width: *width, numbers: beside.aside.rows().flat_map(taken).collect() }
             }
-            Op::Attention { query_heads, scale, cache, window, softcap } => {
+            Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
                 let (Some(state), Some(id)) = (body.cache(*cache), apply.state(body, *cache)) else {
                     return Err(unbound(body, *cache));
                 };
+                let sinks = sinks.map(|sinks| self.vector(bound(apply, body, sinks)?)).transpose()?;
                 let heads = Heads {
                     queries: *query_heads,
                     keys: state.heads,
@@ -167,6 +168,7 @@ impl Run<'_> {
                     scale: *scale,
                     window: window.unwrap_or(usize::MAX),
                     softcap: *softcap,
+                    sinks,
                 };
                 if let [_, keys, values] = inputs {
                     let both = [keys, values].map(|x| cached(x, self.cache).into_owned());
@@ -212,8 +214,15 @@ impl Run<'_> {
                 let [gate, up, down] = [of.gate, of.up, of.down].map(|param| bound(apply, body, param));
                 let (gate, up, down) = (gate?, up?, down?);
                 let each = |weight: WeightId| self.graph.weights[weight.0].rows() / inputs[1].width.max(1);
-                let stacks = Stacks { gate, up, down, inner: each(gate), width: each(down) };
-                experts(self.numbers, stacks, |x| activate(of.activation, x), [x, inputs[1]])?
+                let biases = match of.biases.map(|biases| biases.map(|bias| bound(apply, body, bias))) {
+                    None => None,
+                    Some([gate, up, down]) => {
+                        Some([self.vector(gate?)?, self.vector(up?)?, self.vector(down?)?])
+                    }
+                };
+                let (inner, width) = (each(gate), each(down));
+                let stacks = Stacks { gate, up, down, biases: biases.as_ref(), inner, width };
+                experts(self.numbers, stacks, |gate, up| gated(of.gating, gate, up), [x, inputs[1]])?
             }
         })
     }
@@ -248,6 +257,19 @@ fn activate(activation: Activation, x: f64) -> f64 {
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh())
+        }
+    }
+}
+
+/// What becomes of a gate and its up. What is no number stays none.
+fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
+    match gating {
+        Gating::Plain(activation) => activate(activation, gate) * up,
+        Gating::Clamped { limit, sharpness } => {
+            let (limit, sharpness) = (f64::from(limit), f64::from(sharpness));
+            let gate = if gate > limit { limit } else { gate };
+            let up = if up.is_nan() { up } else { up.clamp(-limit, limit) };
+            gate * activate(Activation::Sigmoid, sharpness * gate) * (up + 1.0)
         }
     }
 }
@@ -341,6 +363,23 @@ mod tests {
         near(Activation::Sigmoid, -1.0, 0.268_941_4);
         near(Activation::Sigmoid, 800.0, 1.0);
         near(Activation::Sigmoid, -800.0, 0.0);
+    }
+
+    #[test]
+    fn gates_and_ups_are_clamped() {
+        let clamped = |gate, up| gated(Gating::Clamped { limit: 2.0, sharpness: 1.5 }, gate, up);
+        let open = |gate: f64| gate / (1.0 + (-1.5 * gate).exp());
+        for (gate, up, expected) in [
+            (1.0, 0.5, 1.5 * open(1.0)),
+            (3.0, 0.5, 1.5 * open(2.0)),
+            (-3.0, 0.5, 1.5 * open(-3.0)),
+            (1.0, 9.0, 3.0 * open(1.0)),
+            (1.0, -9.0, -open(1.0)),
+        ] {
+            assert!((clamped(gate, up) - expected).abs() < 1e-12, "{gate} {up}: {}", clamped(gate, up));
+        }
+        assert!(clamped(f64::NAN, 1.0).is_nan() && clamped(1.0, f64::NAN).is_nan());
+        assert_eq!(gated(Gating::Plain(Activation::Relu), 3.0, -2.0), -6.0);
     }
 
     #[test]

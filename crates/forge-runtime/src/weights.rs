@@ -154,6 +154,15 @@ pub struct Q4_0 {
     pub scales: Span<half::f16>,
 }
 
+/// A matrix of floats of 4 bits, 32 to an exponent: value = float * 2^(exponent - 127). Bytes hold columns as those of [`Q4_0`] do.
+#[derive(Clone, Copy, Debug)]
+pub struct Mxfp4 {
+    /// `[rows, padded columns / 2]`
+    pub codes: Span<u8>,
+    /// `[rows, padded columns / 32]`
+    pub scales: Span<u8>,
+}
+
 /// A matrix of codes of `BITS` bits in superblocks of 256 columns, whose scales are `SCALES` bytes: see the CPU device and the
 /// kernels, which decode them. Of 32 columns codes lie together, in parts of bits.
 #[derive(Clone, Copy, Debug)]
@@ -223,6 +232,16 @@ impl Q4_0 {
         Ok(Q4_0 {
             codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, padded(columns) / 2])?,
             scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, padded(columns) / BLOCK])?,
+        })
+    }
+}
+
+impl Mxfp4 {
+    /// The matrix `name` of the file.
+    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Mxfp4, Failure> {
+        Ok(Mxfp4 {
+            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, padded(columns) / 2])?,
+            scales: file.find(&format!("{name}.scales"), Dtype::U8, &[rows, padded(columns) / BLOCK])?,
         })
     }
 }

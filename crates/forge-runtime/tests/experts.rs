@@ -12,8 +12,14 @@ use support::{
     silu, words_of,
 };
 
-const FORMATS: [Format; 5] =
-    [Format::F32, Format::Q8_0, Format::Q4_0, Format::Q6K, Format::Affine { bits: 4, group: 64, bf16: true }];
+const FORMATS: [Format; 6] = [
+    Format::F32,
+    Format::Q8_0,
+    Format::Q4_0,
+    Format::Q6K,
+    Format::Affine { bits: 4, group: 64, bf16: true },
+    Format::Mxfp4,
+];
 
 macro_rules! stored {
     ($format:expr, $function:ident, $call:expr, $shape:expr) => {
@@ -22,6 +28,7 @@ macro_rules! stored {
             Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
             Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
             Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
+            Format::Mxfp4 => cpu::$function::<cpu::Mxfp4>($call, $shape),
             _ => cpu::$function::<cpu::AffineBf16<4, 64>>($call, $shape),
         }
     };
@@ -170,6 +177,8 @@ struct Layer {
     down: Matrix,
     x: Vec<f32>,
     routes: Vec<u32>,
+    /// What is added to the products of each matrix, where something is.
+    biases: Option<[Vec<f32>; 2]>,
 }
 
 impl Layer {
@@ -191,7 +200,28 @@ impl Layer {
             routes.extend(&all[..chosen]);
             routes.extend(random.numbers(chosen).iter().map(|weight| weight.to_bits()));
         }
-        Layer { experts, chosen, width, inner, gate_up, down, x: random.numbers(rows * width), routes }
+        Layer {
+            experts,
+            chosen,
+            width,
+            inner,
+            gate_up,
+            down,
+            x: random.numbers(rows * width),
+            routes,
+            biases: None,
+        }
+    }
+
+    /// The same with biases.
+    fn biased(self, random: &mut Random) -> Layer {
+        let counts = [self.gate_up.rows, self.down.rows];
+        Layer { biases: Some(counts.map(|count| random.numbers(count))), ..self }
+    }
+
+    /// The bias of a row of a matrix: the first or the second.
+    fn bias(&self, matrix: usize, row: usize) -> f64 {
+        self.biases.as_ref().map_or(0.0, |biases| f64::from(biases[matrix][row]))
     }
 
     fn rows(&self) -> usize {
@@ -222,8 +252,15 @@ impl Layer {
             let part = |o: usize| Layer::product(&self.gate_up, expert * 2 * self.inner + o, x);
             let one = |i: usize| {
                 let ((gate, a), (up, b)) = (part(2 * i), part(2 * i + 1));
-                let (gate, up, a, b) = (gate * factor, up * factor, a * factor, b * factor);
-                (silu(gate) * up, 1.1 * a * up.abs() + silu(gate).abs() * b)
+                let bias = [0, 1].map(|part| self.bias(0, expert * 2 * self.inner + 2 * i + part));
+                let (gate, up) = (gate * factor + bias[0], up * factor + bias[1]);
+                let (a, b) = (a * factor + bias[0].abs(), b * factor + bias[1].abs());
+                if self.biases.is_none() {
+                    return (silu(gate) * up, 1.1 * a * up.abs() + silu(gate).abs() * b);
+                }
+                let (gate, up) = (gate.min(LIMIT), up.clamp(-LIMIT, LIMIT) + 1.0);
+                let open = gate / (1.0 + (-SHARPNESS * gate).exp());
+                (open * up, 1.2 * a * up.abs() + open.abs() * (b + 1.0))
             };
             (0..self.inner).map(one).collect::<Vec<_>>()
         };
@@ -236,6 +273,8 @@ impl Layer {
         for ((row, expert, weight), x) in self.pairs().zip(given.chunks_exact(self.inner)) {
             for output in 0..self.width {
                 let (sum, size) = Layer::product(&self.down, expert * self.width + output, x);
+                let bias = self.bias(1, expert * self.width + output);
+                let (sum, size) = (sum + bias, size + bias.abs());
                 let to = &mut sums[row * self.width + output];
                 *to = (to.0 + f64::from(weight) * sum, to.1 + f64::from(weight.abs()) * size);
             }
@@ -250,16 +289,25 @@ impl Layer {
             outputs: 2 * self.inner,
             inputs: self.width,
             norm: None,
-            activation: Activation::Silu,
+            bias: self.biases.is_some(),
+            ending: match self.biases {
+                None => Epilogue::Gate(Activation::Silu),
+                Some(_) => Epilogue::GateClamped { limit: LIMIT as f32, sharpness: SHARPNESS as f32 },
+            },
             route: None,
         }
     }
 
     fn sum_shape(&self, ending: Epilogue) -> ExpertsSum {
         let Layer { experts, chosen, width, inner, .. } = *self;
-        ExpertsSum { experts, chosen, outputs: width, inputs: inner, ending }
+        let bias = self.biases.is_some();
+        ExpertsSum { experts, chosen, outputs: width, inputs: inner, bias, ending }
     }
 }
+
+/// Of what layers with biases do with gates and ups; halves and quarters, which are the same in f32.
+const LIMIT: f64 = 1.25;
+const SHARPNESS: f64 = 1.75;
 
 const SIZES: [(usize, [usize; 4]); 5] = [
     (1, [7, 3, 45, 22]),
@@ -275,11 +323,17 @@ fn experts_are_matrix_products_of_their_own_rows() {
     let run_inner = run as fn(&cpu::Call<'_>);
     let mut random = Random(4);
     for (rows, sizes) in SIZES {
-        for format in FORMATS {
-            let layer = Layer::new(&mut random, format, rows, sizes);
+        for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+            let mut layer = Layer::new(&mut random, format, rows, sizes);
             let (mut buffers, mut arguments) = planes(&layer.gate_up);
-            buffers.extend(["routes", "x", "y"]);
+            buffers.extend(["routes", "x"]);
             arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(layer.x.clone())]);
+            if biased {
+                layer = layer.biased(&mut random);
+                buffers.push("bias");
+                arguments.extend(layer.biases.iter().map(|biases| Argument::Numbers(biases[0].clone())));
+            }
+            buffers.push("y");
             arguments.push(Argument::Output(NAN.repeat(rows * layer.chosen * layer.inner)));
             *INNER.write().unwrap() = Some((format, layer.inner_shape()));
             let kernel = kernel("experts_inner", buffers, run_inner);
@@ -298,15 +352,23 @@ fn sums_over_experts_are_weighed() {
     let run_sum = run as fn(&cpu::Call<'_>);
     let mut random = Random(6);
     for (rows, sizes) in SIZES {
-        for format in FORMATS {
-            let layer = Layer::new(&mut random, format, rows, sizes);
+        for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+            let mut layer = Layer::new(&mut random, format, rows, sizes);
+            if biased {
+                layer = layer.biased(&mut random);
+            }
             let given = random.numbers(rows * layer.chosen * layer.inner);
             let before = random.numbers(rows * layer.width);
             let plain = layer.sum(&given);
             for ending in [Epilogue::Store, Epilogue::Add] {
                 let (mut buffers, mut arguments) = planes(&layer.down);
-                buffers.extend(["routes", "x", "y"]);
+                buffers.extend(["routes", "x"]);
                 arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(given.clone())]);
+                if let Some(biases) = &layer.biases {
+                    buffers.push("bias");
+                    arguments.push(Argument::Numbers(biases[1].clone()));
+                }
+                buffers.push("y");
                 arguments.push(Argument::Output(bytes_of(&before)));
                 *SUM.write().unwrap() = Some((format, layer.sum_shape(ending)));
                 let kernel = kernel("experts_sum", buffers, run_sum);

@@ -12,7 +12,7 @@ use support::{
     silu, words_of,
 };
 
-const FORMATS: [Format; 14] = [
+const FORMATS: [Format; 15] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -27,6 +27,7 @@ const FORMATS: [Format; 14] = [
     Format::Affine { bits: 4, group: 64, bf16: true },
     Format::Affine { bits: 3, group: 128, bf16: false },
     Format::Affine { bits: 2, group: 64, bf16: true },
+    Format::Mxfp4,
 ];
 
 /// Calls a function of [`cpu::Stored`] for the type of a format.
@@ -41,6 +42,7 @@ macro_rules! stored {
             Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
             Format::Q5K => cpu::$function::<cpu::Q5K>($call, $shape),
             Format::Q4K => cpu::$function::<cpu::Q4K>($call, $shape),
+            Format::Mxfp4 => cpu::$function::<cpu::Mxfp4>($call, $shape),
             Format::Affine { bits, group, bf16 } => match (bits, group, bf16) {
                 (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
                 (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),
@@ -117,7 +119,15 @@ fn project_is_a_matrix_product() {
                     26 => Some(Each::Activate(Activation::Silu)),
                     _ => None,
                 };
-                let shape = cpu::Project { outputs, inputs, norm: None, bias: with_bias, each, epilogue };
+                let shape = cpu::Project {
+                    outputs,
+                    inputs,
+                    norm: None,
+                    own_norm: None,
+                    bias: with_bias,
+                    each,
+                    epilogue,
+                };
                 let gated = matches!(epilogue, Epilogue::Gate(_));
                 let width = if gated { outputs / 2 } else { outputs };
                 let before = random.numbers(rows * width);
@@ -190,7 +200,15 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
             let x = random.numbers(140 * inputs);
             let epilogue = Epilogue::Store;
-            let shape = cpu::Project { outputs, inputs, norm: None, bias: false, each: None, epilogue };
+            let shape = cpu::Project {
+                outputs,
+                inputs,
+                norm: None,
+                own_norm: None,
+                bias: false,
+                each: None,
+                epilogue,
+            };
             *SHAPE.write().unwrap() = Some((format, shape));
             let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
             let products = |rows: std::ops::Range<usize>, level, threads| {
@@ -307,7 +325,8 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 _ => results,
             };
             let norm = Some(cpu::DeferredNorm { partials, epsilon });
-            let shape = cpu::Project { outputs, inputs, norm, bias: true, each: None, epilogue };
+            let shape =
+                cpu::Project { outputs, inputs, norm, own_norm: None, bias: true, each: None, epilogue };
             let mut buffers = planes(format, "weight");
             buffers.extend(["bias", "x", "squares", "y"]);
             let mut arguments = plane_arguments(&weight);

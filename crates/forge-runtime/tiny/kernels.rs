@@ -45,7 +45,10 @@ pub static NORM: Kernel = Kernel {
     buffers: &["x", "gain", "y"],
     threads: 64,
     cpu: |call| {
-        cpu::rms_norm(call, &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: false })
+        cpu::rms_norm(
+            call,
+            &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: false, pitch: None },
+        )
     },
 };
 
@@ -58,7 +61,10 @@ pub static FINAL_NORM: Kernel = Kernel {
     buffers: &["x", "gain", "wanted", "y"],
     threads: 64,
     cpu: |call| {
-        cpu::rms_norm(call, &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: true })
+        cpu::rms_norm(
+            call,
+            &cpu::RmsNorm { width: 40, parts: 1, epsilon: 1e-5, gain: true, gather: true, pitch: None },
+        )
     },
 };
 
@@ -87,6 +93,7 @@ macro_rules! project {
                         outputs: $outputs,
                         inputs: $inputs,
                         norm: None,
+                        own_norm: None,
                         bias: false,
                         each: None,
                         epilogue: $epilogue,

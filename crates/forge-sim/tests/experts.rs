@@ -1,9 +1,9 @@
 //! Kernels of experts, executed by the referee and compared with plain arithmetic.
 
-use forge_ir::{Activation, Format, Groups, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Scores};
 use forge_kernels::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
 use forge_kernels::{Spec, assemble, render};
-use forge_sim::{Program, Sim};
+use forge_sim::{BufferId, Program, Sim};
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| (((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0) * 0.9).collect()
@@ -136,6 +136,24 @@ fn routes_are_those_of_the_definition_index_for_index() {
 
 #[test]
 fn experts_compute_what_they_should() {
+    computed(Gating::Plain(Activation::Silu), false);
+    // Gates and ups are beyond the limit as often as not.
+    computed(Gating::Clamped { limit: 0.7, sharpness: 1.702 }, true);
+}
+
+/// What becomes of a gate and its up, by the definition.
+fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
+    match gating {
+        Gating::Clamped { limit, sharpness } => {
+            let (limit, sharpness) = (f64::from(limit), f64::from(sharpness));
+            let gate = gate.min(limit);
+            gate / (1.0 + (-sharpness * gate).exp()) * (up.clamp(-limit, limit) + 1.0)
+        }
+        _ => gate / (1.0 + (-gate).exp()) * up,
+    }
+}
+
+fn computed(gating: Gating, bias: bool) {
     let (rows, experts, chosen, width, inner) = (2, 7, 3, 45, 22);
     let part = |norm, route| ExpertsInner {
         format: Format::F32,
@@ -144,7 +162,8 @@ fn experts_compute_what_they_should() {
         outputs: 2 * inner,
         inputs: width,
         norm,
-        activation: Activation::Silu,
+        bias,
+        gating,
         route,
         rows_per_simdgroup: 4,
         simdgroups: 2,
@@ -155,6 +174,7 @@ fn experts_compute_what_they_should() {
         chosen,
         outputs: width,
         inputs: inner,
+        bias,
         ending,
         rows_per_simdgroup: 4,
         simdgroups: 2,
@@ -179,6 +199,8 @@ fn experts_compute_what_they_should() {
         (0..rows).flat_map(row).collect()
     };
     let (gate_up, down) = (padded(experts * 2 * inner, width, 1), padded(experts * width, inner, 2));
+    let [inner_bias, sum_bias] = [(experts * 2 * inner, 11), (experts * width, 12)]
+        .map(|(count, seed)| if bias { numbers(count, seed) } else { vec![0.0; count] });
     let (x, logits, before) =
         (numbers(rows * width, 3), numbers(rows * experts, 4), numbers(rows * width, 5));
     let routes: Vec<(Vec<usize>, Vec<f64>)> =
@@ -191,13 +213,16 @@ fn experts_compute_what_they_should() {
         let mut out: Vec<f64> = before[row * width..][..width].iter().map(|x| f64::from(*x)).collect();
         for (expert, weight) in routes[row].0.iter().zip(&routes[row].1) {
             let own = |i: usize| {
-                let pair =
-                    [0, 1].map(|part| factor * product(&gate_up, 64, expert * 2 * inner + 2 * i + part, &x));
-                pair[0] / (1.0 + (-pair[0]).exp()) * pair[1]
+                let [gate, up] = [0, 1].map(|part| {
+                    let at = expert * 2 * inner + 2 * i + part;
+                    factor * product(&gate_up, 64, at, &x) + f64::from(inner_bias[at])
+                });
+                gated(gating, gate, up)
             };
             let own: Vec<f64> = (0..inner).map(own).collect();
             for (o, out) in out.iter_mut().enumerate() {
-                *out += weight * product(&down, 32, expert * width + o, &own);
+                let at = expert * width + o;
+                *out += weight * (product(&down, 32, at, &own) + f64::from(sum_bias[at]));
             }
         }
         out
@@ -216,13 +241,19 @@ fn experts_compute_what_they_should() {
             experts.chain(weights.iter().map(|weight| *weight as f32)).collect::<Vec<_>>()
         })
         .collect();
-    let [gate_up_id, down_id, routes_id, x_id, y_id] =
-        [&gate_up, &down, &words, &x, &before].map(|numbers| sim.memory.floats(numbers).unwrap());
+    let [gate_up_id, down_id, routes_id, x_id, y_id, inner_bias_id, sum_bias_id] =
+        [&gate_up, &down, &words, &x, &before, &inner_bias, &sum_bias]
+            .map(|numbers| sim.memory.floats(numbers).unwrap());
+    let biased = |id: BufferId| bias.then(|| id.read());
     let inner_id = sim.memory.unwritten(rows * chosen * inner * 4).unwrap();
     let grid = [(2 * inner).div_ceil(8), chosen, rows].map(|x| x as _);
     sim.dispatch(
         "kernel_0",
-        &[gate_up_id.read(), routes_id.read(), x_id.read(), inner_id.write()],
+        &[gate_up_id.read(), routes_id.read(), x_id.read()]
+            .into_iter()
+            .chain(biased(inner_bias_id))
+            .chain([inner_id.write()])
+            .collect::<Vec<_>>(),
         &[rows as u32],
         grid,
     );
@@ -230,7 +261,11 @@ fn experts_compute_what_they_should() {
     let grid = [width.div_ceil(8), rows, 1].map(|x| x as _);
     sim.dispatch(
         "kernel_1",
-        &[down_id.read(), routes_id.read(), inner_id.read(), y_id.write()],
+        &[down_id.read(), routes_id.read(), inner_id.read()]
+            .into_iter()
+            .chain(biased(sum_bias_id))
+            .chain([y_id.write()])
+            .collect::<Vec<_>>(),
         &[rows as u32],
         grid,
     );
@@ -242,7 +277,7 @@ fn experts_compute_what_they_should() {
     let parts = numbers(8, 6).iter().map(|x| x.abs()).collect::<Vec<f32>>();
     let factor = 1.0 / (parts.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64 + 1e-5).sqrt();
     let gain = numbers(width, 8);
-    let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id] = [
+    let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id, inner_bias_id, sum_bias_id] = [
         &gate_up,
         &down,
         &logits[..experts].to_vec(),
@@ -250,32 +285,27 @@ fn experts_compute_what_they_should() {
         &before[..width].to_vec(),
         &parts,
         &gain,
+        &inner_bias,
+        &sum_bias,
     ]
     .map(|numbers| sim.memory.floats(numbers).unwrap());
     let inner_id = sim.memory.unwritten(chosen * inner * 4).unwrap();
     let routes_id = sim.memory.unwritten(2 * chosen * 4).unwrap();
     let [gained_id, left_id] = [width, 8].map(|count| sim.memory.unwritten(count * 4).unwrap());
     let grid = [(2 * inner).div_ceil(8), chosen, 1].map(|x| x as _);
-    let bound = [
-        gate_up_id.read(),
-        logits_id.read(),
-        routes_id.write(),
-        x_id.read(),
-        squares_id.read(),
-        inner_id.write(),
-    ];
+    let bound: Vec<_> = [gate_up_id.read(), logits_id.read(), routes_id.write(), x_id.read()]
+        .into_iter()
+        .chain(biased(inner_bias_id))
+        .chain([squares_id.read(), inner_id.write()])
+        .collect();
     sim.dispatch("kernel_2", &bound, &[1], grid);
     sim.barrier();
     let grid = [width.div_ceil(8), 1, 1].map(|x| x as _);
-    let bound = [
-        down_id.read(),
-        routes_id.read(),
-        inner_id.read(),
-        y_id.write(),
-        gain_id.read(),
-        gained_id.write(),
-        left_id.write(),
-    ];
+    let bound: Vec<_> = [down_id.read(), routes_id.read(), inner_id.read()]
+        .into_iter()
+        .chain(biased(sum_bias_id))
+        .chain([y_id.write(), gain_id.read(), gained_id.write(), left_id.write()])
+        .collect();
     sim.dispatch("kernel_3", &bound, &[1], grid);
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
     let (y, wanted) = (sim.memory.read_floats(y_id), wanted(0, factor));

@@ -4,11 +4,12 @@
 mod cases;
 
 use cases::{Case, Launch, rows_for, script};
-use forge_ir::{Activation, Format, Groups, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, NormAdd,
-    Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
+    Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -17,9 +18,20 @@ use forge_sim::{Program, Replay, Samples, Weights};
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
     let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false);
     let bias = outputs == 50;
-    let (norm, each, operand) = (None, None, Operand::F32);
-    let spec =
-        Spec::Project(Project { rows, format, outputs, inputs, norm, bias, each, epilogue, operand, knobs });
+    let (norm, own_norm, each, operand) = (None, None, None, Operand::F32);
+    let spec = Spec::Project(Project {
+        rows,
+        format,
+        outputs,
+        inputs,
+        norm,
+        own_norm,
+        bias,
+        each,
+        epilogue,
+        operand,
+        knobs,
+    });
     Case { spec, launches: rows_for(rows) }
 }
 
@@ -86,8 +98,9 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
 
 fn others() -> Vec<Case> {
     let once = |spec| Case { spec, launches: vec![Launch::rows(3, 2)] };
-    let norm =
-        |width, parts, gain, gather| Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
+    let norm = |width, parts, gain, gather| {
+        Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather, pitch: None })
+    };
     let layer_norm = |width, bias, gather| Spec::LayerNorm(LayerNorm { width, epsilon: 1e-5, bias, gather });
     let pairing = Pairing::Half;
     vec![
@@ -160,6 +173,75 @@ fn sums() -> Vec<Case> {
     ]
 }
 
+/// Attention over latents: matrices of heads in a format, and lines at sizes that fill nothing.
+fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) -> Vec<Case> {
+    let several = || vec![Launch::rows(3, 2)];
+    let each = |turned, together, each| {
+        let (rows, columns) = (21, 50);
+        let pitch = heads * if turned { rows } else { columns } + 3;
+        let spec = EachHead { format, heads, rows, columns, turned, pitch, together, each };
+        Case { spec: Spec::EachHead(spec), launches: several() }
+    };
+    let rotation = rotation(turned, Pairing::Interleaved);
+    let pairing = rotation.pairing;
+    let columns = LatentColumns {
+        queries_pitch: heads * turned + 2,
+        turned_first: 2,
+        latent_pitch: width + turned,
+        latent_first: 0,
+        key_pitch: width + turned,
+        key_first: width,
+    };
+    let prepare = Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation, pairing });
+    let append = |prepare| Case {
+        spec: Spec::LatentAppend(LatentAppend { width, turned, cache, prepare }),
+        launches: several(),
+    };
+    let attend = |prologue, launches| Case {
+        spec: Spec::LatentAttend(LatentAttend { heads, width, turned, cache, scale: 0.3, prologue }),
+        launches,
+    };
+    let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
+    let one = vec![
+        Launch::rows(1, 71),
+        Launch::rows(1, 0),
+        Launch::rows(1, 40).split(3),
+        Launch::rows(1, 2).split(5),
+    ];
+    let own_norm = |gain, split| {
+        let mut case = project(Rows::One, format, 21, 96, Epilogue::Store);
+        if let Spec::Project(project) = &mut case.spec {
+            project.own_norm = Some(OwnNorm { gain, epsilon: 1e-6 });
+            project.knobs =
+                Knobs { rows_per_simdgroup: 2, simdgroups: 4, split, packets: 1, ..project.knobs };
+        }
+        case
+    };
+    vec![
+        each(false, 1, 2),
+        each(false, 2, 1),
+        each(true, 1, 1),
+        each(true, 2, 2),
+        append(None),
+        append(prepare.clone()),
+        attend(None, few),
+        attend(prepare, one),
+        own_norm(true, 2),
+        own_norm(false, 1),
+        Case {
+            spec: Spec::RmsNorm(RmsNorm {
+                width: 30,
+                parts: 1,
+                epsilon: 1e-6,
+                gain: true,
+                gather: false,
+                pitch: Some(41),
+            }),
+            launches: several(),
+        },
+    ]
+}
+
 /// Key heads, heads, keys and values.
 fn delta_rule([key_heads, heads, keys, values]: [usize; 4], gated: Option<f32>) -> DeltaRule {
     DeltaRule { key_heads, heads, keys, values, scale: 0.5, epsilon: 1e-6, gated }
@@ -187,7 +269,8 @@ fn experts(format: Format) -> Vec<Case> {
         outputs: 22,
         inputs: 50,
         norm,
-        activation: Activation::Silu,
+        bias: false,
+        gating: Gating::Plain(Activation::Silu),
         route: route.map(|route| Route { experts: 7, chosen: 3, ..route }),
         rows_per_simdgroup: 4,
         simdgroups: 2,
@@ -198,10 +281,17 @@ fn experts(format: Format) -> Vec<Case> {
         chosen: 3,
         outputs: 45,
         inputs: 22,
+        bias: false,
         ending,
         rows_per_simdgroup: 4,
         simdgroups: 2,
     };
+    let clamped = |inner| ExpertsInner {
+        bias: true,
+        gating: Gating::Clamped { limit: 0.5, sharpness: 1.702 },
+        ..inner
+    };
+    let biased = |ending| ExpertsSum { bias: true, ..sum(ending) };
     let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
     let left = |gain| Summed::AddSquares(Squares { partials: 40, gain });
     let several = || vec![Launch::rows(3, 2)];
@@ -210,12 +300,16 @@ fn experts(format: Format) -> Vec<Case> {
         Case { spec: Spec::Route(of_groups), launches: several() },
         Case { spec: Spec::Route(scaled.clone()), launches: several() },
         Case { spec: Spec::ExpertsInner(inner(None, None)), launches: several() },
-        Case { spec: Spec::ExpertsInner(inner(norm, Some(route))), launches: one() },
+        Case { spec: Spec::ExpertsInner(inner(norm, Some(route.clone()))), launches: one() },
         Case { spec: Spec::ExpertsInner(inner(None, Some(scaled))), launches: one() },
         Case { spec: Spec::ExpertsSum(sum(Summed::Store)), launches: several() },
         Case { spec: Spec::ExpertsSum(sum(Summed::Add)), launches: several() },
         Case { spec: Spec::ExpertsSum(sum(left(true))), launches: one() },
         Case { spec: Spec::ExpertsSum(sum(left(false))), launches: one() },
+        Case { spec: Spec::ExpertsInner(clamped(inner(None, None))), launches: several() },
+        Case { spec: Spec::ExpertsInner(clamped(inner(norm, Some(route)))), launches: one() },
+        Case { spec: Spec::ExpertsSum(biased(Summed::Add)), launches: several() },
+        Case { spec: Spec::ExpertsSum(biased(left(true))), launches: one() },
     ]
 }
 
@@ -291,7 +385,7 @@ fn formats() -> Vec<Format> {
         ["affine8_bf16", "affine6_32", "affine5_128", "affine4", "affine4_32_bf16", "affine3", "affine2_128"];
     let plain = ["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "q5_k", "q4_k"];
     let named = |name: &str| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-    plain.into_iter().chain(affine).map(named).collect()
+    plain.into_iter().chain(affine).chain(["mxfp4"]).map(named).collect()
 }
 
 #[test]
@@ -341,6 +435,11 @@ fn kernels_are_silent() {
     }
     cases.extend(memories());
     cases.extend(sums());
+    for format in formats() {
+        cases.extend(latents(format, [5, 21, 6], Format::F32));
+    }
+    cases.extend(latents(Format::F16, [19, 132, 64], Format::F16));
+    cases.extend(latents(Format::F16, [1, 120, 8], Format::F16));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -371,6 +470,8 @@ fn planted_faults_are_caught() {
     cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
     cases.extend(memories());
     cases.extend(sums());
+    cases.push(project(Rows::One, Format::Mxfp4, 50, 56, Epilogue::Add));
+    cases.push(project(Rows::Many, Format::Mxfp4, 50, 56, Epilogue::Add));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

@@ -1,10 +1,12 @@
 //! Projections, embedding and the choice of an id: what the kernels leave, against plain f64. The referee watches.
 
+#[path = "projections/each_head.rs"]
+mod each_head;
 mod plain;
 
 use forge_ir::{Activation, Format};
 use forge_kernels::spec::{
-    ArgmaxJoin, DeferredNorm, Each, Embed, Epilogue, Knobs, Operand, Project, Rows, Squares,
+    ArgmaxJoin, DeferredNorm, Each, Embed, Epilogue, Knobs, Operand, OwnNorm, Project, Rows, Squares,
 };
 use forge_kernels::{Family, Spec};
 use plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
@@ -17,7 +19,7 @@ fn formats() -> Vec<Format> {
     let affine =
         ["affine8_32_bf16", "affine6_128", "affine5", "affine4_bf16", "affine4_128", "affine3", "affine2_32"];
     let named = |name| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
-    plain.into_iter().chain(affine).map(named).collect()
+    plain.into_iter().chain(affine).chain(["mxfp4"]).map(named).collect()
 }
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
     Project {
@@ -26,6 +28,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
         outputs,
         inputs,
         norm: None,
+        own_norm: None,
         bias: false,
         each: None,
         epilogue,
@@ -52,24 +55,30 @@ fn products(
     rows: usize,
     weights: &[f32],
     x: &[f32],
-    squares: &[f32],
+    (squares, x_gain): (&[f32], &[f32]),
     bias: &[f32],
 ) -> Vec<Wanted> {
-    let factor = it.norm.map_or(1.0, |norm| {
-        let sum: f64 = squares.iter().map(|&square| f64::from(square)).sum();
-        1.0 / (sum / it.inputs as f64 + f64::from(norm.epsilon)).sqrt()
+    let own = |_: &OwnNorm| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let left = || squares.iter().map(|&square| f64::from(square)).sum::<f64>();
+    let epsilon = it.norm.map(|norm| norm.epsilon).or(it.own_norm.map(|norm| norm.epsilon));
+    let factor = epsilon.map_or(1.0, |epsilon| {
+        let sum = it.own_norm.as_ref().map_or_else(left, own);
+        1.0 / (sum / it.inputs as f64 + f64::from(epsilon)).sqrt()
     });
+    let has_gain = it.own_norm.is_some_and(|norm| norm.gain);
     let mut all = Vec::new();
     for row in 0..rows {
         for output in 0..it.outputs {
             let (mut sum, mut size) = (0.0, 0.0);
             for column in 0..it.inputs {
+                let gain = if has_gain { f64::from(x_gain[column]) } else { 1.0 };
                 let (w, x) = (weights[output * it.inputs + column], x[row * it.inputs + column]);
-                sum += f64::from(w) * f64::from(x);
-                size += (f64::from(w) * f64::from(x)).abs();
+                let x = f64::from(x) * gain;
+                sum += f64::from(w) * x;
+                size += (f64::from(w) * x).abs();
                 // Such a weight is the difference of its scaled code and its offset.
                 if it.format.has_offsets() {
-                    size += f64::from(x).abs();
+                    size += x.abs();
                 }
             }
             (sum, size) = (sum * factor, size * factor);
@@ -133,6 +142,7 @@ fn check_one(
     let x = random.numbers(rows * it.inputs);
     let bias = random.numbers(it.outputs);
     let gain = random.numbers(it.outputs);
+    let x_gain = random.numbers(it.inputs);
     let partials = it.norm.map_or(0, |norm| norm.partials);
     let squares: Vec<f32> = random.numbers(partials).iter().map(|number| number.abs()).collect();
     let width = if matches!(it.epilogue, Epilogue::Gate(_)) { it.outputs / 2 } else { it.outputs };
@@ -142,6 +152,7 @@ fn check_one(
         "weight_scales" => Given::Bytes(weights.planes[1].clone()),
         "bias" => Given::Numbers(bias.clone()),
         "x" => Given::Numbers(x.clone()),
+        "x_gain" => Given::Numbers(x_gain.clone()),
         "squares" => Given::Numbers(squares.clone()),
         "gain" => Given::Numbers(gain.clone()),
         "y" => match it.epilogue {
@@ -156,7 +167,7 @@ fn check_one(
         "candidates" => Given::Unwritten(2 * it.outputs.div_ceil(outputs_of_a_threadgroup(it))),
         other => panic!("{what} has a buffer `{other}`"),
     });
-    let results = products(it, rows, &weights.values, &x, &squares, &bias);
+    let results = products(it, rows, &weights.values, &x, (&squares, &x_gain), &bias);
     let wanted: Vec<Wanted> = match it.epilogue {
         Epilogue::Store | Epilogue::Best => results,
         Epilogue::Add | Epilogue::AddSquares(_) => {
@@ -216,12 +227,21 @@ fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: us
 fn one_row() {
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
+    let own = |gain| Some(OwnNorm { gain, epsilon: 1e-5 });
     let (scale, gelu) = (Some(Each::Scale(0.22)), Some(Each::Activate(Activation::GeluTanh)));
     let mut all = Vec::new();
     for format in formats() {
         let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
         all.extend([
             Project { norm: norm(128), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
+            Project { own_norm: own(true), knobs: knobs(4, 2, 1, 2), ..one(18, 1100, Epilogue::Store) },
+            Project {
+                own_norm: own(false),
+                knobs: knobs(2, 4, 2, 1),
+                bias: true,
+                ..one(21, 70, Epilogue::Store)
+            },
+            Project { own_norm: own(true), knobs: knobs(4, 4, 2, 1), ..one(22, 90, GATE) },
             Project { norm: norm(30), knobs: knobs(2, 4, 2, 1), bias: true, ..one(22, 70, GATE) },
             Project {
                 norm: norm(52),

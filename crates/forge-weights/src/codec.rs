@@ -4,6 +4,7 @@
 //! rounded to the nearest, halves to the even; a number that a format cannot hold is refused, never clipped.
 
 use crate::affine;
+use crate::mxfp4;
 use crate::superblock;
 use forge_ir::{BLOCK, Format};
 use half::f16;
@@ -77,6 +78,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
             }
         }
         Format::Q6K | Format::Q5K | Format::Q4K => superblock::decode(format, values, scales, out),
+        Format::Mxfp4 => mxfp4::decode(values, scales, out),
         Format::Affine(format) => affine::decode(format, values, scales, out),
     }
 }
@@ -139,6 +141,7 @@ pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result
             },
         ),
         Format::Q6K | Format::Q5K | Format::Q4K => superblock::encode(format, row, values, scales),
+        Format::Mxfp4 => mxfp4::encode(row, values, scales),
         Format::Affine(format) => affine::encode(format, row, values, scales),
     }
 }

@@ -31,6 +31,7 @@ mod layout;
 mod line;
 mod matrix;
 mod mlx;
+mod mxfp4;
 mod packed_file;
 mod stored;
 mod superblock;

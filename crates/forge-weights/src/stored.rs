@@ -4,7 +4,7 @@
 //! nobody after this has to know.
 
 use crate::codec::{decode_row, plane_bytes};
-use crate::{blocks, mlx};
+use crate::{blocks, mlx, mxfp4};
 use forge_ir::{Blocks, Cut, Diagnostic, Format, Graph, Numbers, Stack, Weight, WeightId};
 use std::io;
 use std::ops::Range;
@@ -27,7 +27,7 @@ where
     /// Rows of one matrix of a weight that is stored as codes.
     fn codes(&self, piece: &Piece<'_>, out: &mut [u8]) -> Result<(), Diagnostic> {
         let Piece { weight, rows, .. } = piece;
-        if let Some(Cut::Columns { .. }) = weight.cut {
+        if weight.cut.is_some_and(Cut::turns) {
             let message = format!("columns of {} cannot be cut out of codes", weight.tensor);
             return Err(Diagnostic::new("F0108", message));
         }
@@ -54,12 +54,16 @@ where
         if let Some(blocks) = weight.blocks {
             return self.blocks(piece, blocks, rows, out);
         }
-        let Format::Affine(affine) = weight.format else {
-            let message = format!("the tensor {} is not one of codes", weight.tensor);
-            return Err(Diagnostic::new("F0108", message));
+        let columns = weight.columns();
+        let read = match weight.format {
+            Format::Affine(affine) => mlx::rows(&self.read, &piece.tensor, (affine, columns), rows, out),
+            Format::Mxfp4 => mxfp4::rows(&self.read, &piece.tensor, columns, rows, out),
+            _ => {
+                let message = format!("the tensor {} is not one of codes", weight.tensor);
+                return Err(Diagnostic::new("F0108", message));
+            }
         };
-        mlx::rows(&self.read, &piece.tensor, (affine, weight.columns()), rows, out)
-            .map_err(|error| unreadable(&piece.tensor, &error))
+        read.map_err(|error| unreadable(&piece.tensor, &error))
     }
 
     /// Rows of a tensor that is stored in blocks.
@@ -138,13 +142,26 @@ where
     /// The numbers of rows of one matrix.
     fn plain(&self, piece: &Piece<'_>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let Piece { weight, rows, .. } = piece;
-        if let Some(Cut::Columns { first, of }) = weight.cut {
-            let mut across = vec![0.0; rows.len()];
+        if let Some(cut) = weight.cut.filter(|cut| cut.turns() && !rows.is_empty()) {
+            // All columns that are wanted, and what lies between them.
+            let (first, last) = (cut.place(rows.start), cut.place(rows.end - 1));
+            let width = weight.tensor_shape().last().copied().unwrap_or(0);
+            let mut across = vec![0.0; last + 1 - first];
             for column in 0..weight.columns() {
-                self.numbers(piece, column * of + first + rows.start, &mut across)?;
-                let places = out.iter_mut().skip(column).step_by(weight.columns());
-                places.zip(&across).for_each(|(place, x)| *place = *x);
+                self.numbers(piece, column * width + first, &mut across)?;
+                for (row, place) in rows.clone().zip(out.iter_mut().skip(column).step_by(weight.columns())) {
+                    *place = across[cut.place(row) - first];
+                }
             }
+            return Ok(());
+        }
+        // Elements of a vector's groups lie so near that what is between them is read too.
+        if let (Some(cut @ Cut::Groups { .. }), false, false) =
+            (weight.cut, weight.is_matrix(), rows.is_empty())
+        {
+            let mut all = vec![0.0; cut.place(weight.columns().saturating_sub(1)) + 1];
+            self.numbers(piece, 0, &mut all)?;
+            out.iter_mut().enumerate().for_each(|(place, x)| *x = all[cut.place(place)]);
             return Ok(());
         }
         // A vector is one row; what is cut of it are elements.

@@ -151,6 +151,18 @@ fn parts_of_tensors_are_cut_out_of_them() {
     let turned = |rows| cut(1, &[3, 7], Cut::Columns { first: 1, of: 5 }, rows);
     assert_eq!(turned(0..3), [column(1), column(2), column(3)].concat());
     assert_eq!(turned(1..2), column(2));
+
+    // As 7 groups of one row and another, and 3 of columns.
+    let wide = graph(&[vec![7, 6]]);
+    let mut numbers = vec![0.0; 42];
+    Stored::new(&wide, checkpoint).rows(WeightId(1), 0..7, &mut numbers).unwrap();
+    let column = |column: usize| numbers.iter().skip(column).step_by(6).copied().collect::<Vec<f32>>();
+    let second = |rows| cut(1, &[3, 7], Cut::ColumnGroups { first: 1, columns: 1, of: 2 }, rows);
+    assert_eq!(second(0..3), [column(1), column(3), column(5)].concat());
+    assert_eq!(second(1..3), [column(3), column(5)].concat());
+    assert!(second(1..1).is_empty());
+    let pairs = |rows| cut(1, &[4, 7], Cut::ColumnGroups { first: 0, columns: 2, of: 3 }, rows);
+    assert_eq!(pairs(1..4), [column(1), column(3), column(4)].concat());
 }
 
 #[test]
@@ -403,6 +415,7 @@ proptest! {
                         Format::Bf16 => 2_f32.powi(-8),
                         Format::Q8_0 => 0.51 / 127.0 + 2_f32.powi(-11),
                         Format::Q4_0 => 1.01 / 8.0 + 2_f32.powi(-11),
+                        Format::Mxfp4 => 0.25,
                         // An offset as a bfloat can be a 128th of itself too low.
                         Format::Affine(_) | Format::Q4K | Format::Q5K | Format::Q6K => {
                             let bits = packed.format.bits().map_or(0, |bits| bits.count());

@@ -5,7 +5,7 @@
 //! with transformers. Whether it is compiled is what the planner says to those.
 
 use forge_frontend::{Family, Memory, Options, families, read_model};
-use forge_ir::{Activation, Format, Graph, Op, Pairing};
+use forge_ir::{Activation, Format, Gating, Graph, Op, Pairing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
@@ -104,7 +104,7 @@ const HEAD: &str = "<!-- Written by `cargo xtask models` from the architectures'
 
 # Models
 
-What forge compiles, and below, what it understands and does not compile yet. A configuration decides: it names a class that is listed here, and every key in it is one that this
+What forge compiles. A configuration decides: it names a class that is listed here, and every key in it is one that this
 class's reader knows, or that means nothing in any architecture. Anything else stops the compiler, which then says which
 architecture is nearest and what of the configuration that one would not read. How to add one:
 [adding-a-model.md](adding-a-model.md).
@@ -226,9 +226,11 @@ fn of(op: &Op) -> Vec<&'static str> {
         ],
         Op::ScaleBy { .. } => vec![(true, "factors of layers")],
         Op::Leave => vec![(true, "inputs of each layer's own")],
-        Op::Attention { window, softcap, .. } => {
-            vec![(window.is_some(), "windows"), (softcap.is_some(), "capped scores")]
-        }
+        Op::Attention { window, softcap, sinks, .. } => vec![
+            (window.is_some(), "windows"),
+            (softcap.is_some(), "capped scores"),
+            (sinks.is_some(), "sinks of attention"),
+        ],
         Op::LatentAttention { .. } => vec![(true, "latents in the place of keys and values")],
         Op::Convolve { .. } => vec![(true, "convolutions")],
         Op::DeltaRule { .. } => vec![(true, "memories that learn by the delta rule")],
@@ -238,7 +240,11 @@ fn of(op: &Op) -> Vec<&'static str> {
             (routing.correction.is_some(), "corrected scores of experts"),
             (routing.groups.is_some(), "groups of experts"),
         ],
-        Op::Take { .. } | Op::EachHead { .. } | Op::Experts(_) => Vec::new(),
+        Op::Experts(experts) => vec![
+            (experts.biases.is_some(), "biases of experts"),
+            (matches!(experts.gating, Gating::Clamped { .. }), "clamped gates"),
+        ],
+        Op::Take { .. } | Op::EachHead { .. } => Vec::new(),
         Op::Activate(_) | Op::Multiply | Op::Add => Vec::new(),
     };
     found.into_iter().filter_map(|(is, name)| is.then_some(name)).collect()
@@ -274,6 +280,7 @@ mod tests {
                 "Gemma3ForConditionalGeneration",
                 "Gemma4ForConditionalGeneration",
                 "Qwen3_5ForConditionalGeneration",
+                "Qwen3_5MoeForConditionalGeneration",
             ]
             .contains(&class);
             let is_whole = of_class().any(|oracle| oracle.is_whole);

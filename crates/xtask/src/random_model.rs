@@ -106,13 +106,15 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                     let correction = routing.correction.map(|correction| (correction, (0.0, 0.1)));
                     correction.into_iter().chain(routing.scale.map(|scale| (scale, (1.0, 0.1)))).collect()
                 }
-                Op::Experts(Experts { gate, up, down, .. }) => {
+                Op::Attention { sinks, .. } => sinks.map(|sinks| (sinks, (0.0, 1.0))).into_iter().collect(),
+                Op::Experts(Experts { gate, up, down, biases, .. }) => {
                     let of = |param: &ParamId| {
                         let columns =
                             apply.weight(body, *param).map_or(1, |id| graph.weights[id.0].columns());
                         (*param, (0.0, 1.0 / (columns as f32).sqrt()))
                     };
-                    [gate, up, down].map(of).to_vec()
+                    let biases = biases.iter().flatten().map(|bias| (*bias, (0.0, 0.1)));
+                    [gate, up, down].map(of).into_iter().chain(biases).collect()
                 }
                 _ => Vec::new(),
             };
@@ -266,13 +268,24 @@ mod tests {
             let names: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
             assert_eq!(names.len(), tensors.len(), "{path}");
             for tensor in &tensors {
-                // The gains of Gemma 2 and 3 are kept less 1, and so are those of Qwen 3.5 but for those of memories.
-                let less_one = ["gemma2", "gemma3", "qwen3_5"].iter().any(|name| path.contains(name))
-                    && !tensor.name.ends_with(".linear_attn.norm.weight");
-                let is_gain =
-                    ["norm.weight", ".ln_1.weight", ".ln_2.weight", ".ln_f.weight", ".layer_scalar"]
-                        .iter()
-                        .any(|gain| tensor.name.ends_with(gain));
+                // The gains of Gemma 2 and 3 are kept less 1, and so are those of Qwen 3.5 and Qwen3-Next but for those of
+                // memories.
+                let less_one =
+                    ["gemma2", "gemma3", "qwen3_5", "qwen3_next"].iter().any(|name| path.contains(name))
+                        && !tensor.name.ends_with(".linear_attn.norm.weight");
+                let is_gain = [
+                    "norm.weight",
+                    "layernorm_1.weight",
+                    "layernorm_2.weight",
+                    ".ln_1.weight",
+                    ".ln_2.weight",
+                    ".ln_f.weight",
+                    ".layer_scalar",
+                    ".router.scale",
+                    ".per_expert_scale",
+                ]
+                .iter()
+                .any(|gain| tensor.name.ends_with(gain));
                 let mean = match is_gain && !less_one {
                     _ if tensor.name.ends_with(".A_log") => -1.0,
                     is_one => f32::from(u8::from(is_one)),
@@ -280,10 +293,15 @@ mod tests {
                 assert_eq!(tensor.mean, mean, "{path}: {}", tensor.name);
                 let expected = match tensor.shape[..] {
                     _ if tensor.name.contains(".linear_attn.") && tensor.shape.len() == 1 && !is_gain => 0.5,
+                    _ if tensor.name.ends_with(".sinks") => 1.0,
                     [_, 1, taps] => 1.0 / (taps as f32).sqrt(),
                     _ if tensor.name.starts_with("model.embed_tokens") => 1.0,
                     _ if tensor.name == "transformer.wte.weight" => 1.0,
                     _ if tensor.name == "transformer.wpe.weight" => 0.1,
+                    _ if tensor.name.ends_with("_bias") => 0.1,
+                    // Matrices of experts; those of gpt-oss lie the other way too.
+                    [_, rows, _] if path.contains("gpt_oss") => 1.0 / (rows as f32).sqrt(),
+                    [_, _, columns] => 1.0 / (columns as f32).sqrt(),
                     [rows, _] if is_gpt2 => 1.0 / (rows as f32).sqrt(),
                     [_, columns] => 1.0 / (columns as f32).sqrt(),
                     _ => 0.1,

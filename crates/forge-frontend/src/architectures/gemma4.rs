@@ -131,6 +131,7 @@ fn read_experts(config: &Section<'_>, mlp: &Mlp) -> Option<Experts> {
     let mut experts =
         Experts::of_a_row(config, mlp, (&["num_experts"], inner), Scores::Softmax, "top_k_experts");
     experts.choice.shares = true;
+    experts.joined = true;
     Some(experts)
 }
 

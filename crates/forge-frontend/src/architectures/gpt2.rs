@@ -77,7 +77,8 @@ impl Gpt2 {
         });
         let cache = layer.cache(heads, hidden / heads);
         let scale = if self.scale_by_layer { self.scale / (index + 1) as f64 } else { self.scale };
-        let x = layer.attention("heads", &[query, key, value], heads, scale as f32, cache, None, None);
+        let x =
+            layer.attention("heads", &[query, key, value], heads, scale as f32, cache, (None, None, None));
         let branch = self.linear(&mut layer, "output", x, &format!("{at}.attn.c_proj"), [hidden, hidden]);
         let stream = layer.add("stream", stream, branch);
 

@@ -55,8 +55,18 @@ fn a_published_model_has_its_published_size() {
         "use_sliding_window": false, "sliding_window": null, "max_window_layers": 48, "attention_bias": false,
         "output_router_logits": false, "router_aux_loss_coef": 0.001,
     }));
-    let parameters: usize = graph.weights.iter().map(|weight| weight.rows() * weight.columns()).sum();
-    assert_eq!((parameters, graph.bodies.len()), (30_532_122_624, 3));
+    assert_eq!((parameters(&graph), graph.bodies.len()), (30_532_122_624, 3));
+    // What its file leaves out is what the class takes it to be.
+    let graph = self::graph(&json!({
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201_088,
+        "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
+        "num_local_experts": 32, "num_experts_per_tok": 4,
+    }));
+    assert_eq!((parameters(&graph), graph.bodies.len()), (20_914_757_184, 4));
+}
+
+fn parameters(graph: &Graph) -> usize {
+    graph.weights.iter().map(|weight| weight.rows() * weight.columns()).sum()
 }
 
 #[test]
@@ -92,6 +102,29 @@ fn both_spellings_and_absent_keys_mean_the_same() {
         ("num_nextn_predict_layers", json!(1)),
     ] {
         same("glm4_moe", &glm, &json!({key: default}));
+    }
+    let yarn = json!({
+        "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+        "original_max_position_embeddings": 4096, "rope_theta": 150_000.0,
+    });
+    let types = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"];
+    for (key, default) in [
+        ("num_experts", json!(4)),
+        ("head_dim", json!(64)),
+        ("hidden_act", json!("silu")),
+        ("sliding_window", json!(128)),
+        ("layer_types", json!(types)),
+        ("attention_bias", json!(true)),
+        ("swiglu_limit", json!(7.0)),
+        ("swiglu_alpha", json!(1.702)),
+        ("rms_norm_eps", json!(1e-5)),
+        ("max_position_embeddings", json!(131_072)),
+        ("rope_theta", json!(150_000)),
+        ("rope_scaling", json!(null)),
+        ("rope_parameters", yarn),
+        ("quantization_config", json!({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})),
+    ] {
+        same("gpt_oss", &json!({"num_local_experts": 4}), &json!({key: default}));
     }
 }
 
@@ -185,6 +218,31 @@ fn experts_lie_apart_or_in_one_tensor_or_gates_above_ups() {
     let stacks = |graph: &Graph| graph.weights.iter().filter_map(|weight| weight.stack).collect::<Vec<_>>();
     assert_eq!(stacks(&apart), [Stack::Apart; 6]);
     assert_eq!([stacks(&whole), stacks(&joined)], [[Stack::Whole; 6]; 2].map(Vec::from));
+}
+
+#[test]
+fn experts_in_floats_of_4_bits_are_what_plain_ones_are() {
+    let [plain, coded] = ["gpt_oss", "gpt_oss_mxfp4"].map(|name| read(&model(name)).unwrap().graph);
+    let shapes = |graph: &Graph| -> Vec<Vec<usize>> {
+        graph.weights.iter().map(|weight| weight.shape.clone()).collect()
+    };
+    assert_eq!(shapes(&coded), shapes(&plain));
+    let said = |tensor: &'static str, change: fn(&mut Raw)| {
+        let mut files = model("gpt_oss_mxfp4");
+        let name = format!("model.layers.1.mlp.experts.{tensor}");
+        edit_weights(&mut files, |all| change(all.iter_mut().find(|tensor| tensor.name == name).unwrap()));
+        let faults = read(&files).unwrap_err();
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let faults = [
+        said("gate_up_proj_scales", |tensor| tensor.name.push('x')),
+        said("gate_up_proj_scales", |tensor| tensor.dtype = "I8".to_owned()),
+        said("down_proj_scales", |tensor| tensor.shape = vec![4, 32, 2]),
+        said("down_proj_blocks", |tensor| tensor.shape = vec![4, 64, 16]),
+        said("down_proj_blocks", |tensor| tensor.dtype = "I8".to_owned()),
+        said("gate_up_proj_bias", |tensor| tensor.shape = vec![8, 32]),
+    ];
+    insta::assert_snapshot!("faults_of_mxfp4", faults.join("\n"));
 }
 
 #[test]

@@ -351,6 +351,34 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         ),
     ),
     (
+        "gpt-oss: codes of another method",
+        set!(
+            "architectures": "REMOVE", "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "quantization_config": {"bits": 4, "quant_method": "gptq"}
+        ),
+    ),
+    (
+        "gpt-oss: codes as MLX has them in another mode",
+        set!(
+            "architectures": "REMOVE", "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+        ),
+    ),
+    (
+        "gpt-oss: gates of another activation",
+        set!(
+            "architectures": "REMOVE", "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "hidden_act": "gelu"
+        ),
+    ),
+    (
+        "gpt-oss: gates that are clamped to nothing",
+        set!(
+            "architectures": "REMOVE", "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "swiglu_limit": 0.0
+        ),
+    ),
+    (
         "GLM 4.5: groups that experts do not divide into",
         set!(
             "architectures": "REMOVE", "model_type": "glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 2,

@@ -34,7 +34,8 @@ fn published_models_have_their_published_sizes() {
 
 #[test]
 fn a_configuration_alone_makes_the_same_model() {
-    for name in models() {
+    // All numbers are plain then, and codes of 4 bits would have other names.
+    for name in models().into_iter().filter(|name| name != "gpt_oss_mxfp4") {
         let files = model(&name);
         let whole = read(&files).unwrap().graph;
         let alone = graph(std::str::from_utf8(&files.0["config.json"]).unwrap());

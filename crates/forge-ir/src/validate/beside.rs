@@ -85,7 +85,8 @@ mod tests {
         let prologue = &mut draft.bodies[0];
         prologue.nodes.push(node(Op::Leave, &[1, 1]));
         let cache = ParamId(0);
-        let reads = Op::Attention { query_heads: 2, scale: 0.5, cache, window: None, softcap: None };
+        let reads =
+            Op::Attention { query_heads: 2, scale: 0.5, cache, window: None, softcap: None, sinks: None };
         draft.bodies.push(Body {
             name: "reading".to_owned(),
             input: 4,

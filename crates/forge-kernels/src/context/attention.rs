@@ -45,7 +45,7 @@ fn load_record(width: usize) -> &'static str {
 }
 
 /// Distances by which a value is shuffled to be combined over lanes: from `first`, doubling, below `end`.
-fn distances(first: usize, end: usize) -> Vec<usize> {
+pub(super) fn distances(first: usize, end: usize) -> Vec<usize> {
     std::iter::successors(Some(first), |distance| Some(distance * 2))
         .take_while(|&distance| distance < end)
         .collect()

@@ -1,6 +1,6 @@
 //! What the templates of experts read.
 
-use forge_ir::Scores;
+use forge_ir::{Gating, Scores};
 use serde::Serialize;
 
 use super::{Base, Weight, decoders};
@@ -118,7 +118,12 @@ pub(super) struct InnerContext<'a> {
     /// Whether experts are chosen here.
     routing: bool,
     norm: Option<DeferredNorm>,
-    activation: &'static str,
+    bias: bool,
+    /// The support function that a gate goes through, or it and its up.
+    gating: &'static str,
+    /// Its further arguments, where gate and up are clamped.
+    limit: Option<f32>,
+    sharpness: f32,
     /// How partial sums of squares are loaded: type, expression, and number of those.
     squares_vector: &'static str,
     squares_source: &'static str,
@@ -132,6 +137,10 @@ impl<'a> InnerContext<'a> {
         let group_outputs = spec.rows_per_simdgroup * spec.simdgroups;
         let (load, bound) = load(&weight, spec.inputs);
         let partials = spec.norm.map_or(0, |norm| norm.partials);
+        let clamp = match spec.gating {
+            Gating::Plain(_) => None,
+            Gating::Clamped { limit, sharpness } => Some((limit, sharpness)),
+        };
         let (squares_vector, squares_source, squares_count) = if partials.is_multiple_of(4) {
             ("float4", "((device const float4*)squares)", partials / 4)
         } else {
@@ -157,7 +166,10 @@ impl<'a> InnerContext<'a> {
             spec,
             routing: spec.route.is_some(),
             norm: spec.norm,
-            activation: spec.activation.name(),
+            bias: spec.bias,
+            gating: gating(spec.gating),
+            limit: clamp.map(|(limit, _)| limit),
+            sharpness: clamp.map_or(0.0, |(_, sharpness)| sharpness),
             squares_vector,
             squares_source,
             squares_count,
@@ -167,9 +179,9 @@ impl<'a> InnerContext<'a> {
 
     pub(super) fn support(&self) -> Vec<&'static str> {
         let mut units = decoders(self.spec.format);
-        units.extend([self.products.load, self.activation]);
+        units.extend([self.products.load, self.gating]);
         let choice = self.spec.route.as_ref().map_or_else(Vec::new, Choice::support);
-        units.extend(choice.into_iter().filter(|unit| *unit != self.activation));
+        units.extend(choice.into_iter().filter(|unit| *unit != self.gating));
         units
     }
 }
@@ -182,6 +194,7 @@ pub(super) struct SumContext<'a> {
     products: Products,
     #[serde(skip)]
     spec: &'a ExpertsSum,
+    bias: bool,
     /// How the sum goes to y.
     assign: &'static str,
     /// What is left for the norm of y.
@@ -212,6 +225,7 @@ impl<'a> SumContext<'a> {
                 times: "weight * ",
             },
             spec,
+            bias: spec.bias,
             assign: if spec.ending == Summed::Store { "=" } else { "+=" },
             leaves: match spec.ending {
                 Summed::AddSquares(squares) => Some(squares),
@@ -225,6 +239,14 @@ impl<'a> SumContext<'a> {
         let mut units = decoders(self.spec.format);
         units.push(self.products.load);
         units
+    }
+}
+
+/// The support function of a gating.
+fn gating(gating: Gating) -> &'static str {
+    match gating {
+        Gating::Plain(activation) => activation.name(),
+        Gating::Clamped { .. } => "gate_clamped",
     }
 }
 

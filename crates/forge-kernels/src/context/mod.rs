@@ -3,6 +3,7 @@
 
 mod attention;
 mod experts;
+mod latent;
 mod project;
 mod recurrent;
 mod rotation;
@@ -18,6 +19,7 @@ pub(crate) use project::{Tile, group_outputs};
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::experts::{InnerContext, RouteContext, SumContext};
+use self::latent::{EachHeadContext, LatentAppendContext, LatentAttendContext};
 use self::project::ProjectContext;
 pub(crate) use self::recurrent::LANES;
 use self::recurrent::{ConvolveContext, DeltaRuleContext};
@@ -80,6 +82,21 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
         Spec::AttendTiled(attend) => {
             let context = TiledContext::of(base, attend);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::EachHead(each) => {
+            let context = EachHeadContext::of(base, each);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::LatentAppend(append) => {
+            let context = LatentAppendContext::of(base, append);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::LatentAttend(attend) => {
+            let context = LatentAttendContext::of(base, attend);
             let support = context.support();
             (value(context), support)
         }
@@ -161,7 +178,7 @@ struct Plane {
 /// The support unit that decodes packets of a format.
 pub(crate) const fn decoder(format: Format) -> &'static str {
     match (format, format.bits()) {
-        (Format::Q6K | Format::Q4_0, _) | (_, None) => format.name(),
+        (Format::Q6K | Format::Q4_0 | Format::Mxfp4, _) | (_, None) => format.name(),
         (_, Some(bits)) => of_bits(bits),
     }
 }
@@ -254,6 +271,7 @@ impl Weight {
             Format::Q5K | Format::Q4K => ("uint", "q4_k_scales"),
             Format::Affine(Affine { scales: Scales::Bf16, .. }) => ("uint", "bf16_pair"),
             Format::Affine(_) => ("half2", "float2"),
+            Format::Mxfp4 => ("uchar", "mxfp4_scale"),
             _ => ("half", "float"),
         };
         let planes = format.planes().iter().map(|plane| Plane {

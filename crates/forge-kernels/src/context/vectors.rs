@@ -15,8 +15,9 @@ pub(super) struct RmsNormContext<'a> {
     vector: &'static str,
     /// Of those in a part.
     count: usize,
-    /// Numbers from one row to the next.
+    /// Numbers from one row of y to the next, and from one of x.
     row_width: usize,
+    from_row: usize,
     width_float: f32,
     threads: usize,
     simdgroups: usize,
@@ -24,15 +25,18 @@ pub(super) struct RmsNormContext<'a> {
 
 impl<'a> RmsNormContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a RmsNorm) -> RmsNormContext<'a> {
-        let (vector, count) =
-            if spec.width.is_multiple_of(4) { ("float4", spec.width / 4) } else { ("float", spec.width) };
+        let row_width = spec.parts * spec.width;
+        let from_row = spec.pitch.unwrap_or(row_width);
+        let aligned = spec.width.is_multiple_of(4) && from_row.is_multiple_of(4);
+        let (vector, count) = if aligned { ("float4", spec.width / 4) } else { ("float", spec.width) };
         let threads = count.next_multiple_of(32).min(256);
         RmsNormContext {
             base,
             spec,
             vector,
             count,
-            row_width: spec.parts * spec.width,
+            row_width,
+            from_row,
             width_float: spec.width as f32,
             threads,
             simdgroups: threads / 32,

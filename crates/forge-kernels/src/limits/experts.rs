@@ -3,6 +3,7 @@
 use super::{Limits, fits_word};
 use crate::error::KernelError;
 use crate::spec::{ExpertsInner, ExpertsSum, Route, Summed};
+use forge_ir::Gating;
 
 /// The most experts: a lane has 32 keys in registers.
 const MOST_EXPERTS: usize = 1024;
@@ -58,6 +59,10 @@ impl Limits<'_> {
         self.indexable("the number of outputs of all experts", all, inner.inputs, inner.format)?;
         let even = || "even: gate and up rows alternate".to_owned();
         self.holds("the number of outputs", inner.outputs, inner.outputs.is_multiple_of(2), even)?;
+        if let Gating::Clamped { limit, sharpness } = inner.gating {
+            self.finite("the limit of gates and ups", limit)?;
+            self.finite("the sharpness of gates", sharpness)?;
+        }
         self.few_simdgroups(inner.simdgroups)?;
         let rows = inner.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, rows > 0 && rows.is_multiple_of(2) && rows <= 64, even)?;

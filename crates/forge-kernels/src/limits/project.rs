@@ -34,7 +34,8 @@ impl Limits<'_> {
     fn of_one(&self, project: &Project) -> Result<(), KernelError> {
         let least = if project.rows == Rows::Few { 2 } else { 17 };
         let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
-        self.holds("the number of rows of x", least, project.norm.is_none() && !leaves, || {
+        let normed = project.norm.is_some() || project.own_norm.is_some();
+        self.holds("the number of rows of x", least, !normed && !leaves, || {
             "1 where a norm is deferred, or squares or candidates are left; give these kernels of their own"
                 .to_owned()
         })
@@ -57,6 +58,12 @@ impl Limits<'_> {
         if let Some(norm) = project.norm {
             self.positive("the number of partial sums of squares", norm.partials)?;
             self.finite("epsilon", norm.epsilon)?;
+        }
+        if let Some(norm) = project.own_norm {
+            self.finite("epsilon", norm.epsilon)?;
+            self.holds("the number of norms of x", 2, project.norm.is_none(), || {
+                "1: its own, or one that is deferred".to_owned()
+            })?;
         }
         let each = if matches!(project.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
         let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);

@@ -1,7 +1,7 @@
 //! What kernels of experts are asked to be. A row of `routes` is the experts of a row, the best first, and then the bits of
 //! their weights: `[rows, 2 * chosen]`, words.
 
-use forge_ir::{Activation, Format, Groups, Scores};
+use forge_ir::{Format, Gating, Groups, Scores};
 use serde::Serialize;
 
 use super::{DeferredNorm, Squares};
@@ -27,10 +27,10 @@ pub struct Route {
     pub scale: bool,
 }
 
-/// See [`super::Spec::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[squares,\] y. With a route: logits,
-/// \[correction,\] \[scale,\] and routes are written. Grid: groups of outputs, chosen, rows.
+/// See [`super::Spec::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] \[squares,\] y. With a route:
+/// logits, \[correction,\] \[scale,\] and routes are written. Grid: groups of outputs, chosen, rows.
 ///
-/// Of every expert of a row `activation(gate) * up`: `y` is `[row, chosen, outputs / 2]`. The matrices of all experts lie one
+/// Of every expert of a row what becomes of its gate and up: `y` is `[row, chosen, outputs / 2]`. The matrices of all experts lie one
 /// below the other; rows of each alternate gate, up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsInner {
@@ -46,8 +46,10 @@ pub struct ExpertsInner {
     pub inputs: usize,
     /// The deferred norm of x, if there is one: then there is one row.
     pub norm: Option<DeferredNorm>,
-    /// Applied to the gate.
-    pub activation: Activation,
+    /// Whether each expert has a bias (f32, `[experts, outputs]`).
+    pub bias: bool,
+    /// What becomes of a gate and its up.
+    pub gating: Gating,
     /// How experts are chosen, if that is left to this kernel: without groups.
     pub route: Option<Route>,
     /// Weight rows that a simdgroup computes at once.
@@ -68,10 +70,10 @@ pub enum Summed {
     AddSquares(Squares),
 }
 
-/// See [`super::Spec::ExpertsSum`]. Scalars: rows. Buffers: weight planes, routes, x, y\[, gain, gained\]\[, squares_out\].
+/// See [`super::Spec::ExpertsSum`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] y\[, gain, gained\]\[, squares_out\].
 /// Grid: groups of outputs, rows.
 ///
-/// The sum over a row's experts of weight · W x, each with an x of its own: `[row, chosen, inputs]`.
+/// The sum over a row's experts of weight · (W x + bias), each with an x of its own: `[row, chosen, inputs]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsSum {
     /// Of the weight.
@@ -84,6 +86,8 @@ pub struct ExpertsSum {
     pub outputs: usize,
     /// Columns of it.
     pub inputs: usize,
+    /// Whether each expert has a bias (f32, `[experts, outputs]`).
+    pub bias: bool,
     /// What becomes of the sum.
     pub ending: Summed,
     /// Weight rows that a simdgroup computes at once.

@@ -2,11 +2,12 @@
 
 #![allow(dead_code, reason = "each test takes the specs that it needs")]
 
-use forge_ir::{Activation, Format, Groups, Long, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LayerNorm, NormAdd,
-    Operand, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
+    Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -26,6 +27,7 @@ pub(crate) fn project(
         outputs,
         inputs,
         norm: None,
+        own_norm: None,
         bias: false,
         each: None,
         epilogue,
@@ -101,6 +103,11 @@ fn deferred() -> Vec<Spec> {
                 plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
                 plain.bias = turn % 2 == 1;
                 plain.each = (turn % 5 == 0).then_some(Each::Softcap(30.0));
+                // Every other one that norms its x does all of it.
+                if plain.norm.is_some() && turn % 2 == 0 {
+                    plain.norm = None;
+                    plain.own_norm = Some(OwnNorm { gain: turn % 4 == 0, epsilon: 1e-6 });
+                }
                 let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
                 if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {
                     specs.push(Spec::Project(plain));
@@ -270,7 +277,7 @@ pub(crate) fn others() -> Vec<Spec> {
         for (parts, gather, gain) in
             [(1, false, true), (1, true, true), (1, false, false), (6, false, true), (6, true, true)]
         {
-            specs.push(Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather }));
+            specs.push(Spec::RmsNorm(RmsNorm { width, parts, epsilon: 1e-5, gain, gather, pitch: None }));
         }
         for (gain, factor, squares) in [
             (true, false, None),
@@ -313,10 +320,99 @@ pub(crate) fn others() -> Vec<Spec> {
             specs.extend(gated.map(|_| Spec::DeltaStep(DeltaStep { rule, taps: 4 })));
         }
     }
+    specs.push(Spec::RmsNorm(RmsNorm {
+        width: 64,
+        parts: 1,
+        epsilon: 1e-5,
+        gain: true,
+        gather: false,
+        pitch: Some(90),
+    }));
+    specs.extend(latents());
     specs.extend(experts());
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
     specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));
     specs
+}
+
+/// Attention over latents: matrices of heads both ways and in every format, and each size of a line.
+pub(crate) fn latents() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for format in formats() {
+        for (heads, rows, columns) in [(16, 128, 512), (3, 7, 30), (2, 100, 56)] {
+            for turned in [false, true] {
+                let of_heads = heads * if turned { rows } else { columns };
+                for (pitch, together, each) in [(of_heads, 1, 4), (of_heads + 3, 4, 2), (of_heads + 8, 2, 1)]
+                {
+                    specs.push(Spec::EachHead(EachHead {
+                        format,
+                        heads,
+                        rows,
+                        columns,
+                        turned,
+                        pitch,
+                        together,
+                        each,
+                    }));
+                }
+            }
+        }
+    }
+    for (heads, width, turned) in [(128, 512, 64), (5, 21, 4), (1, 24, 8), (16, 256, 128), (7, 700, 100)] {
+        for cache in [Format::F16, Format::F32] {
+            for prepare in prepares(heads, width, turned) {
+                let prologue = prepare.clone();
+                specs.push(Spec::LatentAppend(LatentAppend { width, turned, cache, prepare }));
+                specs.push(Spec::LatentAttend(LatentAttend {
+                    heads,
+                    width,
+                    turned,
+                    cache,
+                    scale: 0.1,
+                    prologue,
+                }));
+            }
+        }
+        specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width }));
+    }
+    specs
+}
+
+/// Nothing to prepare, and rows of every kind: in two buffers and in one, and turned in each way.
+fn prepares(heads: usize, width: usize, turned: usize) -> Vec<Option<LatentPrepare>> {
+    let apart = LatentColumns {
+        queries_pitch: heads * turned,
+        turned_first: 0,
+        latent_pitch: 40 + width + turned,
+        latent_first: 40,
+        key_pitch: 40 + width + turned,
+        key_first: 40 + width,
+    };
+    let all = heads * (width + turned);
+    let together = LatentColumns {
+        queries_pitch: all + width + turned,
+        turned_first: heads * width,
+        latent_pitch: all + width + turned,
+        latent_first: all,
+        key_pitch: all + width + turned,
+        key_first: all + width,
+    };
+    let prepare = |columns, rotation: Rotation| {
+        let pairing = rotation.pairing;
+        Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation, pairing })
+    };
+    let turns = |pairs, pairing| rotate(1, 1, turned, Format::F16, pairs, pairing).rotation;
+    let mut long = turns(turned / 2, Pairing::Interleaved);
+    long.long = Some(Long::Other { beyond: 4096, frequencies: long.frequencies.clone() });
+    let mut stretched = turns(turned / 2, Pairing::Half);
+    stretched.long = Some(Long::Stretched { beyond: 4096, factor: 4.0 });
+    vec![
+        None,
+        prepare(apart, turns(turned / 2, Pairing::Interleaved)),
+        prepare(together, turns(turned / 2 - 1, Pairing::Half)),
+        prepare(apart, long),
+        prepare(together, stretched),
+    ]
 }
 
 /// Ways of choosing experts.
@@ -362,10 +458,19 @@ fn experts() -> Vec<Spec> {
     let mut specs: Vec<Spec> = routes().into_iter().map(Spec::Route).collect();
     let squares = |gain| Summed::AddSquares(Squares { partials: 64, gain });
     for format in Format::ALL.into_iter().filter(|format| format.takes(768)) {
-        for (norm, route) in [
-            (None, None),
-            (Some(DeferredNorm { partials: 64, epsilon: 1e-6 }), routes().pop()),
-            (Some(DeferredNorm { partials: 33, epsilon: 1e-6 }), Some(routes().swap_remove(3))),
+        let plain = Gating::Plain(Activation::Silu);
+        let clamped = Gating::Clamped { limit: 7.0, sharpness: 1.702 };
+        for (norm, route, (bias, gating)) in [
+            (None, None, (false, plain)),
+            (None, None, (true, plain)),
+            (None, None, (true, clamped)),
+            (Some(DeferredNorm { partials: 64, epsilon: 1e-6 }), routes().pop(), (true, clamped)),
+            (Some(DeferredNorm { partials: 64, epsilon: 1e-6 }), routes().pop(), (false, plain)),
+            (
+                Some(DeferredNorm { partials: 33, epsilon: 1e-6 }),
+                Some(routes().swap_remove(3)),
+                (false, clamped),
+            ),
         ] {
             let (experts, chosen) = route.as_ref().map_or((128, 8), |route| (route.experts, route.chosen));
             specs.push(Spec::ExpertsInner(ExpertsInner {
@@ -375,19 +480,23 @@ fn experts() -> Vec<Spec> {
                 outputs: 100,
                 inputs: 768,
                 norm,
-                activation: Activation::Silu,
+                bias,
+                gating,
                 route,
                 rows_per_simdgroup: 4,
                 simdgroups: 2,
             }));
         }
-        for ending in [Summed::Store, Summed::Add, squares(true), squares(false)] {
+        for (ending, bias) in
+            [(Summed::Store, false), (Summed::Add, true), (squares(true), true), (squares(false), false)]
+        {
             specs.push(Spec::ExpertsSum(ExpertsSum {
                 format,
                 experts: 128,
                 chosen: 8,
                 outputs: 100,
                 inputs: 768,
+                bias,
                 ending,
                 rows_per_simdgroup: 4,
                 simdgroups: 2,

@@ -146,8 +146,12 @@ impl<'a> Bound<'a> {
     /// How a step is coloured.
     fn class(&self, step: &Step) -> &'static str {
         match self.spec(step) {
-            Some(Spec::Project(_) | Spec::ExpertsInner(_) | Spec::ExpertsSum(_)) => "projects",
-            Some(Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_)) => "attends",
+            Some(Spec::Project(_) | Spec::EachHead(_) | Spec::ExpertsInner(_) | Spec::ExpertsSum(_)) => {
+                "projects"
+            }
+            Some(
+                Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_) | Spec::LatentAttend(_),
+            ) => "attends",
             _ => "other",
         }
     }
@@ -188,6 +192,17 @@ impl<'a> Bound<'a> {
             (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (Op::Place { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (Op::Linear { weight, .. }, Some(Spec::Project(_))) => self.takes(step, *weight),
+            (Op::EachHead { weight, .. }, Some(Spec::EachHead(_))) => self.takes(step, *weight),
+            (
+                Op::LatentAttention { .. },
+                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::AttendJoin(_)),
+            ) => true,
+            (
+                Op::RmsNorm { gain: Some(gain), .. },
+                Some(Spec::LatentAppend(_) | Spec::LatentAttend(_) | Spec::Project(_)),
+            ) if self.takes(step, *gain) => true,
+            (Op::Rotate { .. }, Some(Spec::LatentAppend(append))) => append.prepare.is_some(),
+            (Op::Rotate { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
             (Op::Route(_), Some(Spec::Route(_))) => true,
             (Op::Route(_), Some(Spec::ExpertsInner(inner))) => inner.route.is_some(),
             (Op::Experts(_), Some(Spec::ExpertsInner(_) | Spec::ExpertsSum(_))) => true,

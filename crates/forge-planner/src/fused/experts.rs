@@ -4,7 +4,7 @@
 //! experts reads them.
 
 use super::{Gain, Value};
-use forge_ir::{Activation, Body, Experts, Node, Op, ParamId, Routing};
+use forge_ir::{Body, Experts, Gating, Node, Op, ParamId, Routing};
 
 /// What each expert of a row makes of it, up to its last projection: one after the other, the best expert's first.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,8 +13,10 @@ pub(crate) struct ExpertsInner {
     pub(crate) gate: ParamId,
     /// The stack of ups.
     pub(crate) up: ParamId,
-    /// Applied to the gate.
-    pub(crate) activation: Activation,
+    /// What is added to gates and to ups of all experts.
+    pub(crate) biases: Option<[ParamId; 2]>,
+    /// What becomes of a gate and its up.
+    pub(crate) gating: Gating,
     /// Experts of a row.
     pub(crate) chosen: usize,
     /// The gain that is folded into both stacks.
@@ -32,6 +34,8 @@ pub(crate) struct ExpertsInner {
 pub(crate) struct ExpertsSum {
     /// The stack of last projections.
     pub(crate) down: ParamId,
+    /// What is added to their results, before these are weighed.
+    pub(crate) bias: Option<ParamId>,
     /// Experts of a row.
     pub(crate) chosen: usize,
     /// What becomes of the sum.
@@ -53,9 +57,12 @@ pub(crate) enum Summed {
 pub(super) fn parts(body: &Body, node: &Node, experts: &Experts) -> Option<(ExpertsInner, ExpertsSum)> {
     let before = node.inputs[1].0.checked_sub(1)?;
     let Op::Route(Routing { chosen, .. }) = body.nodes[before].op else { return None };
-    let Experts { gate, up, down, activation } = *experts;
-    let inner = ExpertsInner { gate, up, activation, chosen, folded: None, norm: None, choice: None };
-    Some((inner, ExpertsSum { down, chosen, ending: Summed::Store }))
+    let Experts { gate, up, down, biases, gating } = *experts;
+    let bias = biases.map(|[_, _, down]| down);
+    let biases = biases.map(|[gate, up, _]| [gate, up]);
+    let (folded, norm, choice) = (None, None, None);
+    let inner = ExpertsInner { gate, up, biases, gating, chosen, folded, norm, choice };
+    Some((inner, ExpertsSum { down, bias, chosen, ending: Summed::Store }))
 }
 
 /// Whether the weights that node number `index` gives do nothing but choose and weigh experts.

@@ -15,8 +15,12 @@ mod gate_first;
 mod gate_pair;
 mod head_argmax;
 mod heads;
+mod latent_append;
+mod latent_projections;
+mod latent_prologue;
 mod merge_projections;
 mod norm_add;
+mod own_norm;
 mod residual;
 mod rotate_append;
 #[cfg(test)]
@@ -35,9 +39,9 @@ use serde::Serialize;
 pub enum Fusion {
     /// Gate, up and the activation between them in one projection.
     GatePair,
-    /// Queries, keys and values in one projection.
+    /// Queries, keys and values in one projection; with latents, all that one value is multiplied by.
     MergeProjections,
-    /// Norm of heads, rotation and the write to the cache in one step.
+    /// Norm of heads or of latents, rotation and the write to the cache in one step.
     RotateAppend,
     /// Convolutions, gates and norms around a delta rule: one projection, one convolution and one rule.
     DeltaMixer,
@@ -59,7 +63,7 @@ pub enum Fusion {
     DeltaPrologue,
     /// The choice of a row's experts in experts themselves.
     ExpertsChoose,
-    /// Norms divided out at the end of the projections after them.
+    /// Norms divided out at the end of the projections after them, which square what they read where nobody has.
     DeferredNorm,
     /// The first half of the search for the likeliest token in the head.
     HeadArgmax,
@@ -140,10 +144,12 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         Fused::of(BodyId(index), body, graph.widths(body), formats)
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
-    let simple: [(Fusion, Rewrite); 9] = [
+    let simple: [(Fusion, Rewrite); 11] = [
         (Fusion::GatePair, gate_pair::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
+        (Fusion::RotateAppend, latent_append::rewrite),
+        (Fusion::MergeProjections, latent_projections::rewrite),
         (Fusion::DeltaMixer, delta_mixer::rewrite),
         (Fusion::Each, each::rewrite),
         (Fusion::GateFirst, gate_first::rewrite),
@@ -164,6 +170,7 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         for list in &mut lists {
             let body = &graph.bodies[list.body.0];
             while_it_fits(list, Fusion::AttentionPrologue, |list| attention_prologue::rewrite(list, body));
+            while_it_fits(list, Fusion::AttentionPrologue, |list| latent_prologue::rewrite(list, body));
         }
     }
     if on(Fusion::DeltaPrologue) {
@@ -175,6 +182,7 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
     let (prologue, epilogue) = (graph.prologue.body.0, graph.epilogue.body.0);
     if on(Fusion::DeferredNorm) {
         deferred_norm::rewrite(&mut lists, prologue, epilogue);
+        lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::DeferredNorm, own_norm::rewrite));
     }
     if on(Fusion::HeadArgmax) {
         head_argmax::rewrite(&mut lists[epilogue]);

@@ -8,8 +8,8 @@ use crate::fused::{
 };
 use crate::{Options, Quant};
 use forge_ir::{
-    Activation, Apply, Body, BodyId, Cache, Draft, Format, Graph, Groups, Model, Node, Op, Pairing, Param,
-    ParamId, ParamKind, Rotation, Routing, Scores, Specials, State, ValueId, Weight, WeightId,
+    Activation, Apply, Body, BodyId, Cache, Draft, Format, Gating, Graph, Groups, Model, Node, Op, Pairing,
+    Param, ParamId, ParamKind, Rotation, Routing, Scores, Specials, State, ValueId, Weight, WeightId,
 };
 use std::collections::BTreeSet;
 
@@ -27,13 +27,14 @@ pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'stati
     let inner = ExpertsInner {
         gate: ParamId(1),
         up: ParamId(2),
-        activation: Activation::Silu,
+        biases: None,
+        gating: Gating::Plain(Activation::Silu),
         chosen: 2,
         folded: None,
         norm: None,
         choice: None,
     };
-    let sum = ExpertsSum { down: ParamId(3), chosen: 2, ending: Summed::Store };
+    let sum = ExpertsSum { down: ParamId(3), bias: None, chosen: 2, ending: Summed::Store };
     vec![
         ("router", projection(0), &[0], 1),
         ("weights", Kind::Route(routing), &[1], 2),
@@ -94,6 +95,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         scale: 0.5,
         window: None,
         softcap: None,
+        sinks: None,
         cache: ParamId(3),
         prologue: None,
     });
@@ -274,6 +276,10 @@ fn what(kind: &Kind) -> String {
             let mut text = format!("project {} {:?}", parts.join("+"), project.layout);
             text += &project.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
             text += if project.norm.is_some() { " / rms" } else { "" };
+            if let Some(norm) = project.own_norm {
+                text += " / own rms";
+                text += &norm.gain.map_or_else(String::new, |gain| format!(" {}", gain.0));
+            }
             text += &project.each.map_or_else(String::new, |each| format!(" {}", name(each)));
             text += &match &project.ending {
                 Ending::Store => String::new(),
@@ -291,6 +297,13 @@ fn what(kind: &Kind) -> String {
         Kind::RotateAppend(_) => "rotate_append".to_owned(),
         Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
         Kind::Attend(_) => "attend".to_owned(),
+        Kind::EachHead(each) => {
+            format!("each_head{} {}", if each.turned { " turned" } else { "" }, each.weight.0)
+        }
+        Kind::LatentAppend(append) if append.prepare.is_some() => "latent_append prepare".to_owned(),
+        Kind::LatentAppend(_) => "latent_append".to_owned(),
+        Kind::LatentAttend(attend) if attend.prologue.is_some() => "latent_attend prologue".to_owned(),
+        Kind::LatentAttend(_) => "latent_attend".to_owned(),
         Kind::Convolve(convolve) => convolved(convolve),
         Kind::DeltaRule(rule) => {
             let gated = if rule.gated.is_some() { " gated" } else { "" };

@@ -120,7 +120,7 @@ impl Select<'_> {
             scale,
             window,
             softcap,
-            sinks: false,
+            sinks: attend.sinks.is_some(),
             prologue,
         };
         let regimes = draft.regimes();
@@ -149,6 +149,11 @@ impl Select<'_> {
             ("partials", Operand::Scratch(partials)),
             ("heads", Operand::Scratch(heads)),
         ]);
+        arguments.extend(
+            attend
+                .sinks
+                .map(|sinks| ("sinks", Operand::Field(self.vector(draft, &[sinks], Layout::Rows, "")))),
+        );
         draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
         let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
@@ -186,7 +191,8 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     }
     let scores = format!("{} · q · keysᵀ", attend.scale);
     let scores = attend.softcap.map_or(scores.clone(), |cap| format!("cap({scores}, {cap})"));
-    text += &format!("heads = softmax({scores}) · values");
+    let sinks = if attend.sinks.is_some() { ", beside each head's sink" } else { "" };
+    text += &format!("heads = softmax({scores}{sinks}) · values");
     if let Some(window) = window {
         text += &format!(", of the last {window} positions");
     }

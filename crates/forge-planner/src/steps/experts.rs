@@ -5,7 +5,7 @@ use crate::fused::{ExpertsInner, ExpertsSum, Fused, Gain, Operation, Summed, Val
 use crate::plan::Operand;
 use crate::section::Draft;
 use crate::select::Select;
-use forge_ir::{Layout, Routing};
+use forge_ir::{Gating, Layout, Routing};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
@@ -65,26 +65,33 @@ impl Select<'_> {
             outputs,
             inputs,
             norm: inner.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
-            activation: inner.activation,
+            bias: inner.biases.is_some(),
+            gating: inner.gating,
             route: choice.map(|(routing, _)| route_spec(routing, experts)),
             rows_per_simdgroup,
             simdgroups,
         });
         let divided = if inner.norm.is_some() { " / rms" } else { "" };
-        let activated = |gate: &str| format!("{}({gate})", inner.activation.name());
+        let (plus, plus_own) = match inner.biases {
+            Some(_) => (" + bias", " + its bias"),
+            None => ("", ""),
+        };
+        let gated = match inner.gating {
+            Gating::Plain(activation) => format!("{}(gate) · up", activation.name()),
+            Gating::Clamped { limit, sharpness } => {
+                format!("a · sigmoid({sharpness} · a) · (b + 1) of gate and up clamped to {limit}")
+            }
+        };
         let chosen = if choice.is_some() { "routes = the experts of the largest logits; " } else { "" };
-        let general = format!(
-            "{chosen}of each expert of a row gate, up = weight · x{divided}; y = {} · up",
-            activated("gate")
-        );
+        let general =
+            format!("{chosen}of each expert of a row gate, up = weight · x{divided}{plus}; y = {gated}");
         let function =
             self.function(&draft.function_name("experts_inner"), &general, &[(draft.regimes(), spec)]);
         let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
         let mut arguments =
             vec![("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))];
         let mut formula = format!(
-            "of each expert in routes gate, up = W · {x_name}{divided};  {y_name} = {} · up",
-            activated("gate")
+            "of each expert in routes gate, up = W · {x_name}{divided}{plus_own};  {y_name} = {gated}"
         );
         match choice {
             None => arguments.push(("routes", Operand::Scratch(second))),
@@ -97,6 +104,10 @@ impl Select<'_> {
                 arguments.extend(self.of_experts(draft, routing));
             }
         }
+        arguments.extend(inner.biases.map(|biases| {
+            let bias = self.vector(draft, &biases, Layout::Alternate, "routed_gate_up_bias");
+            ("bias", Operand::Field(bias))
+        }));
         if inner.norm.is_some() {
             let squares = self.scratch("squares", self.partials, 1);
             arguments.push(("squares", Operand::Scratch(squares)));
@@ -135,6 +146,7 @@ impl Select<'_> {
             chosen: sum.chosen,
             outputs,
             inputs,
+            bias: sum.bias.is_some(),
             ending: match sum.ending {
                 Summed::Store => spec::Summed::Store,
                 Summed::Add => spec::Summed::Add,
@@ -149,17 +161,22 @@ impl Select<'_> {
             Summed::AddSquares(Gain::Folded) => ("+=", "; squares_out = Σ y²"),
             Summed::AddSquares(_) => ("+=", "; gained = gain · y; squares_out = Σ y²"),
         };
-        let general = format!("y {assign} Σ over routes of their weight · (weight · x){general_left}");
+        let (plus, plus_own) = if sum.bias.is_some() { (" + bias", " + its bias") } else { ("", "") };
+        let general = format!("y {assign} Σ over routes of their weight · (weight · x{plus}){general_left}");
         let function =
             self.function(&draft.function_name("experts_sum"), &general, &[(draft.regimes(), spec)]);
         let (x_name, y_name) = (self.scratch_name(from), self.scratch_name(y));
-        let mut formula = format!("{y_name} {assign} Σ over routes of their weight · (W · {x_name})");
+        let mut formula =
+            format!("{y_name} {assign} Σ over routes of their weight · (W · {x_name}{plus_own})");
         let mut arguments = vec![
             ("weight", Operand::Field(field)),
             ("routes", Operand::Scratch(routes)),
             ("x", Operand::Scratch(from)),
             ("y", Operand::Scratch(y)),
         ];
+        arguments.extend(
+            sum.bias.map(|bias| ("bias", Operand::Field(self.vector(draft, &[bias], Layout::Rows, "")))),
+        );
         if let Summed::AddSquares(gain) = sum.ending {
             let (left, more) = self.leave(draft, operation.output, outputs, gain, &y_name);
             formula += &left;

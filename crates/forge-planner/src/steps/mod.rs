@@ -2,6 +2,7 @@
 
 mod attend;
 mod experts;
+mod latent;
 mod norms;
 mod project;
 mod recurrent;
@@ -9,7 +10,7 @@ mod recurrent;
 use crate::cache::Ring;
 use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
 use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
-use crate::regime::{FEW, Schedule};
+use crate::regime::FEW;
 use crate::section::{Draft, Place, Source};
 use crate::select::{ASIDE, Select};
 use forge_ir::{Diagnostic, Format, Layout, Op, ParamId};
@@ -61,6 +62,9 @@ impl Select<'_> {
             Kind::Append { cache } => self.append(draft, operation, *cache),
             Kind::RotateAppend(prepare) => self.rotate_append(draft, list, operation, prepare, from),
             Kind::Attend(attend) => self.attend(draft, list, operation, attend, from),
+            Kind::EachHead(each) => self.each_head(draft, list, operation, each),
+            Kind::LatentAppend(append) => self.latent_append(draft, list, operation, append),
+            Kind::LatentAttend(attend) => self.latent_attend(draft, list, operation, attend),
             Kind::Convolve(convolve) => self.convolve(draft, list, operation, convolve, from),
             Kind::DeltaRule(rule) => self.delta_rule(draft, list, operation, rule),
             Kind::Route(routing) => self.route(draft, list, operation, routing, from),
@@ -355,7 +359,7 @@ impl Select<'_> {
             _ => None,
         });
         let ring = sees.max().and_then(|window| Ring::of(window, self.plan.chunk, self.plan.context));
-        let state = State { heads: state.heads, width: state.width, ring };
+        let state = State { heads: state.heads, width: state.width, values: true, ring };
         draft.section.state = Some(state);
         Some(state)
     }

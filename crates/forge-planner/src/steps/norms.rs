@@ -68,12 +68,15 @@ impl Select<'_> {
             (_, 1) if is_alone => self.target(draft, list, operation, "normed"),
             _ => self.target(draft, list, operation, &operation.name),
         };
+        // What is normed may be the first columns of wider rows.
+        let pitch = self.columns(draft, list, operation.inputs[0]).pitch;
         let spec = Spec::RmsNorm(spec::RmsNorm {
             width: width / parts,
             parts,
             epsilon,
             gain: gain.is_some(),
             gather,
+            pitch: (pitch > width).then_some(pitch),
         });
         let times = if gain.is_some() { "gain · " } else { "" };
         let (name, general) = match (gather, parts) {
@@ -84,7 +87,9 @@ impl Select<'_> {
         let function = self.function(name, &general, &[(draft.regimes(), spec)]);
         let times =
             field.map_or_else(String::new, |field| format!("{} · ", draft.section.fields[field].name));
-        let (from_name, to_name) = (self.scratch_name(from), self.scratch_name(to));
+        let to_name = self.scratch_name(to);
+        let from_name =
+            self.columns_name(draft, list, operation.inputs[0]).unwrap_or_else(|| self.scratch_name(from));
         let mut formula = format!("{to_name} = {times}{from_name} / rms({from_name})");
         if gather {
             formula += WANTED;

@@ -1,12 +1,12 @@
 //! Projections as steps.
 
 use super::of_each;
-use crate::fused::{Each, Ending, Fused, Gain, Kind, Operation, Project};
+use crate::fused::{Each, Ending, Fused, Gain, Kind, Operation, OwnNorm, Project};
 use crate::plan::Operand;
 use crate::regime::Regime;
 use crate::section::Draft;
 use crate::select::Select;
-use forge_ir::{Format, ParamId};
+use forge_ir::{Format, Layout, ParamId};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
@@ -48,13 +48,21 @@ impl Select<'_> {
                 (regime, self.project_spec(rows, shape, project, (bias.is_some(), bounded)))
             })
             .collect();
+        let own_gain = project.own_norm.and_then(|norm| norm.gain);
+        let own_gain = own_gain.map(|gain| self.vector(draft, &[gain], Layout::Rows, ""));
         let words = Words::of(project, bias.is_some());
         let function = self.function(&draft.function_name(&name), &words.general(), &variants);
-        let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
+        let y_name = self.scratch_name(y);
+        let x_name =
+            self.columns_name(draft, list, operation.inputs[0]).unwrap_or_else(|| self.scratch_name(x));
         let mut formula = words.formula(&name, &x_name, &y_name);
         let mut arguments =
             vec![("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))];
         arguments.extend(bias.map(|bias| ("bias", Operand::Field(bias))));
+        if let Some(gain) = own_gain {
+            formula += &format!(", x times {}", draft.section.fields[gain].name);
+            arguments.push(("x_gain", Operand::Field(gain)));
+        }
         if project.norm.is_some() {
             let squares = self.scratch("squares", self.partials, 1);
             arguments.push(("squares", Operand::Scratch(squares)));
@@ -103,6 +111,9 @@ impl Select<'_> {
             outputs,
             inputs,
             norm: project.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
+            own_norm: project
+                .own_norm
+                .map(|OwnNorm { gain, epsilon }| spec::OwnNorm { gain: gain.is_some(), epsilon }),
             bias,
             each: project.each,
             epilogue,
@@ -155,7 +166,11 @@ impl<'a> Words<'a> {
     }
 
     fn product(&self, weight: &str, x: &str, bias: &str) -> String {
-        let divided = if self.project.norm.is_some() { " / rms" } else { "" };
+        let divided = match (self.project.norm, self.project.own_norm) {
+            (Some(_), _) => " / rms".to_owned(),
+            (None, Some(_)) => format!(" / rms({x})"),
+            (None, None) => String::new(),
+        };
         let plus = if self.bias { format!(" + {bias}") } else { String::new() };
         let sum = format!("{weight} · {x}{divided}{plus}");
         match self.project.each {

@@ -155,6 +155,7 @@ fn layer(shape: &Shape) -> Vec<Node> {
         cache: ParamId(9),
         window: None,
         softcap: None,
+        sinks: None,
     };
     vec![
         node("attention_norm", norm(0), &[0]),

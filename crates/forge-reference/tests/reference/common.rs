@@ -231,8 +231,9 @@ pub(crate) fn deviation(logits: &[f32]) -> f64 {
     (squares / logits.len() as f64).sqrt()
 }
 
-/// The largest difference.
+/// The largest difference; what is no number is the largest.
 pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
+    let differences = a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs()));
+    differences.fold(0.0, |far, x| if x.is_nan() || x > far { x } else { far })
 }

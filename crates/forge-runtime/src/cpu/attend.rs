@@ -66,7 +66,7 @@ pub struct AttendJoin {
 }
 
 /// Positions of a step.
-const STEP: usize = 64;
+pub(super) const STEP: usize = 64;
 /// The most rows that a thread takes at once.
 const ROWS: usize = 8;
 
@@ -220,6 +220,7 @@ impl<C: Cached> Task for Heads<'_, C> {
                             values: values.add(at),
                             positions: end - begin,
                             width,
+                            valued: width,
                             padded,
                         };
                         let queries = &queries[mine * padded..(mine + group) * padded];
@@ -274,12 +275,14 @@ unsafe fn cap_scores<S: Simd>(scores: &mut [f32], count: usize, cap: f32) {
 
 /// Some cached positions of one head.
 #[derive(Clone, Copy)]
-struct Step<C> {
-    keys: *const C,
-    values: *const C,
-    positions: usize,
-    width: usize,
-    padded: usize,
+pub(super) struct Step<C> {
+    pub(super) keys: *const C,
+    pub(super) values: *const C,
+    pub(super) positions: usize,
+    pub(super) width: usize,
+    /// Channels that have values: the first of them.
+    pub(super) valued: usize,
+    pub(super) padded: usize,
 }
 
 impl<C: Cached> Step<C> {
@@ -292,7 +295,7 @@ impl<C: Cached> Step<C> {
 
     /// `weights[query][position]` = query · key.
     #[inline(always)]
-    unsafe fn scores<S: Simd>(&self, queries: &[f32], weights: &mut [f32]) {
+    pub(super) unsafe fn scores<S: Simd>(&self, queries: &[f32], weights: &mut [f32]) {
         let group = queries.len() / self.padded;
         let mut query = 0;
         while query < group {
@@ -332,7 +335,7 @@ impl<C: Cached> Step<C> {
 
     /// `sums[query] += weights[query][position] * value`, over all positions.
     #[inline(always)]
-    unsafe fn add_values<S: Simd>(&self, weights: &[f32], sums: &mut [f32]) {
+    pub(super) unsafe fn add_values<S: Simd>(&self, weights: &[f32], sums: &mut [f32]) {
         let group = sums.len() / self.padded;
         let mut query = 0;
         while query < group {
@@ -352,7 +355,7 @@ impl<C: Cached> Step<C> {
 
     #[inline(always)]
     unsafe fn add_values_to<S: Simd, const G: usize>(&self, weights: &[f32], sums: &mut [f32]) {
-        for channel in (0..self.width).step_by(S::LANES) {
+        for channel in (0..self.valued).step_by(S::LANES) {
             // SAFETY: the caller's promise; sums are padded to whole vectors.
             unsafe {
                 let mut of = [S::splat(0.0); G];
@@ -376,7 +379,12 @@ impl<C: Cached> Step<C> {
 /// Turns scores to exp(score - largest), where `largest` now counts these scores too; `total` counts the weights.
 /// Gives what sums made with the old `largest` have to be multiplied by.
 #[inline(always)]
-unsafe fn soften<S: Simd>(scores: &mut [f32], count: usize, largest: &mut f32, total: &mut f32) -> f32 {
+pub(super) unsafe fn soften<S: Simd>(
+    scores: &mut [f32],
+    count: usize,
+    largest: &mut f32,
+    total: &mut f32,
+) -> f32 {
     // Scores of no position become weights of about nothing, which nobody multiplies and the total leaves out.
     scores[count..].fill(f32::NEG_INFINITY);
     // SAFETY: scores are a whole number of vectors.

@@ -5,7 +5,7 @@
 //! order, and a row's experts in that of their numbers.
 
 use super::call::Call;
-use super::finish::{Activation, DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
+use super::finish::{DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::project::{Project, sliced_products, whole_products, whole_rows};
@@ -15,8 +15,8 @@ use super::simd::Simd;
 use super::stored::Stored;
 use std::marker::PhantomData;
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, [squares,] y. With a route: logits,
-/// [correction,] [scale,] and routes are written.
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, [bias,] [squares,] y. With a route:
+/// logits, [correction,] [scale,] and routes are written.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsInner {
     /// Experts that there are.
@@ -29,13 +29,15 @@ pub struct ExpertsInner {
     pub inputs: usize,
     /// The deferred norm of x, if there is one.
     pub norm: Option<DeferredNorm>,
-    /// Applied to the gate.
-    pub activation: Activation,
+    /// Whether each expert has a bias: `[experts, outputs]`.
+    pub bias: bool,
+    /// What becomes of a gate and its up.
+    pub ending: Epilogue,
     /// How experts are chosen, if that is left to this kernel. For one row.
     pub route: Option<Route>,
 }
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, y[, gain, gained][, squares_out].
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, [bias,] y[, gain, gained][, squares_out].
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsSum {
     /// Experts that there are.
@@ -46,6 +48,8 @@ pub struct ExpertsSum {
     pub outputs: usize,
     /// Columns of it.
     pub inputs: usize,
+    /// Whether each expert has a bias: `[experts, outputs]`.
+    pub bias: bool,
     /// What becomes of the sum.
     pub ending: Epilogue,
 }
@@ -69,7 +73,7 @@ pub(super) fn sum<M: Matrix>(call: &Call<'_>, shape: &ExpertsSum) {
 }
 
 /// Rows of x that share an expert's weights at once.
-const TOGETHER: usize = 4;
+pub(super) const TOGETHER: usize = 4;
 
 /// Who has which expert: pairs of a row and a place among its experts, as `row * chosen + place`, expert by expert.
 struct Pairs<'a> {
@@ -111,20 +115,20 @@ impl<'a> Pairs<'a> {
 }
 
 /// The matrices of all experts, and rows that they are multiplied with.
-struct Products<'a, M> {
-    matrix: M,
+pub(super) struct Products<'a, M> {
+    pub(super) matrix: M,
     /// Of a row of the matrices, and of x.
-    blocks: usize,
+    pub(super) blocks: usize,
     /// Rows of whole blocks.
-    x: &'a [f32],
+    pub(super) x: &'a [f32],
     /// Whether the pass has one row, which is summed as it is fastest.
-    alone: bool,
+    pub(super) alone: bool,
 }
 
 impl<M: Matrix> Products<'_, M> {
     /// The products of neighbouring rows of the matrices with some rows of x, one to [`TOGETHER`].
     #[inline(always)]
-    unsafe fn of<S: Simd>(
+    pub(super) unsafe fn of<S: Simd>(
         &self,
         first: usize,
         count: usize,
@@ -203,9 +207,9 @@ impl<M: Matrix> Task for Of<'_, M> {
             Shape::Inner(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.route.as_ref()),
             Shape::Sum(of) => (of.experts, of.chosen, of.outputs, of.inputs, None),
         };
-        let (norm, epilogue) = match shape {
-            Shape::Inner(of) => (of.norm, Epilogue::Gate(of.activation)),
-            Shape::Sum(of) => (None, of.ending),
+        let (norm, has_bias, epilogue) = match shape {
+            Shape::Inner(of) => (of.norm, of.bias, of.ending),
+            Shape::Sum(of) => (None, of.bias, of.ending),
         };
         let of_one = norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
         assert!(rows == 1 || !of_one, "{shape:?} is made for one row, and there are {rows}");
@@ -226,9 +230,10 @@ impl<M: Matrix> Task for Of<'_, M> {
         let mut scratch = Scratch::take(padded + if is_sum { rows * GRAIN } else { 0 });
         let (room, sums) = scratch.split_at_mut(padded);
         let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
+        let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let matrix = M::find(call, "weight", experts * outputs, blocks);
         let products = Products { matrix, blocks, x, alone: rows == 1 };
-        let project = Project { outputs, inputs, norm, bias: false, each: None, epilogue };
+        let project = Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue };
         let finish = Finish::new::<S>(call, &project, of_y);
         let (shares, size, at_once) = match is_sum {
             true => finish.shares(outputs, call.workers()),
@@ -251,6 +256,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                 let count = (end - first).min(GRAIN);
                 sums.fill(0.0);
                 for (expert, of_expert) in with.clone().map(|index| pairs.of(index)) {
+                    let bias = bias.get(expert * outputs + first..).unwrap_or_default();
                     for some in of_expert.chunks(TOGETHER) {
                         let mut own = [0; TOGETHER];
                         for (own, pair) in own.iter_mut().zip(some) {
@@ -264,10 +270,11 @@ impl<M: Matrix> Task for Of<'_, M> {
                             if is_sum {
                                 let (weight, row) = (pairs.weight(*pair), pair / chosen);
                                 let sums = &mut sums[row * GRAIN..][..count];
+                                values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
                                 sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * *value);
                             } else {
                                 // SAFETY: this thread alone has these outputs of this pair.
-                                unsafe { finish.outputs::<S>(*pair, first, values, &mut left) };
+                                unsafe { finish.biased::<S>(*pair, (first, bias), values, &mut left) };
                             }
                         }
                     }

@@ -3,10 +3,11 @@
 use super::argmax::ordered;
 use super::call::{Call, Output};
 use super::project::Project;
+use super::rotation::inverse_rms;
 use super::simd::Simd;
 
 /// What becomes of the result v for output o of row r.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epilogue {
     /// `y[r][o] = v`
     Store,
@@ -14,6 +15,14 @@ pub enum Epilogue {
     Add,
     /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
     Gate(Activation),
+    /// The same with `y[r][o / 2] = a / (1 + exp(-sharpness a)) * (b + 1)`, where a is the gate but at most the limit, and b the up
+    /// but at most the limit either way.
+    GateClamped {
+        /// The largest gate, and the largest up either way.
+        limit: f32,
+        /// How steeply gates open.
+        sharpness: f32,
+    },
     /// `y[o] += v`, and what a deferred norm of y needs. For one row.
     AddSquares(Squares),
     /// `y[o] = v`, and the best of each share of the outputs in `candidates`: `[candidates, 2]`, a key that orders as the
@@ -37,6 +46,13 @@ pub enum Activation {
     Relu,
     /// 1 / (1 + exp(-x))
     Sigmoid,
+}
+
+impl Epilogue {
+    /// How many outputs become one number.
+    fn of_one(self) -> usize {
+        if matches!(self, Epilogue::Gate(_) | Epilogue::GateClamped { .. }) { 2 } else { 1 }
+    }
 }
 
 impl Activation {
@@ -137,6 +153,16 @@ pub struct DeferredNorm {
     pub epsilon: f32,
 }
 
+/// The norm of a projection's input, taken by the projection itself: x is multiplied by the gain, and results are divided by
+/// `sqrt(mean(x²) + epsilon)`. For one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnNorm {
+    /// Whether there is a gain.
+    pub gain: bool,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
 impl Squares {
     /// Leaves a whole row, in the buffer of this name: its sum of squares is the first partial sum.
     #[inline(always)]
@@ -212,10 +238,14 @@ impl OfShare {
 impl<'a> Finish<'a> {
     #[inline(always)]
     pub(super) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> Finish<'a> {
-        let Project { outputs, inputs, norm, bias, each, epilogue } = *shape;
-        let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
+        let Project { outputs, inputs, norm, own_norm, bias, each, epilogue } = *shape;
+        let width = outputs / epilogue.of_one();
         Finish {
-            factor: norm.map(|norm| norm.factor::<S>(call, inputs)),
+            factor: match own_norm {
+                // SAFETY: the level exists, as this runs by it.
+                Some(own) => Some(unsafe { inverse_rms::<S>(call.input("x", inputs), own.epsilon) }),
+                None => norm.map(|norm| norm.factor::<S>(call, inputs)),
+            },
             bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
             each,
             y: call.output::<f32>("y", rows * width),
@@ -227,7 +257,9 @@ impl<'a> Finish<'a> {
                     squares: call.output("squares_out", partials),
                 },
                 Epilogue::Best { candidates } => Left::Candidates(call.output("candidates", 2 * candidates)),
-                Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => Left::Nothing,
+                Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) | Epilogue::GateClamped { .. } => {
+                    Left::Nothing
+                }
             },
         }
     }
@@ -240,7 +272,7 @@ impl<'a> Finish<'a> {
         let shares = match self.epilogue {
             Epilogue::AddSquares(squares) => squares.partials,
             Epilogue::Best { candidates } => candidates,
-            Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => {
+            Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) | Epilogue::GateClamped { .. } => {
                 return (outputs.div_ceil(grain), grain, 1);
             }
         };
@@ -258,21 +290,33 @@ impl<'a> Finish<'a> {
         values: &mut [f32],
         share: &mut OfShare,
     ) {
+        let bias = self.bias.get(first..).unwrap_or_default();
+        // SAFETY: the caller's promise.
+        unsafe { self.biased::<S>(row, (first, bias), values, share) };
+    }
+
+    /// The same with a bias that is not that of all rows, from `first` on; none where it is empty.
+    #[inline(always)]
+    pub(super) unsafe fn biased<S: Simd>(
+        &self,
+        row: usize,
+        (first, bias): (usize, &[f32]),
+        values: &mut [f32],
+        share: &mut OfShare,
+    ) {
         if let Some(factor) = self.factor {
             for value in values.iter_mut() {
                 *value *= factor;
             }
         }
-        if !self.bias.is_empty() {
-            for (value, bias) in values.iter_mut().zip(&self.bias[first..]) {
-                *value += bias;
-            }
+        for (value, bias) in values.iter_mut().zip(bias) {
+            *value += bias;
         }
         if let Some(each) = self.each {
             // SAFETY: the caller's promise.
             unsafe { each.apply::<S>(values) };
         }
-        let halved = if matches!(self.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
+        let halved = self.epilogue.of_one();
         let start = row * self.width + first / halved;
         // SAFETY: the caller's promise.
         let y = unsafe { self.y.part(start..start + values.len() / halved) };
@@ -284,7 +328,14 @@ impl<'a> Finish<'a> {
                 }
             }
             // SAFETY: the caller's promise.
-            Epilogue::Gate(activation) => unsafe { gate::<S>(activation, values, y) },
+            Epilogue::Gate(activation) => unsafe { gate::<S>(Gating::Plain(activation), values, y) },
+            Epilogue::GateClamped { limit, sharpness } => {
+                for pair in values.chunks_exact_mut(2) {
+                    clamp(pair, limit);
+                }
+                // SAFETY: the caller's promise.
+                unsafe { gate::<S>(Gating::Sharp(sharpness), values, y) };
+            }
         }
         match &self.left {
             Left::Nothing => {}
@@ -347,9 +398,45 @@ fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
     total
 }
 
-/// y = silu(gate) * up, for values that alternate gate, up.
+/// A gate that is not above the limit, and an up that is not beyond it. What is no number stays none.
 #[inline(always)]
-unsafe fn gate<S: Simd>(activation: Activation, values: &[f32], y: &mut [f32]) {
+fn clamp(pair: &mut [f32], limit: f32) {
+    for x in &mut *pair {
+        *x = if *x > limit { limit } else { *x };
+    }
+    pair[1] = if pair[1] < -limit { -limit } else { pair[1] };
+}
+
+/// What becomes of gates and their ups, which are clamped already where they have to be.
+#[derive(Clone, Copy)]
+enum Gating {
+    /// activation(gate) * up
+    Plain(Activation),
+    /// gate / (1 + exp(-sharpness * gate)) * (up + 1)
+    Sharp(f32),
+}
+
+impl Gating {
+    /// Of every lane.
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, gate: S::V, up: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let one = S::splat(1.0);
+            match self {
+                Gating::Plain(activation) => S::mul(activation.of::<S>(gate), up),
+                Gating::Sharp(sharpness) => {
+                    let closed = S::exp(S::mul(S::splat(-sharpness), gate));
+                    S::mul(S::div(gate, S::add(one, closed)), S::add(up, one))
+                }
+            }
+        }
+    }
+}
+
+/// y = what becomes of gates and ups, for values that alternate them.
+#[inline(always)]
+unsafe fn gate<S: Simd>(gating: Gating, values: &[f32], y: &mut [f32]) {
     let (mut gates, mut ups) = ([0.0_f32; 16], [0.0_f32; 16]);
     for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
         for (i, pair) in values.chunks_exact(2).enumerate() {
@@ -357,8 +444,8 @@ unsafe fn gate<S: Simd>(activation: Activation, values: &[f32], y: &mut [f32]) {
         }
         // SAFETY: a vector has at most 16 lanes.
         unsafe {
-            let gate = activation.of::<S>(S::load(gates.as_ptr()));
-            S::store(gates.as_mut_ptr(), S::mul(gate, S::load(ups.as_ptr())));
+            let made = gating.of::<S>(S::load(gates.as_ptr()), S::load(ups.as_ptr()));
+            S::store(gates.as_mut_ptr(), made);
         }
         y.copy_from_slice(&gates[..y.len()]);
     }

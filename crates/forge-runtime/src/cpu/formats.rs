@@ -28,6 +28,8 @@ pub enum Format {
     Q5K,
     /// The same with codes of 4 bits.
     Q4K,
+    /// Floats of 4 bits, 32 to a power of two.
+    Mxfp4,
     /// Unsigned codes, so many columns to a scale and an offset.
     Affine {
         /// Of a code.

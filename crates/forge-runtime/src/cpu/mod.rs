@@ -18,13 +18,17 @@ mod convolve;
 mod delta_rule;
 mod delta_step;
 mod device;
+mod each_head;
 mod elementwise;
 mod embed;
 mod experts;
 mod finish;
 mod formats;
+mod latent;
+mod latent_attend;
 mod layer_norm;
 pub mod level;
+mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod norm_add;
@@ -56,12 +60,16 @@ pub use self::{
     delta_rule::{DeltaRule, delta_rule},
     delta_step::{DeltaStep, delta_step},
     device::CpuDevice,
+    each_head::{EachHead, each_head},
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
     experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
-    finish::{Activation, DeferredNorm, Each, Epilogue, Squares},
+    finish::{Activation, DeferredNorm, Each, Epilogue, OwnNorm, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
+    latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},
+    latent_attend::{LatentAttend, latent_attend},
     layer_norm::{LayerNorm, layer_norm},
+    mxfp4::Mxfp4,
     norm_add::{NormAdd, norm_add},
     project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},

@@ -3,7 +3,7 @@
 //! SAFETY, for every block here: every 64-bit ARM has these instructions, and pointers are good for the elements
 //! that the trait names.
 
-use super::simd::Simd;
+use super::simd::{Simd, TWICE4};
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -172,6 +172,16 @@ impl Simd for Neon {
             let bytes = vld1_u8(from);
             let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
             widen_bytes(vsub_s8(vreinterpret_s8_u8(codes), vdup_n_s8(8)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats4(from: *const u8, high: bool) -> Pair {
+        unsafe {
+            let bytes = vld1_u8(from);
+            let codes = if high { vshr_n_u8::<4>(bytes) } else { vand_u8(bytes, vdup_n_u8(15)) };
+            let (a, b) = widen_bytes(vqtbl1_s8(vld1q_s8(TWICE4.as_ptr()), codes));
+            (vmulq_n_f32(a, 0.5), vmulq_n_f32(b, 0.5))
         }
     }
 

@@ -1,6 +1,6 @@
 //! y = W x for one row or many, with a bias before and an epilogue after.
 //!
-//! Scalars: rows. Buffers: the weight's planes, [bias,] x, [squares,] y[, gain, gained, squares_out][, candidates]. One
+//! Scalars: rows. Buffers: the weight's planes, [bias,] x, [x_gain,] [squares,] y[, gain, gained, squares_out][, candidates]. One
 //! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of
 //! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
 //! panel after panel goes by.
@@ -9,7 +9,7 @@
 //! slices of `DEPTH` blocks, in the same order with panels and without. One row alone may be summed in another order.
 
 use super::call::Call;
-use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare};
+use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::scratch::Scratch;
@@ -29,6 +29,8 @@ pub struct Project {
     pub inputs: usize,
     /// The deferred norm of x, if there is one.
     pub norm: Option<DeferredNorm>,
+    /// The norm of x that is this projection's business, if there is one.
+    pub own_norm: Option<OwnNorm>,
     /// Whether a bias is added.
     pub bias: bool,
     /// What v becomes before the epilogue.
@@ -74,13 +76,23 @@ impl<M: Matrix> Task for Products<'_, M> {
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", rows * inputs);
         let of_one = self.shape.norm.is_some()
+            || self.shape.own_norm.is_some()
             || matches!(self.shape.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
         assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
-        let padded = if inputs == blocks * BLOCK { 0 } else { rows * blocks * BLOCK };
+        let gain = self.shape.own_norm.filter(|norm| norm.gain).map(|_| call.input::<f32>("x_gain", inputs));
+        let fits = inputs == blocks * BLOCK && gain.is_none();
+        let padded = if fits { 0 } else { rows * blocks * BLOCK };
         let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
-        let x = whole_rows(x, inputs, blocks * BLOCK, x_padded);
+        let x = match gain {
+            None => whole_rows(x, inputs, blocks * BLOCK, x_padded),
+            Some(gain) => {
+                x_padded[inputs..].fill(0.0);
+                x_padded.iter_mut().zip(x).zip(gain).for_each(|((to, x), gain)| *to = x * gain);
+                x_padded
+            }
+        };
         let work = Work {
             call,
             matrix: M::find(call, "weight", outputs, blocks),

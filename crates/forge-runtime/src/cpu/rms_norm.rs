@@ -18,6 +18,8 @@ pub struct RmsNorm {
     pub gain: bool,
     /// Whether row i of y is the norm of row `wanted[i]` of x.
     pub gather: bool,
+    /// Numbers from one row of x to the next, where what is normed are the first columns of wider rows.
+    pub pitch: Option<usize>,
 }
 
 /// Runs this thread's share.
@@ -33,20 +35,21 @@ struct Norm<'a> {
 impl Task for Norm<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RmsNorm { width, parts, epsilon, gain, gather } = *self.shape;
+        let RmsNorm { width, parts, epsilon, gain, gather, pitch } = *self.shape;
+        let pitch = pitch.unwrap_or(parts * width);
         let rows = self.call.scalar(0);
         let wanted = if gather { self.call.input::<u32>("wanted", rows) } else { &[] };
         let last = wanted.iter().map(|&row| row as usize + 1).max().unwrap_or(rows);
-        let x = self.call.input::<f32>("x", last * parts * width);
+        let x = self.call.input::<f32>("x", last.saturating_sub(1) * pitch + parts * width);
         let gain = gain.then(|| self.call.input::<f32>("gain", width));
         let y = self.call.output::<f32>("y", rows * parts * width);
         for item in self.call.share(rows * parts, if parts > 1 { 8 } else { 1 }).flatten() {
             let (row, part) = (item / parts, item % parts);
-            let from = if gather { wanted[row] as usize } else { row } * parts + part;
+            let from = if gather { wanted[row] as usize } else { row } * pitch + part * width;
             // SAFETY: this thread alone has this part of this row.
             unsafe {
                 let y = y.part(item * width..(item + 1) * width);
-                norm::<S>(&x[from * width..(from + 1) * width], gain, epsilon, y);
+                norm::<S>(&x[from..from + width], gain, epsilon, y);
             }
         }
     }

@@ -5,6 +5,9 @@
 
 use half::{bf16, f16};
 
+/// Twice the floats of 4 bits, in the order of their codes.
+pub(super) const TWICE4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// A vector of `LANES` f32. `LANES` divides 16.
 pub(super) trait Simd: Copy + 'static {
     /// The vector.
@@ -58,6 +61,8 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn load_u4(from: *const u8, high: bool) -> Self::V;
     /// The low (or high) nibbles of `LANES` bytes, less 8, widened.
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Self::V;
+    /// The floats of 4 bits in the low (or high) nibbles of `LANES` bytes, widened.
+    unsafe fn load_floats4(from: *const u8, high: bool) -> Self::V;
     /// One half, widened, in all lanes.
     unsafe fn splat_f16(from: *const f16) -> Self::V;
 
@@ -224,6 +229,12 @@ impl Simd for Portable {
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Lanes {
         let shift = if high { 4 } else { 0 };
         lanes(|i| f32::from((unsafe { from.add(i).read() } >> shift) & 15) - 8.0)
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats4(from: *const u8, high: bool) -> Lanes {
+        let shift = if high { 4 } else { 0 };
+        lanes(|i| f32::from(TWICE4[usize::from((unsafe { from.add(i).read() } >> shift) & 15)]) / 2.0)
     }
 
     #[inline(always)]

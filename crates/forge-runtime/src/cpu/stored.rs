@@ -2,9 +2,11 @@
 
 use super::affine::{Affine, AffineBf16};
 use super::call::Call;
+use super::each_head::{self, EachHead};
 use super::embed::{self, Embed};
 use super::experts::{self, ExpertsInner, ExpertsSum};
 use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
+use super::mxfp4::Mxfp4;
 use super::project::{self, Project};
 use super::superblock::{Pairs, Q6K};
 
@@ -15,6 +17,9 @@ pub trait Stored {
 
     /// See [`super::embed()`].
     fn embed(call: &Call<'_>, shape: &Embed);
+
+    /// See [`super::each_head()`].
+    fn each_head(call: &Call<'_>, shape: &EachHead);
 
     /// See [`super::experts_inner()`].
     fn experts_inner(call: &Call<'_>, shape: &ExpertsInner);
@@ -34,6 +39,10 @@ macro_rules! stored {
                 embed::gather::<$format>(call, shape);
             }
 
+            fn each_head(call: &Call<'_>, shape: &EachHead) {
+                each_head::products::<$format>(call, shape);
+            }
+
             fn experts_inner(call: &Call<'_>, shape: &ExpertsInner) {
                 experts::inner::<$format>(call, shape);
             }
@@ -45,4 +54,4 @@ macro_rules! stored {
     )*};
 }
 
-stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [] Q6K, [const BITS: usize] Pairs<BITS>, [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>);
+stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [] Mxfp4, [] Q6K, [const BITS: usize] Pairs<BITS>, [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>);

@@ -3,7 +3,7 @@
 //! SAFETY, for every block here: the level has been found on this machine, and pointers are good for the elements
 //! that the trait names.
 
-use super::simd::Simd;
+use super::simd::{Simd, TWICE4};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -159,6 +159,17 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_floats4(from: *const u8, high: bool) -> __m256 {
+        unsafe {
+            let bytes = _mm_loadl_epi64(from.cast());
+            let shifted = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
+            let twice = _mm_loadu_si128(TWICE4.as_ptr().cast());
+            let codes = _mm_shuffle_epi8(twice, _mm_and_si128(shifted, _mm_set1_epi8(15)));
+            _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_set1_ps(0.5))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch<T>(address: *const T) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
@@ -299,6 +310,18 @@ impl Simd for Avx512 {
             // Four bits are just what chooses one of sixteen numbers.
             let numbers = _mm512_setr_ps(
                 -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
+            );
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };
+            _mm512_permutexvar_ps(codes, numbers)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats4(from: *const u8, high: bool) -> __m512 {
+        unsafe {
+            let numbers = _mm512_setr_ps(
+                0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
             );
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
             let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };

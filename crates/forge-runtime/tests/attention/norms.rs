@@ -41,7 +41,7 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
         buffers.push("y");
         arguments.push(Argument::Output(NAN.repeat(wanted.len())));
         let kernel = kernel("rms_norm", buffers, run);
-        *SHAPE.write().unwrap() = Some(cpu::RmsNorm { width, parts, epsilon, gain, gather });
+        *SHAPE.write().unwrap() = Some(cpu::RmsNorm { width, parts, epsilon, gain, gather, pitch: None });
         each_level(|level, threads| {
             let y = run_kernel(kernel, &arguments, &[wanted_rows.len() as u32], level, threads);
             compare(&format!("{level:?} {rows} {width} {parts}"), &numbers_of(&y[0]), &wanted);

@@ -105,6 +105,9 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
         for block in 0..width / 32 {
             let scale = f16::from_f32(size * (0.25 + 0.75 * random.number().abs()) / 127.0 * 16.0);
             let wide = f16::from_f32(scale.to_f32() / 16.0);
+            // As a power of two.
+            let exponent = (scale.to_f32().to_bits() >> 23) as u8;
+            let power = f32::from_bits(u32::from(exponent) << 23);
             let mut nibbles = [0_u8; 16];
             for i in 0..32 {
                 let inside = block * 32 + i < columns;
@@ -127,6 +130,12 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                         first.push(code as i8 as u8);
                         code as f32 * wide.to_f32()
                     }
+                    Format::Mxfp4 => {
+                        let code = if inside { random.below(16) as u8 } else { 0 };
+                        nibbles[i % 16] |= code << (i / 16 * 4);
+                        let float = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+                        if code < 8 { float * power } else { -float * power }
+                    }
                     Format::Q4_0 => {
                         let code = if inside { random.below(16) as u8 } else { 8 };
                         nibbles[i % 16] |= code << (i / 16 * 4);
@@ -142,6 +151,10 @@ pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, 
                 Format::Q4_0 => {
                     first.extend(nibbles);
                     scales.extend(scale.to_ne_bytes());
+                }
+                Format::Mxfp4 => {
+                    first.extend(nibbles);
+                    scales.push(exponent);
                 }
                 Format::Q8_0 => scales.extend(wide.to_ne_bytes()),
                 _ => {}
@@ -250,7 +263,7 @@ pub fn tensors(name: &str, matrix: &Matrix) -> Vec<Tensor> {
             (format!("{name}.codes"), "U8", vec![rows, width / 2]),
             (format!("{name}.scales"), "F16", vec![rows, width / 32]),
         ],
-        Format::Q6K | Format::Q5K | Format::Q4K => {
+        Format::Q6K | Format::Q5K | Format::Q4K | Format::Mxfp4 => {
             let of_row = |plane: usize| matrix.planes[plane].len() / rows;
             vec![
                 (format!("{name}.codes"), "U8", vec![rows, of_row(0)]),

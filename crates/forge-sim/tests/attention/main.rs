@@ -3,6 +3,7 @@
 
 mod append;
 mod attend;
+mod latents;
 mod norms;
 mod prologue;
 mod recurrent;

@@ -106,8 +106,10 @@ fn norms_that_are_added() {
 fn norms_and_functions() {
     let mut random = Random(1);
     let rows = 3;
-    let norms = [(100, 1, true, false), (1030, 1, false, true), (20, 3, true, false), (136, 2, true, true)]
-        .map(|(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather });
+    let norms =
+        [(100, 1, true, false), (1030, 1, false, true), (20, 3, true, false), (136, 2, true, true)].map(
+            |(width, parts, gain, gather)| RmsNorm { width, parts, epsilon: 1e-5, gain, gather, pitch: None },
+        );
     let functions = [
         Function::Each(Each::Activate(Activation::Silu)),
         Function::Each(Each::Activate(Activation::GeluTanh)),

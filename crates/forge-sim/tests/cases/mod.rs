@@ -2,7 +2,7 @@
 //! that make sense, as a recording.
 
 use forge_ir::Format;
-use forge_kernels::spec::{DeltaRule, Epilogue, Function, Rows, Summed};
+use forge_kernels::spec::{DeltaRule, Epilogue, Function, LatentPrepare, Rows, Summed};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
@@ -220,6 +220,7 @@ impl Writer {
                         bytes.extend(0x0400u16.to_le_bytes());
                         bytes.extend((0..16).map(|_| self.random() as u8));
                     }
+                    (Format::Mxfp4, "scales") if column % group == 0 => bytes.push(122),
                     (_, "scales") if column % group == 0 => {
                         bytes.extend(0x1c00u16.to_le_bytes());
                         if matches!(format, Format::Affine(_)) {
@@ -288,6 +289,16 @@ impl Writer {
         Content::Words(words)
     }
 
+    /// What a row of latents is prepared of.
+    fn prepared(&mut self, name: &str, prepare: &LatentPrepare, width: usize, rows: usize) -> Content {
+        match name {
+            "queries" => self.floats(rows * prepare.columns.queries_pitch),
+            "latent" => self.floats(rows * prepare.columns.latent_pitch),
+            "key" => self.floats(rows * prepare.columns.key_pitch),
+            _ => self.floats(width),
+        }
+    }
+
     fn content(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
         let slot = |index: usize| u32::from(index < rows - launch.others);
         match name {
@@ -321,7 +332,7 @@ impl Writer {
             (Spec::NormAdd(it), _) => {
                 Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
             }
-            (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.parts * it.width),
+            (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.pitch.unwrap_or(it.parts * it.width)),
             (Spec::RmsNorm(it), "gain") => self.floats(it.width),
             (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
             (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.parts * it.width * 4),
@@ -336,6 +347,7 @@ impl Writer {
                 let partials = it.norm.map_or(0, |norm| norm.partials);
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
             }
+            (Spec::Project(it), "x_gain") => self.floats(it.inputs),
             (Spec::Project(it), "gain") => self.floats(it.outputs),
             (Spec::Project(it), "gained") => Content::Unwritten(it.outputs * 4),
             (Spec::Project(it), "squares_out") => match it.epilogue {
@@ -394,6 +406,7 @@ impl Writer {
             (Spec::ExpertsInner(it), "logits") => self.floats(rows * it.experts),
             (Spec::ExpertsInner(it), "correction" | "scale") => self.floats(it.experts),
             (Spec::ExpertsInner(it), "x") => self.floats(rows * it.inputs),
+            (Spec::ExpertsInner(it), "bias") => self.floats(it.experts * it.outputs),
             (Spec::ExpertsInner(it), "squares") => {
                 let partials = it.norm.map_or(0, |norm| norm.partials);
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
@@ -406,6 +419,7 @@ impl Writer {
                 Summed::Store => Content::Unwritten(rows * it.outputs * 4),
                 Summed::Add | Summed::AddSquares(_) => self.floats(rows * it.outputs),
             },
+            (Spec::ExpertsSum(it), "bias") => self.floats(it.experts * it.outputs),
             (Spec::ExpertsSum(it), "gain") => self.floats(it.outputs),
             (Spec::ExpertsSum(it), "gained") => Content::Unwritten(it.outputs * 4),
             (Spec::ExpertsSum(it), "squares_out") => match it.ending {
@@ -424,6 +438,37 @@ impl Writer {
             (Spec::Elementwise(it), _) => self.floats(rows * it.width),
             (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
             (Spec::Take(it), _) => self.floats(rows * it.of),
+            (Spec::EachHead(it), "x") => self.floats(rows * it.pitch),
+            (Spec::EachHead(it), "y") => {
+                Content::Unwritten(rows * it.heads * if it.turned { it.columns } else { it.rows } * 4)
+            }
+            (Spec::EachHead(it), _) => self.plane(it.format, &plane, it.heads * it.rows, it.columns),
+            (Spec::LatentAppend(it), name) => {
+                let record = it.width + it.turned;
+                match (name, &it.prepare) {
+                    ("turned", Some(prepare)) => Content::Unwritten(rows * prepare.heads * it.turned * 4),
+                    ("latents", _) => unwritten_cache(it.cache, 1, record, None),
+                    ("latent", None) => self.floats(rows * it.width),
+                    (_, None) => self.floats(rows * it.turned),
+                    (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
+                }
+            }
+            (Spec::LatentAttend(it), name) => {
+                let splits = launch.splits as usize;
+                match (name, &it.prologue) {
+                    ("q", _) => self.floats(rows * it.heads * it.width),
+                    ("turned", _) => self.floats(rows * it.heads * it.turned),
+                    ("latents", prologue) => {
+                        self.cache(it.cache, (1, it.width + it.turned), None, launch, prologue.is_none())
+                    }
+                    ("partials", _) if splits > 1 => {
+                        Content::Unwritten(rows * it.heads * splits * (it.width + 2) * 4)
+                    }
+                    ("heads", _) if splits == 1 => Content::Unwritten(rows * it.heads * it.width * 4),
+                    ("partials" | "heads", _) | (_, None) => Content::Unwritten(0),
+                    (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
+                }
+            }
             (Spec::Convolve(it), "x") => self.floats(rows * it.pitch),
             (Spec::Convolve(it), "taps") => self.floats(it.width * it.taps),
             (Spec::Convolve(it), "tail") => self.tail(it.taps, it.width, launch),

@@ -66,8 +66,12 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
             };
             let (scale_bytes, scale) = random.scale(scales_are, -bits, false);
             let (offset_bytes, offset) = random.scale(scales_are, -2, true);
-            if format.is_quantised() {
-                scales.extend(scale_bytes);
+            // An exponent is that of a scale.
+            let exponent = (scale.to_bits() >> 23) as u8;
+            match format {
+                Format::Mxfp4 => scales.push(exponent),
+                _ if format.is_quantised() => scales.extend(scale_bytes),
+                _ => {}
             }
             if matches!(format, Format::Affine(_)) {
                 scales.extend(offset_bytes);
@@ -100,6 +104,13 @@ pub(crate) fn stored(random: &mut Random, format: Format, rows: usize, columns: 
                 Format::Q4_0 => {
                     first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
                     row.extend(codes.iter().map(|&code| (f32::from(code & 15) - 8.0) * scale));
+                }
+                Format::Mxfp4 => {
+                    const FLOATS: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+                    let power = f32::from_bits(u32::from(exponent) << 23);
+                    let sign = |code: u8| if code & 8 == 0 { power } else { -power };
+                    first.extend((0..16).map(|j| codes[j] & 15 | codes[j + 16] << 4));
+                    row.extend(codes.iter().map(|&code| FLOATS[usize::from(code & 7)] * sign(code)));
                 }
                 Format::Affine(affine) => {
                     let most = ((1_u16 << affine.bits.count()) - 1) as u8;

@@ -1,0 +1,55 @@
+//! gpt-oss: the standard decoder with experts in every layer, whose gates and ups are clamped. Attention has sinks, and every
+//! projection a bias; every second layer sees a window. Experts may be stored in mxfp4.
+
+use super::{Architecture, Blueprint};
+use crate::config::Section;
+use crate::decoder::{Decoder, Defaults};
+use crate::experts::Experts;
+use crate::microscaled;
+use crate::scaling::Kinds;
+use crate::windows::Windows;
+use forge_ir::{Gating, Scores};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    class: "GptOssForCausalLM",
+    family: "gpt_oss",
+    hub: &["openai/gpt-oss-20b", "openai/gpt-oss-120b"],
+    read,
+};
+
+const DEFAULTS: Defaults = Defaults {
+    context: 131_072,
+    epsilon: ("rms_norm_eps", 1e-5),
+    theta: 150_000.0,
+    key_heads: Some(8),
+    width: Some(64),
+    scaling: Kinds::Yarn { factor: 32.0, original: 4096 },
+    ..Defaults::USUAL
+};
+
+/// `sliding_window`, where there is none.
+const WINDOW: usize = 128;
+
+fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
+    let mut model = Decoder::read(config, &DEFAULTS);
+    // Gates open as `swiglu_alpha` says, and nothing else reads it.
+    config.only("hidden_act", "silu", "gates of this architecture open as swiglu_alpha says");
+    microscaled::read(config);
+    let bias = config.flag_or("attention_bias", true);
+    model.attention.input_bias = bias;
+    model.attention.output_bias = bias;
+    model.attention.sinks = true;
+    model.windows = Windows::of_every_second_or(config, model.layers, model.context, WINDOW);
+    let keys = &["num_local_experts", "num_experts"];
+    let mut experts = Experts::read(config, &model.mlp, (keys, model.mlp.inner), Scores::Softmax);
+    experts.choice.shares = true;
+    experts.router = "router";
+    experts.bias = true;
+    experts.alternate = true;
+    experts.gating = Gating::Clamped {
+        limit: config.positive_or("swiglu_limit", 7.0) as f32,
+        sharpness: config.number_or("swiglu_alpha", 1.702) as f32,
+    };
+    model.experts = Some(experts);
+    Box::new(model)
+}

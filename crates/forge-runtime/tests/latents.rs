@@ -1,0 +1,299 @@
+//! CPU kernels of attention over latents, with every set of instructions that this machine has, against plain f64: matrices of
+//! heads both ways, lines that go to the cache, and what heads get of them.
+
+#[macro_use]
+mod support;
+
+use forge_runtime::cpu::{
+    self, EachHead, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, Pairing, Rotation,
+};
+use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel};
+
+fn each(call: &cpu::Call<'_>, (format, shape): &(Format, EachHead)) {
+    match format {
+        Format::F32 => cpu::each_head::<cpu::F32>(call, shape),
+        Format::Q4_0 => cpu::each_head::<cpu::Q4_0>(call, shape),
+        Format::Q6K => cpu::each_head::<cpu::Q6K>(call, shape),
+        _ => cpu::each_head::<cpu::AffineBf16<4, 64>>(call, shape),
+    }
+}
+
+#[test]
+fn every_head_multiplies_its_own_part() {
+    kernel_under_test!(SHAPE, (Format, EachHead), each);
+    let mut random = Random(21);
+    let affine = Format::Affine { bits: 4, group: 64, bf16: true };
+    for format in [Format::F32, Format::Q4_0, Format::Q6K, affine] {
+        for (heads, of_matrix, columns) in [(3, 7, 30), (2, 70, 90), (1, 5, 300)] {
+            for (turned, wider) in [(false, 0), (true, 0), (true, 5)] {
+                let weights = matrix(&mut random, format, heads * of_matrix, columns, 1.0);
+                let (takes, gives) = if turned { (of_matrix, columns) } else { (columns, of_matrix) };
+                let pitch = heads * takes + wider;
+                let shape = EachHead { heads, rows: of_matrix, columns, turned, pitch };
+                for rows in [1, 2, 7] {
+                    let x = random.numbers(rows * pitch);
+                    let product = |at: usize| {
+                        let (row, head, output) = (at / gives / heads, at / gives % heads, at % gives);
+                        let term = |input: usize| {
+                            let (of_row, of_column) = if turned { (input, output) } else { (output, input) };
+                            let weight = weights.values[(head * of_matrix + of_row) * columns + of_column];
+                            let x = f64::from(x[row * pitch + head * takes + input]);
+                            // Such a weight is the difference of its scaled code and its offset.
+                            let cancelled = if format == affine { 4.0 * x.abs() } else { 0.0 };
+                            (f64::from(weight) * x, (f64::from(weight) * x).abs() + cancelled)
+                        };
+                        (0..takes).map(term).fold((0.0, 0.0), |sum, term| (sum.0 + term.0, sum.1 + term.1))
+                    };
+                    let wanted: Vec<(f64, f64)> = (0..rows * heads * gives).map(product).collect();
+                    let mut buffers = match weights.planes.len() {
+                        1 => vec!["weight_values"],
+                        _ => vec!["weight_codes", "weight_scales"],
+                    };
+                    buffers.extend(["x", "y"]);
+                    let mut arguments: Vec<Argument> =
+                        weights.planes.iter().map(|plane| Argument::Bytes(plane.clone())).collect();
+                    arguments.extend([
+                        Argument::Numbers(x.clone()),
+                        Argument::Output(NAN.repeat(rows * heads * gives)),
+                    ]);
+                    let kernel = kernel("each_head", buffers, run);
+                    *SHAPE.write().unwrap() = Some((format, shape));
+                    each_level(|level, threads| {
+                        let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                        let what = format!("{level:?} {format:?} {rows} rows of {shape:?}");
+                        compare(&what, &numbers_of(&y[0]), &wanted);
+                    });
+                }
+            }
+        }
+    }
+}
+
+const CONTEXT: usize = 150;
+const SLOTS: usize = 2;
+const EPSILON: f32 = 1e-6;
+const SCALE: f32 = 0.4;
+
+/// Heads, channels of a latent, and those that turn: whole vectors, and not.
+const SHAPES: [[usize; 3]; 3] = [[4, 32, 16], [19, 21, 6], [1, 130, 2]];
+
+/// Two slots, neither at its beginning nor at the end of a step.
+const ROWS: [(u32, u32); 2] = [(1, 5), (0, 131)];
+
+fn rotation(pairs: usize) -> Rotation {
+    let frequencies: Vec<f32> = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
+    let frequencies = Box::leak(frequencies.into_boxed_slice());
+    Rotation { frequencies, pairing: Pairing::Interleaved, magnitude: 1.25, long: None }
+}
+
+/// A row to be prepared is one buffer: latent, key, and queries that turn.
+fn prepare([heads, width, turned]: [usize; 3]) -> LatentPrepare {
+    let pitch = width + turned + heads * turned;
+    let columns = LatentColumns {
+        queries_pitch: pitch,
+        turned_first: width + turned,
+        latent_pitch: pitch,
+        latent_first: 0,
+        key_pitch: pitch,
+        key_first: width,
+    };
+    LatentPrepare { heads, columns, epsilon: EPSILON, rotation: rotation(turned / 2) }
+}
+
+fn wide(numbers: &[f32]) -> Vec<f64> {
+    numbers.iter().copied().map(f64::from).collect()
+}
+
+fn turned(head: &[f64], position: u32) -> Vec<f64> {
+    let pairs = head.chunks_exact(2).zip(rotation(head.len() / 2).frequencies);
+    pairs
+        .flat_map(|(pair, frequency)| {
+            let (sine, cosine) = f64::from(position as f32 * frequency).sin_cos();
+            [1.25 * (pair[0] * cosine - pair[1] * sine), 1.25 * (pair[1] * cosine + pair[0] * sine)]
+        })
+        .collect()
+}
+
+/// Numbers of about 1, or a few.
+fn near(numbers: &[f64]) -> Vec<(f64, f64)> {
+    numbers.iter().map(|x| (*x, 4.0_f64.max(x.abs()))).collect()
+}
+
+/// What a row becomes: its line, and its queries that turn.
+fn prepared(
+    row: &[f32],
+    gain: &[f32],
+    position: u32,
+    [heads, width, of_turned]: [usize; 3],
+) -> [Vec<f64>; 2] {
+    let latent = wide(&row[..width]);
+    let mean = latent.iter().map(|x| x * x).sum::<f64>() / width as f64;
+    let factor = 1.0 / (mean + f64::from(EPSILON)).sqrt();
+    let normed = latent.iter().zip(gain).map(|(x, gain)| x * factor * f64::from(*gain));
+    let heads = wide(&row[width..][..(1 + heads) * of_turned]);
+    let mut heads = heads.chunks_exact(of_turned).map(|head| turned(head, position));
+    let key = heads.next().unwrap_or_default();
+    [normed.chain(key).collect(), heads.flatten().collect()]
+}
+
+fn words(of: impl Fn(&(u32, u32)) -> u32) -> Argument {
+    Argument::Words(ROWS.iter().map(of).collect())
+}
+
+fn place((slot, position): (u32, u32), record: usize) -> usize {
+    (slot as usize * CONTEXT + position as usize) * record
+}
+
+/// Lines come to the cache, and what is beside them stays.
+#[test]
+fn lines_are_appended_as_they_are_or_prepared() {
+    kernel_under_test!(SHAPE, LatentAppend, cpu::latent_append);
+    let mut random = Random(22);
+    for sizes @ [heads, width, of_turned] in SHAPES {
+        let record = width + of_turned;
+        let before = random.numbers(SLOTS * CONTEXT * record);
+        let scalars = [ROWS.len() as u32, CONTEXT as u32];
+        let check = |found: &[u8], lines: &[Vec<f64>]| {
+            let mut wanted = wide(&before);
+            for (row, line) in ROWS.iter().zip(lines) {
+                wanted[place(*row, record)..][..record].copy_from_slice(line);
+            }
+            compare(&format!("{sizes:?}"), &numbers_of(found), &near(&wanted));
+        };
+        let append = |prepare| LatentAppend { width, turned: of_turned, cache: Format::F32, prepare };
+        let (latent, key) = (random.numbers(2 * width), random.numbers(2 * of_turned));
+        let lines: Vec<Vec<f64>> = latent
+            .chunks_exact(width)
+            .zip(key.chunks_exact(of_turned))
+            .map(|(latent, key)| [wide(latent), wide(key)].concat())
+            .collect();
+        let arguments = [
+            Argument::Numbers(latent),
+            Argument::Numbers(key),
+            words(|row| row.0),
+            words(|row| row.1),
+            Argument::Output(bytes_of(&before)),
+        ];
+        let plain = kernel("append", vec!["latent", "key", "slots", "positions", "latents"], run);
+        *SHAPE.write().unwrap() = Some(append(None));
+        each_level(|level, threads| {
+            check(&run_kernel(plain, &arguments, &scalars, level, threads)[0], &lines);
+        });
+
+        let prepare = prepare(sizes);
+        let pitch = prepare.columns.latent_pitch;
+        let (rows, gain) = (random.numbers(2 * pitch), random.numbers(width));
+        let made: Vec<[Vec<f64>; 2]> =
+            (0..2).map(|row| prepared(&rows[row * pitch..][..pitch], &gain, ROWS[row].1, sizes)).collect();
+        let arguments = [
+            Argument::Numbers(rows.clone()),
+            Argument::Numbers(rows.clone()),
+            Argument::Numbers(rows),
+            Argument::Numbers(gain),
+            words(|row| row.0),
+            words(|row| row.1),
+            Argument::Output(NAN.repeat(2 * heads * of_turned)),
+            Argument::Output(bytes_of(&before)),
+        ];
+        let buffers = vec!["queries", "latent", "key", "gain", "slots", "positions", "turned", "latents"];
+        let kernel = kernel("append", buffers, run);
+        *SHAPE.write().unwrap() = Some(append(Some(prepare)));
+        let [lines, queries] =
+            [0, 1].map(|which| made.iter().map(|of| of[which].clone()).collect::<Vec<_>>());
+        each_level(|level, threads| {
+            let left = run_kernel(kernel, &arguments, &scalars, level, threads);
+            compare(&format!("{sizes:?}"), &numbers_of(&left[0]), &near(&queries.concat()));
+            check(&left[1], &lines);
+        });
+    }
+}
+
+#[test]
+fn heads_share_latents() {
+    kernel_under_test!(SHAPE, LatentAttend, cpu::latent_attend);
+    let mut random = Random(23);
+    for sizes @ [heads, width, of_turned] in SHAPES {
+        let record = width + of_turned;
+        let prepare = prepare(sizes);
+        let pitch = prepare.columns.latent_pitch;
+        let (rows, gain) = (random.numbers(2 * pitch), random.numbers(width));
+        let q = random.numbers(2 * heads * width);
+        let made: Vec<[Vec<f64>; 2]> =
+            (0..2).map(|row| prepared(&rows[row * pitch..][..pitch], &gain, ROWS[row].1, sizes)).collect();
+        let mut lines = random.numbers(SLOTS * CONTEXT * record);
+        let before = lines.clone();
+        for (row, made) in ROWS.iter().zip(&made) {
+            let line: Vec<f32> = made[0].iter().map(|x| *x as f32).collect();
+            lines[place(*row, record)..][..record].copy_from_slice(&line);
+        }
+        let mut wanted = Vec::new();
+        for (row, (slot, position)) in ROWS.iter().enumerate() {
+            for head in 0..heads {
+                let plain = wide(&q[(row * heads + head) * width..][..width]);
+                let query = [plain, made[row][1][head * of_turned..][..of_turned].to_vec()].concat();
+                let line = |position: u32| wide(&lines[place((*slot, position), record)..][..record]);
+                let score = |position: u32| {
+                    let products = query.iter().zip(line(position)).map(|(q, c)| q * c);
+                    f64::from(SCALE) * products.sum::<f64>()
+                };
+                let scores: Vec<f64> = (0..=*position).map(score).collect();
+                let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                let mut sums = vec![(0.0, 0.0); width];
+                for (position, weight) in (0..=*position).zip(&weights) {
+                    for (sum, c) in sums.iter_mut().zip(line(position)) {
+                        // Scores are of about 4, and so is what a weight may be off by.
+                        *sum = (sum.0 + weight / total * c, sum.1 + 8.0 * weight / total * c.abs());
+                    }
+                }
+                wanted.extend(sums);
+            }
+        }
+        let attend = |prologue| LatentAttend {
+            heads,
+            width,
+            turned: of_turned,
+            cache: Format::F32,
+            scale: SCALE,
+            prologue,
+        };
+        let scalars = [2, CONTEXT as u32, 1];
+        let output = || Argument::Output(NAN.repeat(2 * heads * width));
+        let turned: Vec<f32> = made.iter().flat_map(|made| &made[1]).map(|x| *x as f32).collect();
+        let arguments = [
+            Argument::Numbers(q.clone()),
+            Argument::Numbers(turned),
+            Argument::Numbers(lines.clone()),
+            words(|row| row.0),
+            words(|row| row.1),
+            output(),
+        ];
+        let plain = kernel("attend", vec!["q", "turned", "latents", "slots", "positions", "heads"], run);
+        *SHAPE.write().unwrap() = Some(attend(None));
+        each_level(|level, threads| {
+            let left = run_kernel(plain, &arguments, &scalars, level, threads);
+            compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[0]), &wanted);
+        });
+
+        let arguments = [
+            Argument::Numbers(q),
+            Argument::Numbers(rows.clone()),
+            Argument::Numbers(rows.clone()),
+            Argument::Numbers(rows),
+            Argument::Numbers(gain),
+            Argument::Output(bytes_of(&before)),
+            words(|row| row.0),
+            words(|row| row.1),
+            output(),
+        ];
+        let buffers = vec!["q", "queries", "latent", "key", "gain", "latents", "slots", "positions", "heads"];
+        let kernel = kernel("attend", buffers, run);
+        *SHAPE.write().unwrap() = Some(attend(Some(prepare)));
+        each_level(|level, threads| {
+            let left = run_kernel(kernel, &arguments, &scalars, level, threads);
+            compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[0]), &near(&wide(&lines)));
+            compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[1]), &wanted);
+        });
+    }
+}

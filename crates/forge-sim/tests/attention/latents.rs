@@ -1,0 +1,329 @@
+//! Attention over latents: what goes to the cache, and what heads get of it, prepared before or by attention itself.
+
+use crate::{
+    CONTEXT, Given, Kernels, Random, SLOTS, bytes_of, compare, long, normed, numbers_of, rotated, rotation,
+    stretched, wide,
+};
+use forge_ir::{Format, Pairing, Rotation};
+use forge_kernels::Spec;
+use forge_kernels::spec::{AttendJoin, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
+
+#[derive(Clone, Debug)]
+struct Shape {
+    heads: usize,
+    width: usize,
+    turned: usize,
+    cache: Format,
+    rotation: Rotation,
+    /// Whether what is prepared are columns of one buffer, or of three.
+    together: bool,
+}
+
+impl Shape {
+    fn record(&self) -> usize {
+        self.width + self.turned
+    }
+
+    fn columns(&self) -> LatentColumns {
+        let Shape { heads, width, turned, .. } = *self;
+        if self.together {
+            let (latent_first, pitch) = (3 + heads * turned, 3 + heads * turned + width + turned);
+            return LatentColumns {
+                queries_pitch: pitch,
+                turned_first: 3,
+                latent_pitch: pitch,
+                latent_first,
+                key_pitch: pitch,
+                key_first: latent_first + width,
+            };
+        }
+        LatentColumns {
+            queries_pitch: heads * turned,
+            turned_first: 0,
+            latent_pitch: 5 + width,
+            latent_first: 5,
+            key_pitch: turned + 2,
+            key_first: 0,
+        }
+    }
+
+    fn prepare(&self) -> LatentPrepare {
+        let rotation = self.rotation.clone();
+        let (heads, columns, pairing) = (self.heads, self.columns(), rotation.pairing);
+        LatentPrepare { heads, columns, epsilon: 1e-6, rotation, pairing }
+    }
+
+    fn append(&self, prepare: Option<LatentPrepare>) -> Spec {
+        let Shape { width, turned, cache, .. } = *self;
+        Spec::LatentAppend(LatentAppend { width, turned, cache, prepare })
+    }
+
+    fn attend(&self, prologue: Option<LatentPrepare>) -> Spec {
+        let Shape { heads, width, turned, cache, .. } = *self;
+        Spec::LatentAttend(LatentAttend { heads, width, turned, cache, scale: SCALE, prologue })
+    }
+
+    /// What a cached number may be off by.
+    fn unit(&self) -> f64 {
+        if self.cache == Format::F32 { 3e-6 } else { 2e-3 }
+    }
+
+    fn place(&self, (slot, position): (u32, u32)) -> usize {
+        (slot as usize * CONTEXT + position as usize) * self.record()
+    }
+
+    /// A cache of numbers up to where each slot has been; past it they are none.
+    fn lines(&self, random: &mut Random, seen: impl Fn(u32) -> u32) -> Vec<f32> {
+        let mut lines = vec![f32::NAN; SLOTS * CONTEXT * self.record()];
+        for slot in 0..SLOTS as u32 {
+            let range = self.place((slot, 0))..self.place((slot, seen(slot)));
+            let numbers = random.numbers(range.len());
+            let rounded = numbers_of(&bytes_of(&numbers, self.cache), self.cache);
+            lines[range].copy_from_slice(&rounded);
+        }
+        lines
+    }
+
+    /// What heads get of a cache.
+    fn attended(&self, q: &[f32], turned: &[f64], lines: &[f32], row: (u32, u32)) -> Vec<f64> {
+        let mut out = Vec::new();
+        for head in 0..self.heads {
+            let query = [
+                wide(&q[head * self.width..][..self.width]),
+                turned[head * self.turned..][..self.turned].to_vec(),
+            ]
+            .concat();
+            let line = |position: u32| &lines[self.place((row.0, position))..][..self.record()];
+            let score = |position: u32| {
+                let products = query.iter().zip(line(position)).map(|(q, c)| q * f64::from(*c));
+                f64::from(SCALE) * products.sum::<f64>()
+            };
+            let scores: Vec<f64> = (0..=row.1).map(score).collect();
+            let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            out.extend((0..self.width).map(|channel| {
+                let sum = (0..=row.1).zip(&weights).map(|(p, weight)| weight * f64::from(line(p)[channel]));
+                sum.sum::<f64>() / total
+            }));
+        }
+        out
+    }
+}
+
+const SCALE: f32 = 0.4;
+
+fn shapes() -> Vec<Shape> {
+    let shape = |heads, width, turned, cache, rotation, together| Shape {
+        heads,
+        width,
+        turned,
+        cache,
+        rotation,
+        together,
+    };
+    vec![
+        shape(4, 24, 8, Format::F32, rotation(4, Pairing::Interleaved, 1.25), false),
+        shape(1, 120, 8, Format::F16, rotation(4, Pairing::Half, 1.0), true),
+        shape(5, 21, 6, Format::F32, rotation(2, Pairing::Half, 1.0), true),
+        shape(19, 130, 64, Format::F16, rotation(32, Pairing::Interleaved, 1.0), false),
+        shape(2, 300, 80, Format::F32, rotation(40, Pairing::Half, 1.0), true),
+        shape(3, 40, 16, Format::F16, long(CONTEXT - 1), false),
+        shape(2, 40, 16, Format::F32, stretched(CONTEXT / 3), true),
+    ]
+}
+
+/// Rows with slots and positions of their own.
+type Rows<'a> = &'a [(u32, u32)];
+
+fn column(rows: Rows<'_>, of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
+    rows.iter().map(of).collect()
+}
+
+/// Rows to be prepared, and what is to come of them.
+struct Raw {
+    queries: Vec<f32>,
+    latent: Vec<f32>,
+    key: Vec<f32>,
+    gain: Vec<f32>,
+    turned: Vec<Vec<f64>>,
+    lines: Vec<Vec<f64>>,
+}
+
+fn raw(shape: &Shape, random: &mut Random, rows: Rows<'_>) -> Raw {
+    let columns = shape.columns();
+    let queries = random.numbers(rows.len() * columns.queries_pitch);
+    let (latent, key) = match shape.together {
+        true => (queries.clone(), queries.clone()),
+        false => (
+            random.numbers(rows.len() * columns.latent_pitch),
+            random.numbers(rows.len() * columns.key_pitch),
+        ),
+    };
+    let gain = random.numbers(shape.width);
+    let (mut turned, mut lines) = (Vec::new(), Vec::new());
+    for (row, (_, position)) in rows.iter().enumerate() {
+        let part =
+            |x: &[f32], pitch: usize, first: usize, count: usize| wide(&x[row * pitch + first..][..count]);
+        let of_queries =
+            part(&queries, columns.queries_pitch, columns.turned_first, shape.heads * shape.turned);
+        let heads = of_queries.chunks_exact(shape.turned);
+        turned.push(heads.flat_map(|head| rotated(head, &shape.rotation, *position)).collect());
+        let of_latent = part(&latent, columns.latent_pitch, columns.latent_first, shape.width);
+        let of_key = part(&key, columns.key_pitch, columns.key_first, shape.turned);
+        let normed = normed(&of_latent, Some(&gain), 1e-6);
+        lines.push([normed, rotated(&of_key, &shape.rotation, *position)].concat());
+    }
+    Raw { queries, latent, key, gain, turned, lines }
+}
+
+#[test]
+fn lines_are_appended_as_they_are_or_prepared() {
+    let mut random = Random(31);
+    let rows: Rows<'_> = &[(1, 5), (1, 6), (0, 0), (1, 150)];
+    let shapes = shapes();
+    let kernels = Kernels::of(
+        shapes.iter().flat_map(|shape| [shape.append(None), shape.append(Some(shape.prepare()))]),
+    );
+    for (index, shape) in shapes.iter().enumerate() {
+        let before = shape.lines(&mut random, |_| CONTEXT as u32);
+        let bytes = bytes_of(&before, shape.cache);
+        let (slots, positions) = (column(rows, |row| row.0), column(rows, |row| row.1));
+        let scalars = [("rows", rows.len()), ("context", CONTEXT)];
+        let check = |found: &[u8], lines: &[Vec<f64>]| {
+            let found = numbers_of(found, shape.cache);
+            let mut wanted = wide(&before);
+            for (row, line) in rows.iter().zip(lines) {
+                wanted[shape.place(*row)..][..shape.record()].copy_from_slice(line);
+            }
+            compare(shape, &found, &wanted, shape.unit());
+        };
+        let (latent, key) =
+            (random.numbers(rows.len() * shape.width), random.numbers(rows.len() * shape.turned));
+        let given = [
+            ("latent", Given::Numbers(&latent)),
+            ("key", Given::Numbers(&key)),
+            ("slots", Given::Words(&slots)),
+            ("positions", Given::Words(&positions)),
+            ("latents", Given::Bytes(&bytes)),
+        ];
+        let left = kernels.run(2 * index, &scalars, &given);
+        let line = |row: usize| {
+            [
+                wide(&latent[row * shape.width..][..shape.width]),
+                wide(&key[row * shape.turned..][..shape.turned]),
+            ]
+            .concat()
+        };
+        check(&left[0], &(0..rows.len()).map(line).collect::<Vec<_>>());
+
+        let raw = raw(shape, &mut random, rows);
+        let given = [
+            ("queries", Given::Numbers(&raw.queries)),
+            ("latent", Given::Numbers(&raw.latent)),
+            ("key", Given::Numbers(&raw.key)),
+            ("gain", Given::Numbers(&raw.gain)),
+            ("slots", Given::Words(&slots)),
+            ("positions", Given::Words(&positions)),
+            ("turned", Given::Unwritten(rows.len() * shape.heads * shape.turned * 4)),
+            ("latents", Given::Bytes(&bytes)),
+        ];
+        let left = kernels.run(2 * index + 1, &scalars, &given);
+        compare(shape, &numbers_of(&left[0], Format::F32), &raw.turned.concat(), 1e-5);
+        check(&left[1], &raw.lines);
+    }
+}
+
+#[test]
+fn heads_share_latents() {
+    let mut random = Random(32);
+    let shapes = shapes();
+    let join = |shape: &Shape| Spec::AttendJoin(AttendJoin { query_heads: shape.heads, width: shape.width });
+    let kernels = Kernels::of(
+        shapes
+            .iter()
+            .flat_map(|shape| [shape.attend(None), shape.attend(Some(shape.prepare())), join(shape)]),
+    );
+    for (index, shape) in shapes.iter().enumerate() {
+        let batches: [(Rows<'_>, usize); 4] =
+            [(&[(0, 0)], 1), (&[(1, 149)], 1), (&[(1, 2), (0, 90)], 5), (&[(0, 7), (1, 121)], 16)];
+        for (rows, splits) in batches {
+            let count = rows.len();
+            let (slots, positions) = (column(rows, |row| row.0), column(rows, |row| row.1));
+            let scalars = [("rows", count), ("context", CONTEXT), ("splits", splits)];
+            let raw = raw(shape, &mut random, rows);
+            let q = random.numbers(count * shape.heads * shape.width);
+            let many = splits > 1;
+            let numbers = count * shape.heads * shape.width;
+            let partials = count * shape.heads * splits * (shape.width + 2) * 4;
+            let (partials, heads) = if many { (partials, 0) } else { (0, numbers * 4) };
+            let joined = |mut left: Vec<Vec<u8>>| {
+                let whole = left.pop().unwrap_or_default();
+                let whole = match left.pop().filter(|_| many) {
+                    None => whole,
+                    Some(partials) => kernels
+                        .run(
+                            3 * index + 2,
+                            &scalars,
+                            &[
+                                ("partials", Given::Bytes(&partials)),
+                                ("heads", Given::Unwritten(numbers * 4)),
+                            ],
+                        )
+                        .swap_remove(0),
+                };
+                (numbers_of(&whole, Format::F32), left)
+            };
+            let wanted = |lines: &[f32]| -> Vec<f64> {
+                let row = |index: usize| {
+                    let q = &q[index * shape.heads * shape.width..][..shape.heads * shape.width];
+                    shape.attended(q, &raw.turned[index], lines, rows[index])
+                };
+                (0..count).flat_map(row).collect()
+            };
+
+            // What the cache has already, and queries turned.
+            let reach = |slot: u32| rows.iter().find(|row| row.0 == slot).map_or(0, |row| row.1);
+            let lines = shape.lines(&mut random, |slot| reach(slot) + 1);
+            let bytes = bytes_of(&lines, shape.cache);
+            let turned: Vec<f32> = raw.turned.concat().iter().map(|x| *x as f32).collect();
+            let given = [
+                ("q", Given::Numbers(&q)),
+                ("turned", Given::Numbers(&turned)),
+                ("latents", Given::Bytes(&bytes)),
+                ("slots", Given::Words(&slots)),
+                ("positions", Given::Words(&positions)),
+                ("partials", Given::Unwritten(partials)),
+                ("heads", Given::Unwritten(heads)),
+            ];
+            let (found, _) = joined(kernels.run(3 * index, &scalars, &given));
+            compare(shape, &found, &wanted(&lines), 1e-5);
+
+            // A row that is prepared, and given to the cache.
+            let mut lines = shape.lines(&mut random, reach);
+            let bytes = bytes_of(&lines, shape.cache);
+            let given = [
+                ("q", Given::Numbers(&q)),
+                ("queries", Given::Numbers(&raw.queries)),
+                ("latent", Given::Numbers(&raw.latent)),
+                ("key", Given::Numbers(&raw.key)),
+                ("gain", Given::Numbers(&raw.gain)),
+                ("latents", Given::Bytes(&bytes)),
+                ("slots", Given::Words(&slots)),
+                ("positions", Given::Words(&positions)),
+                ("partials", Given::Unwritten(partials)),
+                ("heads", Given::Unwritten(heads)),
+            ];
+            let (found, mut left) = joined(kernels.run(3 * index + 1, &scalars, &given));
+            let after = numbers_of(&left.swap_remove(0), shape.cache);
+            for (row, line) in rows.iter().zip(&raw.lines) {
+                let range = shape.place(*row)..shape.place(*row) + shape.record();
+                compare(shape, &after[range.clone()], line, shape.unit());
+                lines[range.clone()].copy_from_slice(&after[range]);
+            }
+            let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
+            assert!(after.iter().zip(&lines).all(same), "{shape:?} wrote where it should not");
+            compare(shape, &found, &wanted(&lines), 2e-5);
+        }
+    }
+}

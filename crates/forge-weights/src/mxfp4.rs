@@ -1,0 +1,208 @@
+//! Microscaled floats of 4 bits: 32 of them share an exponent of one byte. [`forge_ir::Format::Mxfp4`] says what they mean.
+//!
+//! Encoding is what the OCP specification of microscaling formats (1.0, section 6.3) says: the exponent is that of the largest
+//! magnitude, less that of the largest float, which is 2; a number over its scale goes to the nearest float, of two equally near to
+//! the even one, and beyond 6 to 6. So a block's largest number may lose up to a quarter, which is the specification's choice.
+//! What is below the smallest scale takes that.
+//!
+//! Checkpoints have the same codes in another order, two neighbours in a byte. They are put in ours and nothing else; an exponent of
+//! 255 is no number and shows as such when it is decoded, and one of 0 is a scale like any other, 2^-127.
+
+use crate::codec::{Unfit, plane_bytes};
+use crate::codes::{pack, unpack};
+use forge_ir::{BLOCK, Bits, Format};
+use half::f16;
+use std::io;
+use std::ops::Range;
+
+/// The magnitudes of floats, in the order of their codes.
+const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// The bit of a code that is its sign.
+const SIGN: u8 = 8;
+
+/// The exponent of the largest float.
+const LARGEST: i32 = 2;
+
+/// What an exponent's byte is above it.
+const BIAS: i32 = 127;
+
+/// The scale of an exponent's byte.
+fn scale(byte: u8) -> f32 {
+    match byte {
+        255 => f32::NAN,
+        // Below the normal numbers there is no exponent: it is the highest bit of the fraction.
+        0 => f32::from_bits(1 << 22),
+        _ => f32::from_bits(u32::from(byte) << 23),
+    }
+}
+
+/// Decodes the first `out.len()` numbers of a row, as far as there are codes and scales.
+pub(crate) fn decode(codes: &[u8], scales: &[u8], out: &mut [f32]) {
+    let blocks = out.chunks_mut(BLOCK).zip(scales).zip(codes.chunks_exact(BLOCK / 2));
+    for ((out, byte), codes) in blocks {
+        let scale = scale(*byte);
+        for (out, code) in out.iter_mut().zip(unpack(Bits::Four, codes)) {
+            let magnitude = MAGNITUDES[usize::from(code % SIGN)];
+            *out = scale * if code < SIGN { magnitude } else { -magnitude };
+        }
+    }
+}
+
+/// Encodes a row of finite numbers. Padding columns are 0.
+pub(crate) fn encode(row: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<(), Unfit> {
+    // Kernels of many rows multiply halves.
+    if let Some(x) = row.iter().find(|x| x.abs() > f16::MAX.to_f32()) {
+        return Err(Unfit::TooLarge { value: *x });
+    }
+    for (numbers, (codes, byte)) in row.chunks(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2).zip(scales)) {
+        let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        *byte = (exponent(largest) - LARGEST + BIAS).max(0) as u8;
+        // In f64 the division is exact, whatever the scale.
+        let scale = f64::from(scale(*byte));
+        let mut block = [0; BLOCK];
+        block.iter_mut().zip(numbers).for_each(|(code, x)| *code = nearest(f64::from(*x) / scale));
+        pack(Bits::Four, &block, codes);
+    }
+    Ok(())
+}
+
+/// The exponent of a magnitude, as a power of two that is not above it; of 0 one below all.
+fn exponent(magnitude: f32) -> i32 {
+    match magnitude.to_bits() >> 23 {
+        // Numbers this small have scales of their own no more.
+        0 => -BIAS,
+        bits => bits as i32 - BIAS,
+    }
+}
+
+/// The code of the nearest float, of two equally near the even one.
+fn nearest(x: f64) -> u8 {
+    // Between neighbours: from the middle of two on the upper is meant, unless the lower is even.
+    const MIDDLES: [f64; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
+    let magnitude = x.abs();
+    let is_beyond =
+        |(lower, middle): (usize, &f64)| magnitude > *middle || magnitude == *middle && lower % 2 == 1;
+    let code = MIDDLES.iter().enumerate().filter(|it| is_beyond(*it)).count() as u8;
+    if x < 0.0 && code > 0 { code | SIGN } else { code }
+}
+
+/// Fills `out` with rows of a matrix as checkpoints have it, each its codes and then its exponents. `read` fills its last argument
+/// with bytes of the tensor of that name from that offset on. Rows are whole blocks.
+pub(crate) fn rows(
+    read: impl Fn(&str, u64, &mut [u8]) -> io::Result<()>,
+    tensor: &str,
+    columns: usize,
+    rows: Range<usize>,
+    out: &mut [u8],
+) -> io::Result<()> {
+    let matrix = tensor.strip_suffix("_blocks").unwrap_or(tensor);
+    let [of_codes, of_scales] = plane_bytes(Format::Mxfp4, columns);
+    let part = |name: &str, of_row: usize| {
+        let mut bytes = vec![0; rows.len() * of_row];
+        read(name, (rows.start * of_row) as u64, &mut bytes).map(|()| bytes)
+    };
+    let (neighbours, exponents) = (part(tensor, of_codes)?, part(&format!("{matrix}_scales"), of_scales)?);
+    let each = neighbours.chunks_exact(of_codes).zip(exponents.chunks_exact(of_scales));
+    for ((neighbours, exponents), out) in each.zip(out.chunks_exact_mut(of_codes + of_scales)) {
+        let (codes, scales) = out.split_at_mut(of_codes);
+        scales.copy_from_slice(exponents);
+        let blocks = neighbours.chunks_exact(BLOCK / 2).zip(codes.chunks_exact_mut(BLOCK / 2));
+        for (neighbours, codes) in blocks {
+            let code = |column: usize| neighbours[column / 2] >> (column % 2 * 4) & 15;
+            pack(Bits::Four, &std::array::from_fn(code), codes);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The numbers of a row that was encoded, and its exponents.
+    fn through(row: &[f32]) -> (Vec<f32>, Vec<u8>) {
+        let [codes, scales] = plane_bytes(Format::Mxfp4, row.len());
+        let (mut codes, mut scales) = (vec![0; codes], vec![0; scales]);
+        encode(row, &mut codes, &mut scales).unwrap();
+        let mut out = vec![9.0; row.len()];
+        decode(&codes, &scales, &mut out);
+        (out, scales)
+    }
+
+    #[test]
+    fn numbers_go_where_the_specification_says() {
+        // The largest says the scale: 4 is 2², so it is 1.
+        let row = [4.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 0.26, -0.25, -0.75, -2.6, 7.9];
+        let (numbers, scales) = through(&row);
+        assert_eq!(numbers, [4.0, 0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 0.5, 0.0, -1.0, -3.0, 6.0]);
+        assert_eq!(scales, [127]);
+        // 3.9 is below 4, so the scale is a half: it is 7.8 of those, and 6 is the most.
+        assert_eq!(through(&[3.9, 5e-9]), (vec![3.0, 0.0], vec![126]));
+        assert_eq!(through(&[0.0; 40]), (vec![0.0; 40], vec![0, 0]));
+        assert_eq!(through(&[65504.0]), (vec![49152.0], vec![140]), "beyond 6 is 6");
+        let unfit = encode(&[65536.0], &mut [0; 16], &mut [0]);
+        assert_eq!(unfit, Err(Unfit::TooLarge { value: 65536.0 }));
+        // The smallest scale there is, and a number of half of it.
+        let least = 2.0_f32.powi(-127);
+        assert_eq!(through(&[-6.0 * least, 0.5 * least]), (vec![-6.0 * least, 0.5 * least], vec![0]));
+    }
+
+    #[test]
+    fn exponents_are_powers_and_the_last_is_no_number() {
+        for byte in 0..255 {
+            assert_eq!(f64::from(scale(byte)), 2.0_f64.powi(i32::from(byte) - BIAS), "{byte}");
+        }
+        let mut out = [0.0; 2];
+        decode(&[0x21; 16], &[255], &mut out);
+        assert!(out.iter().all(|x| x.is_nan()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_can_be_stored_is_stored(codes in any::<[u8; 16]>(), byte in 3_u8..140) {
+            let mut numbers = [0.0; BLOCK];
+            decode(&codes, &[byte], &mut numbers);
+            // Scaled by the largest, whose float may be smaller than the largest float.
+            prop_assert_eq!(through(&numbers).0, numbers);
+        }
+
+        #[test]
+        fn no_float_is_nearer(x in -8.0_f64..8.0) {
+            let code = nearest(x);
+            let own = f64::from(MAGNITUDES[usize::from(code % SIGN)]);
+            let least = MAGNITUDES.iter().map(|it| (f64::from(*it) - x.abs()).abs()).fold(f64::MAX, f64::min);
+            prop_assert_eq!((own - x.abs()).abs(), least);
+            prop_assert!(own == 0.0 || (code >= SIGN) == (x < 0.0));
+        }
+
+        #[test]
+        fn rows_of_a_checkpoint_mean_what_they_did(bytes in prop::collection::vec(any::<u8>(), 3 * 34)) {
+            const COLUMNS: usize = 64;
+            let (codes, exponents) = bytes.split_at(3 * 32);
+            let read = |name: &str, offset: u64, out: &mut [u8]| {
+                let all = match name {
+                    "a_blocks" => codes,
+                    "a_scales" => exponents,
+                    _ => return Err(io::ErrorKind::NotFound.into()),
+                };
+                out.copy_from_slice(&all[offset as usize..][..out.len()]);
+                Ok(())
+            };
+            let mut out = vec![0; 2 * 34];
+            rows(read, "a_blocks", COLUMNS, 1..3, &mut out).unwrap();
+            for (row, stored) in out.chunks(34).enumerate() {
+                let mut numbers = [0.0; COLUMNS];
+                decode(&stored[..32], &stored[32..], &mut numbers);
+                for (column, x) in numbers.iter().enumerate() {
+                    let place = (row + 1) * COLUMNS + column;
+                    let code = codes[place / 2] >> (place % 2 * 4) & 15;
+                    let sign = if code & SIGN == 0 { 1.0 } else { -1.0 };
+                    let meant = sign * MAGNITUDES[usize::from(code & 7)] * scale(exponents[place / BLOCK]);
+                    prop_assert!(x.to_bits() == meant.to_bits() || x.is_nan() && meant.is_nan());
+                }
+            }
+        }
+    }
+}

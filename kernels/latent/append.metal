@@ -1,0 +1,28 @@
+// Latents and turned keys to the cache, to the row's slot and position: {{ width }} channels and {{ turned }}. A thread moves one.
+struct {{ args }} {
+    uint rows;
+    uint context;
+};
+
+// grid: ceil({{ record }} / {{ threads }}), rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+    device const float* latent [[buffer({{ slot() }})]],
+    device const float* key [[buffer({{ slot() }})]],
+    device const uint* slots [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device {{ element }}* latents [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]]) {
+    const uint row = group.y;
+    const uint channel = group.x * {{ threads }}u + thread_id;
+{% if record % threads != 0 %}
+    if (channel >= {{ record }}u) {
+        return;
+    }
+{% endif %}
+    const ulong target = (ulong(slots[row]) * ulong(args.context) + ulong(positions[row])) * {{ record }}ul + ulong(channel);
+    const float value = channel < {{ width }}u ? latent[row * {{ width }}u + channel] : key[row * {{ turned }}u + channel - {{ width }}u];
+    latents[target] = {{ element }}(value);
+}

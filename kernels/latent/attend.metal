@@ -1,0 +1,272 @@
+{% macro load_block() %}
+        #pragma unroll
+        for (uint u = 0u; u < {{ loads }}u; u++) {
+            device const {{ element }}* cached_line = cached + ulong(min(start + u, end - 1u)) * {{ record }}ul;
+{% for c in range(chunks) %}
+            lines[u][{{ c }}] = {{ load }}(cached_line, {{ 128 * c ~ "u + " if c > 0 else "" }}channel{{ bound }});
+{% endfor %}
+        }
+{% endmacro %}
+// softmax({{ scale }} * (q c + r k)) c, where all {{ heads }} heads share the latents c, of {{ width }} channels, and the turned keys k, of
+// {{ turned }}: a line of the cache has both.
+//
+// A threadgroup takes one share of the positions that a row sees, and {{ group }} heads; each of its simdgroups takes {{ heads_each }} of them. Lanes
+// load a line once, which is the key of all these heads and then their value. Nobody waits for others. The softmax is online:
+// sums are scaled down whenever the maximum grows.
+{% if prologue %}
+//
+// Before that simdgroups turn the queries of their heads. Threadgroups with the last share prepare the row's own line as well
+// and begin with its score; one of them gives it to the cache, so that nothing written here is read here.
+
+// Radians a position, for each pair of channels that turns.
+{% if long and not stretched %}
+// After them those of contexts of more than {{ long }} positions.
+{% endif %}
+constant float {{ name }}_frequencies[{{ table_size }}] = {
+{% for line in table %}
+    {{ line }},
+{% endfor %}
+};
+
+{% endif %}
+struct {{ args }} {
+    uint rows;
+    uint context;
+    uint splits;
+};
+
+// grid: splits, {{ groups }}, rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+    device const float* q [[buffer({{ slot() }})]],
+{% if prologue %}
+    device const float* queries [[buffer({{ slot() }})]],
+    device const float* latent [[buffer({{ slot() }})]],
+    device const float* key [[buffer({{ slot() }})]],
+    device const float* gain [[buffer({{ slot() }})]],
+    device {{ element }}* latents [[buffer({{ slot() }})]],
+{% else %}
+    device const float* turned [[buffer({{ slot() }})]],
+    device const {{ element }}* latents [[buffer({{ slot() }})]],
+{% endif %}
+    device const uint* slots [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device float* partials [[buffer({{ slot() }})]],
+    device float* heads [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint3 group [[threadgroup_position_in_grid]],
+{% if prologue %}
+    uint thread_id [[thread_index_in_threadgroup]],
+{% endif %}
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+{% if prologue %}
+    threadgroup float turned[{{ group * turned }}];  // queries of all heads
+    threadgroup float line[{{ padded }}];  // the row's latent and its key, and zeros past them
+{% if simdgroups > 1 %}
+    threadgroup float shares[{{ simdgroups }}];  // of its squares, by simdgroup
+{% endif %}
+{% endif %}
+    const uint split = group.x;
+    const uint row = group.z;
+    const uint first = group.y * {{ group }}u + simdgroup_id * {{ heads_each }}u;
+
+    // This share of the positions that the row sees; it may be empty.
+    const uint position = positions[row];
+    const uint begin = (position + 1u) * split / args.splits;
+{% if prologue %}
+    const bool newest = split + 1u == args.splits;
+    const uint end = newest ? position : (position + 1u) * (split + 1u) / args.splits;
+{% else %}
+    const uint end = (position + 1u) * (split + 1u) / args.splits;
+{% endif %}
+    const ulong of_slot = ulong(slots[row]) * ulong(args.context) * {{ record }}ul;
+    device const {{ element }}* cached = latents + of_slot;
+
+    // This lane's channels: 4 of every 128. The first lines are under way while queries are prepared; positions past the
+    // last repeat it.
+    const uint channel = lane * 4u;
+    {{ element }}4 lines[{{ loads }}][{{ chunks }}];
+    uint start = begin;
+    bool more = start < end;
+    if (more) {
+{{ load_block() }}    }
+
+{% if prologue %}
+{% if stretched %}
+    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
+{% elif long %}
+    // Where the context's own frequencies begin.
+    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+{% endif %}
+    #pragma unroll
+    for (uint h = 0u; h < {{ heads_each }}u; h++) {
+        device const float* query = queries + row * {{ queries_pitch }}u + {{ turned_first }}u + {{ "min(first + h, " ~ (heads - 1) ~ "u)" if idle_heads else "(first + h)" }} * {{ turned }}u;
+        threadgroup float* target = turned + (simdgroup_id * {{ heads_each }}u + h) * {{ turned }}u;
+        for (uint k = lane; k < {{ half }}u; k += 32u) {
+            const uint one = {{ one }};
+            const uint other = {{ other }};
+            float2 channels = float2(query[one], query[other]);
+{% if pairs < half %}
+            if (k < {{ pairs }}u) {
+                channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+            }
+{% else %}
+            channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+{% endif %}
+            target[one] = channels.x;
+            target[other] = channels.y;
+        }
+    }
+    if (newest) {
+{% filter indent(4, first=true) %}
+{% include "latent/own" %}
+{% endfilter %}
+
+{% if padded != record %}
+        for (uint c = {{ record }}u + thread_id; c < {{ padded }}u; c += {{ threads }}u) {
+            line[c] = 0.0f;
+        }
+{% endif %}
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (newest && group.y == 0u) {
+        for (uint c = thread_id; c < {{ record }}u; c += {{ threads }}u) {
+            latents[of_slot + ulong(position) * {{ record }}ul + ulong(c)] = {{ element }}(line[c]);
+        }
+    }
+
+{% endif %}
+    // Queries, both parts, as lines have them: zeros past the last channel.
+    float4 query[{{ heads_each }}][{{ chunks }}];
+    float maximum[{{ heads_each }}];
+    float total[{{ heads_each }}];
+    float4 sums[{{ heads_each }}][{{ value_chunks }}];
+    #pragma unroll
+    for (uint h = 0u; h < {{ heads_each }}u; h++) {
+        const uint head = row * {{ heads }}u + {{ "min(first + h, " ~ (heads - 1) ~ "u)" if idle_heads else "first + h" }};
+        device const float* plain = q + head * {{ width }}u;
+{% if prologue %}
+        threadgroup const float* turning = turned + (simdgroup_id * {{ heads_each }}u + h) * {{ turned }}u;
+{% else %}
+        device const float* turning = turned + head * {{ turned }}u;
+{% endif %}
+        #pragma unroll
+        for (uint c = 0u; c < {{ chunks }}u; c++) {
+            #pragma unroll
+            for (uint i = 0u; i < 4u; i++) {
+                const uint at = 128u * c + channel + i;
+                float value = 0.0f;
+                if (at < {{ width }}u) {
+                    value = plain[at];
+                } else if (at < {{ record }}u) {
+                    value = turning[at - {{ width }}u];
+                }
+                query[h][c][i] = {{ scale }} * value;
+            }
+        }
+        maximum[h] = -1.0e38f;
+        total[h] = 0.0f;
+        #pragma unroll
+        for (uint c = 0u; c < {{ value_chunks }}u; c++) {
+            sums[h][c] = float4(0.0f);
+        }
+    }
+{% if prologue %}
+
+    // The row's own position.
+    if (newest) {
+        #pragma unroll
+        for (uint h = 0u; h < {{ heads_each }}u; h++) {
+            float score = 0.0f;
+            #pragma unroll
+            for (uint c = 0u; c < {{ chunks }}u; c++) {
+                score += dot(query[h][c], *(threadgroup const float4*)(line + 128u * c + channel));
+            }
+            maximum[h] = simd_sum(score);
+            total[h] = 1.0f;
+            #pragma unroll
+            for (uint c = 0u; c < {{ value_chunks }}u; c++) {
+                sums[h][c] = *(threadgroup const float4*)(line + 128u * c + channel);
+            }
+        }
+    }
+{% endif %}
+
+    while (more) {
+        #pragma unroll
+        for (uint h = 0u; h < {{ heads_each }}u; h++) {
+            float scores[{{ loads }}];
+            float highest = maximum[h];
+            #pragma unroll
+            for (uint u = 0u; u < {{ loads }}u; u++) {
+                float score = 0.0f;
+                #pragma unroll
+                for (uint c = 0u; c < {{ chunks }}u; c++) {
+                    score += dot(query[h][c], float4(lines[u][c]));
+                }
+                score = simd_sum(score);
+                scores[u] = start + u < end ? score : -1.0e38f;
+                highest = max(highest, scores[u]);
+            }
+
+            // Sums of latents, weighted by how far a score is below the maximum.
+            const float keep = exp(maximum[h] - highest);
+            maximum[h] = highest;
+            total[h] *= keep;
+            #pragma unroll
+            for (uint c = 0u; c < {{ value_chunks }}u; c++) {
+                sums[h][c] *= keep;
+            }
+            #pragma unroll
+            for (uint u = 0u; u < {{ loads }}u; u++) {
+                const float weight = exp(scores[u] - highest);
+                total[h] += weight;
+                #pragma unroll
+                for (uint c = 0u; c < {{ value_chunks }}u; c++) {
+                    sums[h][c] += weight * float4(lines[u][c]);
+                }
+            }
+        }
+
+        start += {{ loads }}u;
+        more = start < end;
+        if (more) {
+{{ load_block() | indent(4, true) }}
+        }
+    }
+
+    // The only share is the result; one of several is written with what joining them needs. All lanes have maximum and total.
+    const bool alone = args.splits == 1u;
+    #pragma unroll
+    for (uint h = 0u; h < {{ heads_each }}u; h++) {
+{% if idle_heads %}
+        if (first + h >= {{ heads }}u) {
+            continue;
+        }
+{% endif %}
+        const uint head = row * {{ heads }}u + first + h;
+        device float* target = alone ? heads + head * {{ width }}u : partials + (head * args.splits + split) * {{ width + 2 }}u;
+        const float factor = alone ? 1.0f / total[h] : 1.0f;
+        #pragma unroll
+        for (uint c = 0u; c < {{ value_chunks }}u; c++) {
+            #pragma unroll
+            for (uint i = 0u; i < 4u; i++) {
+                const uint at = 128u * c + channel + i;
+{% if width % 128 != 0 %}
+                if (at < {{ width }}u) {
+                    target[at] = factor * sums[h][c][i];
+                }
+{% else %}
+                target[at] = factor * sums[h][c][i];
+{% endif %}
+            }
+        }
+        if (!alone && lane == 0u) {
+            target[{{ width }}] = maximum[h];
+            target[{{ width + 1 }}] = total[h];
+        }
+    }
+}

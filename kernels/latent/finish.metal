@@ -1,0 +1,22 @@
+{# The sums of rows of a head's matrix, over lanes and to y. #}
+    float own_sum = 0.0f;
+    #pragma unroll
+    for (uint r = 0u; r < {{ each }}u; r++) {
+        float sum = sums[r];
+{% for distance in within %}
+        sum += simd_shuffle_xor(sum, ushort({{ distance }}));
+{% endfor %}
+        own_sum = own == r ? sum : own_sum;
+    }
+    const uint output = first + {{ at_once }}u * own;
+{% set exists = " && output < " ~ rows ~ "u" if ragged else "" %}
+{% if together > 1 %}
+    const uint row_of_y = group.z * {{ together }}u + t;
+    if (own < {{ each }}u{{ exists }} && row_of_y < args.rows) {
+        y[(row_of_y * {{ heads }}u + group.y) * {{ rows }}u + output] = own_sum;
+    }
+{% else %}
+    if (own < {{ each }}u{{ exists }}) {
+        y[(group.z * {{ heads }}u + group.y) * {{ rows }}u + output] = own_sum;
+    }
+{% endif %}

@@ -1,0 +1,39 @@
+{# The row's own latent, normed, and its key, turned, as the cache has them: to `line`. #}
+    device const float* source = latent + row * {{ latent_pitch }}u + {{ latent_first }}u;
+    float squares = 0.0f;
+    for (uint c = thread_id; c < {{ width }}u; c += {{ threads }}u) {
+        squares += source[c] * source[c];
+    }
+    squares = simd_sum(squares);
+{% if simdgroups > 1 %}
+    if (lane == 0u) {
+        shares[simdgroup_id] = squares;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float all_squares = 0.0f;
+    #pragma unroll
+    for (uint i = 0u; i < {{ simdgroups }}u; i++) {
+        all_squares += shares[i];
+    }
+    const float factor = rsqrt(all_squares / {{ width_float }} + {{ epsilon }});
+{% else %}
+    const float factor = rsqrt(squares / {{ width_float }} + {{ epsilon }});
+{% endif %}
+    for (uint c = thread_id; c < {{ width }}u; c += {{ threads }}u) {
+        line[c] = float({{ element }}(source[c] * factor * gain[c]));
+    }
+    device const float* turning = key + row * {{ key_pitch }}u + {{ key_first }}u;
+    for (uint k = thread_id; k < {{ half }}u; k += {{ threads }}u) {
+        const uint one = {{ one }};
+        const uint other = {{ other }};
+        float2 channels = float2(turning[one], turning[other]);
+{% if pairs < half %}
+        if (k < {{ pairs }}u) {
+            channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+        }
+{% else %}
+        channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+{% endif %}
+        line[{{ width }}u + one] = float({{ element }}(channels.x));
+        line[{{ width }}u + other] = float({{ element }}(channels.y));
+    }

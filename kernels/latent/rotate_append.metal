@@ -1,0 +1,85 @@
+// Turns the queries that turn (heads: {{ heads }}) by the row's position. Norms the row's latent of {{ width }} channels, turns its key of
+// {{ turned }}, and gives both to the cache, to the row's slot and position. The first threadgroup of a row does that; in the others
+// a thread takes two channels of a query, those that turn together.
+
+// Radians a position, for each pair of channels that turns.
+{% if long and not stretched %}
+// After them those of contexts of more than {{ long }} positions.
+{% endif %}
+constant float {{ name }}_frequencies[{{ table_size }}] = {
+{% for line in table %}
+    {{ line }},
+{% endfor %}
+};
+
+struct {{ args }} {
+    uint rows;
+    uint context;
+};
+
+// grid: ceil({{ row_pairs }} / {{ threads }}) + 1, rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+    device const float* queries [[buffer({{ slot() }})]],
+    device const float* latent [[buffer({{ slot() }})]],
+    device const float* key [[buffer({{ slot() }})]],
+    device const float* gain [[buffer({{ slot() }})]],
+    device const uint* slots [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device float* turned [[buffer({{ slot() }})]],
+    device {{ element }}* latents [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]],
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float line[{{ record }}];  // the row's latent and its key
+{% if simdgroups > 1 %}
+    threadgroup float shares[{{ simdgroups }}];  // of its squares, by simdgroup
+{% endif %}
+    const uint row = group.y;
+    const uint position = positions[row];
+{% if stretched %}
+    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
+{% elif long %}
+    // Where the context's own frequencies begin.
+    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+{% endif %}
+    if (group.x == 0u) {
+{% filter indent(4, first=true) %}
+{% include "latent/own" %}
+{% endfilter %}
+
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        const ulong target = (ulong(slots[row]) * ulong(args.context) + ulong(position)) * {{ record }}ul;
+        for (uint c = thread_id; c < {{ record }}u; c += {{ threads }}u) {
+            latents[target + ulong(c)] = {{ element }}(line[c]);
+        }
+        return;
+    }
+
+    const uint pair = (group.x - 1u) * {{ threads }}u + thread_id;
+{% if row_pairs % threads != 0 %}
+    if (pair >= {{ row_pairs }}u) {
+        return;
+    }
+{% endif %}
+    const uint head = pair / {{ half }}u;
+    const uint k = pair % {{ half }}u;
+    const uint one = {{ one }};
+    const uint other = {{ other }};
+    device const float* query = queries + row * {{ queries_pitch }}u + {{ turned_first }}u + head * {{ turned }}u;
+    float2 channels = float2(query[one], query[other]);
+{% if pairs < half %}
+    if (k < {{ pairs }}u) {
+        channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+    }
+{% else %}
+    channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
+{% endif %}
+    device float* target = turned + (row * {{ heads }}u + head) * {{ turned }}u;
+    target[one] = channels.x;
+    target[other] = channels.y;
+}

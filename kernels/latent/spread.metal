@@ -1,0 +1,17 @@
+{# What a packet of a row adds to the sums of its columns, times the number of x that is the row's own. #}
+{% if scaled %}
+        const {{ scale_type }} factor = value * scale;
+{% endif %}
+        #pragma unroll
+        for (uint v = 0u; v < {{ vectors }}u; v++) {
+{% if offset %}
+            {{ sums }}[v] += weights[v] * factor.x + factor.y;
+{% elif halves %}
+            // The packet's halves have scales of their own.
+            {{ sums }}[v] += weights[v] * (v < {{ vectors // 2 }}u ? factor.x : factor.y);
+{% elif scaled %}
+            {{ sums }}[v] += weights[v] * factor;
+{% else %}
+            {{ sums }}[v] += weights[v] * value;
+{% endif %}
+        }
