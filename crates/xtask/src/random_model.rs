@@ -97,6 +97,10 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
                     let bias = bias.map(|bias| (bias, (0.0, 0.1)));
                     [(*weight, (0.0, 1.0 / (columns as f32).sqrt()))].into_iter().chain(bias).collect()
                 }
+                Op::EachHead { weight, .. } => {
+                    let columns = apply.weight(body, *weight).map_or(1, |id| graph.weights[id.0].columns());
+                    vec![(*weight, (0.0, 1.0 / (columns as f32).sqrt()))]
+                }
                 Op::Convolve { taps, tail } => {
                     let count = body.tail(*tail).map_or(1, |tail| tail.rows + 1);
                     vec![(*taps, (0.0, 1.0 / (count as f32).sqrt()))]
