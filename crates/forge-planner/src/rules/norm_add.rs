@@ -4,7 +4,8 @@
 //! and only the sum reads it; and nothing reads h afterwards, nor what flows out goes where h is while h is still to be read.
 //! The sum is multiplied by a weight of one number if only that product reads it.
 
-use crate::fused::{Function, Fused, Kind, NormAdd, Value};
+use super::residual::{Sum, last_sum};
+use crate::fused::{Fused, Kind, NormAdd, Value};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     multiply(list) || add(list)
@@ -12,9 +13,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
 
 /// A norm and a sum become one.
 fn add(list: &mut Fused) -> bool {
-    // The last first: of each is known what becomes of those that read it.
-    let fit = (0..list.operations.len()).rev().find_map(|place| fits(list, place).map(|fit| (place, fit)));
-    let Some((add, (norm, stream))) = fit else { return false };
+    let Some(Sum { add, branch: norm, stream }) = last_sum(list, norm_of_a_row) else { return false };
     let Kind::Norm { gain, epsilon, .. } = list.operations[norm].kind else { return false };
     let branch = list.operations[norm].inputs[0];
     let sum = &mut list.operations[add];
@@ -24,27 +23,11 @@ fn add(list: &mut Fused) -> bool {
     true
 }
 
-/// The place of the norm and the value that it is added to.
-fn fits(list: &Fused, add: usize) -> Option<(usize, Value)> {
-    let operation = &list.operations[add];
-    if operation.kind != Kind::Elementwise(Function::Add) {
-        return None;
-    }
-    let [left, right] = operation.inputs[..] else { return None };
-    // A sum that flows out by a step of its own goes where this would be.
-    let last = list.operations.last()?;
-    let is_sum = last.kind == Kind::Elementwise(Function::Add);
-    if is_sum && last.inputs.contains(&operation.output) {
-        return None;
-    }
-    [(left, right), (right, left)].into_iter().find_map(|(stream, normed)| {
-        let norm = list.definition(normed)?;
-        let is_norm = matches!(list.operations[norm].kind, Kind::Norm { parts: 1, .. });
-        let read_later =
-            list.operations[add + 1..].iter().any(|operation| operation.inputs.contains(&stream));
-        let fits = is_norm && list.uses(normed) == 1 && !read_later && stream != normed;
-        fits.then_some((norm, stream))
-    })
+/// The place of the norm that makes a value, if it is of a row as a whole and read once.
+fn norm_of_a_row(list: &Fused, normed: Value) -> Option<usize> {
+    let norm = list.definition(normed)?;
+    let is_norm = matches!(list.operations[norm].kind, Kind::Norm { parts: 1, .. });
+    (is_norm && list.uses(normed) == 1).then_some(norm)
 }
 
 /// A sum and the product of it with a weight of one number become one.
@@ -72,6 +55,7 @@ fn multiply(list: &mut Fused) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fused::Function;
     use crate::rules::tests::{list, projection, text};
     use forge_ir::ParamId;
 

@@ -7,37 +7,48 @@
 use crate::fused::{Function, Fused, Kind, Value};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
-    // The last first: of each is known what becomes of those that read it.
-    let fit = (0..list.operations.len()).rev().find_map(|place| fits(list, place).map(|fit| (place, fit)));
-    let Some((add, (product, stream))) = fit else { return false };
+    let Some(Sum { add, branch, stream }) = last_sum(list, Fused::stored_product) else { return false };
     let output = list.operations[add].output;
-    let operation = &mut list.operations[product];
+    let operation = &mut list.operations[branch];
     operation.kind.add();
     operation.inputs.push(stream);
     operation.output = output;
     // The product moves to where the sum stood: the stream's other readers come before it.
-    let operation = list.operations.remove(product);
+    let operation = list.operations.remove(branch);
     list.operations[add - 1] = operation;
     true
 }
 
-/// The place of the product and the value it is added to.
-fn fits(list: &Fused, add: usize) -> Option<(usize, Value)> {
-    let operation = &list.operations[add];
-    if operation.kind != Kind::Elementwise(Function::Add) {
-        return None;
-    }
-    let [left, right] = operation.inputs[..] else { return None };
-    let last = list.operations.last()?;
-    let is_sum = last.kind == Kind::Elementwise(Function::Add);
-    if is_sum && last.inputs.contains(&operation.output) {
-        return None;
-    }
-    [(left, right), (right, left)].into_iter().find_map(|(stream, result)| {
-        let product = list.stored_product(result)?;
-        let read_later =
-            list.operations[add + 1..].iter().any(|operation| operation.inputs.contains(&stream));
-        (product < add && !read_later && stream != result).then_some((product, stream))
+/// A sum that can be done in place of one of its sides.
+pub(super) struct Sum {
+    /// Its place.
+    pub(super) add: usize,
+    /// The place of what makes one side.
+    pub(super) branch: usize,
+    /// The other side, which nothing reads afterwards.
+    pub(super) stream: Value,
+}
+
+/// The last sum of which one side is what `of_branch` finds, and that can be done in place of the other. The last first: of each
+/// is known what becomes of those that read it.
+pub(super) fn last_sum(list: &Fused, of_branch: impl Fn(&Fused, Value) -> Option<usize>) -> Option<Sum> {
+    (0..list.operations.len()).rev().find_map(|add| {
+        let operation = &list.operations[add];
+        if operation.kind != Kind::Elementwise(Function::Add) {
+            return None;
+        }
+        let [left, right] = operation.inputs[..] else { return None };
+        // What flows out by a step of its own goes where this would be.
+        let last = list.operations.last()?;
+        let is_sum = last.kind == Kind::Elementwise(Function::Add);
+        if is_sum && last.inputs.contains(&operation.output) {
+            return None;
+        }
+        [(left, right), (right, left)].into_iter().find_map(|(stream, result)| {
+            let branch = of_branch(list, result)?;
+            let read_later = list.operations[add + 1..].iter().any(|later| later.inputs.contains(&stream));
+            (branch < add && !read_later && stream != result).then_some(Sum { add, branch, stream })
+        })
     })
 }
 
