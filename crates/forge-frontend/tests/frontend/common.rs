@@ -1,7 +1,7 @@
 //! Models of tests/models in memory, and ways to change them.
 
 use forge_frontend::{Memory, Opened, Options, read_model};
-use forge_ir::Diagnostic;
+use forge_ir::{Diagnostic, Graph};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -28,6 +28,13 @@ pub(crate) fn model(name: &str) -> Memory {
 /// What the frontend makes of it.
 pub(crate) fn read(files: &Memory) -> Result<Opened, Vec<Diagnostic>> {
     read_model(files, &Options { name: "test".to_owned(), ..Options::default() })
+}
+
+/// The graph of a model after a change to its configuration.
+pub(crate) fn configured(name: &str, change: impl FnOnce(&mut Value)) -> Graph {
+    let mut files = model(name);
+    edit(&mut files, "config.json", change);
+    read(&files).unwrap_or_else(|faults| panic!("{name}: {faults:#?}")).graph
 }
 
 /// Changes a JSON file.

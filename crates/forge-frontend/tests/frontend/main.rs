@@ -7,4 +7,5 @@ mod fuzz;
 mod gguf;
 mod gguf_file;
 mod graphs;
+mod positions;
 mod shapes;
