@@ -343,13 +343,26 @@ fn text_models_may_be_wrapped() {
         "vision_config": {"hidden_size": 16}, "mm_tokens_per_image": 4, "image_token_index": 500,
         "bos_token_id": 2, "eos_token_id": 1
     });
-    let qwen_3_5 = json!({
-        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
-        "vision_config": {"hidden_size": 16}, "image_token_id": 500, "tie_word_embeddings": true
+    let gemma_4 = json!({
+        "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4",
+        "vision_config": {"hidden_size": 16}, "audio_config": null, "image_token_id": 500,
     });
+    let qwen_3_5 = |class: &str, family: &str| {
+        json!({
+            "architectures": [class], "model_type": family, "vision_config": {"hidden_size": 16},
+            "image_token_id": 500, "tie_word_embeddings": true
+        })
+    };
+    let qwen_3_5_moe = qwen_3_5("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe");
+    let qwen_3_5 = qwen_3_5("Qwen3_5ForConditionalGeneration", "qwen3_5");
+    let nested = "model.language_model.";
+    let [tower, visual] = ["vision_tower.encoder", "visual"].map(|of| format!("model.{of}.0.mlp.fc1.weight"));
     for (name, wrapper, plain, prefix, other) in [
         ("gemma3_text", gemma_3, "", "language_model.", "vision_tower.encoder.layers.0.mlp.fc1.weight"),
-        ("qwen3_5_text", qwen_3_5, "model.", "model.language_model.", "model.visual.blocks.0.mlp.fc1.weight"),
+        ("gemma4_text", gemma_4.clone(), "model.", nested, &tower),
+        ("gemma4_moe", gemma_4, "model.", nested, &tower),
+        ("qwen3_5_text", qwen_3_5, "model.", nested, &visual),
+        ("qwen3_5_moe_text", qwen_3_5_moe, "model.", nested, &visual),
     ] {
         let text = model(name);
         let mut wrapped = text.clone();
