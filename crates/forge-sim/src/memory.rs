@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Bytes on either side of a window that are not the binding's, but can be touched.
 const ROOM: usize = 16 << 20;
-/// Windows kept; beyond, all are closed and opened anew as needed.
+/// Windows kept; before a dispatch that may need more, all are closed and opened anew as needed.
 const WINDOWS: usize = 4096;
 
 /// A buffer of a [`Memory`].
@@ -215,14 +215,18 @@ impl Memory {
         Some(ranges)
     }
 
+    /// Makes sure that the next `count` windows can be open together, all others closed if need be.
+    pub(crate) fn make_room(&mut self, count: usize) {
+        if self.windows.len() + count > WINDOWS {
+            self.windows.clear();
+        }
+    }
+
     /// Where kernels see a range that lies inside its buffer.
     pub(crate) fn window(&mut self, buffer: BufferId, offset: usize, bytes: usize) -> io::Result<Window> {
         let key = (buffer.0, offset, bytes);
         if let Some((window, _)) = self.windows.get(&key) {
             return Ok(*window);
-        }
-        if self.windows.len() >= WINDOWS {
-            self.windows.clear();
         }
         let page = page();
         let first = offset / page * page;

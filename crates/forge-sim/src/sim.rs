@@ -137,6 +137,7 @@ impl<'p> Sim<'p> {
         scalars: &[u32],
         threadgroup: &[usize],
     ) -> Result<(), String> {
+        self.memory.make_room(bindings.len());
         for ((slot, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
             let size = self.memory.size(bound.buffer);
             let bytes =

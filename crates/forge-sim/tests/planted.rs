@@ -228,3 +228,23 @@ fn every_kind_of_fault() {
     let wrong: Vec<String> = cases.iter().filter_map(|(name, kind, body)| check(name, body, *kind)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn more_bindings_than_windows_are_kept() {
+    let text = format!(
+        "{HEAD}[[max_total_threads_per_threadgroup(32)]]\nkernel void k(device const float* a [[buffer(0)]], device const float* b [[buffer(1)]], device float* y [[buffer(2)]], uint tid [[thread_index_in_threadgroup]]) {{ y[tid] = a[tid] + b[tid]; }}\n"
+    );
+    let program = Program::compile(&text).unwrap();
+    let mut sim = Sim::new(&program).unwrap();
+    let values: Vec<f32> = (0..2200).map(|i| i as f32).collect();
+    let x = sim.memory.floats(&values).unwrap();
+    let y = sim.memory.unwritten(128).unwrap();
+    // Each dispatch has two windows that none had before, after one that stays.
+    for first in 0..2100 {
+        let [a, b] = [x.span(first * 4, 128, false), x.span(first * 4, 132, false)];
+        sim.dispatch("k", &[a, b, y.write()], &[], [1, 1, 1]);
+        assert!(sim.faults().is_empty(), "{:?}", sim.faults());
+        sim.barrier();
+        assert_eq!(sim.memory.read_floats(y)[31], 2.0 * (first as f32 + 31.0));
+    }
+}

@@ -206,8 +206,10 @@ impl Writer {
     fn plane(&mut self, format: Format, plane: &str, rows: usize, columns: usize) -> Content {
         let group = format.group();
         let mut bytes = Vec::new();
-        for _ in 0..rows {
+        for row in 0..rows {
             for column in 0..columns.next_multiple_of(group) {
+                // A block of zeros may have any exponent, one that makes an infinity of its scale included.
+                let empty = format == Format::Mxfp4 && row == 0 && column < group;
                 let value = if column < columns { self.float() } else { 0.0 };
                 match (format, plane) {
                     // A half of 2^-8, and an offset.
@@ -220,7 +222,9 @@ impl Writer {
                         bytes.extend(0x0400u16.to_le_bytes());
                         bytes.extend((0..16).map(|_| self.random() as u8));
                     }
-                    (Format::Mxfp4, "scales") if column % group == 0 => bytes.push(122),
+                    (Format::Mxfp4, "scales") if column % group == 0 => {
+                        bytes.push(if empty { 241 } else { 122 })
+                    }
                     (_, "scales") if column % group == 0 => {
                         bytes.extend(0x1c00u16.to_le_bytes());
                         if matches!(format, Format::Affine(_)) {
@@ -236,7 +240,7 @@ impl Writer {
                     (Format::Q8_0, _) => bytes.push((value * 127.0) as i8 as u8),
                     _ if column % 8 == 0 => {
                         let bits = format.bits().map_or(0, |bits| bits.count());
-                        bytes.extend((0..bits).map(|_| self.random() as u8));
+                        bytes.extend((0..bits).map(|_| if empty { 0 } else { self.random() as u8 }));
                     }
                     _ => {}
                 }
