@@ -5,23 +5,30 @@
 //! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
 
 mod mlx;
+mod workspace;
 
-use forge_ir::Format;
-use forge_planner::Fusion;
+use forge_ir::{Format, Graph};
+use forge_planner::{Fusion, Plan};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+pub use workspace::{Work, build_together, compile_member};
+
 /// What the models of [`WHOLE`] are compiled to. `keep` gives the same crate as the checkpoint's own format, byte for
 /// byte, which `command_line` tests; so it is not built a second time.
 pub const FORMATS: [&str; 5] = ["f32", "f16", "bf16", "q8_0", "q4_0"];
 
-/// What every model is compiled to. Crates are built by the hundred, and what a format's kernels compute does not depend
-/// on the architecture: f32 shows that the program is the model's, and q8_0 and q4_0 that matrices are packed as their
-/// kernels read them. The rest of the formats are the business of the models of [`WHOLE`].
-pub const FEW_FORMATS: [&str; 3] = ["f32", "q8_0", "q4_0"];
+/// What every model is compiled to, beside [`UNFUSED`]. Crates are built by the hundred, and what a format's kernels compute
+/// does not depend on the architecture: f32 shows that the program is the model's, and q8_0 and q4_0 that matrices are packed
+/// as their kernels read them. The rest of the formats are the business of the models of [`WHOLE`].
+pub const FEW_FORMATS: [&str; 2] = ["f32", "q8_0"];
+
+/// What every model is compiled to without any fusion: what is cached is kept as it is, so that nothing but arithmetic can
+/// differ.
+pub const UNFUSED: (&str, Option<&str>) = ("q4_0", Some("f32"));
 
 /// Models with experts. Of the first, matrices of experts are packed in a few formats; of the others it is the routing and what
 /// is beside it that is their own, and f32 is enough for that.
@@ -81,9 +88,11 @@ pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix"
 /// The one of these that is quantised in every number of bits.
 pub const MLX: &str = "mlx";
 
-/// The models that are compiled to every format, and from which each fusion is left out in turn: between them they have
-/// everything that layers share. From all others all fusions are left out at once.
+/// The models that are compiled to every format: between them they have everything that layers share.
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
+
+/// Models from which single fusions are left out: each from the first whose plan it changes. Between them they have all.
+pub const FUSED: [&str; 5] = ["llama", "qwen3", "gemma2", "qwen3_5_text", "qwen2_moe"];
 
 /// The repository.
 pub fn root() -> PathBuf {
@@ -202,17 +211,12 @@ fn all_to_build() -> Vec<Built> {
         all.push(Built { disabled, ..Built::of(model, format) });
     };
     for model in models() {
-        let is_whole = WHOLE.contains(&model.as_str());
         let formats: &[&str] = match EXPERTS.iter().position(|name| *name == model) {
-            _ if is_whole => &FORMATS,
+            _ if WHOLE.contains(&model.as_str()) => &FORMATS,
             Some(1..) => &FEW_FORMATS[..1],
             _ => &FEW_FORMATS,
         };
         formats.iter().for_each(|format| add(&model, format, &[]));
-        add(&model, "f32", &Fusion::ALL);
-        if is_whole {
-            Fusion::ALL.iter().for_each(|fusion| add(&model, "f32", &[*fusion]));
-        }
     }
     AFFINE.iter().chain(&["mxfp4"]).for_each(|format| add("qwen2", format, &[]));
     ["f32", "q4_0", "affine4"].iter().for_each(|format| add(ODD, format, &[]));
@@ -222,6 +226,11 @@ fn all_to_build() -> Vec<Built> {
     add(SHARED, "q4_0", &Fusion::ALL);
     all.extend(ODD_EXPERTS.into_iter().chain(ODD_LATENTS).map(|model| Built::of(model, "f32")));
     all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
+    all.extend(models().iter().map(|model| {
+        let (format, kv) = UNFUSED;
+        Built { kv, disabled: Fusion::ALL.into(), ..Built::of(model, format) }
+    }));
+    all.extend(Fusion::ALL.map(without));
     all.extend(CODED.map(|model| Built { kv: Some("q8_0"), ..Built::of(model, "f32") }));
     all.extend(
         MIXED
@@ -236,6 +245,16 @@ fn all_to_build() -> Vec<Built> {
         assert!(!all.is_empty(), "FORGE_MODELS={wanted:?} names no model");
     }
     all
+}
+
+/// A crate without a fusion.
+fn without(fusion: Fusion) -> Built {
+    let changed = FUSED.into_iter().find_map(|model| {
+        let whole = Built::of(model, "f32");
+        let without = Built { disabled: [fusion].into(), ..Built::of(model, "f32") };
+        (whole.planned().1.kernels != without.planned().1.kernels).then_some(without)
+    });
+    changed.unwrap_or_else(|| panic!("{} changes no model of {FUSED:?}", fusion.name()))
 }
 
 /// The model of odd sizes.
@@ -302,89 +321,6 @@ fn compile(built: &Built) {
     compile_member(&checkpoint, &arguments, &built.directory);
 }
 
-/// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
-/// keep their times, so that cargo builds only what has.
-pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
-    let name = directory.file_name().expect("a directory has a name").to_string_lossy();
-    let fresh = tempfile::tempdir().expect("a temporary directory");
-    let out = fresh.path().join(&*name);
-    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
-    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--name", &name]).args(arguments));
-    update(&out, directory);
-}
-
-/// Makes `to` hold what `from` holds, touching only files that differ.
-fn update(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("the build folder is writable");
-    for entry in std::fs::read_dir(from).expect("it was just written").flatten() {
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        if source.is_dir() {
-            update(&source, &target);
-            continue;
-        }
-        let mut bytes = std::fs::read(&source).expect("it was just written");
-        if entry.file_name() == "Cargo.toml" {
-            // A crate that forge wrote is a workspace of its own; here it is a member.
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            let (package, _) =
-                text.split_once("# Kernels that are not inlined").expect("the manifest has a profile");
-            bytes = package.as_bytes().to_vec();
-        }
-        if std::fs::read(&target).ok().as_ref() != Some(&bytes) {
-            std::fs::write(&target, bytes).expect("the build folder is writable");
-        }
-    }
-}
-
-/// How much the programs of a workspace have to compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// Next to nothing: not worth the optimiser's minutes.
-    Little,
-    /// So much that they are built as users build them.
-    Much,
-}
-
-/// Builds crates as members of one workspace; gives their programs by name.
-pub fn build_together(
-    workspace: &Path,
-    members: impl Iterator<Item = String>,
-    work: Work,
-) -> BTreeMap<String, PathBuf> {
-    let members: Vec<String> = members.collect();
-    let list: Vec<String> = members.iter().map(|name| format!("{name:?}")).collect();
-    let (profile, target) = match work {
-        Work::Little => ("[profile.release]\nopt-level = 0\n", "target"),
-        Work::Much => ("[profile.release]\ndebug = false\n", "release"),
-    };
-    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}", list.join(", "));
-    std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
-    // The same versions as this project's own build, so that dependencies come from one list.
-    let lock = workspace.join("Cargo.lock");
-    if !lock.exists() {
-        let _ = std::fs::copy(root().join("Cargo.lock"), lock);
-    }
-    // The server is the same in every crate, and is tested where it is written.
-    let arguments = [
-        "build",
-        "--release",
-        "--workspace",
-        "--no-default-features",
-        "--message-format=json-render-diagnostics",
-    ];
-    let mut command = Command::new(env!("CARGO"));
-    let target = scratch().join(target);
-    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", &target);
-    let programs = executables(&run(&mut command));
-    // What `forge verify` leaves where it has built a program, so that it does not build these again.
-    for name in &members {
-        let directory = workspace.join(name).canonicalize().expect("it was built");
-        let stamp = target.join(format!(".forge-{name}"));
-        std::fs::write(stamp, directory.display().to_string()).expect("the build folder is writable");
-    }
-    programs
-}
-
 impl Built {
     /// A crate that is still to be compiled, nothing but the format chosen.
     fn of(model: &str, format: &str) -> Built {
@@ -397,6 +333,33 @@ impl Built {
             directory: PathBuf::new(),
             program: PathBuf::new(),
         }
+    }
+
+    /// The graph and the plan that a crate was made of.
+    pub fn planned(&self) -> (Graph, Plan) {
+        let files = std::fs::read_dir(model(&self.model)).expect("a model is a folder").flatten();
+        let file = |entry: std::fs::DirEntry| {
+            let name = entry.file_name().into_string().expect("names are UTF-8");
+            (name, std::fs::read(entry.path()).expect("its files can be read"))
+        };
+        let checkpoint = forge_frontend::Memory(files.map(file).collect());
+        let opened = forge_frontend::read_model(&checkpoint, &forge_frontend::Options::default())
+            .expect("it compiles");
+        let quant = |name| forge_planner::Quant::from_name(name).expect("it is a format");
+        let overrides = self.overrides.iter().map(|text| {
+            let (pattern, name) = text.split_once('=').expect("it is PATTERN=FORMAT");
+            forge_planner::Override::new(pattern, quant(name)).expect("it is a pattern")
+        });
+        let options = forge_planner::Options {
+            quant: quant(&self.format),
+            overrides: overrides.collect(),
+            disabled: self.disabled.clone(),
+            cache: Some(self.cache()),
+            ..Default::default()
+        };
+        let graph = forge_planner::untie(opened.graph, &options).expect("patterns match");
+        let plan = forge_planner::plan(&graph, &options).expect("it compiles");
+        (graph, plan)
     }
 
     /// What keys and values are cached as.

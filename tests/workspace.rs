@@ -1,0 +1,109 @@
+//! Crates that tests compile, as members of one workspace: cargo builds dependencies once and models side by side.
+//!
+//! The runtime is the same in every crate: here it is built once, for all of them, from the folder of which `forge` pastes it. Crates
+//! as users have them, whole, are the business of the examples' tests.
+
+use crate::{executables, forge, root, run, scratch};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
+/// keep their times, so that cargo builds only what has.
+pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
+    let name = directory.file_name().expect("a directory has a name").to_string_lossy();
+    let fresh = tempfile::tempdir().expect("a temporary directory");
+    let out = fresh.path().join(&*name);
+    let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
+    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--name", &name]).args(arguments));
+    make_member(&out);
+    update(&out, directory);
+}
+
+/// Makes a member of a workspace of a crate that forge wrote, which is a workspace of its own.
+fn make_member(directory: &Path) {
+    let edit = |name: &str, edit: &dyn Fn(&str) -> Option<String>| {
+        let file = directory.join(name);
+        let text = std::fs::read_to_string(&file).expect("it was just written");
+        let text = edit(&text).unwrap_or_else(|| panic!("{name} is not what it was: {text}"));
+        std::fs::write(&file, text).expect("it was just written");
+    };
+    edit("Cargo.toml", &|text| Some(text.split_once("# Kernels that are not inlined")?.0.to_owned()));
+    std::fs::remove_dir_all(directory.join("src/runtime")).expect("it was just written");
+    let runtime = root().join("crates/forge-runtime");
+    edit("Cargo.toml", &|text| {
+        let (before, after) = text.split_once("[dependencies]\n")?;
+        Some(format!(
+            "{before}[dependencies]\nforge-runtime = {{ path = {runtime:?}, default-features = false }}\n{after}"
+        ))
+    });
+    edit("src/lib.rs", &|text| {
+        text.contains("\npub mod runtime;\n")
+            .then(|| text.replace("\npub mod runtime;\n", "\npub use forge_runtime as runtime;\n"))
+    });
+}
+
+/// Makes `to` hold what `from` holds, touching only files that differ.
+fn update(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("the build folder is writable");
+    for entry in std::fs::read_dir(from).expect("it was just written").flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if source.is_dir() {
+            update(&source, &target);
+            continue;
+        }
+        let bytes = std::fs::read(&source).expect("it was just written");
+        if std::fs::read(&target).ok().as_ref() != Some(&bytes) {
+            std::fs::write(&target, bytes).expect("the build folder is writable");
+        }
+    }
+}
+
+/// How much the programs of a workspace have to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Next to nothing: not worth the optimiser's minutes.
+    Little,
+    /// So much that they are built as users build them.
+    Much,
+}
+
+/// Builds crates as members of one workspace; gives their programs by name.
+pub fn build_together(
+    workspace: &Path,
+    members: impl Iterator<Item = String>,
+    work: Work,
+) -> BTreeMap<String, PathBuf> {
+    let members: Vec<String> = members.collect();
+    let list: Vec<String> = members.iter().map(|name| format!("{name:?}")).collect();
+    let (profile, target) = match work {
+        Work::Little => ("[profile.release]\nopt-level = 0\n", "target"),
+        Work::Much => ("[profile.release]\ndebug = false\n", "release"),
+    };
+    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}", list.join(", "));
+    std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
+    // The same versions as this project's own build, so that dependencies come from one list.
+    let lock = workspace.join("Cargo.lock");
+    if !lock.exists() {
+        let _ = std::fs::copy(root().join("Cargo.lock"), lock);
+    }
+    // The server is the same in every crate, and is tested where it is written.
+    let arguments = [
+        "build",
+        "--release",
+        "--workspace",
+        "--no-default-features",
+        "--message-format=json-render-diagnostics",
+    ];
+    let mut command = Command::new(env!("CARGO"));
+    let target = scratch().join(target);
+    command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", &target);
+    let programs = executables(&run(&mut command));
+    // What `forge verify` leaves where it has built a program, so that it does not build these again.
+    for name in &members {
+        let directory = workspace.join(name).canonicalize().expect("it was built");
+        let stamp = target.join(format!(".forge-{name}"));
+        std::fs::write(stamp, directory.display().to_string()).expect("the build folder is writable");
+    }
+    programs
+}
