@@ -15,22 +15,34 @@ test -x "$packages/python/bin/python" || python3 -m venv "$packages/python"
 python=$packages/python/bin/python
 "$python" -m pip install --quiet -r "$here/requirements.txt"
 
-"$program" serve --model-dir "$crate" --port "$port" 2>/dev/null &
-server=$!
-trap 'kill "$server" 2>/dev/null || true' EXIT
-until curl -sf "$url/ready" >/dev/null; do sleep 0.2; kill -0 "$server"; done
-
 has() { command -v "$1" >/dev/null || { echo "$2: skipped, there is no $1" >&2; false; }; }
 
-"$python" "$here/clients.py" "$url/v1"
-if has node client.mjs && has npm client.mjs; then
-    cp "$here/package.json" "$packages/node"
-    (cd "$packages/node" && npm install --silent --no-audit --no-fund)
-    (cd "$packages/node" && node "$here/client.mjs" "$url/v1")
-fi
+servers=()
+trap 'kill "${servers[@]}" 2>/dev/null || true' EXIT
+serve() { # DIRECTORY PORT
+    "$program" serve --model-dir "$1" --port "$2" 2>/dev/null &
+    servers+=($!)
+    until curl -sf "http://127.0.0.1:$2/ready" >/dev/null; do sleep 0.2; kill -0 $!; done
+}
+
+clients() { # URL
+    "$python" "$here/clients.py" "$1/v1"
+    if has node client.mjs && has npm client.mjs; then
+        cp "$here/package.json" "$packages/node"
+        (cd "$packages/node" && npm install --silent --no-audit --no-fund)
+        (cd "$packages/node" && node "$here/client.mjs" "$1/v1")
+    fi
+}
+
+serve "$crate" "$port"
+clients "$url"
+# The same model with a template that knows tools.
+"$python" "$here/knows_tools.py" "$crate" "$packages/tools"
+serve "$packages/tools" $((port + 1))
+clients "http://127.0.0.1:$((port + 1))"
 "$python" "$here/harness.py" "$url/v1" "$crate" "$program"
 if has chromium page.py; then "$python" "$here/page.py" "$url"; fi
-"$python" "$here/soak.py" "$url" "$minutes" 64 "$server"
+"$python" "$here/soak.py" "$url" "$minutes" 64 "${servers[0]}"
 for proxy in haproxy nginx; do
     if has "$proxy" replicas.py; then "$python" "$here/replicas.py" "$program" "$proxy"; fi
 done
