@@ -24,7 +24,7 @@
 {% endif %}
         const float logit = own_logits[place];
         const uint key = rank_key({{ rank }}{{ " + correction[place]" if correction else "" }});
-{% if experts % 32 %}
+{% if guarded %}
         keys[i] = lane + 32u * i < {{ experts }}u ? key : 0u;
 {% else %}
         keys[i] = key;

@@ -61,11 +61,11 @@ kernel void {{ name }}(
     }
 {% endif %}
 
-    // The best are taken one by one, each with the keys of all lanes at once. Lane s remembers the s-th.
-    uint own = 0u;
-    for (uint s = 0u; s < {{ chosen }}u; s++) {
-        const uint expert = take_best(keys, {{ per_lane }}u, lane);
-        own = lane == s ? expert : own;
+    // The best are taken one by one, each with the keys of all lanes at once. Lane s remembers the s-th, lanes past the last the first.
+    uint own = take_best(keys, {{ per_lane }}u, lane);
+    for (uint s = 1u; s < {{ chosen }}u; s++) {
+        const uint next = take_best(keys, {{ per_lane }}u, lane);
+        own = lane == s ? next : own;
     }
 
     // A lane weighs its expert.

@@ -1,11 +1,10 @@
-{# The weights of the row's experts, of which lane s has the s-th as `own`, to `own_routes`. #}
+{# The weights of the row's experts, of which lane s has the s-th as `own`, and lanes past the last the first, to `own_routes`. #}
 {% if ranked and scores == "softmax" %}
     float weight = exp(own_logits[own] - largest) / total;
 {% elif scores == "sigmoid" %}
     float weight = sigmoid(own_logits[own]);
 {% else %}
-    // The first has the largest logit.
-    const float largest = simd_max(lane < {{ chosen }}u ? own_logits[own] : own_logits[0]);
+    const float largest = simd_max(own_logits[own]);
     float weight = exp(own_logits[own] - largest);
 {% if not shares %}
     float total = 0.0f;

@@ -6,7 +6,11 @@
 {% for distance in within %}
         sum += simd_shuffle_xor(sum, ushort({{ distance }}));
 {% endfor %}
+{% if each > 1 %}
         own_sum = own == r ? sum : own_sum;
+{% else %}
+        own_sum = sum;
+{% endif %}
     }
     const uint output = first + {{ at_once }}u * own;
 {% set exists = " && output < " ~ rows ~ "u" if ragged else "" %}

@@ -2,10 +2,11 @@
 #pragma once
 
 namespace metal {
-// Not templates over T alone: arguments of two types must be ambiguous here, as they are in Metal.
+// Not templates over T alone: arguments of two types must be ambiguous here, as they are in Metal. Metal leaves open what comes of
+// what is not a number: here it is lost, so that whoever counts on it to stay is found out.
 #define FORGE_ORDER(T)                                                                                          \
-    FORGE_INLINE T min(T a, T b) { return b < a ? b : a; }                                                      \
-    FORGE_INLINE T max(T a, T b) { return a < b ? b : a; }                                                      \
+    FORGE_INLINE T min(T a, T b) { return b < a || a != a ? b : a; }                                            \
+    FORGE_INLINE T max(T a, T b) { return a < b || a != a ? b : a; }                                            \
     FORGE_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }                                 \
     FORGE_INLINE T min3(T a, T b, T c) { return min(a, min(b, c)); }                                            \
     FORGE_INLINE T max3(T a, T b, T c) { return max(a, max(b, c)); }

@@ -472,6 +472,8 @@ fn planted_faults_are_caught() {
     cases.extend(sums());
     cases.push(project(Rows::One, Format::Mxfp4, 50, 56, Epilogue::Add));
     cases.push(project(Rows::Many, Format::Mxfp4, 50, 56, Epilogue::Add));
+    cases.extend(experts(Format::Q8_0));
+    cases.extend(latents(Format::Q8_0, [19, 21, 6], Format::F32));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

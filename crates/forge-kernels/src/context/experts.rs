@@ -23,6 +23,8 @@ struct Choice {
     rank: &'static str,
     /// Keys of a lane.
     per_lane: usize,
+    /// Whether a lane may have keys of no expert that nothing else rules out: those of no group are never chosen.
+    guarded: bool,
     no_sum: f32,
 }
 
@@ -42,6 +44,7 @@ impl Choice {
                 Scores::Softmax => "exp(logit - largest) / total",
             },
             per_lane: route.experts.div_ceil(32),
+            guarded: !route.experts.is_multiple_of(32) && route.groups.is_none(),
             no_sum: NO_SUM,
         }
     }

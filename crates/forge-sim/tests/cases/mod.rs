@@ -283,6 +283,13 @@ impl Writer {
         Content::Parts(SLOTS * heads * head, parts)
     }
 
+    /// Of experts, numbers of which the last one's are the largest: it is chosen.
+    fn logits(&mut self, rows: usize, experts: usize) -> Content {
+        let best = |index: usize| index % experts == experts - 1;
+        let logit = |index| if best(index) { 2.0 } else { self.float() };
+        Content::Words((0..rows * experts).map(logit).map(f32::to_bits).collect())
+    }
+
     /// Each row has experts of its own, the last ones first, and weights.
     fn routes(&mut self, rows: usize, experts: usize, chosen: usize) -> Content {
         let mut words = Vec::new();
@@ -400,17 +407,22 @@ impl Writer {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
             }
             (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::Route(it), "logits") => self.floats(rows * it.experts),
+            (Spec::Route(it), "logits") => self.logits(rows, it.experts),
             (Spec::Route(it), "routes") => Content::Unwritten(rows * 2 * it.chosen * 4),
-            (Spec::Route(it), _) => self.floats(it.experts),
+            (Spec::Route(it), _) => self.logits(1, it.experts),
             (Spec::ExpertsInner(it), "routes") => match it.route {
                 Some(_) => Content::Unwritten(rows * 2 * it.chosen * 4),
                 None => self.routes(rows, it.experts, it.chosen),
             },
-            (Spec::ExpertsInner(it), "logits") => self.floats(rows * it.experts),
-            (Spec::ExpertsInner(it), "correction" | "scale") => self.floats(it.experts),
+            (Spec::ExpertsInner(it), "logits") => self.logits(rows, it.experts),
+            (Spec::ExpertsInner(it), "correction" | "scale") => self.logits(1, it.experts),
             (Spec::ExpertsInner(it), "x") => self.floats(rows * it.inputs),
-            (Spec::ExpertsInner(it), "bias") => self.floats(it.experts * it.outputs),
+            (Spec::ExpertsInner(it), "bias") => {
+                // One gate of the last expert is no number.
+                let first = (it.experts - 1) * it.outputs;
+                let bias = |index| if index == first { f32::NAN } else { self.float() };
+                Content::Words((0..it.experts * it.outputs).map(bias).map(f32::to_bits).collect())
+            }
             (Spec::ExpertsInner(it), "squares") => {
                 let partials = it.norm.map_or(0, |norm| norm.partials);
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
