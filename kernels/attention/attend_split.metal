@@ -40,8 +40,18 @@
 {% endif %}
 {% if prologue %}
 //
+{% if appends %}
 // Before that the threadgroup prepares its heads; the one that has the last share prepares the row's own key as well, gives
 // key and value to the cache, and begins with their score, so that nothing written here is read here.
+{% else %}
+// Before that the threadgroup prepares its heads. The row's own key and value are in the cache.
+{% endif %}
+{% if values_are_keys %}
+// Values are made of the heads that keys are made of.
+{% endif %}
+{% if appends and prologue.norm and prologue.norm.values %}
+// Values are normed, too, without a gain.
+{% endif %}
 
 // Radians a position, for each pair of channels that turns.
 {% if long and not stretched %}
@@ -66,7 +76,7 @@ struct {{ args }} {
 // grid: splits, {{ key_heads }}, rows
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
-{% if prologue %}
+{% if appends %}
     device const float* qkv [[buffer({{ slot() }})]],
 {% if prologue.norm %}
     device const float* query_gain [[buffer({{ slot() }})]],
@@ -76,6 +86,9 @@ kernel void {{ name }}(
     device {{ element }}* values [[buffer({{ slot() }})]],
 {% else %}
     device const float* q [[buffer({{ slot() }})]],
+{% if prologue and prologue.norm %}
+    device const float* query_gain [[buffer({{ slot() }})]],
+{% endif %}
     device const {{ element }}* keys [[buffer({{ slot() }})]],
     device const {{ element }}* values [[buffer({{ slot() }})]],
 {% endif %}
@@ -106,7 +119,7 @@ kernel void {{ name }}(
     const uint seen = min(position + 1u, {{ window }}u);
     const uint oldest = position + 1u - seen;
     const uint begin = oldest + seen * split / args.splits;
-{% if prologue %}
+{% if appends %}
     const bool newest = split + 1u == args.splits;
     const uint end = newest ? position : oldest + seen * (split + 1u) / args.splits;
 {% else %}
@@ -114,7 +127,7 @@ kernel void {{ name }}(
 {% endif %}
 {% else %}
     const uint begin = (position + 1u) * split / args.splits;
-{% if prologue %}
+{% if appends %}
     const bool newest = split + 1u == args.splits;
     const uint end = newest ? position : (position + 1u) * (split + 1u) / args.splits;
 {% else %}
@@ -145,7 +158,13 @@ kernel void {{ name }}(
 {{ load_block() }}    }
 
 {% if prologue %}
+{% if not appends %}
+    // Prepare a head a simdgroup.
+{% elif prologue.norm and prologue.norm.values %}
+    // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which does not turn.
+{% else %}
     // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which stays as it is.
+{% endif %}
 {% if stretched %}
     // A context of more than {{ long }} positions slows pair k by e^(slope * k).
     const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
@@ -154,16 +173,28 @@ kernel void {{ name }}(
     // Where the context's own frequencies begin.
     const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
 {% endif %}
+{% if appends %}
     const uint prepared = newest ? {{ group + 2 }}u : {{ group }}u;
     for (uint h = simdgroup_id; h < prepared; h += {{ simdgroups }}u) {
         const bool is_query = h < {{ group }}u;
         const bool is_value = h == {{ group + 1 }}u;
+{% if values_are_keys %}
+        const uint head = is_query ? group.y * {{ group }}u + h : {{ query_heads }}u + group.y;
+{% else %}
         const uint head = is_query ? group.y * {{ group }}u + h : {{ query_heads }}u + (h - {{ group }}u) * {{ key_heads }}u + group.y;
+{% endif %}
         device const float* source = qkv + (row * {{ row_heads }}u + head) * {{ width }}u;
 {% if prologue.norm %}
         device const float* gain = is_query ? query_gain : key_gain;
 {% endif %}
         device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ around }}) * {{ record }}ul;
+{% else %}
+    for (uint h = simdgroup_id; h < {{ group }}u; h += {{ simdgroups }}u) {
+        device const float* source = q + (first_head + h) * {{ width }}u;
+{% if prologue.norm %}
+        device const float* gain = query_gain;
+{% endif %}
+{% endif %}
         uint one[{{ pairs_each }}];
         uint other[{{ pairs_each }}];
         float2 channels[{{ pairs_each }}];
@@ -195,6 +226,26 @@ kernel void {{ name }}(
                 continue;
             }
 {% endif %}
+{% if not appends %}
+{% if prologue.norm and not prologue.norm.turned %}
+            channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+{% if pairs < half %}
+            if (k < {{ pairs }}u) {
+                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+            }
+{% else %}
+            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+{% endif %}
+{% if prologue.norm and prologue.norm.turned %}
+            channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+{% else %}
+{% if prologue.norm and prologue.norm.values %}
+            if (is_value) {
+                channels[i] *= factor;
+            }
+{% endif %}
 {% if prologue.norm and pairs < half and not prologue.norm.turned %}
             if (!is_value) {
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
@@ -214,7 +265,8 @@ kernel void {{ name }}(
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
             }
 {% endif %}
-{% if not quantised %}
+{% endif %}
+{% if appends and not quantised %}
             if (!is_query) {
                 // What the cache has of it, here and there.
                 const {{ element }}2 kept = {{ element }}2(channels[i]);
@@ -226,7 +278,7 @@ kernel void {{ name }}(
             shared[h * {{ pitch }}u + one[i]] = channels[i].x;
             shared[h * {{ pitch }}u + other[i]] = channels[i].y;
         }
-{% if quantised %}
+{% if appends and quantised %}
         if (!is_query) {
             // What the cache has of it, here and there.
             simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -294,7 +346,7 @@ kernel void {{ name }}(
         }
     }
 {% endif %}
-{% if prologue %}
+{% if appends %}
 
     // The row's own position.
     if (newest && part == 0u) {

@@ -1,14 +1,22 @@
 {% set room = "args.capacity" if ring else "args.context" %}
 {% set around = " % " ~ ring ~ "u" if ring else "" %}
+{% set first_value = query_heads + key_heads %}
+{% set source_head = "(head < " ~ first_value ~ "u ? head : head - " ~ key_heads ~ "u)" if values_are_keys else "head" %}
 {% if by_head and not norm %}
 // Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
 // cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
 {% elif norm %}
 // {{ "Rotates and norms" if turned else "Norms and rotates" }} queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}), by the row's position. Queries go to q; keys and values go to
 // the cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
+{% if values %}
+// Values are normed, too, without a gain.
+{% endif %}
 {% else %}
 // Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
 // cache, to the row's slot and position. A thread takes two of a head's {{ width }} channels, those that turn together.
+{% endif %}
+{% if values_are_keys %}
+// Values are made of the heads that keys are made of.
 {% endif %}
 {% if quantised %}
 // The cache has records: {{ width }} codes, and a scale for each 32 of them.
@@ -36,9 +44,9 @@ struct {{ args }} {
 };
 
 {% if by_head %}
-// grid: ceil({{ row_heads }} / {{ simdgroups }}), rows
+// grid: ceil({{ made }} / {{ simdgroups }}), rows
 {% else %}
-// grid: ceil({{ row_pairs }} / {{ threads }}), rows
+// grid: ceil({{ made_pairs }} / {{ threads }}), rows
 {% endif %}
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
@@ -75,7 +83,7 @@ kernel void {{ name }}(
 {% if by_head %}
     const uint head = group.x * {{ simdgroups }}u + simdgroup_id;
     const uint position = positions[row];
-    device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
+    device const float* source = qkv + row * {{ row_width }}u + {{ source_head }} * {{ width }}u;
 
 {% if norm %}
     // The mean of squares{{ ", which turning does not change" if turned else "" }}.
@@ -104,7 +112,11 @@ kernel void {{ name }}(
     const float factor = rsqrt(simd_sum(squares) / {{ width_float }} + {{ epsilon }});
 {% endif %}
 
+{% if values %}
+    // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which do not turn.
+{% else %}
     // Heads of a row: {{ query_heads }} of queries, {{ key_heads }} of keys, {{ key_heads }} of values, which stay as they are.
+{% endif %}
     const bool is_query = head < {{ query_heads }}u;
     const bool is_value = head >= {{ query_heads + key_heads }}u;
     const uint key_head = is_query ? 0u : (head - {{ query_heads }}u) % {{ key_heads }}u;
@@ -135,6 +147,10 @@ kernel void {{ name }}(
 {% endif %}
 {% if norm and turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+{% if values %}
+        } else {
+            channels[i] *= factor;
 {% endif %}
         }
         if (is_query) {
@@ -168,8 +184,8 @@ kernel void {{ name }}(
 }
 {% else %}
     const uint pair = group.x * {{ threads }}u + thread_id;
-{% if row_pairs % threads != 0 %}
-    if (pair >= {{ row_pairs }}u) {
+{% if made_pairs % threads != 0 %}
+    if (pair >= {{ made_pairs }}u) {
         return;
     }
 {% endif %}
@@ -180,7 +196,7 @@ kernel void {{ name }}(
     const uint one = {{ one }};
     const uint other = {{ other }};
     const uint position = positions[row];
-    device const float* source = qkv + row * {{ row_width }}u + head * {{ width }}u;
+    device const float* source = qkv + row * {{ row_width }}u + {{ source_head }} * {{ width }}u;
     float2 channels = float2(source[one], source[other]);
     if (head < {{ query_heads + key_heads }}u{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
         channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});

@@ -11,7 +11,7 @@ pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{packet_columns, packet_elements, queries_fit};
 use crate::error::KernelError;
-use crate::spec::{Each, Function, HeadNorm, Spec};
+use crate::spec::{Brings, Each, Function, HeadNorm, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -113,6 +113,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.heads(rotate.query_heads, rotate.key_heads, rotate.width)?;
             limits.cache(rotate.cache, rotate.width)?;
             limits.ring(rotate.ring, None)?;
+            limits.holds("the number of key heads of a row", 0, rotate.brings != Brings::Nothing, || {
+                "that of the cache; rotate queries alone by rotate".to_owned()
+            })?;
             limits.head_norm(rotate.norm, &rotate.rotation)?;
             limits.rotation(&rotate.rotation, rotate.width)
         }

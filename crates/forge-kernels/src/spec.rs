@@ -302,12 +302,45 @@ pub struct HeadNorm {
     /// Whether it is of heads that have been turned. A rotation leaves the mean of squares as it is, if its magnitude is 1:
     /// only the gain comes later.
     pub turned: bool,
+    /// Whether value heads are normed, too, without a gain.
+    pub values: bool,
+}
+
+/// What a row has for the cache, beside its query heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Brings {
+    /// Key heads, then value heads.
+    KeysAndValues,
+    /// Key heads, of which value heads are made, too: these are neither turned nor multiplied by a gain.
+    Keys,
+    /// Nothing: its key and value are in the cache.
+    Nothing,
+}
+
+impl Brings {
+    /// Heads of a row, query heads included.
+    pub fn row_heads(self, query_heads: usize, key_heads: usize) -> usize {
+        let kinds = match self {
+            Brings::KeysAndValues => 2,
+            Brings::Keys => 1,
+            Brings::Nothing => 0,
+        };
+        query_heads + kinds * key_heads
+    }
+}
+
+impl Attend {
+    /// Whether it prepares the key and the value of its row, and appends them.
+    pub fn appends(&self) -> bool {
+        self.prologue.as_ref().is_some_and(|prologue| prologue.brings != Brings::Nothing)
+    }
 }
 
 /// See [`Spec::RotateAppend`]. Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
 /// values. Grid: threadgroups that a row needs; rows.
 ///
-/// A row of qkv is query heads, then key heads, then value heads. `keys` and `values` are
+/// A row of qkv is query heads, then what it brings. `keys` and `values` are
 /// `[slot, head, context or capacity, width]` of one layer; the row's key and value go to its slot and position. Gains are
 /// `[width]`, and there if there is a norm of heads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -322,6 +355,8 @@ pub struct RotateAppend {
     pub cache: Format,
     /// As in [`Append`].
     pub ring: Option<usize>,
+    /// What a row of qkv has beside queries; not nothing.
+    pub brings: Brings,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -334,6 +369,8 @@ pub struct RotateAppend {
 /// does. Right where no two rows of a pass are of one slot; used for one row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prologue {
+    /// What its row has beside queries.
+    pub brings: Brings,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -347,8 +384,8 @@ pub struct Prologue {
 /// `[query heads]`) that has no value.
 ///
 /// [`Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values, \[sinks,\] slots, positions,
-/// partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written.
-/// Grid: splits, key heads, rows.
+/// partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written; where its row
+/// brings nothing: q\[, query_gain\], and they are read. Grid: splits, key heads, rows.
 ///
 /// Split s of a row attends to the s-th of `splits` even shares of its positions; a sink counts in split 0's maximum and sum of
 /// weights. With one split it writes `heads` (`[row, query head, width]`), else `partials`:

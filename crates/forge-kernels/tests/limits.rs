@@ -4,7 +4,7 @@ mod common;
 
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, Attend, AttendJoin, DeferredNorm, Each, EachHead, Elementwise, Embed, Epilogue,
+    Append, Argmax, Attend, AttendJoin, Brings, DeferredNorm, Each, EachHead, Elementwise, Embed, Epilogue,
     ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, NormAdd, Operand,
     OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed,
 };
@@ -127,7 +127,7 @@ fn refusals_of_attention() {
         let prologue = Some(common::prologue(&rotate));
         Spec::AttendSplit(Attend { prologue, ..split(rotate.query_heads, rotate.width) })
     };
-    let norm = Some(HeadNorm { epsilon: f32::INFINITY, turned: false });
+    let norm = Some(HeadNorm { epsilon: f32::INFINITY, turned: false, values: false });
     let mut turns = rotate(1, 8).rotation;
     turns.frequencies.push(1.0);
     assert!(prologue_fits(16, 1, 128) && prologue_fits(64, 8, 256));
@@ -137,6 +137,7 @@ fn refusals_of_attention() {
         refusal("a", with_prologue(rotate(17, 128))),
         refusal("a", with_prologue(RotateAppend { norm, ..rotate(2, 16) })),
         refusal("a", Spec::RotateAppend(RotateAppend { norm, ..rotate(2, 16) })),
+        refusal("a", Spec::RotateAppend(RotateAppend { brings: Brings::Nothing, ..rotate(2, 16) })),
         refusal("a", Spec::AttendSplit(Attend { window: Some(0), ..split(2, 16) })),
         refusal("a", Spec::AttendSplit(Attend { window: Some(1 << 32), ..split(2, 16) })),
         refusal("a", Spec::AttendTiled(Attend { softcap: Some(0.0), ..split(2, 16) })),
@@ -170,6 +171,7 @@ fn refusals_of_attention() {
     kernel `a`: the number of query heads that are prepared at once is 17, and must be such that they fill at most 8 KiB; leave the preparation to rotate_append
     kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: epsilon is inf, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of key heads of a row is 0, and must be that of the cache; rotate queries alone by rotate
     kernel `a`: the window is 0, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
     kernel `a`: the window is 4294967296, and must be at least 1 and below 2^32, as positions are; leave it out where a row sees all
     kernel `a`: the cap is 0; leave the kernel out of the plan

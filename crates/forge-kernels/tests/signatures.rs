@@ -3,7 +3,7 @@
 mod common;
 
 use forge_ir::Format;
-use forge_kernels::spec::{Epilogue, Function, Prologue, Rows, Summed};
+use forge_kernels::spec::{Brings, Epilogue, Function, Prologue, Rows, Summed};
 use forge_kernels::{KernelDecl, Spec, render};
 
 /// Names of the planes of a weight, with `*` before what is written.
@@ -115,9 +115,10 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::AttendSplit(attend) => {
             let grid = grid("splits".to_owned(), &attend.key_heads.to_string(), "rows");
             let row = match &attend.prologue {
+                Some(Prologue { norm: Some(_), brings: Brings::Nothing, .. }) => "q query_gain keys values",
+                Some(Prologue { brings: Brings::Nothing, .. }) | None => "q keys values",
                 Some(Prologue { norm: Some(_), .. }) => "qkv query_gain key_gain *keys *values",
                 Some(Prologue { norm: None, .. }) => "qkv *keys *values",
-                None => "q keys values",
             };
             let sinks = if attend.sinks { " sinks" } else { "" };
             let names = buffers(&format!("{row}{sinks} slots positions *partials *heads"));

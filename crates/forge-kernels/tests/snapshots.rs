@@ -4,8 +4,8 @@ mod common;
 
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
+    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
     LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
     RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
@@ -129,18 +129,27 @@ fn attention() {
     let whole = common::rotate(16, 8, 128, cache, 64, Pairing::Half);
     let interleaved = common::rotate(16, 8, 128, cache, 64, Pairing::Interleaved);
     let part = common::rotate(4, 2, 20, Format::F32, 4, Pairing::Half);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     snapshot("rotate_append", Spec::RotateAppend(interleaved));
     snapshot("rotate_append_part", Spec::RotateAppend(part.clone()));
     snapshot("rotate_append_norm", Spec::RotateAppend(RotateAppend { norm, ..part.clone() }));
     snapshot(
         "rotate",
-        Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation, pairing: Pairing::Half }),
+        Spec::Rotate(Rotate { heads: 4, width: 20, rotation: part.rotation.clone(), pairing: Pairing::Half }),
     );
     snapshot("append", Spec::Append(Append { key_heads: 8, width: 128, cache, ring: None }));
     let split = common::attend(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(Attend { prologue, ..split.clone() }));
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: true });
+    let keys = RotateAppend { norm, brings: Brings::Keys, ..part };
+    let of_keys = |brings| {
+        let prologue = Some(common::prologue(&RotateAppend { brings, ..keys.clone() }));
+        Spec::AttendSplit(Attend { prologue, ..common::attend(4, 2, 20, Format::F32) })
+    };
+    snapshot("attend_split_keys", of_keys(Brings::Keys));
+    snapshot("attend_split_queries", of_keys(Brings::Nothing));
+    snapshot("rotate_append_keys", Spec::RotateAppend(keys));
     snapshot("attend_split_few", Spec::AttendSplit(split));
     let odd = Attend {
         window: Some(40),

@@ -4,8 +4,8 @@ use crate::names::number;
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    self, DeferredNorm, Each, Epilogue, HeadNorm, LatentPrepare, OwnNorm, Project, Prologue, Route, Squares,
-    Summed,
+    self, Brings, DeferredNorm, Each, Epilogue, HeadNorm, LatentPrepare, OwnNorm, Project, Prologue, Route,
+    Squares, Summed,
 };
 
 /// `cpu::project(call, &cpu::Project { ... })`
@@ -95,6 +95,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("width", size(rotate.width)),
                 ("cache", format(rotate.cache)),
                 ("ring", option(rotate.ring, size)),
+                ("brings", brings(rotate.brings)),
                 ("norm", option(rotate.norm, head_norm)),
                 ("rotation", rotation(&rotate.rotation)),
             ],
@@ -273,14 +274,25 @@ fn delta_rule(rule: &spec::DeltaRule) -> Vec<(&'static str, String)> {
 
 fn prologue(prologue: &Prologue) -> String {
     format!(
-        "cpu::Prologue {{ norm: {}, rotation: {} }}",
+        "cpu::Prologue {{ brings: {}, norm: {}, rotation: {} }}",
+        brings(prologue.brings),
         option(prologue.norm, head_norm),
         rotation(&prologue.rotation)
     )
 }
 
 fn head_norm(norm: HeadNorm) -> String {
-    format!("cpu::HeadNorm {{ epsilon: {}, turned: {} }}", float(norm.epsilon), norm.turned)
+    let HeadNorm { epsilon, turned, values } = norm;
+    format!("cpu::HeadNorm {{ epsilon: {}, turned: {turned}, values: {values} }}", float(epsilon))
+}
+
+fn brings(brings: Brings) -> String {
+    let what = match brings {
+        Brings::KeysAndValues => "KeysAndValues",
+        Brings::Keys => "Keys",
+        Brings::Nothing => "Nothing",
+    };
+    format!("cpu::Brings::{what}")
 }
 
 fn deferred_norm(norm: DeferredNorm) -> String {

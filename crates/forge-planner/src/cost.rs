@@ -207,7 +207,7 @@ impl Counted<'_> {
         match &self.instance.spec {
             Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.rows),
             // What the row itself brings goes to the cache, and is used without being read back.
-            Spec::AttendSplit(attend) if attend.prologue.is_some() => {
+            Spec::AttendSplit(attend) if attend.appends() => {
                 (self.load.reached(attend.window).saturating_sub(1), self.rows)
             }
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => (self.load.reached(attend.window), 0),

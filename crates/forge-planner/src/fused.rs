@@ -10,7 +10,7 @@ mod latent;
 pub(crate) use self::experts::{ExpertsInner, ExpertsSum, Summed};
 pub(crate) use self::latent::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
 use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation, Routing};
-pub(crate) use forge_kernels::spec::{Each, Function};
+pub(crate) use forge_kernels::spec::{Brings, Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -248,6 +248,8 @@ pub(crate) enum Gain {
 pub(crate) struct RotateAppend {
     /// Query heads.
     pub(crate) query_heads: usize,
+    /// What there is beside queries.
+    pub(crate) brings: Brings,
     /// The norm of heads.
     pub(crate) norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -261,12 +263,14 @@ pub(crate) struct RotateAppend {
 pub(crate) struct HeadNorm {
     /// Of query heads.
     pub(crate) query_gain: ParamId,
-    /// Of key heads.
-    pub(crate) key_gain: ParamId,
+    /// Of key heads, where there are any.
+    pub(crate) key_gain: Option<ParamId>,
     /// Added to the mean of squares.
     pub(crate) epsilon: f32,
     /// Whether it is of heads that have been turned.
     pub(crate) turned: bool,
+    /// Whether value heads are normed, too, without a gain.
+    pub(crate) values: bool,
 }
 
 /// Attention.
@@ -532,20 +536,27 @@ impl Fused {
 
     /// The place and parts of the plain, single-use projection that defines the value, if that is what does.
     pub(crate) fn plain_projection(&self, value: Value) -> Option<(usize, (ParamId, Option<ParamId>))> {
-        let place = self.stored_projection(value)?;
+        self.plain_projection_of_uses(value, 1)
+    }
+
+    /// The same, read as often as this.
+    pub(crate) fn plain_projection_of_uses(
+        &self,
+        value: Value,
+        uses: usize,
+    ) -> Option<(usize, (ParamId, Option<ParamId>))> {
+        let place = self.definition(value).filter(|_| self.uses(value) == uses)?;
         match &self.operations[place].kind {
-            Kind::Project(project) if project.each.is_none() => Some((place, project.parts[0])),
+            Kind::Project(Project { parts, each: None, ending: Ending::Store, .. }) => match parts[..] {
+                [part] => Some((place, part)),
+                _ => None,
+            },
             _ => None,
         }
     }
 
     /// The place of the single-use projection of one weight that defines the value, with a function of each result or
-    /// without one.
-    pub(crate) fn stored_projection(&self, value: Value) -> Option<usize> {
-        self.stored_product(value).filter(|place| matches!(self.operations[*place].kind, Kind::Project(_)))
-    }
-
-    /// The same, or the place of a single-use sum over experts: what might as well be added to another value.
+    /// without one, or of the single-use sum over experts: what might as well be added to another value.
     pub(crate) fn stored_product(&self, value: Value) -> Option<usize> {
         let place = self.definition(value)?;
         let stored = match &self.operations[place].kind {

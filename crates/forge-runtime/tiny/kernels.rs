@@ -1,7 +1,7 @@
 //! The kernels of the tiny model: what is made from each kernel's signature, and a typed function to dispatch it.
 
 use crate::model::{RING, WINDOW};
-use crate::runtime::cpu::{self, Activation, Epilogue, Format, Pairing, Rotation};
+use crate::runtime::cpu::{self, Activation, Brings, Epilogue, Format, Pairing, Rotation};
 use crate::runtime::device::{Kernel, Pass, Span};
 use crate::runtime::weights::{Q4_0, Q8_0};
 use half::f16;
@@ -132,6 +132,7 @@ macro_rules! rotate_append {
                         width: 10,
                         cache: Format::F16,
                         ring: $ring,
+                        brings: Brings::KeysAndValues,
                         norm: None,
                         rotation: Rotation {
                             frequencies: &FREQUENCIES,

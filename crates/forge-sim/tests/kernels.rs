@@ -6,8 +6,8 @@ mod cases;
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
+    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
     LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
     Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
@@ -52,6 +52,8 @@ struct Extras {
     ring: Option<usize>,
     softcap: Option<f32>,
     sinks: bool,
+    values: bool,
+    keys_alone: bool,
 }
 
 /// A rotation that leaves two channels alone, where there are more.
@@ -63,15 +65,18 @@ fn rotation(width: usize, pairing: Pairing) -> Rotation {
 
 /// Every kernel of attention at one size.
 fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, extras: Extras) -> Vec<Case> {
-    let Extras { norm, window, ring, softcap, sinks } = extras;
+    let Extras { norm, window, ring, softcap, sinks, values, keys_alone } = extras;
     let scale = 1.0 / (width as f32).sqrt();
-    let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false });
+    let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
     let rotation = rotation(width, pairing);
-    let prologue = Prologue { norm, rotation: rotation.clone(), pairing };
-    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, norm, rotation, pairing };
+    let brings = if keys_alone { Brings::Keys } else { Brings::KeysAndValues };
+    let prologue = Prologue { brings, norm, rotation: rotation.clone(), pairing };
+    let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, brings, norm, rotation, pairing };
     let attend =
         Attend { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks, prologue: None };
+    let queries =
+        Attend { prologue: Some(Prologue { brings: Brings::Nothing, ..prologue.clone() }), ..attend.clone() };
     let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
@@ -91,6 +96,10 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         },
     ];
     if prologue_fits(query_heads, key_heads, width) {
+        // Where values are normed some layers have queries alone.
+        if values {
+            cases.push(Case { spec: Spec::AttendSplit(queries), launches: one.clone() });
+        }
         cases.push(Case { spec: Spec::AttendSplit(prepared), launches: one });
     }
     cases
@@ -413,7 +422,7 @@ fn kernels_are_silent() {
             launches: vec![Launch::rows(5, 4)],
         });
     }
-    let all = Extras { norm: true, window: Some(30), softcap: Some(5.0), sinks: true, ring: None };
+    let all = Extras { norm: true, window: Some(30), softcap: Some(5.0), sinks: true, ..Extras::default() };
     let capped = Extras { window: Some(60), softcap: Some(5.0), ..Extras::default() };
     let plain = Extras::default();
     let ring = Extras { ring: Some(51), ..all };
@@ -430,6 +439,9 @@ fn kernels_are_silent() {
         (20, 3, 3, Format::F32, Extras { norm: false, ..ring }),
         (64, 4, 2, Format::Q8_0, plain),
         (128, 6, 1, Format::Q8_0, ring),
+        (64, 4, 2, Format::F16, Extras { values: true, ..ring }),
+        (20, 6, 3, Format::F32, Extras { values: true, keys_alone: true, ..all }),
+        (64, 2, 1, Format::Q8_0, Extras { norm: true, values: true, keys_alone: true, ..plain }),
     ] {
         cases.extend(attention(width, query_heads, key_heads, cache, extras));
     }
@@ -459,7 +471,7 @@ fn planted_faults_are_caught() {
     cases.push(project(Rows::Many, Format::Q4_0, 50, 56, Epilogue::Add));
     cases.extend(planted_projections());
     // Groups of many heads, so that a threadgroup has few simdgroups for positions and each of them has several blocks.
-    let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ring: None };
+    let all = Extras { norm: true, window: Some(70), softcap: Some(5.0), sinks: true, ..Extras::default() };
     // A ring that is not full yet: in a full one, what is past the last position is an earlier one, and harms nobody. Its
     // window is more than one round of loads.
     let ring = Extras { window: Some(70), ring: Some(200), ..Extras::default() };
@@ -474,6 +486,14 @@ fn planted_faults_are_caught() {
     cases.push(project(Rows::Many, Format::Mxfp4, 50, 56, Epilogue::Add));
     cases.extend(experts(Format::Q8_0));
     cases.extend(latents(Format::Q8_0, [19, 21, 6], Format::F32));
+    // Values that are normed and made of what keys are made of, and queries alone.
+    let of_keys = Extras { values: true, keys_alone: true, ..all };
+    let prepares = |case: &Case| match &case.spec {
+        Spec::RotateAppend(_) => true,
+        Spec::AttendSplit(attend) => attend.prologue.is_some(),
+        _ => false,
+    };
+    cases.extend(attention(20, 13, 1, Format::F16, of_keys).into_iter().filter(prepares));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

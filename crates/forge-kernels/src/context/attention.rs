@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::rotation::Turn;
 use super::{Base, DEFAULT_MEMORY};
-use crate::spec::{Attend, AttendJoin, Prologue};
+use crate::spec::{Attend, AttendJoin, Brings, Prologue};
 
 /// The largest of 4 and 2 that divides an even width: elements moved at once.
 pub(super) fn step(width: usize) -> usize {
@@ -89,8 +89,12 @@ pub(super) struct SplitContext<'a> {
     width_float: f32,
     /// Query heads that read one key head.
     group: usize,
-    /// Heads of a row of qkv.
+    /// Heads of a row before it is prepared.
     row_heads: usize,
+    /// Whether it prepares the row's own key and value, too, and appends them.
+    appends: bool,
+    /// Whether values are made of what keys are made of.
+    values_are_keys: bool,
     /// Heads of a simdgroup.
     heads_each: usize,
     /// Simdgroups that have different heads.
@@ -149,10 +153,12 @@ impl<'a> SplitContext<'a> {
         let pitch = query_pitch(spec.width);
         let sums_pitch = pitch + 4;
         let staged = queries_fit(group, spec.width);
-        let heads = match (&spec.prologue, staged) {
-            (Some(_), _) => group + 2,
-            (None, true) => group,
-            (None, false) => 0,
+        let brings = spec.prologue.as_ref().map_or(Brings::Nothing, |prologue| prologue.brings);
+        let appends = brings != Brings::Nothing;
+        let heads = match (appends, staged) {
+            (true, _) => group + 2,
+            (false, true) => group,
+            (false, false) => 0,
         };
         // Of halves and of floats.
         let (loads_of, bound) = if spec.width == CHANNELS * lanes {
@@ -173,7 +179,9 @@ impl<'a> SplitContext<'a> {
             kept: Kept::of(spec.cache, spec.width),
             width_float: spec.width as f32,
             group,
-            row_heads: spec.query_heads + 2 * spec.key_heads,
+            row_heads: brings.row_heads(spec.query_heads, spec.key_heads),
+            appends,
+            values_are_keys: brings == Brings::Keys,
             heads_each,
             head_parts,
             position_parts,
@@ -206,7 +214,7 @@ impl<'a> SplitContext<'a> {
         let query_load = (!self.staged && self.query_load != self.load).then_some(self.query_load);
         let softcap = self.spec.softcap.map(|_| "softcap");
         let turn = self.spec.prologue.as_ref().map(|_| "turn");
-        let encode = (self.kept.quantised && self.spec.prologue.is_some()).then_some("encode32");
+        let encode = (self.kept.quantised && self.appends).then_some("encode32");
         [self.load].into_iter().chain(query_load).chain(softcap).chain(turn).chain(encode).collect()
     }
 }

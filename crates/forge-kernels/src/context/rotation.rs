@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::attention::{Kept, step};
 use super::{Base, literal};
-use crate::spec::{Append, Rotate, RotateAppend};
+use crate::spec::{Append, Brings, Rotate, RotateAppend};
 
 /// A rotation of heads, as templates print it.
 #[derive(Serialize)]
@@ -164,15 +164,20 @@ pub(super) struct RotateAppendContext<'a> {
     by_head: bool,
     /// Whether that is after they have been turned.
     turned: bool,
+    /// Whether value heads are normed, too.
+    values: bool,
+    /// Whether values are made of what keys are made of.
+    values_are_keys: bool,
     epsilon: f32,
     width_float: f32,
     #[serde(flatten)]
     kept: Kept,
     ring: Option<usize>,
-    /// Heads of a row of qkv.
-    row_heads: usize,
-    /// Pairs of channels of a row.
-    row_pairs: usize,
+    /// Heads that are made of a row: queries, keys and values.
+    made: usize,
+    /// Pairs of their channels.
+    made_pairs: usize,
+    /// Of a row of qkv.
     row_width: usize,
     threads: usize,
     /// That have a head each.
@@ -181,11 +186,11 @@ pub(super) struct RotateAppendContext<'a> {
 
 impl<'a> RotateAppendContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &RotateAppend) -> RotateAppendContext<'a> {
-        let row_heads = spec.query_heads + 2 * spec.key_heads;
+        let made = spec.query_heads + 2 * spec.key_heads;
         let norm = spec.norm.is_some();
         let by_head = norm || spec.cache == Format::Q8_0;
         // As many as leave none without a head.
-        let simdgroups = [4, 2, 1].into_iter().find(|&each| row_heads.is_multiple_of(each)).unwrap_or(1);
+        let simdgroups = [4, 2, 1].into_iter().find(|&each| made.is_multiple_of(each)).unwrap_or(1);
         RotateAppendContext {
             turn: Turn::of(base.name, &spec.rotation, spec.pairing, spec.width),
             base,
@@ -195,13 +200,15 @@ impl<'a> RotateAppendContext<'a> {
             norm,
             by_head,
             turned: spec.norm.is_some_and(|norm| norm.turned),
+            values: spec.norm.is_some_and(|norm| norm.values),
+            values_are_keys: spec.brings == Brings::Keys,
             epsilon: spec.norm.map_or(0.0, |norm| norm.epsilon),
             width_float: spec.width as f32,
             kept: Kept::of(spec.cache, spec.width),
             ring: spec.ring,
-            row_heads,
-            row_pairs: row_heads * spec.width / 2,
-            row_width: row_heads * spec.width,
+            made,
+            made_pairs: made * spec.width / 2,
+            row_width: spec.brings.row_heads(spec.query_heads, spec.key_heads) * spec.width,
             threads: if by_head { 32 * simdgroups } else { 128 },
             simdgroups,
         }

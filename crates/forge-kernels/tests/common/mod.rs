@@ -4,8 +4,8 @@
 
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Convolve, DeferredNorm, DeltaRule, DeltaStep, Each,
-    EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
+    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
     LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
     Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
 };
@@ -137,13 +137,14 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
 
 /// What `rotate_append` would do, done by attention.
 pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
-    Prologue { norm: rotate.norm, rotation: rotate.rotation.clone(), pairing: rotate.pairing }
+    let RotateAppend { brings, norm, ref rotation, pairing, .. } = *rotate;
+    Prologue { brings, norm, rotation: rotation.clone(), pairing }
 }
 
 /// Rotation, and attention in each of its kernels, for every width and size of group; each with one of the things that
 /// few models have, and once with all of them.
 pub(crate) fn attentions() -> Vec<Spec> {
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let mut specs = Vec::new();
     for width in [6, 16, 20, 30, 64, 80, 96, 120, 128, 250, 256] {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
@@ -230,6 +231,23 @@ pub(crate) fn attentions() -> Vec<Spec> {
             }
         }
     }
+    // Values that are normed, or made of the heads that keys are made of; and queries alone.
+    for (cache, pairing) in [(Format::F16, Pairing::Half), (Format::Q8_0, Pairing::Interleaved)] {
+        for turned in [None, Some(false), Some(true)] {
+            let norm = turned.map(|turned| HeadNorm { epsilon: 1e-6, turned, values: true });
+            for brings in [Brings::KeysAndValues, Brings::Keys, Brings::Nothing] {
+                let mut rotate = RotateAppend { brings, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
+                rotate.rotation.magnitude = 1.0;
+                let (window, ring) = (Some(40), Some(320));
+                let attend =
+                    Attend { prologue: Some(prologue(&rotate)), window, ring, ..attend(9, 3, 96, cache) };
+                specs.push(Spec::AttendSplit(attend));
+                if brings != Brings::Nothing {
+                    specs.push(Spec::RotateAppend(rotate));
+                }
+            }
+        }
+    }
     specs
 }
 
@@ -245,7 +263,17 @@ pub(crate) fn rotate(
     let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
     let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
     let rotation = Rotation { frequencies, pairing, magnitude, long: None };
-    RotateAppend { query_heads, key_heads, width, cache, ring: None, norm: None, rotation, pairing }
+    RotateAppend {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring: None,
+        brings: Brings::KeysAndValues,
+        norm: None,
+        rotation,
+        pairing,
+    }
 }
 
 /// Embedding, norms, functions element by element, and argmax.

@@ -1,20 +1,30 @@
 //! What attention reads, traced back: through rotations and norms of heads to the values that they are made of.
 
-use crate::fused::{Fused, HeadNorm, Kind, Value};
+use crate::fused::{Brings, Fused, HeadNorm, Kind, Value};
 use forge_ir::{ParamId, Rotation};
 
-/// An attention whose queries and keys are turned alike, and normed alike or not at all.
+/// An attention whose queries and keys are turned alike, and normed alike or not at all; its values are as they are, or normed
+/// without a gain.
 pub(super) struct Heads {
     /// The place of the append; that of the attention follows it.
     pub(super) append: usize,
-    /// Queries, keys and values before anything was done to them.
-    pub(super) sources: [Value; 3],
+    /// Queries, keys and values before anything was done to them; no values where these are made of what keys are made of.
+    pub(super) sources: Vec<Value>,
+    /// What `sources` has beside queries.
+    pub(super) brings: Brings,
     /// Of queries and keys.
     pub(super) rotation: Rotation,
     /// Of queries and keys.
     pub(super) norm: Option<HeadNorm>,
     /// Values on the way from the sources to the attention, which nothing else reads.
     pub(super) between: Vec<Value>,
+}
+
+impl Heads {
+    /// How often a source is read on the way to attention.
+    pub(super) fn uses(&self, source: Value) -> usize {
+        if self.brings == Brings::Keys && source == self.sources[1] { 2 } else { 1 }
+    }
 }
 
 /// The attention whose append stands at this place, if it is of that kind.
@@ -26,31 +36,62 @@ pub(super) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     let mut between = Vec::new();
     let query = trace(list, attend.inputs[0], &mut between)?;
     let key = trace(list, key, &mut between)?;
+    let (value, value_epsilon) = of_values(list, value, key.heads, &mut between);
+    let epsilon = query.norm.map(|norm| norm.epsilon);
     let norm = match (query.norm, key.norm) {
         (None, None) => None,
         (Some(query), Some(key)) if (query.epsilon, query.turned) == (key.epsilon, key.turned) => {
-            let Normed { gain: query_gain, epsilon, turned } = query;
-            Some(HeadNorm { query_gain, key_gain: key.gain, epsilon, turned })
+            Some(query.of_heads(Some(key.gain), value_epsilon.is_some()))
         }
         _ => return None,
     };
-    // Kernels norm before they turn: a rotation does not change a head's length, unless it magnifies.
-    if norm.is_some_and(|norm| norm.turned) && query.rotation.magnitude != 1.0 {
+    // One epsilon is for all.
+    if value_epsilon.is_some() && value_epsilon != epsilon {
         return None;
     }
-    (query.rotation == key.rotation).then(|| Heads {
-        append,
-        sources: [query.source, key.source, value],
-        rotation: query.rotation.clone(),
-        norm,
-        between,
-    })
+    if query.rotation != key.rotation || !query.can_come_first() {
+        return None;
+    }
+    let brings = if value == key.source { Brings::Keys } else { Brings::KeysAndValues };
+    let sources = match brings {
+        Brings::Keys => vec![query.source, key.source],
+        _ => vec![query.source, key.source, value],
+    };
+    Some(Heads { append, sources, brings, rotation: query.rotation.clone(), norm, between })
+}
+
+/// Queries that attention reads, if they are turned by a step of their own: what they are made of, and values on the way.
+pub(super) struct Queries {
+    /// Before anything was done to them.
+    pub(super) source: Value,
+    /// How they turn.
+    pub(super) rotation: Rotation,
+    /// Of heads.
+    pub(super) norm: Option<HeadNorm>,
+    /// On the way to the attention, which nothing else reads.
+    pub(super) between: Vec<Value>,
+}
+
+/// Traces one value back.
+pub(super) fn queries(list: &Fused, value: Value) -> Option<Queries> {
+    let mut between = Vec::new();
+    let query = trace(list, value, &mut between).filter(Traced::can_come_first)?;
+    let norm = query.norm.map(|norm| norm.of_heads(None, false));
+    Some(Queries { source: query.source, rotation: query.rotation.clone(), norm, between })
 }
 
 struct Traced<'a> {
     source: Value,
+    heads: usize,
     rotation: &'a Rotation,
     norm: Option<Normed>,
+}
+
+impl Traced<'_> {
+    /// Kernels take the mean of squares before they turn: a rotation does not change a head's length, unless it magnifies.
+    fn can_come_first(&self) -> bool {
+        !self.norm.is_some_and(|norm| norm.turned) || self.rotation.magnitude == 1.0
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -59,6 +100,13 @@ struct Normed {
     epsilon: f32,
     /// Whether it is of heads that have been turned.
     turned: bool,
+}
+
+impl Normed {
+    fn of_heads(self, key_gain: Option<ParamId>, values: bool) -> HeadNorm {
+        let Normed { gain: query_gain, epsilon, turned } = self;
+        HeadNorm { query_gain, key_gain, epsilon, turned, values }
+    }
 }
 
 /// Back through a rotation, and a norm of heads before it or after it if there is one.
@@ -81,7 +129,19 @@ fn trace<'a>(list: &'a Fused, value: Value, between: &mut Vec<Value>) -> Option<
         return None;
     }
     between.extend(passed);
-    Some(Traced { source, rotation, norm: norms.first().map(|(norm, _)| *norm) })
+    Some(Traced { source, heads: *heads, rotation, norm: norms.first().map(|(norm, _)| *norm) })
+}
+
+/// What values are made of, and the epsilon of their norm: back through a norm of heads without a gain, if there is one.
+fn of_values(list: &Fused, value: Value, heads: usize, between: &mut Vec<Value>) -> (Value, Option<f32>) {
+    let norm = list.definition(value).filter(|_| list.uses(value) == 1).map(|place| &list.operations[place]);
+    match norm.map(|norm| (&norm.kind, norm.inputs[0])) {
+        Some((Kind::Norm { gain: None, parts, epsilon }, source)) if *parts == heads => {
+            between.push(value);
+            (source, Some(*epsilon))
+        }
+        _ => (value, None),
+    }
 }
 
 /// The norm with a gain that defines a value, what it reads, and of how many parts it is.

@@ -1,8 +1,9 @@
-//! `rotate(norm(q)); cache = rotate(norm(k)), v`: one step prepares queries and appends keys and values to the cache;
+//! `rotate(norm(q)); cache = rotate(norm(k)), norm(v)`: one step prepares queries and appends keys and values to the cache;
 //! attention then reads nothing but queries and the cache.
 //!
-//! Precondition: queries, keys and values are neighbouring columns of one value, in this order, queries and keys are
-//! turned by the same rotation, and normed by heads with the same epsilon or not at all.
+//! Precondition: queries, keys and values are neighbouring columns of one value, in this order, or queries and keys are and values
+//! are made of the keys' columns; queries and keys are turned by the same rotation, and normed by heads with the same epsilon or not
+//! at all; values are normed, without a gain, only if these are.
 
 use super::heads::heads;
 use crate::fused::{Fused, Kind, Operation, RotateAppend, Value};
@@ -37,31 +38,37 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let slice = |value: Value| {
         let definition = &list.operations[list.definition(value)?];
         match definition.kind {
-            Kind::Slice { first } if list.uses(value) == 1 => Some((definition.inputs[0], first)),
+            Kind::Slice { first } if list.uses(value) == found.uses(value) => {
+                Some((definition.inputs[0], first))
+            }
             _ => None,
         }
     };
-    let [query, key, value] = found.sources;
-    let (all, first) = slice(query)?;
-    let query_width = list.widths[query.0];
-    let neighbours = first == 0
-        && slice(key)? == (all, query_width)
-        && slice(value)? == (all, query_width + list.widths[key.0]);
+    let query_width = list.widths[found.sources[0].0];
+    let (all, _) = slice(found.sources[0])?;
+    let mut next = 0;
+    for source in &found.sources {
+        if slice(*source)? != (all, next) {
+            return None;
+        }
+        next += list.widths[source.0];
+    }
     let prepare = RotateAppend {
         query_heads: attend.query_heads,
+        brings: found.brings,
         norm: found.norm,
         rotation: found.rotation,
         cache: *cache,
     };
-    let gone = [found.between, found.sources.to_vec()].concat();
-    neighbours.then_some(Fit { place, all, query_width, prepare, gone })
+    let gone = [found.between, found.sources].concat();
+    Some(Fit { place, all, query_width, prepare, gone })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rules::merge_projections;
-    use crate::rules::tests::{Attention, attention, text};
+    use crate::rules::tests::{Attention, NORMED, Values, attention, text};
 
     #[test]
     fn rotations_and_cache_writes_become_one_step_before_attention() {
@@ -87,6 +94,28 @@ mod tests {
             "%10 qkv = project 0+1+2 Rows(%0)\n\
              %11 rotate_append = rotate_append norm(%10)\n\
              %6 heads = attend(%11)\n"
+        );
+    }
+
+    #[test]
+    fn norms_of_values_do_too_and_values_that_are_made_of_keys() {
+        let values = |values| {
+            let mut list = attention(&Attention { values, ..NORMED });
+            assert!(merge_projections::rewrite(&mut list));
+            assert!(rewrite(&mut list) && !rewrite(&mut list));
+            text(&list)
+        };
+        assert_eq!(
+            values(Values::Normed { parts: 1, epsilon: 1e-6 }),
+            "%11 qkv = project 0+1+2 Rows(%0)\n\
+             %12 rotate_append = rotate_append norm values(%11)\n\
+             %6 heads = attend(%12)\n"
+        );
+        assert_eq!(
+            values(Values::OfKeys),
+            "%11 qk = project 0+1 Rows(%0)\n\
+             %12 rotate_append = rotate_append of keys norm values(%11)\n\
+             %6 heads = attend(%12)\n"
         );
     }
 }

@@ -3,8 +3,8 @@
 use super::{Fusion, Lists};
 use crate::formats::Formats;
 use crate::fused::{
-    Attend, Convolve, Each, Ending, ExpertsInner, ExpertsSum, Function, Fused, Gain, Kind, Operation,
-    Project, Summed, Value,
+    Attend, Brings, Convolve, Each, Ending, ExpertsInner, ExpertsSum, Function, Fused, Gain, Kind, Operation,
+    Project, RotateAppend, Summed, Value,
 };
 use crate::{Options, Quant};
 use forge_ir::{
@@ -53,11 +53,39 @@ pub(crate) struct Attention {
     pub(crate) magnitudes: [f32; 2],
     /// Of the norms of query heads and key heads, if there are any.
     pub(crate) epsilons: Option<[f32; 2]>,
+    /// What becomes of values.
+    pub(crate) values: Values,
 }
+
+/// What is done to values, which do not turn.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Values {
+    /// Nothing.
+    AsTheyAre,
+    /// A norm without a gain.
+    Normed {
+        /// Of a value.
+        parts: usize,
+        /// Added to the mean of squares.
+        epsilon: f32,
+    },
+    /// Such a norm of what keys are made of.
+    OfKeys,
+}
+
+/// Queries and keys are normed by heads.
+pub(crate) const NORMED: Attention = Attention {
+    inputs: [0; 3],
+    biases: [false; 3],
+    magnitudes: [1.0; 2],
+    epsilons: Some([1e-6, 1e-6]),
+    values: Values::AsTheyAre,
+};
 
 impl Default for Attention {
     fn default() -> Attention {
-        Attention { inputs: [0; 3], biases: [false; 3], magnitudes: [1.0; 2], epsilons: None }
+        let values = Values::AsTheyAre;
+        Attention { inputs: [0; 3], biases: [false; 3], magnitudes: [1.0; 2], epsilons: None, values }
     }
 }
 
@@ -116,11 +144,29 @@ pub(crate) fn attention(what: &Attention) -> Fused {
     operations.extend([
         ("rotated_query", rotate(2, what.magnitudes[0]), &turned[..1], 4),
         ("rotated_key", rotate(1, what.magnitudes[1]), &turned[1..], 5),
-        ("append", Kind::Append { cache: ParamId(3) }, &[5, 3][..], 7),
-        ("heads", attend, &[4][..], 6),
     ]);
-    let widths = [8, 8, 4, 4, 8, 4, 8, 0, 8, 4];
-    list(operations, &widths[..if what.epsilons.is_some() { 10 } else { 8 }])
+    let value_norm = |parts, epsilon| Kind::Norm { gain: None, parts, epsilon };
+    let value: &[usize] = match what.values {
+        Values::AsTheyAre => &[5, 3],
+        Values::Normed { parts, epsilon } => {
+            operations.push(("value_norm", value_norm(parts, epsilon), &[3], 10));
+            &[5, 10]
+        }
+        Values::OfKeys => {
+            operations.remove(2);
+            operations.push(("value_norm", value_norm(1, 1e-6), &[2], 10));
+            &[5, 10]
+        }
+    };
+    operations
+        .extend([("append", Kind::Append { cache: ParamId(3) }, value, 7), ("heads", attend, &[4][..], 6)]);
+    let widths = [8, 8, 4, 4, 8, 4, 8, 0, 8, 4, 4];
+    let count = match (what.values, what.epsilons) {
+        (Values::AsTheyAre, None) => 8,
+        (Values::AsTheyAre, Some(_)) => 10,
+        _ => 11,
+    };
+    list(operations, &widths[..count])
 }
 
 /// The body that [`attention`] is of, as far as anybody asks: its cache.
@@ -293,10 +339,11 @@ fn what(kind: &Kind) -> String {
         Kind::Slice { first } => format!("slice {first}"),
         Kind::Rotate { .. } => "rotate".to_owned(),
         Kind::Append { .. } => "append".to_owned(),
-        Kind::RotateAppend(prepare) if prepare.norm.is_some() => "rotate_append norm".to_owned(),
-        Kind::RotateAppend(_) => "rotate_append".to_owned(),
-        Kind::Attend(attend) if attend.prologue.is_some() => "attend prologue".to_owned(),
-        Kind::Attend(_) => "attend".to_owned(),
+        Kind::RotateAppend(prepare) => format!("rotate_append{}", prepared(prepare)),
+        Kind::Attend(attend) => match &attend.prologue {
+            Some(prepare) => format!("attend prologue{}", prepared(prepare)),
+            None => "attend".to_owned(),
+        },
         Kind::EachHead(each) => {
             format!("each_head{} {}", if each.turned { " turned" } else { "" }, each.weight.0)
         }
@@ -334,6 +381,21 @@ fn what(kind: &Kind) -> String {
         Kind::Take => "take".to_owned(),
         Kind::Unplanned => "unplanned".to_owned(),
     }
+}
+
+/// What is not usual of the preparation of a row.
+fn prepared(prepare: &RotateAppend) -> String {
+    let brings = match prepare.brings {
+        Brings::KeysAndValues => "",
+        Brings::Keys => " of keys",
+        Brings::Nothing => " of queries",
+    };
+    let norm = match prepare.norm {
+        None => "",
+        Some(norm) if norm.values => " norm values",
+        Some(_) => " norm",
+    };
+    format!("{brings}{norm}")
 }
 
 fn convolved(convolve: &Convolve) -> String {

@@ -1,6 +1,6 @@
 //! Attention, and what prepares it, as steps.
 
-use crate::fused::{Attend, Fused, HeadNorm, Operation, RotateAppend};
+use crate::fused::{Attend, Brings, Fused, HeadNorm, Operation, RotateAppend};
 use crate::plan::{BatchColumn, Condition, Operand};
 use crate::regime::{MAX_SHARES, Schedule};
 use crate::section::Draft;
@@ -60,6 +60,7 @@ impl Select<'_> {
             width: state.width,
             cache: self.plan.cache,
             ring: state.ring.map(|ring| ring.positions),
+            brings: prepare.brings,
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
@@ -70,7 +71,9 @@ impl Select<'_> {
             Some(HeadNorm { turned: true, .. }) => format!("norm(rotated {what})"),
         };
         let (queries, keys) = (turned("queries of qkv"), turned("keys"));
-        let general = format!("q = {queries}; cache[slots, positions] = {keys}, values");
+        let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normed " } else { "" };
+        let values = if prepare.brings == Brings::Keys { "keys as values" } else { "values" };
+        let general = format!("q = {queries}; cache[slots, positions] = {keys}, {normed}{values}");
         let function = self.function("rotate_append", &general, &[(draft.regimes(), spec)]);
         let mut arguments = vec![("qkv", Operand::Scratch(from))];
         arguments.extend(self.head_gains(draft, prepare.norm));
@@ -80,14 +83,15 @@ impl Select<'_> {
             Some(HeadNorm { turned: false, .. }) => "Norm the heads of q and k, turn them by their positions",
             Some(HeadNorm { turned: true, .. }) => "Turn the heads of q and k by their positions, norm them",
         };
-        let formula = format!("{formula}; append k and v to the cache.");
+        let formula = format!("{formula}; {} to the cache.", appended(prepare));
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
     fn head_gains(&self, draft: &mut Draft<'_>, norm: Option<HeadNorm>) -> Vec<(&'static str, Operand)> {
         let Some(norm) = norm else { return Vec::new() };
         let mut gain = |param| Operand::Field(self.vector(draft, &[param], Layout::Rows, ""));
-        vec![("query_gain", gain(norm.query_gain)), ("key_gain", gain(norm.key_gain))]
+        let query_gain = ("query_gain", gain(norm.query_gain));
+        [query_gain].into_iter().chain(norm.key_gain.map(|param| ("key_gain", gain(param)))).collect()
     }
 
     pub(super) fn attend(
@@ -107,6 +111,7 @@ impl Select<'_> {
         let window = window.filter(|window| *window < self.plan.context);
         let (cache, ring) = (self.plan.cache, state.ring.map(|ring| ring.positions));
         let prologue = attend.prologue.as_ref().map(|prepare| spec::Prologue {
+            brings: prepare.brings,
             norm: head_norm(prepare),
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
@@ -131,9 +136,12 @@ impl Select<'_> {
                 (&regimes[1..], Spec::AttendTiled(spec)),
             ],
         };
-        let source = if attend.prologue.is_some() { "qkv" } else { "q" };
-        let prepare =
-            if attend.prologue.is_some() { "q, k, v of qkv prepared and k, v appended; " } else { "" };
+        let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.brings) {
+            None => ("q", ""),
+            Some(Brings::KeysAndValues) => ("qkv", "q, k, v of qkv prepared and k, v appended; "),
+            Some(Brings::Keys) => ("qkv", "q, k of qkv prepared and k, v, both of k, appended; "),
+            Some(Brings::Nothing) => ("q", "q prepared; "),
+        };
         let general = format!(
             "{prepare}heads = softmax(scale · q · keysᵀ) · values, over the positions of each row's slot up to its own"
         );
@@ -172,21 +180,29 @@ impl Select<'_> {
 }
 
 fn head_norm(prepare: &RotateAppend) -> Option<spec::HeadNorm> {
-    prepare.norm.map(|norm| spec::HeadNorm { epsilon: norm.epsilon, turned: norm.turned })
+    prepare.norm.map(|HeadNorm { epsilon, turned, values, .. }| spec::HeadNorm { epsilon, turned, values })
+}
+
+/// What goes to the cache, in words.
+fn appended(prepare: &RotateAppend) -> String {
+    let value = if prepare.brings == Brings::Keys { "as v what k was made of" } else { "v" };
+    let normed = if prepare.norm.is_some_and(|norm| norm.values) { ", normed" } else { "" };
+    format!("append k and {value}{normed}")
 }
 
 /// What attention computes, in the words of this model.
 fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let mut text = String::new();
     if let Some(prepare) = &attend.prologue {
-        text += match prepare.norm {
-            None => "Turn q and k; append k and v;  ",
-            Some(HeadNorm { turned: false, .. }) => {
-                "Norm the heads of q and k and turn them; append k and v;  "
-            }
-            Some(HeadNorm { turned: true, .. }) => {
-                "Turn the heads of q and k and norm them; append k and v;  "
-            }
+        let heads = if prepare.brings == Brings::Nothing { "q" } else { "q and k" };
+        text += &match prepare.norm {
+            None => format!("Turn {heads}; "),
+            Some(HeadNorm { turned: false, .. }) => format!("Norm the heads of {heads} and turn them; "),
+            Some(HeadNorm { turned: true, .. }) => format!("Turn the heads of {heads} and norm them; "),
+        };
+        text += &match prepare.brings {
+            Brings::Nothing => " ".to_owned(),
+            _ => format!("{};  ", appended(prepare)),
         };
     }
     let scores = format!("{} · q · keysᵀ", attend.scale);

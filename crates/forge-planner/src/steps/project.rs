@@ -157,6 +157,7 @@ impl<'a> Words<'a> {
         let product = self.product("W", x, &format!("{name}_bias"));
         match self.project.ending {
             Ending::Store if name == "qkv" => format!("q, k, v = {product}"),
+            Ending::Store if name == "qk" => format!("q, k = {product}"),
             Ending::Store | Ending::Best => format!("{y} = {product}"),
             Ending::Add | Ending::AddSquares(_) => format!("{y} += {product}"),
             Ending::Gate(activation) => {

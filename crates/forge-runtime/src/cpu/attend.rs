@@ -2,7 +2,8 @@
 //! `first..=position`, where first is 0 or follows from a window.
 //!
 //! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values, [sinks,] slots, positions, heads[, partials]; with a prologue
-//! qkv[, query_gain, key_gain] in place of q, and keys and values are written. Serves the GPU's split and tiled kernels
+//! qkv[, query_gain, key_gain] in place of q, and keys and values are written; where its row brings nothing q[, query_gain], and
+//! they are read. Serves the GPU's split and tiled kernels
 //! alike: a thread takes some rows of one key head and goes through the cache in steps, so that each cached number is
 //! loaded once for all queries that need it. It takes a cache whole, whatever the number of splits, so `partials` is not
 //! needed.
@@ -15,7 +16,7 @@ use super::call::{Call, Output};
 use super::finish::Each;
 use super::formats::{Cached, Format};
 use super::level::Task;
-use super::rotation::{HeadNorm, Rotation, prepare};
+use super::rotation::{Brings, HeadNorm, Rotation, prepare, prepare_value};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::tile::totals;
@@ -50,6 +51,8 @@ pub struct Attend {
 /// What [`super::rotate_append()`] does, done by [`attend`].
 #[derive(Clone, Copy, Debug)]
 pub struct Prologue {
+    /// What its row has beside queries.
+    pub brings: Brings,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -93,8 +96,14 @@ struct Heads<'a, C> {
 enum Queries<'a, C> {
     /// `[row, query head, width]`, ready.
     Ready(&'a [f32]),
-    /// `[row, heads, width]`, to be prepared, with keys and values that go to the cache.
-    Raw { qkv: &'a [f32], prologue: Prologue, gains: Option<[&'a [f32]; 2]>, cache: [Output<'a, C>; 2] },
+    /// `[row, heads, width]`, to be prepared, with what goes to the cache.
+    Raw { heads: &'a [f32], prologue: Prologue, query_gain: &'a [f32], own: Option<Own<'a, C>> },
+}
+
+/// Where the keys and values of the rows go that bring them.
+struct Own<'a, C> {
+    key_gain: &'a [f32],
+    cache: [Output<'a, C>; 2],
 }
 
 impl<C: Cached> Task for Heads<'_, C> {
@@ -121,15 +130,22 @@ impl<C: Cached> Task for Heads<'_, C> {
                 call.input::<C>("values", cached).as_ptr(),
             ),
             Some(prologue) => {
-                let twice = (0..rows).any(|row| slots[..row].contains(&slots[row]));
-                assert!(!twice, "two rows of a slot, where rows append what they attend to: {slots:?}");
-                let cache = [call.output::<C>("keys", cached), call.output::<C>("values", cached)];
-                let (keys, values) = (cache[0].start(), cache[1].start());
-                let qkv = call.input::<f32>("qkv", rows * (query_heads + 2 * key_heads) * width);
-                let gains = prologue
-                    .norm
-                    .map(|_| ["query_gain", "key_gain"].map(|gain| call.input::<f32>(gain, width)));
-                (Queries::Raw { qkv, prologue, gains, cache }, keys, values)
+                let count = rows * prologue.brings.heads(query_heads, key_heads)[2] * width;
+                let gain = |name| if prologue.norm.is_some() { call.input::<f32>(name, width) } else { &[] };
+                let query_gain = gain("query_gain");
+                if prologue.brings == Brings::Nothing {
+                    let heads = call.input::<f32>("q", count);
+                    let cache = ["keys", "values"].map(|part| call.input::<C>(part, cached).as_ptr());
+                    (Queries::Raw { heads, prologue, query_gain, own: None }, cache[0], cache[1])
+                } else {
+                    let twice = (0..rows).any(|row| slots[..row].contains(&slots[row]));
+                    assert!(!twice, "two rows of a slot, where rows append what they attend to: {slots:?}");
+                    let heads = call.input::<f32>("qkv", count);
+                    let cache = ["keys", "values"].map(|part| call.output::<C>(part, cached));
+                    let (keys, values) = (cache[0].start(), cache[1].start());
+                    let own = Some(Own { key_gain: gain("key_gain"), cache });
+                    (Queries::Raw { heads, prologue, query_gain, own }, keys, values)
+                }
             }
         };
 
@@ -140,7 +156,7 @@ impl<C: Cached> Task for Heads<'_, C> {
         let (queries, scratch) = scratch.split_at_mut(queries_at_once * padded);
         let (sums, scratch) = scratch.split_at_mut(queries_at_once * padded);
         let (weights, scratch) = scratch.split_at_mut(group * STEP);
-        let (own, scratch) = scratch.split_at_mut(2 * padded);
+        let (prepared, scratch) = scratch.split_at_mut(2 * padded);
         let (largest, totals) = scratch.split_at_mut(queries_at_once);
 
         for item in call.share(rows.div_ceil(at_once) * key_heads, 1).flatten() {
@@ -173,20 +189,24 @@ impl<C: Cached> Task for Heads<'_, C> {
                                 to[..width].copy_from_slice(from);
                             }
                         }
-                        Queries::Raw { qkv, prologue, gains, cache } => {
-                            let row_heads = query_heads + 2 * key_heads;
-                            let from = |number: usize| &qkv[(row * row_heads + number) * width..][..width];
-                            let with = |gain: usize| prologue.norm.zip(gains.map(|gains| gains[gain]));
-                            let (key, turns) = own.split_at_mut(padded);
-                            let (key, turns) = (&mut key[..width], &mut turns[..prologue.rotation.room()]);
-                            prologue.rotation.turns(position, context, turns);
+                        Queries::Raw { heads, prologue, query_gain, own } => {
+                            let Prologue { brings, norm, rotation } = prologue;
+                            let [first_key, first_value, row_heads] = brings.heads(query_heads, key_heads);
+                            let from = |number: usize| &heads[(row * row_heads + number) * width..][..width];
+                            let with = |gain| norm.map(|norm| (norm, gain));
+                            let (made, turns) = prepared.split_at_mut(padded);
+                            let (made, turns) = (&mut made[..width], &mut turns[..rotation.room()]);
+                            rotation.turns(position, context, turns);
                             for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
                                 let from = from(head * group + member);
-                                prepare::<S>(from, with(0), &prologue.rotation, turns, &mut to[..width]);
+                                prepare::<S>(from, with(*query_gain), rotation, turns, &mut to[..width]);
                             }
-                            prepare::<S>(from(query_heads + head), with(1), &prologue.rotation, turns, key);
-                            store(cache[0], place(row, position), key);
-                            store(cache[1], place(row, position), from(query_heads + key_heads + head));
+                            if let Some(Own { key_gain, cache: [keys, values] }) = own {
+                                prepare::<S>(from(first_key + head), with(*key_gain), rotation, turns, made);
+                                store(*keys, place(row, position), made);
+                                let value = prepare_value::<S>(from(first_value + head), *norm, made);
+                                store(*values, place(row, position), value);
+                            }
                         }
                     }
                 }

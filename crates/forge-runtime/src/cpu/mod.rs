@@ -75,7 +75,7 @@ pub use self::{
     rms_norm::{RmsNorm, rms_norm},
     rotate::{Rotate, rotate},
     rotate_append::{RotateAppend, rotate_append},
-    rotation::{HeadNorm, Long, Pairing, Rotation},
+    rotation::{Brings, HeadNorm, Long, Pairing, Rotation},
     route::{Groups, Route, Scores, route},
     stored::Stored,
     superblock::{Q4K, Q5K, Q6K},

@@ -1,13 +1,13 @@
 //! Norms and rotates queries and keys, and appends keys and values to the cache.
 //!
 //! Scalars: rows, context[, capacity]. Buffers: qkv, [query_gain, key_gain,] slots, positions, q, keys, values. A row of qkv is query
-//! heads, then key heads, then value heads; keys and values are as in [`super::append()`].
+//! heads, then what it brings; keys and values are as in [`super::append()`].
 
 use super::append::{Cache, store};
 use super::call::Call;
 use super::formats::{Cached, Format};
 use super::level::Task;
-use super::rotation::{HeadNorm, Rotation, prepare};
+use super::rotation::{Brings, HeadNorm, Rotation, prepare, prepare_value};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use half::f16;
@@ -26,6 +26,8 @@ pub struct RotateAppend {
     pub cache: Format,
     /// As in [`super::Append`].
     pub ring: Option<usize>,
+    /// What a row of qkv has beside queries; not nothing.
+    pub brings: Brings,
     /// Of queries and keys.
     pub norm: Option<HeadNorm>,
     /// Of queries and keys.
@@ -51,32 +53,33 @@ struct Rows<'a, C> {
 impl<C: Cached> Task for Rows<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let RotateAppend { query_heads, key_heads, width, ring, norm, rotation, .. } = *self.shape;
+        let RotateAppend { query_heads, key_heads, width, ring, brings, norm, rotation, .. } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
-        let row_width = (query_heads + 2 * key_heads) * width;
+        let [first_key, first_value, row_heads] = brings.heads(query_heads, key_heads);
+        let row_width = row_heads * width;
         let qkv = call.input::<f32>("qkv", rows * row_width);
         let query_norm = norm.map(|norm| (norm, call.input::<f32>("query_gain", width)));
         let key_norm = norm.map(|norm| (norm, call.input::<f32>("key_gain", width)));
         let q = call.output::<f32>("q", rows * query_heads * width);
         let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
         let mut scratch = Scratch::take(rotation.room() + width);
-        let (turns, key) = scratch.split_at_mut(rotation.room());
+        let (turns, prepared) = scratch.split_at_mut(rotation.room());
         for row in call.share(rows, 1).flatten() {
-            let mut heads = qkv[row * row_width..(row + 1) * row_width].chunks_exact(width);
+            let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
             rotation.turns(cache.position(row), call.scalar(1), turns);
             // SAFETY: this thread alone has this row, and no other row has its slot and position.
             unsafe {
                 let q = q.part(row * query_heads * width..(row + 1) * query_heads * width);
-                for (to, from) in q.chunks_exact_mut(width).zip(&mut heads) {
-                    prepare::<S>(from, query_norm, &rotation, turns, to);
+                for (head, to) in q.chunks_exact_mut(width).enumerate() {
+                    prepare::<S>(head_of(head), query_norm, &rotation, turns, to);
                 }
-                for (head, from) in (0..key_heads).zip(&mut heads) {
-                    prepare::<S>(from, key_norm, &rotation, turns, key);
-                    store(cache.keys, cache.place(row, head, cache.position(row)), key);
-                }
-                for (head, from) in (0..key_heads).zip(&mut heads) {
-                    store(cache.values, cache.place(row, head, cache.position(row)), from);
+                for head in 0..key_heads {
+                    let place = cache.place(row, head, cache.position(row));
+                    prepare::<S>(head_of(first_key + head), key_norm, &rotation, turns, prepared);
+                    store(cache.keys, place, prepared);
+                    let value = prepare_value::<S>(head_of(first_value + head), norm, prepared);
+                    store(cache.values, place, value);
                 }
             }
         }

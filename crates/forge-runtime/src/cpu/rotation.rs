@@ -54,6 +54,31 @@ pub struct HeadNorm {
     pub epsilon: f32,
     /// Whether it is of heads that have been turned.
     pub turned: bool,
+    /// Whether value heads are normed, too, without a gain.
+    pub values: bool,
+}
+
+/// What a row has for the cache, beside its query heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brings {
+    /// Key heads, then value heads.
+    KeysAndValues,
+    /// Key heads, of which value heads are made, too.
+    Keys,
+    /// Nothing: its key and value are in the cache.
+    Nothing,
+}
+
+impl Brings {
+    /// Heads of a row before the first key head, before the first value head, and in all.
+    pub(super) fn heads(self, query_heads: usize, key_heads: usize) -> [usize; 3] {
+        let after_keys = query_heads + key_heads;
+        match self {
+            Brings::KeysAndValues => [query_heads, after_keys, after_keys + key_heads],
+            Brings::Keys => [query_heads, query_heads, after_keys],
+            Brings::Nothing => [query_heads; 3],
+        }
+    }
 }
 
 impl Rotation {
@@ -168,6 +193,23 @@ unsafe fn norm_in_place<S: Simd>(x: &mut [f32], gain: &[f32], epsilon: f32) {
     }
 }
 
+/// A value head as attention sees it: `from`, or in `room` its norm, if values are normed.
+#[inline(always)]
+pub(super) unsafe fn prepare_value<'a, S: Simd>(
+    from: &'a [f32],
+    norm_of_head: Option<HeadNorm>,
+    room: &'a mut [f32],
+) -> &'a [f32] {
+    match norm_of_head {
+        Some(HeadNorm { epsilon, values: true, .. }) => {
+            // SAFETY: the caller's promise, that the level exists.
+            unsafe { norm::<S>(from, None, epsilon, room) };
+            room
+        }
+        _ => from,
+    }
+}
+
 /// A head as attention sees it: `from`, turned, and normed with a gain if there is a norm, before or after.
 #[inline(always)]
 pub(super) unsafe fn prepare<S: Simd>(
@@ -180,11 +222,11 @@ pub(super) unsafe fn prepare<S: Simd>(
     // SAFETY: the caller's promise, that the level exists.
     unsafe {
         match norm_of_head {
-            Some((HeadNorm { epsilon, turned: false }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
+            Some((HeadNorm { epsilon, turned: false, .. }, gain)) => norm::<S>(from, Some(gain), epsilon, to),
             _ => to.copy_from_slice(from),
         }
         rotation.rotate::<S>(to, turns);
-        if let Some((HeadNorm { epsilon, turned: true }, gain)) = norm_of_head {
+        if let Some((HeadNorm { epsilon, turned: true, .. }, gain)) = norm_of_head {
             norm_in_place::<S>(to, gain, epsilon);
         }
     }

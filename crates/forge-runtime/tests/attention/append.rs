@@ -5,7 +5,7 @@ use crate::{
     cache_bytes, cache_numbers, cache_unit, long, normed, of_size, rotated, rotation, rows_of_a_batch,
     seventh, wide,
 };
-use forge_runtime::cpu::{self, Format, HeadNorm, Pairing, Rotation};
+use forge_runtime::cpu::{self, Brings, Format, HeadNorm, Pairing, Rotation};
 
 #[test]
 fn append_fills_the_cache() {
@@ -55,40 +55,46 @@ pub(crate) struct Raw {
     pub(crate) queries: Vec<f64>,
     /// Every row's key heads, prepared.
     pub(crate) keys: Vec<f64>,
-    /// Every row's value heads.
+    /// Every row's value heads, prepared.
     pub(crate) values: Vec<f64>,
 }
 
 pub(crate) fn raw(
     random: &mut Random,
     [query_heads, key_heads, width]: [usize; 3],
-    norm: Option<HeadNorm>,
+    (brings, norm): (Brings, Option<HeadNorm>),
     rotation: &Rotation,
     positions: &[u32],
 ) -> Raw {
-    let row_heads = query_heads + 2 * key_heads;
+    let row_heads = match brings {
+        Brings::KeysAndValues => query_heads + 2 * key_heads,
+        Brings::Keys => query_heads + key_heads,
+        Brings::Nothing => query_heads,
+    };
     let qkv = random.numbers(positions.len() * row_heads * width);
     let gains = [0; 2].map(|_| random.numbers(width));
     let (mut queries, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, head) in qkv.chunks_exact(width).enumerate() {
-        let (row, number) = (index / row_heads, index % row_heads);
-        let mut head = wide(head);
-        let is_query = number < query_heads;
-        if number < query_heads + key_heads {
+    for (row, &position) in qkv.chunks_exact(row_heads * width).zip(positions) {
+        let mut heads = row.chunks_exact(width).map(wide);
+        let of_queries: Vec<_> = heads.by_ref().take(query_heads).collect();
+        let of_keys: Vec<_> = heads.by_ref().take(key_heads).collect();
+        let of_values = if brings == Brings::Keys { of_keys.clone() } else { heads.collect() };
+        let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| -> Vec<f64> {
             let norm = |head: Vec<f64>, after| match norm {
-                Some(HeadNorm { epsilon, turned }) if turned == after => {
-                    normed(&head, Some(&gains[usize::from(!is_query)]), epsilon)
+                Some(HeadNorm { epsilon, turned, .. }) if turned == after => {
+                    normed(&head, Some(gain), epsilon)
                 }
                 _ => head,
             };
-            head = norm(rotated(&norm(head, false), rotation, positions[row]), true);
-        }
-        let to = match number {
-            _ if is_query => &mut queries,
-            _ if number < query_heads + key_heads => &mut keys,
-            _ => &mut values,
+            let turn = |head| norm(rotated(&norm(head, false), rotation, position), true);
+            heads.into_iter().flat_map(turn).collect()
         };
-        to.extend(head);
+        queries.extend(turned(of_queries, &gains[0]));
+        keys.extend(turned(of_keys, &gains[1]));
+        values.extend(of_values.into_iter().flat_map(|head| match norm {
+            Some(HeadNorm { epsilon, values: true, .. }) => normed(&head, None, epsilon),
+            _ => head,
+        }));
     }
     Raw { qkv, gains, queries, keys, values }
 }
@@ -97,17 +103,22 @@ pub(crate) fn raw(
 fn rotate_append_norms_turns_and_fills_the_cache() {
     kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
     let mut random = Random(5);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
-    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true });
-    for (rows, query_heads, key_heads, width, pairs, pairing, cache, norm) in [
-        (1, 4, 2, 16, 8, Pairing::Half, Format::F32, None),
-        (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16, norm),
-        (9, 3, 3, 64, 16, Pairing::Half, Format::F16, None),
-        (4, 2, 1, 256, 128, Pairing::Interleaved, Format::F32, None),
-        (3, 2, 1, 6, 0, Pairing::Half, Format::F32, None),
-        (7, 4, 2, 128, 64, Pairing::Half, Format::F32, norm),
-        (6, 4, 2, 18, 8, Pairing::Half, Format::F32, turned),
-        (8, 4, 2, 16, 8, Pairing::Half, Format::F32, None),
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
+    let (both, keys) = (Brings::KeysAndValues, Brings::Keys);
+    for (rows, query_heads, key_heads, width, pairs, pairing, cache, (brings, norm)) in [
+        (1, 4, 2, 16, 8, Pairing::Half, Format::F32, (both, None)),
+        (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16, (both, norm)),
+        (9, 3, 3, 64, 16, Pairing::Half, Format::F16, (both, None)),
+        (4, 2, 1, 256, 128, Pairing::Interleaved, Format::F32, (both, None)),
+        (3, 2, 1, 6, 0, Pairing::Half, Format::F32, (both, None)),
+        (7, 4, 2, 128, 64, Pairing::Half, Format::F32, (both, norm)),
+        (6, 4, 2, 18, 8, Pairing::Half, Format::F32, (both, turned)),
+        (8, 4, 2, 16, 8, Pairing::Half, Format::F32, (both, None)),
+        (5, 4, 2, 20, 5, Pairing::Half, Format::F32, (both, of_values)),
+        (5, 6, 3, 16, 8, Pairing::Half, Format::F32, (keys, of_values)),
+        (3, 5, 1, 18, 9, Pairing::Half, Format::F16, (keys, None)),
     ] {
         let context = 12;
         let mut rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });
@@ -116,9 +127,10 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
             rotation = long(rotation, context - 1);
             seen.frequencies = seventh(seen);
         }
-        let shape = cpu::RotateAppend { query_heads, key_heads, width, cache, ring: None, norm, rotation };
+        let shape =
+            cpu::RotateAppend { query_heads, key_heads, width, cache, ring: None, brings, norm, rotation };
         let (slots, positions) = rows_of_a_batch(rows, context, &mut random);
-        let raw = raw(&mut random, [query_heads, key_heads, width], norm, &seen, &positions);
+        let raw = raw(&mut random, [query_heads, key_heads, width], (brings, norm), &seen, &positions);
         let before = random.numbers(2 * key_heads * context * width);
         let cached = [&raw.keys, &raw.values].map(|of_rows| {
             let mut all = wide(&before);

@@ -3,7 +3,7 @@
 use crate::append::raw;
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{cache_bytes, cache_numbers, of_size, rotation, rows_of_a_batch, wide};
-use forge_runtime::cpu::{self, Format, HeadNorm, Pairing, Prologue};
+use forge_runtime::cpu::{self, Brings, Format, HeadNorm, Pairing, Prologue};
 use half::f16;
 
 /// A cache of two slots, as bytes, in which positions that no row may see are not numbers.
@@ -154,7 +154,9 @@ fn attend_is_softmax_times_values() {
 fn attend_prepares_its_own_row() {
     kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
     let mut random = Random(11);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
+    let (both, keys, nothing) = (Brings::KeysAndValues, Brings::Keys, Brings::Nothing);
     for (
         rows,
         query_heads,
@@ -163,15 +165,20 @@ fn attend_prepares_its_own_row() {
         pairs,
         pairing,
         cache,
-        norm,
+        (brings, norm),
         position,
         (window, softcap, sinks),
     ) in [
-        (1, 4, 2, 16, 8, Pairing::Half, Format::F32, None, 0, (None, None, false)),
-        (1, 4, 2, 16, 8, Pairing::Half, Format::F16, norm, 69, (None, None, false)),
-        (2, 6, 2, 20, 7, Pairing::Half, Format::F32, norm, 130, (Some(64), Some(2.0), true)),
-        (1, 3, 3, 128, 64, Pairing::Interleaved, Format::F16, None, 64, (Some(1), None, true)),
-        (1, 8, 1, 64, 32, Pairing::Half, Format::F16, norm, 200, (Some(500), None, false)),
+        (1, 4, 2, 16, 8, Pairing::Half, Format::F32, (both, None), 0, (None, None, false)),
+        (1, 4, 2, 16, 8, Pairing::Half, Format::F16, (both, norm), 69, (None, None, false)),
+        (2, 6, 2, 20, 7, Pairing::Half, Format::F32, (both, norm), 130, (Some(64), Some(2.0), true)),
+        (1, 3, 3, 128, 64, Pairing::Interleaved, Format::F16, (both, None), 64, (Some(1), None, true)),
+        (1, 8, 1, 64, 32, Pairing::Half, Format::F16, (both, norm), 200, (Some(500), None, false)),
+        (1, 4, 2, 16, 8, Pairing::Half, Format::F16, (both, of_values), 69, (None, None, false)),
+        (2, 6, 2, 20, 7, Pairing::Half, Format::F32, (keys, of_values), 130, (Some(64), None, true)),
+        (1, 3, 3, 128, 64, Pairing::Interleaved, Format::F16, (keys, None), 64, (None, None, false)),
+        (1, 4, 2, 16, 8, Pairing::Half, Format::F16, (nothing, norm), 69, (None, None, false)),
+        (2, 6, 2, 20, 7, Pairing::Half, Format::F32, (nothing, None), 130, (Some(64), Some(2.0), true)),
     ] {
         let context = 256;
         let rotation = rotation(pairs, pairing, 1.0);
@@ -186,13 +193,15 @@ fn attend_prepares_its_own_row() {
             window,
             softcap,
             sinks,
-            prologue: Some(Prologue { norm, rotation }),
+            prologue: Some(Prologue { brings, norm, rotation }),
         };
         let slots: Vec<u32> = (0..rows).map(|row| 1 - row as u32).collect();
         let positions: Vec<u32> = (0..rows).map(|row| position + row as u32).collect();
-        let raw = raw(&mut random, [query_heads, key_heads, width], norm, &rotation, &positions);
+        let raw = raw(&mut random, [query_heads, key_heads, width], (brings, norm), &rotation, &positions);
         let sink = random.numbers(query_heads);
-        let seen = |slot: u32| if slots.contains(&slot) { (position + 1 - slot) as usize } else { 0 };
+        let appends = brings != nothing;
+        let own = u32::from(!appends);
+        let seen = |slot: u32| if slots.contains(&slot) { (position + 1 - slot + own) as usize } else { 0 };
         let seen = |slot: u32| seen(slot).min(context);
         let before = [0; 2].map(|_| cached(&mut random, [key_heads, context, width], cache, seen));
         // The caches afterwards, exact but for rounding.
@@ -221,14 +230,16 @@ fn attend_prepares_its_own_row() {
         }
         // A key may be rounded to the next half.
         let wanted = of_size(wanted, if cache == Format::F16 { 500.0 } else { 5.0 });
-        let mut buffers = vec!["qkv"];
+        let mut buffers = vec![if appends { "qkv" } else { "q" }];
         let mut arguments = vec![Argument::Numbers(raw.qkv)];
         if norm.is_some() {
-            buffers.extend(["query_gain", "key_gain"]);
-            arguments.extend(raw.gains.map(Argument::Numbers));
+            let gains = if appends { 2 } else { 1 };
+            buffers.extend(&["query_gain", "key_gain"][..gains]);
+            arguments.extend(raw.gains.map(Argument::Numbers).into_iter().take(gains));
         }
         buffers.extend(["keys", "values"]);
-        arguments.extend(before.map(|before| Argument::Output(before.bytes)));
+        let cached = if appends { Argument::Output } else { Argument::Bytes };
+        arguments.extend(before.map(|before| cached(before.bytes)));
         if sinks {
             buffers.push("sinks");
             arguments.push(Argument::Numbers(sink));
@@ -246,8 +257,9 @@ fn attend_prepares_its_own_row() {
             let run =
                 |threads| run_kernel(kernel, &arguments, &[rows as u32, context as u32], level, threads);
             let got = run(1);
-            compare(&what, &numbers_of(&got[2]), &wanted);
-            for (got, wanted) in got.iter().zip(&after) {
+            let (heads, caches) = got.split_last().unwrap();
+            compare(&what, &numbers_of(heads), &wanted);
+            for (got, wanted) in caches.iter().zip(&after) {
                 for (got, wanted) in cache_numbers(got, cache).iter().zip(wanted) {
                     let near = (got - wanted).abs() <= 1e-3 * wanted.abs().max(1e-3);
                     assert!(near || (got.is_nan() && wanted.is_nan()), "{what}: {got}, not {wanted}");

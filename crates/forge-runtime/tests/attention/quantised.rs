@@ -3,7 +3,7 @@
 
 use crate::rotation;
 use crate::support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel};
-use forge_runtime::cpu::{self, Format, HeadNorm, Pairing};
+use forge_runtime::cpu::{self, Brings, Format, HeadNorm, Pairing};
 use half::f16;
 
 const HEADS: usize = 2;
@@ -42,7 +42,7 @@ fn decoded(bytes: &[u8], width: usize) -> Vec<f32> {
 fn codes_are_those_of_what_f32_would_keep() {
     kernel_under_test!(SHAPE, cpu::RotateAppend, cpu::rotate_append);
     let mut random = Random(31);
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     for (width, rows, norm) in [(32, 3, None), (64, 7, norm), (96, 1, None), (128, 5, norm)] {
         let qkv = random.numbers(rows * 4 * HEADS * width);
         let gains = [0; 2].map(|_| random.numbers(width));
@@ -66,6 +66,7 @@ fn codes_are_those_of_what_f32_would_keep() {
             width,
             cache,
             ring: None,
+            brings: Brings::KeysAndValues,
             norm,
             rotation: rotation(width / 2, Pairing::Half, 1.0),
         };

@@ -2,7 +2,7 @@
 
 use crate::support::{Argument, NAN, Random, each_level, kernel, run_kernel};
 use crate::{cache_bytes, rotation};
-use forge_runtime::cpu::{self, Format, Pairing};
+use forge_runtime::cpu::{self, Brings, Format, Pairing};
 
 const HEADS: usize = 2;
 const WIDTH: usize = 18;
@@ -92,6 +92,7 @@ fn what_is_appended_goes_round() {
             width: WIDTH,
             cache,
             ring,
+            brings: Brings::KeysAndValues,
             norm: None,
             rotation: rotation(WIDTH / 2, Pairing::Half, 1.0),
         };

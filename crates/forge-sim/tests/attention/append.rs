@@ -4,12 +4,13 @@ use crate::shape::{Batch, Shape, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of, rotated, wide};
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Append, Rotate};
+use forge_kernels::spec::{Append, Brings, Rotate};
 
 #[test]
 fn rotation_and_appending() {
     let mut random = Random(4);
-    let shapes = shapes();
+    let mut shapes = shapes();
+    shapes.retain(|shape| shape.brings != Brings::Nothing);
     let rotate = |shape: &Shape| {
         let rotation = shape.rotation.clone();
         let pairing = rotation.pairing;
@@ -36,7 +37,7 @@ fn rotation_and_appending() {
         compare(shape, &numbers_of(&y[0], Format::F32), &wanted.collect::<Vec<_>>(), 2e-6);
 
         // Appended as it is, and as a part of qkv.
-        let row_width = (query_heads + 2 * key_heads) * width;
+        let row_width = shape.row_width();
         let qkv = random.numbers(rows * row_width);
         let gains = [0; 2].map(|_| random.numbers(width));
         let part = |from: usize, heads: usize| -> Vec<f32> {
@@ -45,7 +46,8 @@ fn rotation_and_appending() {
         };
         let bytes = shape.bytes(&vec![0.0; shape.cache_count()]).len();
         let unit = shape.unit();
-        let (key, value) = (part(query_heads, key_heads), part(query_heads + key_heads, key_heads));
+        let first_value = if shape.brings == Brings::Keys { query_heads } else { query_heads + key_heads };
+        let (key, value) = (part(query_heads, key_heads), part(first_value, key_heads));
         let given = |q: usize| {
             [
                 ("qkv", Given::Numbers(&qkv)),
@@ -89,7 +91,7 @@ fn rotation_and_appending() {
 fn codes_are_those_of_what_f32_would_keep() {
     let mut random = Random(8);
     let mut coded = shapes();
-    coded.retain(|shape| shape.cache == Format::Q8_0);
+    coded.retain(|shape| shape.cache == Format::Q8_0 && shape.brings != Brings::Nothing);
     let plain = |shape: &Shape| Shape { cache: Format::F32, ..shape.clone() };
     let specs = |shape: &Shape| {
         let Shape { key_heads, width, cache, ring, .. } = *shape;
@@ -100,7 +102,7 @@ fn codes_are_those_of_what_f32_would_keep() {
     for (index, shape) in coded.iter().enumerate() {
         let Shape { query_heads, key_heads, width, .. } = *shape;
         let rows = batch.rows();
-        let qkv = random.numbers(rows * (query_heads + 2 * key_heads) * width);
+        let qkv = random.numbers(rows * shape.row_width());
         // Of all sizes, and of none.
         let mut part = || -> Vec<f32> {
             let heads = random.numbers(rows * key_heads * width);

@@ -3,7 +3,7 @@
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{Attend, AttendJoin, HeadNorm, Prologue, RotateAppend};
+use forge_kernels::spec::{Attend, AttendJoin, Brings, HeadNorm, Prologue, RotateAppend};
 use half::f16;
 
 /// A layer's heads, and what attention does with them.
@@ -17,6 +17,7 @@ pub(crate) struct Shape {
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: bool,
+    pub(crate) brings: Brings,
     pub(crate) norm: Option<HeadNorm>,
     pub(crate) rotation: Rotation,
 }
@@ -31,8 +32,9 @@ impl Shape {
     }
 
     pub(crate) fn split(&self, prologue: bool) -> Spec {
-        let (norm, rotation, pairing) = (self.norm, self.rotation.clone(), self.rotation.pairing);
-        let prologue = prologue.then_some(Prologue { norm, rotation, pairing });
+        let (brings, norm, rotation) = (self.brings, self.norm, self.rotation.clone());
+        let pairing = rotation.pairing;
+        let prologue = prologue.then_some(Prologue { brings, norm, rotation, pairing });
         Spec::AttendSplit(Attend { prologue, ..self.attend() })
     }
 
@@ -51,7 +53,7 @@ impl Shape {
     }
 
     pub(crate) fn rotate_append(&self) -> Spec {
-        let Shape { query_heads, key_heads, width, cache, ring, norm, .. } = *self;
+        let Shape { query_heads, key_heads, width, cache, ring, brings, norm, .. } = *self;
         let (rotation, pairing) = (self.rotation.clone(), self.rotation.pairing);
         Spec::RotateAppend(RotateAppend {
             query_heads,
@@ -59,6 +61,7 @@ impl Shape {
             width,
             cache,
             ring,
+            brings,
             norm,
             rotation,
             pairing,
@@ -153,23 +156,30 @@ impl Shape {
         heads
     }
 
+    /// Numbers of a row of qkv.
+    pub(crate) fn row_width(&self) -> usize {
+        self.brings.row_heads(self.query_heads, self.key_heads) * self.width
+    }
+
     /// Query, key and value heads of a row of qkv, as attention sees them.
     pub(crate) fn prepared(&self, row: &[f32], gains: &[Vec<f32>; 2], position: u32) -> [Vec<f64>; 3] {
-        let mut prepared = [const { Vec::new() }; 3];
-        for (number, head) in row.chunks_exact(self.width).enumerate() {
-            let kind = usize::from(number >= self.query_heads)
-                + usize::from(number >= self.query_heads + self.key_heads);
-            let mut head = wide(head);
-            if kind < 2 {
-                let norm = |head: Vec<f64>, turned| match self.norm {
-                    Some(norm) if norm.turned == turned => normed(&head, Some(&gains[kind]), norm.epsilon),
-                    _ => head,
-                };
-                head = norm(rotated(&norm(head, false), &self.rotation, position), true);
-            }
-            prepared[kind].extend(head);
-        }
-        prepared
+        let mut heads = row.chunks_exact(self.width).map(wide);
+        let queries: Vec<_> = heads.by_ref().take(self.query_heads).collect();
+        let keys: Vec<_> = heads.by_ref().take(self.key_heads).collect();
+        let values = if self.brings == Brings::Keys { keys.clone() } else { heads.collect() };
+        let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| {
+            let norm = |head: Vec<f64>, turned| match self.norm {
+                Some(norm) if norm.turned == turned => normed(&head, Some(gain), norm.epsilon),
+                _ => head,
+            };
+            let turn = |head| norm(rotated(&norm(head, false), &self.rotation, position), true);
+            heads.into_iter().flat_map(turn).collect()
+        };
+        let value = |head: Vec<f64>| match self.norm {
+            Some(HeadNorm { epsilon, values: true, .. }) => normed(&head, None, epsilon),
+            _ => head,
+        };
+        [turned(queries, &gains[0]), turned(keys, &gains[1]), values.into_iter().flat_map(value).collect()]
     }
 }
 
@@ -200,11 +210,13 @@ pub(crate) fn shapes() -> Vec<Shape> {
         window: None,
         softcap: None,
         sinks: false,
+        brings: Brings::KeysAndValues,
         norm: None,
         rotation: rotation(width / 2, Pairing::Half, 1.0),
     };
-    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false });
-    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true });
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
+    let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
     vec![
         Shape { norm, ..plain(4, 2, 128, Format::F16) },
         Shape { norm, rotation: rotation(7, Pairing::Half, 1.25), ..plain(9, 3, 20, Format::F32) },
@@ -268,6 +280,40 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(5, 1, 96, Format::Q8_0)
         },
         Shape { window: Some(40), ..plain(2, 2, 256, Format::Q8_0) },
+        // Values that are normed, and that are made of the heads that keys are made of; queries alone.
+        Shape { norm: of_values, rotation: rotation(5, Pairing::Half, 1.0), ..plain(4, 2, 20, Format::F32) },
+        Shape {
+            norm: of_values.map(|norm| HeadNorm { turned: true, ..norm }),
+            brings: Brings::Keys,
+            ..plain(6, 3, 64, Format::Q8_0)
+        },
+        Shape {
+            brings: Brings::Keys,
+            rotation: rotation(3, Pairing::Half, 1.0),
+            ..plain(5, 1, 18, Format::F16)
+        },
+        Shape {
+            norm: of_values,
+            brings: Brings::Keys,
+            window: Some(19),
+            ring: Some(76),
+            ..plain(4, 2, 96, Format::F16)
+        },
+        Shape {
+            norm,
+            brings: Brings::Nothing,
+            rotation: rotation(5, Pairing::Half, 1.0),
+            ..plain(4, 2, 20, Format::F32)
+        },
+        Shape {
+            norm: turned,
+            brings: Brings::Nothing,
+            window: Some(19),
+            ring: Some(76),
+            sinks: true,
+            ..plain(5, 1, 96, Format::Q8_0)
+        },
+        Shape { brings: Brings::Nothing, ..plain(3, 3, 64, Format::F16) },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },

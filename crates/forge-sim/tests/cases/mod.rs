@@ -2,7 +2,7 @@
 //! that make sense, as a recording.
 
 use forge_ir::Format;
-use forge_kernels::spec::{DeltaRule, Epilogue, Function, LatentPrepare, Rows, Summed};
+use forge_kernels::spec::{Brings, DeltaRule, Epilogue, Function, LatentPrepare, Rows, Summed};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
@@ -371,7 +371,7 @@ impl Writer {
             }
             (Spec::Project(it), _) => self.plane(it.format, &plane, it.outputs, it.inputs),
             (Spec::RotateAppend(it), "qkv") => {
-                self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
+                self.floats(rows * it.brings.row_heads(it.query_heads, it.key_heads) * it.width)
             }
             (Spec::Rotate(it), "x") => self.floats(rows * it.heads * it.width),
             (Spec::Rotate(it), _) => Content::Unwritten(rows * it.heads * it.width * 4),
@@ -384,7 +384,8 @@ impl Writer {
                 self.floats(rows * it.query_heads * it.width)
             }
             (Spec::AttendSplit(it), "qkv") => {
-                self.floats(rows * (it.query_heads + 2 * it.key_heads) * it.width)
+                let brings = it.prologue.as_ref().map_or(Brings::Nothing, |prologue| prologue.brings);
+                self.floats(rows * brings.row_heads(it.query_heads, it.key_heads) * it.width)
             }
             (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.width),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
@@ -401,7 +402,7 @@ impl Writer {
             }
             (Spec::AttendTiled(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), _) => {
-                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, it.prologue.is_none())
+                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, !it.appends())
             }
             (Spec::AttendJoin(it), "partials") => {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
