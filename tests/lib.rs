@@ -92,7 +92,7 @@ pub const MLX: &str = "mlx";
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
 
 /// Models from which single fusions are left out: each from the first whose plan it changes. Between them they have all.
-pub const FUSED: [&str; 5] = ["llama", "qwen3", "gemma2", "qwen3_5_text", "qwen2_moe"];
+pub const FUSED: [&str; 6] = ["llama", "qwen3", "gemma2", "qwen3_5_text", "qwen2_moe", "gemma4_text"];
 
 /// The repository.
 pub fn root() -> PathBuf {

@@ -13,6 +13,10 @@
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if norm or own_norm %} * factor{% endif %}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
+{# A result with what it is multiplied by. #}
+{% macro multiplied(sum, output) %}
+{% if factors %}factors[args.first + {{ output }}] * ({{ finished(sum, output) }}){% else %}{{ finished(sum, output) }}{% endif %}
+{%- endmacro %}
 {# The sum of a row over the simdgroups that share it. #}
 {% macro gathered(name, at) %}
 {% if split > 1 %}
@@ -49,7 +53,7 @@ const float value = {{ finished("sum", "output") }};
 y[output] = value;
 key = ordered(value);
 {% else %}
-y[output] {{ assign }} {{ finished("sum", "output") }};
+y[output] {{ assign }} {{ multiplied("sum", "output") }};
 {% endif %}
 {% endmacro %}
 // y = W x for one row of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
@@ -80,12 +84,19 @@ y[output] {{ assign }} {{ finished("sum", "output") }};
 // and y times the norm's gain.
 {% endif %}
 {% endif %}
+{% if factors %}
+//
+// Results are multiplied by columns of a row of factors.
+{% endif %}
 {% if best %}
 //
 // Each threadgroup leaves the best of its outputs: a key that orders as the number does, and the lowest output with it.
 {% endif %}
 struct {{ args }} {
     uint rows;
+{% if factors %}
+    uint first;
+{% endif %}
 };
 
 // grid: ceil({{ outputs }} / {{ group_outputs }})
@@ -103,6 +114,9 @@ kernel void {{ name }}(
 {% endif %}
 {% if norm %}
     device const float* squares [[buffer({{ slot() }})]],
+{% endif %}
+{% if factors %}
+    device const float* factors [[buffer({{ slot() }})]],
 {% endif %}
     device float* y [[buffer({{ slot() }})]],
 {% if leaves %}
@@ -388,7 +402,7 @@ kernel void {{ name }}(
 {% endif %}
     const uint output = first + lane;
     if (lane < {{ rows_per_simdgroup }}u{{ exists }}) {
-        y[output] {{ assign }} {{ finished("own", "output") }};
+        y[output] {{ assign }} {{ multiplied("own", "output") }};
     }
 {% endif %}
 }

@@ -174,6 +174,11 @@ pub enum Epilogue {
     Gate(Activation),
     /// `y[o] += v`, and what a deferred norm of y needs. For [`Rows::One`].
     AddSquares(Squares),
+    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the scalar `first` on. For [`Rows::One`].
+    Multiply {
+        /// Numbers of the row.
+        of: usize,
+    },
     /// `y[o] = v`, and the best of each threadgroup's outputs in `candidates`: `[threadgroups, 2]`, a key that orders as
     /// the number does and the lowest output that has it. For [`Rows::One`].
     Best,

@@ -206,6 +206,8 @@ fn refusals_of_projections() {
         refused(Project { norm: norm(4, 1e-5), ..plain(Rows::Few, 64, 64) }),
         refused(Project { epilogue: squares(64), ..plain(Rows::Many, 64, 64) }),
         refused(Project { epilogue: Epilogue::Best, ..plain(Rows::Few, 64, 64) }),
+        refused(Project { epilogue: Epilogue::Multiply { of: 64 }, ..plain(Rows::Few, 64, 64) }),
+        refused(Project { epilogue: Epilogue::Multiply { of: 63 }, ..plain(Rows::One, 64, 64) }),
         refused(Project { epilogue: squares(3), ..one() }),
         knobs_refused(Rows::One, gate, |knobs| knobs.rows_per_simdgroup = 3),
         knobs_refused(Rows::One, Epilogue::Store, |knobs| knobs.rows_per_simdgroup = 0),
@@ -235,9 +237,11 @@ fn refusals_of_projections() {
     kernel `a`: the factor is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
     kernel `a`: epsilon is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
-    kernel `a`: the number of rows of x is 17, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
+    kernel `a`: the number of rows of x is 17, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
+    kernel `a`: the number of factors is 63, and must be at least the number of outputs, which is 64
     kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, which is 16
     kernel `a`: rows_per_simdgroup is 3, and must be even, as a simdgroup finishes pairs of gate and up
     kernel `a`: rows_per_simdgroup is 0; leave the kernel out of the plan
@@ -483,7 +487,7 @@ fn refusals_of_latents() {
     kernel `a`: a row of keys is 616, and must be at least 617 wide, which is where the key ends
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
     kernel `a`: the head's width is 1025, and must be at most 1024: a thread has a channel
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, or squares or candidates are left; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
     kernel `a`: the number of norms of x is 2, and must be 1: its own, or one that is deferred
     ");
 }

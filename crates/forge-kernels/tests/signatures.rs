@@ -66,12 +66,16 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             if project.norm.is_some() {
                 rest("squares");
             }
+            let multiplies = matches!(project.epilogue, Epilogue::Multiply { .. });
+            if multiplies {
+                rest("factors");
+            }
             rest("*y");
             match project.epilogue {
                 Epilogue::AddSquares(squares) if squares.gain => rest("gain *gained *squares_out"),
                 Epilogue::AddSquares(_) => rest("*squares_out"),
                 Epilogue::Best => rest("*candidates"),
-                Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => {}
+                Epilogue::Store | Epilogue::Add | Epilogue::Multiply { .. } | Epilogue::Gate(_) => {}
             }
             let knobs = project.knobs;
             let groups = |each: usize| project.outputs.div_ceil(each).to_string();
@@ -83,7 +87,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                     grid(format!("rows.div_ceil({})", knobs.tile_rows), &groups(knobs.tile_outputs), "1")
                 }
             };
-            (names, "rows", grid)
+            (names, if multiplies { "rows first" } else { "rows" }, grid)
         }
         Spec::Rotate(rotate) => {
             let pairs = rotate.heads * rotate.width / 2;

@@ -103,6 +103,11 @@ fn projections_of_one_row() {
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.knobs };
     snapshot("output_one", Spec::Project(Project { knobs, ..output }));
     snapshot("down_one", Spec::Project(project(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
+    let input_gate = project(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
+    snapshot(
+        "input_gate_one",
+        Spec::Project(Project { each: Some(Each::Activate(Activation::GeluTanh)), bias: true, ..input_gate }),
+    );
     let head = project(Rows::One, "f16", 50_257, 1030, Epilogue::Best);
     let norm = Some(DeferredNorm { partials: 150, epsilon: 1e-6 });
     snapshot("head_one", Spec::Project(Project { norm, each: Some(Each::Softcap(30.0)), ..head }));

@@ -386,6 +386,7 @@ fn epilogue(project: &Project) -> String {
         Epilogue::Store => "cpu::Epilogue::Store".to_owned(),
         Epilogue::Add => "cpu::Epilogue::Add".to_owned(),
         Epilogue::Gate(of) => format!("cpu::Epilogue::Gate({})", activation(of)),
+        Epilogue::Multiply { of } => format!("cpu::Epilogue::Multiply {{ of: {} }}", size(of)),
         Epilogue::AddSquares(left) => format!("cpu::Epilogue::AddSquares({})", squares(left)),
         Epilogue::Best => {
             let candidates = project.outputs.div_ceil(project.knobs.outputs_of_group());

@@ -261,6 +261,7 @@ impl Counted<'_> {
             (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.load.splits > 1 => (0, 0),
             // Columns of wider rows.
             (Spec::Project(project), "x") => (of_rows(project.inputs), 0),
+            (Spec::Project(project), "factors") => (of_rows(project.outputs), 0),
             (Spec::RmsNorm(norm), "x") => (of_rows(norm.parts * norm.width), 0),
             (Spec::EachHead(each), "x") => {
                 (of_rows(each.heads * if each.turned { each.rows } else { each.columns }), 0)

@@ -226,6 +226,8 @@ pub(crate) enum Ending {
     Add,
     /// It is added to the second input, in place, and leaves what the deferred norm of the sum needs.
     AddSquares(Gain),
+    /// It is multiplied by what the layer takes of the aside.
+    MultiplyTaken,
     /// Its outputs alternate gate and up.
     Gate(Activation),
     /// It is the output; each threadgroup leaves the best of its own.

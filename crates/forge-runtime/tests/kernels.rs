@@ -275,6 +275,7 @@ fn embed_widens_rows_exactly() {
 /// What a decode step asks of a projection: the norm of x deferred, and squares or candidates left for what follows.
 #[test]
 fn a_row_is_normed_late_and_leaves_what_follows_needs() {
+    const FIRST: usize = 3;
     kernel_under_test!(SHAPE, (Format, cpu::Project), project);
     let mut random = Random(7);
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
@@ -286,6 +287,8 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
         (90, 33, 300, Epilogue::Best { candidates: 7 }),
         (600, 128, 4, Epilogue::Best { candidates: 2 }),
         (9, 40, 5, Epilogue::Best { candidates: 40 }),
+        (30, 64, 8, Epilogue::Multiply { of: 33 }),
+        (150, 40, 8, Epilogue::Multiply { of: 160 }),
     ] {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
@@ -296,6 +299,8 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
             let factor = 1.0 / (mean + f64::from(epsilon)).sqrt();
             let width = if matches!(epilogue, Epilogue::Gate(_)) { outputs / 2 } else { outputs };
             let before = random.numbers(width);
+            let of = if let Epilogue::Multiply { of } = epilogue { of } else { 0 };
+            let factors = random.numbers(of);
             let results: Vec<(f64, f64)> = (0..outputs)
                 .map(|output| {
                     let of_row = &weight.values[output * inputs..(output + 1) * inputs];
@@ -322,6 +327,12 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                     };
                     results.iter().zip(&before).map(added).collect()
                 }
+                Epilogue::Multiply { .. } => {
+                    let times = |((sum, size), factor): (&(f64, f64), &f32)| {
+                        (sum * f64::from(*factor), size * f64::from(*factor).abs())
+                    };
+                    results.iter().zip(&factors[FIRST..]).map(times).collect()
+                }
                 _ => results,
             };
             let norm = Some(cpu::DeferredNorm { partials, epsilon });
@@ -342,6 +353,10 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                     buffers.push("squares_out");
                     arguments.push(Argument::Output(NAN.repeat(squares.partials)));
                 }
+                Epilogue::Multiply { .. } => {
+                    buffers.push("factors");
+                    arguments.push(Argument::Numbers(factors));
+                }
                 Epilogue::Best { candidates } => {
                     buffers.push("candidates");
                     arguments.push(Argument::Output(NAN.repeat(2 * candidates)));
@@ -352,9 +367,9 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
             *SHAPE.write().unwrap() = Some((format, shape));
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {shape:?}");
-                let left = run_kernel(kernel, &arguments, &[1], level, threads);
+                let left = run_kernel(kernel, &arguments, &[1, FIRST as u32], level, threads);
                 for other in [1, 2, 5] {
-                    let again = run_kernel(kernel, &arguments, &[1], level, other);
+                    let again = run_kernel(kernel, &arguments, &[1, FIRST as u32], level, other);
                     assert_eq!(left, again, "{what}: {threads} and {other} threads");
                 }
                 let y = numbers_of(&left[0]);

@@ -452,6 +452,7 @@ fn kernels_are_silent() {
     }
     cases.extend(latents(Format::F16, [19, 132, 64], Format::F16));
     cases.extend(latents(Format::F16, [1, 120, 8], Format::F16));
+    cases.push(project(Rows::One, Format::Q8_0, 7, 96, Epilogue::Multiply { of: 12 }));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -494,6 +495,9 @@ fn planted_faults_are_caught() {
         _ => false,
     };
     cases.extend(attention(20, 13, 1, Format::F16, of_keys).into_iter().filter(prepares));
+    // Results that are multiplied by the last columns of a row, as `first` is 5.
+    let multiplied = Epilogue::Multiply { of: 12 };
+    cases.push(project(Rows::One, Format::F16, 7, 50, multiplied));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

@@ -9,7 +9,7 @@ use forge_kernels::spec::{
     ArgmaxJoin, DeferredNorm, Each, Embed, Epilogue, Knobs, Operand, OwnNorm, Project, Rows, Squares,
 };
 use forge_kernels::{Family, Spec};
-use plain::{Bench, Given, Random, Wanted, compare, numbers_of, stored};
+use plain::{Bench, FIRST, Given, Random, Wanted, compare, numbers_of, stored};
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
@@ -147,12 +147,15 @@ fn check_one(
     let squares: Vec<f32> = random.numbers(partials).iter().map(|number| number.abs()).collect();
     let width = if matches!(it.epilogue, Epilogue::Gate(_)) { it.outputs / 2 } else { it.outputs };
     let before = random.numbers(rows * width);
+    let of = if let Epilogue::Multiply { of } = it.epilogue { of } else { 0 };
+    let factors = random.numbers(of);
     let left = bench.run(index, rows, |name| match name {
         "weight_values" | "weight_codes" => Given::Bytes(weights.planes[0].clone()),
         "weight_scales" => Given::Bytes(weights.planes[1].clone()),
         "bias" => Given::Numbers(bias.clone()),
         "x" => Given::Numbers(x.clone()),
         "x_gain" => Given::Numbers(x_gain.clone()),
+        "factors" => Given::Numbers(factors.clone()),
         "squares" => Given::Numbers(squares.clone()),
         "gain" => Given::Numbers(gain.clone()),
         "y" => match it.epilogue {
@@ -175,6 +178,11 @@ fn check_one(
                 (sum + f64::from(before), size + f64::from(before).abs())
             };
             results.iter().zip(&before).map(added).collect()
+        }
+        Epilogue::Multiply { .. } => {
+            let factors = factors[FIRST as usize..].iter().map(|&factor| f64::from(factor));
+            let times = |(&(sum, size), factor): (&Wanted, f64)| (sum * factor, size * factor.abs());
+            results.iter().zip(factors).map(times).collect()
         }
         // What an error of the gate does: the slope of an activation is at most 1.13.
         Epilogue::Gate(activation) => results
@@ -211,7 +219,7 @@ fn check_one(
                 assert_eq!(candidate, [best, first as u32], "{what}");
             }
         }
-        Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) => {}
+        Epilogue::Store | Epilogue::Add | Epilogue::Multiply { .. } | Epilogue::Gate(_) => {}
     }
 }
 
@@ -268,6 +276,18 @@ fn one_row() {
             },
             Project { knobs: knobs(2, 2, 1, 1), each: gelu, bias: true, ..one(7, 50, Epilogue::Store) },
             Project { knobs: knobs(2, 2, 1, 1), ..one(6, 33, Epilogue::Gate(Activation::GeluTanh)) },
+            Project {
+                knobs: knobs(2, 2, 1, 1),
+                each: scale,
+                bias: true,
+                ..one(7, 50, Epilogue::Multiply { of: 12 })
+            },
+            Project {
+                norm: norm(8),
+                bias: true,
+                knobs: knobs(2, 4, 2, 1),
+                ..one(22, 96, Epilogue::Multiply { of: 40 })
+            },
         ]);
     }
     check(&all, &[1]);

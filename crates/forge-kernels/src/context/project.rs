@@ -31,6 +31,8 @@ pub(super) struct ProjectContext<'a> {
     leaves: Option<Squares>,
     /// Whether the best output is left.
     best: bool,
+    /// Whether results are multiplied by columns of a row of factors.
+    factors: bool,
     /// How a result goes to y.
     assign: &'static str,
     /// How partial sums of squares are loaded: type, expression, and number of those.
@@ -106,13 +108,18 @@ impl<'a> ProjectContext<'a> {
             bound,
             activation: match spec.epilogue {
                 Epilogue::Gate(activation) => Some(activation.name()),
-                Epilogue::Store | Epilogue::Add | Epilogue::AddSquares(_) | Epilogue::Best => None,
+                Epilogue::Store
+                | Epilogue::Add
+                | Epilogue::Multiply { .. }
+                | Epilogue::AddSquares(_)
+                | Epilogue::Best => None,
             },
             before,
             after,
             unit,
             leaves,
             best,
+            factors: matches!(spec.epilogue, Epilogue::Multiply { .. }),
             assign: if spec.epilogue == Epilogue::Add { "+=" } else { "=" },
             squares_vector,
             squares_source,

@@ -33,10 +33,12 @@ impl Limits<'_> {
     /// Refuses what only kernels of one row can do.
     fn of_one(&self, project: &Project) -> Result<(), KernelError> {
         let least = if project.rows == Rows::Few { 2 } else { 17 };
-        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+        let leaves =
+            matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best | Epilogue::Multiply { .. });
         let normed = project.norm.is_some() || project.own_norm.is_some();
         self.holds("the number of rows of x", least, !normed && !leaves, || {
-            "1 where a norm is deferred, or squares or candidates are left; give these kernels of their own"
+            "1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these \
+             kernels of their own"
                 .to_owned()
         })
     }
@@ -72,6 +74,11 @@ impl Limits<'_> {
         self.holds("the number of outputs of a threadgroup", finished, fits, || {
             format!("at most {}, as one simdgroup finishes them; lower simdgroups", 32 * each)
         })?;
+        if let Epilogue::Multiply { of } = project.epilogue {
+            self.holds("the number of factors", of, of >= project.outputs, || {
+                format!("at least the number of outputs, which is {}", project.outputs)
+            })?;
+        }
         if let Epilogue::AddSquares(squares) = project.epilogue {
             let groups = project.outputs.div_ceil(group_outputs(project));
             self.holds(

@@ -87,6 +87,7 @@ fn deferred() -> Vec<Spec> {
         squares(128, true),
         squares(25, false),
         Epilogue::Best,
+        Epilogue::Multiply { of: 60 },
     ];
     let knobs = [(1, 2, 1), (2, 2, 2), (4, 8, 1), (8, 8, 4), (2, 2, 1), (8, 8, 2)];
     for (index, format) in formats().into_iter().enumerate() {

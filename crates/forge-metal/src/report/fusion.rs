@@ -6,6 +6,7 @@
 use super::canvas::{Anchor, Canvas, fitted, spread};
 use forge_ir::{Apply, Body, Graph, Node, Op, ParamId, WeightId};
 use forge_kernels::Spec;
+use forge_kernels::spec::Epilogue;
 use forge_planner::{Application, Condition, Operand, Plan, Schedule, Section, Step};
 
 /// Rows of boxes are so far apart.
@@ -215,6 +216,9 @@ impl<'a> Bound<'a> {
                 Some(Spec::RotateAppend(_) | Spec::AttendSplit(_) | Spec::NormAdd(_)),
             ) => self.takes(step, *gain),
             (Op::Take { .. }, Some(Spec::Take(_))) => true,
+            (Op::Take { .. }, Some(Spec::Project(project))) => {
+                matches!(project.epilogue, Epilogue::Multiply { .. })
+            }
             (Op::Rotate { .. }, Some(Spec::Rotate(_))) => step.name == node.name,
             (Op::Rotate { .. }, Some(Spec::RotateAppend(_))) => true,
             (Op::Rotate { .. }, Some(Spec::AttendSplit(attend))) => attend.prologue.is_some(),

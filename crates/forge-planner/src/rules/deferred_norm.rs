@@ -13,9 +13,7 @@ use crate::fused::{Fused, Gain, Kind, Operation, Value};
 pub(super) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> bool {
     let mut changed = false;
     for list in lists.iter_mut() {
-        while let Some((norm, producer)) = (0..list.operations.len()).find_map(|place| inner(list, place)) {
-            let gain = defer(list, norm);
-            list.operations[producer].kind.leave(gain.map_or(Gain::Folded, Gain::Own));
+        while inside(list) {
             changed = true;
         }
     }
@@ -34,11 +32,29 @@ pub(super) fn rewrite(lists: &mut [Fused], prologue: usize, epilogue: usize) -> 
     }
     for (body, list) in lists.iter_mut().enumerate() {
         let left = if folded { Gain::Folded } else { Gain::Next };
-        if let Some(operation) = list.operations.last_mut().filter(|_| body != epilogue) {
-            operation.kind.leave(left);
+        if let Some(place) = flows_out(list).filter(|_| body != epilogue) {
+            list.operations[place].kind.leave(left);
         }
     }
     true
+}
+
+/// A norm inside a body, of what this writes, is left to whoever writes it.
+pub(super) fn inside(list: &mut Fused) -> bool {
+    let Some((norm, producer)) = (0..list.operations.len()).find_map(|place| inner(list, place)) else {
+        return false;
+    };
+    let gain = defer(list, norm);
+    list.operations[producer].kind.leave(gain.map_or(Gain::Folded, Gain::Own));
+    true
+}
+
+/// The place of what makes the value that flows out, though the aside may be left after it.
+fn flows_out(list: &Fused) -> Option<usize> {
+    match list.operations.last()? {
+        Operation { kind: Kind::Leave, inputs, .. } => list.definition(inputs[0]),
+        last => list.definition(last.output),
+    }
 }
 
 /// Whether the operation at `place` is a norm that only projections read, before what it norms is written over.
@@ -85,11 +101,10 @@ fn first_norm(list: &Fused) -> Option<usize> {
 
 /// Whether the last operation can leave what a deferred norm needs.
 fn last_can_leave(list: &Fused) -> bool {
-    match list.operations.last().map(|operation| &operation.kind) {
-        Some(Kind::Embed { .. }) => true,
-        Some(_) => adds_alone(list, list.operations.len() - 1),
-        None => false,
-    }
+    flows_out(list).is_some_and(|place| match list.operations[place].kind {
+        Kind::Embed { .. } => true,
+        _ => adds_alone(list, place),
+    })
 }
 
 /// Whether the operation adds a product to a value, and does not itself read a norm: what it would leave goes where what it

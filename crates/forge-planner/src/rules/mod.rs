@@ -23,6 +23,7 @@ mod norm_add;
 mod own_norm;
 mod residual;
 mod rotate_append;
+mod take;
 #[cfg(test)]
 pub(crate) mod tests;
 mod two_sums;
@@ -61,6 +62,8 @@ pub enum Fusion {
     AttentionPrologue,
     /// Convolutions before a delta rule in the rule itself.
     DeltaPrologue,
+    /// What a layer takes of the aside in the projection that it multiplies.
+    Take,
     /// The choice of a row's experts in experts themselves.
     ExpertsChoose,
     /// Norms divided out at the end of the projections after them, which square what they read where nobody has.
@@ -71,7 +74,7 @@ pub enum Fusion {
 
 impl Fusion {
     /// Every fusion, in the order in which they are tried.
-    pub const ALL: [Fusion; 15] = [
+    pub const ALL: [Fusion; 16] = [
         Fusion::GatePair,
         Fusion::MergeProjections,
         Fusion::RotateAppend,
@@ -84,6 +87,7 @@ impl Fusion {
         Fusion::FoldGain,
         Fusion::AttentionPrologue,
         Fusion::DeltaPrologue,
+        Fusion::Take,
         Fusion::ExpertsChoose,
         Fusion::DeferredNorm,
         Fusion::HeadArgmax,
@@ -104,6 +108,7 @@ impl Fusion {
             Fusion::FoldGain => "fold_gain",
             Fusion::AttentionPrologue => "attention_prologue",
             Fusion::DeltaPrologue => "delta_prologue",
+            Fusion::Take => "take",
             Fusion::ExpertsChoose => "experts_choose",
             Fusion::DeferredNorm => "deferred_norm",
             Fusion::HeadArgmax => "head_argmax",
@@ -176,6 +181,9 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
     if on(Fusion::DeltaPrologue) {
         lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::DeltaPrologue, delta_prologue::rewrite));
     }
+    if on(Fusion::Take) {
+        lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::Take, take::rewrite));
+    }
     if on(Fusion::ExpertsChoose) {
         lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::ExpertsChoose, experts_choose::rewrite));
     }
@@ -183,6 +191,8 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
     if on(Fusion::DeferredNorm) {
         deferred_norm::rewrite(&mut lists, prologue, epilogue);
         lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::DeferredNorm, own_norm::rewrite));
+        // Of several norms of one value the last can be left to its producer when the others are their readers'.
+        lists.iter_mut().for_each(|list| while_it_fits(list, Fusion::DeferredNorm, deferred_norm::inside));
     }
     if on(Fusion::HeadArgmax) {
         head_argmax::rewrite(&mut lists[epilogue]);

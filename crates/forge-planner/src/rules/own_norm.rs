@@ -2,10 +2,11 @@
 //! it loads x, and adds the squares up on the way.
 //!
 //! So what a projection has made is normed by those that read it, and the norm is gone. Precondition: one row a pass (with more
-//! each threadgroup would norm them all anew); only projections read the norm; and what is normed is what a projection
-//! gives, or columns of that: whoever adds to a stream leaves more (`deferred_norm`).
+//! each threadgroup would norm them all anew); only projections read the norm, before anything is added to what is normed; and that
+//! is what a projection gives, or columns of that, or a sum of which there are several norms: whoever adds to a stream leaves what one
+//! norm needs (`deferred_norm`).
 
-use crate::fused::{Ending, Fused, Kind, OwnNorm};
+use crate::fused::{Ending, Fused, Kind, Operation, OwnNorm};
 
 pub(super) fn rewrite(list: &mut Fused) -> bool {
     let Some(place) = (0..list.operations.len()).find(|place| fits(list, *place)) else { return false };
@@ -30,6 +31,7 @@ fn fits(list: &Fused, place: usize) -> bool {
             // The first columns: a projection reads x from its beginning.
             Kind::Slice { first: 0 } => true,
             Kind::Project(project) => project.ending == Ending::Store,
+            Kind::NormAdd(sum) => sum.leaves.is_none(),
             _ => false,
         },
         None => false,
@@ -38,7 +40,12 @@ fn fits(list: &Fused, place: usize) -> bool {
         Kind::Project(project) => project.norm.is_none() && project.own_norm.is_none(),
         _ => false,
     };
+    let reads = |operation: &Operation| operation.inputs.contains(&norm.output);
+    let last = list.operations.iter().rposition(reads).unwrap_or(place);
+    let added =
+        |operation: &Operation| operation.kind.adds() && operation.inputs.last() == Some(&norm.inputs[0]);
     made(norm.inputs[0])
+        && !list.operations[..=last].iter().any(added)
         && list.uses(norm.output) == list.readers(norm.output).count()
         && list.readers(norm.output).all(|reader| reader.reads_first(norm.output) && takes(&reader.kind))
 }
@@ -46,6 +53,7 @@ fn fits(list: &Fused, place: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fused::{NormAdd, Project};
     use crate::rules::tests::{list, projection, text};
     use forge_ir::ParamId;
 
@@ -70,6 +78,40 @@ mod tests {
              %3 query = project 2 Rows / own rms 1(%1)\n\
              %4 turned_query = project 3 Rows / own rms 1(%1)\n"
         );
+    }
+
+    /// A branch that is normed and added to the stream, of which two projections and experts have norms.
+    fn of_a_sum(ending: Ending) -> Fused {
+        let sum = NormAdd { gain: Some(ParamId(1)), epsilon: 1e-6, factor: None, leaves: None };
+        let norm = |gain| Kind::Norm { gain: Some(ParamId(gain)), parts: 1, epsilon: 1e-6 };
+        let mut router = Project::plain(ParamId(4), None);
+        router.ending = ending;
+        let inputs: &[usize] = if ending == Ending::Add { &[5, 2] } else { &[5] };
+        let operations: Vec<(&str, Kind, &[usize], usize)> = vec![
+            ("output", projection(0), &[0], 1),
+            ("stream", Kind::NormAdd(sum), &[1, 0], 2),
+            ("mlp_norm", norm(2), &[2], 3),
+            ("gate_up", projection(3), &[3], 4),
+            ("router_norm", norm(5), &[2], 5),
+            ("router", Kind::Project(router), inputs, 6),
+        ];
+        list(operations, &[8; 7])
+    }
+
+    #[test]
+    fn of_several_norms_of_a_sum_projections_do_theirs_until_something_is_added() {
+        let mut list = of_a_sum(Ending::Store);
+        while rewrite(&mut list) {}
+        assert_eq!(
+            text(&list),
+            "%1 output = project 0 Rows(%0)\n\
+             %2 stream = norm add gain 1(%1, %0)\n\
+             %4 gate_up = project 3 Rows / own rms 2(%2)\n\
+             %6 router = project 4 Rows / own rms 5(%2)\n"
+        );
+        let mut added = of_a_sum(Ending::Add);
+        while rewrite(&mut added) {}
+        assert!(text(&added).contains("router_norm = norm 1 gain 5(%2)"), "{}", text(&added));
     }
 
     #[test]

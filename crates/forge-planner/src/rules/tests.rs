@@ -331,6 +331,7 @@ fn what(kind: &Kind) -> String {
                 Ending::Store => String::new(),
                 Ending::Add => " add".to_owned(),
                 Ending::AddSquares(next) => format!(" add squares {}", gain(next)),
+                Ending::MultiplyTaken => " times taken".to_owned(),
                 Ending::Gate(_) => " gate".to_owned(),
                 Ending::Best => " best".to_owned(),
             };

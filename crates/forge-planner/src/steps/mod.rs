@@ -155,20 +155,26 @@ impl Select<'_> {
 
     /// Columns of the aside: which, each layer is told.
     fn take(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation) {
-        let Some(aside) = self.aside() else { return };
-        if draft.body.part_params().count() > 1 {
-            let at = format!("{}.{}", draft.section.name, operation.name);
-            let message = format!("{at} is not all that the layer takes of the aside");
-            self.faults.push(Diagnostic::new("F0506", message).note("forge plans layers that take one part"));
-        }
         let width = list.widths[operation.output.0];
-        draft.section.takes = Some(width);
+        let Some(aside) = self.taken(draft, operation, width) else { return };
         let to = self.target(draft, list, operation, &operation.name);
         let spec = Spec::Take(spec::Take { width, of: self.plan.scratch[aside].width });
         let function = self.function("take", "y = columns of x from first on", &[(draft.regimes(), spec)]);
         let formula = format!("{} = this layer's columns of the aside", self.scratch_name(to));
         let arguments = [("x", Operand::Scratch(aside)), ("y", Operand::Scratch(to))];
         draft.step(&operation.name, &formula, function, &arguments);
+    }
+
+    /// The aside, of which an operation takes as many columns, those of its layer.
+    fn taken(&mut self, draft: &mut Draft<'_>, operation: &Operation, columns: usize) -> Option<usize> {
+        let aside = self.aside()?;
+        if draft.body.part_params().count() > 1 {
+            let at = format!("{}.{}", draft.section.name, operation.name);
+            let message = format!("{at} is not all that the layer takes of the aside");
+            self.faults.push(Diagnostic::new("F0506", message).note("forge plans layers that take one part"));
+        }
+        draft.section.takes = Some(columns);
+        Some(aside)
     }
 
     /// A function of each number of one value or two, or of a value and a number that is a weight.

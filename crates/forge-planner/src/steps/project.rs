@@ -29,7 +29,13 @@ impl Select<'_> {
         let y = match project.ending {
             Ending::Add | Ending::AddSquares(_) => self.in_place(draft, list, operation),
             Ending::Gate(_) => self.target(draft, list, operation, "inner"),
-            Ending::Store | Ending::Best => self.target(draft, list, operation, &name),
+            Ending::Store | Ending::Best | Ending::MultiplyTaken => {
+                self.target(draft, list, operation, &name)
+            }
+        };
+        let taken = match project.ending {
+            Ending::MultiplyTaken => self.taken(draft, operation, list.widths[operation.output.0]),
+            _ => None,
         };
         // Norms bound what they give; what gates, sums and activations give knows no bound.
         let bounded = list.definition(operation.inputs[0]).is_some_and(|place| {
@@ -63,6 +69,7 @@ impl Select<'_> {
             formula += &format!(", x times {}", draft.section.fields[gain].name);
             arguments.push(("x_gain", Operand::Field(gain)));
         }
+        arguments.extend(taken.map(|aside| ("factors", Operand::Scratch(aside))));
         if project.norm.is_some() {
             let squares = self.scratch("squares", self.partials, 1);
             arguments.push(("squares", Operand::Scratch(squares)));
@@ -96,6 +103,9 @@ impl Select<'_> {
             Ending::Gate(activation) => spec::Epilogue::Gate(activation),
             Ending::AddSquares(gain) => spec::Epilogue::AddSquares(self.squares(gain)),
             Ending::Best => spec::Epilogue::Best,
+            Ending::MultiplyTaken => spec::Epilogue::Multiply {
+                of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
+            },
         };
         // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
         let rounds = bounded && self.plan.cache != Format::F32;
@@ -149,6 +159,7 @@ impl<'a> Words<'a> {
             }
             Ending::Add | Ending::AddSquares(_) => format!("y += {product}{left}"),
             Ending::Store | Ending::Best => format!("y = {product}{left}"),
+            Ending::MultiplyTaken => format!("y = ({product}) · factors, from column first on"),
         }
     }
 
@@ -159,6 +170,7 @@ impl<'a> Words<'a> {
             Ending::Store if name == "qkv" => format!("q, k, v = {product}"),
             Ending::Store if name == "qk" => format!("q, k = {product}"),
             Ending::Store | Ending::Best => format!("{y} = {product}"),
+            Ending::MultiplyTaken => format!("{y} = ({product}) · this layer's columns of the aside"),
             Ending::Add | Ending::AddSquares(_) => format!("{y} += {product}"),
             Ending::Gate(activation) => {
                 format!("gate, up = {product};  {y} = {}(gate) · up", activation.name())

@@ -23,6 +23,11 @@ pub enum Epilogue {
         /// How steeply gates open.
         sharpness: f32,
     },
+    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the second scalar on. For one row.
+    Multiply {
+        /// Numbers of the row.
+        of: usize,
+    },
     /// `y[o] += v`, and what a deferred norm of y needs. For one row.
     AddSquares(Squares),
     /// `y[o] = v`, and the best of each share of the outputs in `candidates`: `[candidates, 2]`, a key that orders as the
@@ -210,6 +215,8 @@ pub(super) struct Finish<'a> {
     factor: Option<f32>,
     bias: &'a [f32],
     each: Option<Each>,
+    /// What each result is multiplied by, where it is.
+    factors: &'a [f32],
     y: Output<'a, f32>,
     width: usize,
     epilogue: Epilogue,
@@ -248,6 +255,10 @@ impl<'a> Finish<'a> {
             },
             bias: if bias { call.input::<f32>("bias", outputs) } else { &[] },
             each,
+            factors: match epilogue {
+                Epilogue::Multiply { of } => &call.input::<f32>("factors", of)[call.scalar(1)..][..outputs],
+                _ => &[],
+            },
             y: call.output::<f32>("y", rows * width),
             width,
             epilogue,
@@ -257,9 +268,7 @@ impl<'a> Finish<'a> {
                     squares: call.output("squares_out", partials),
                 },
                 Epilogue::Best { candidates } => Left::Candidates(call.output("candidates", 2 * candidates)),
-                Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) | Epilogue::GateClamped { .. } => {
-                    Left::Nothing
-                }
+                _ => Left::Nothing,
             },
         }
     }
@@ -272,9 +281,7 @@ impl<'a> Finish<'a> {
         let shares = match self.epilogue {
             Epilogue::AddSquares(squares) => squares.partials,
             Epilogue::Best { candidates } => candidates,
-            Epilogue::Store | Epilogue::Add | Epilogue::Gate(_) | Epilogue::GateClamped { .. } => {
-                return (outputs.div_ceil(grain), grain, 1);
-            }
+            _ => return (outputs.div_ceil(grain), grain, 1),
         };
         let size = outputs.div_ceil(shares).next_multiple_of(4);
         (shares, size, grain.div_ceil(size))
@@ -327,6 +334,7 @@ impl<'a> Finish<'a> {
                     *y += *value;
                 }
             }
+            Epilogue::Multiply { .. } => multiply(y, values, &self.factors[first..]),
             // SAFETY: the caller's promise.
             Epilogue::Gate(activation) => unsafe { gate::<S>(Gating::Plain(activation), values, y) },
             Epilogue::GateClamped { limit, sharpness } => {

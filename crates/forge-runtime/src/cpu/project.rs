@@ -1,6 +1,6 @@
 //! y = W x for one row or many, with a bias before and an epilogue after.
 //!
-//! Scalars: rows. Buffers: the weight's planes, [bias,] x, [x_gain,] [squares,] y[, gain, gained, squares_out][, candidates]. One
+//! Scalars: rows[, first]. Buffers: the weight's planes, [bias,] x, [x_gain,] [squares,] [factors,] y[, gain, gained, squares_out][, candidates]. One
 //! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of
 //! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
 //! panel after panel goes by.
@@ -77,7 +77,10 @@ impl<M: Matrix> Task for Products<'_, M> {
         let x = call.input::<f32>("x", rows * inputs);
         let of_one = self.shape.norm.is_some()
             || self.shape.own_norm.is_some()
-            || matches!(self.shape.epilogue, Epilogue::AddSquares(_) | Epilogue::Best { .. });
+            || matches!(
+                self.shape.epilogue,
+                Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
+            );
         assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
         let gain = self.shape.own_norm.filter(|norm| norm.gain).map(|_| call.input::<f32>("x_gain", inputs));
         let fits = inputs == blocks * BLOCK && gain.is_none();

@@ -350,7 +350,9 @@ impl Writer {
             (Spec::Project(it), "bias") => self.floats(it.outputs),
             (Spec::Project(it), "x") => self.floats(rows * it.inputs),
             (Spec::Project(it), "y") => match it.epilogue {
-                Epilogue::Store | Epilogue::Best => Content::Unwritten(rows * it.outputs * 4),
+                Epilogue::Store | Epilogue::Best | Epilogue::Multiply { .. } => {
+                    Content::Unwritten(rows * it.outputs * 4)
+                }
                 Epilogue::Add | Epilogue::AddSquares(_) => self.floats(rows * it.outputs),
                 Epilogue::Gate(_) => Content::Unwritten(rows * it.outputs / 2 * 4),
             },
@@ -359,6 +361,10 @@ impl Writer {
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
             }
             (Spec::Project(it), "x_gain") => self.floats(it.inputs),
+            (Spec::Project(it), "factors") => match it.epilogue {
+                Epilogue::Multiply { of } => self.floats(of),
+                _ => Content::Unwritten(0),
+            },
             (Spec::Project(it), "gain") => self.floats(it.outputs),
             (Spec::Project(it), "gained") => Content::Unwritten(it.outputs * 4),
             (Spec::Project(it), "squares_out") => match it.epilogue {

@@ -197,6 +197,9 @@ pub(crate) enum Given {
     Unwritten(usize),
 }
 
+/// The first column that is taken of rows that are longer than a result.
+pub(crate) const FIRST: u32 = 5;
+
 impl Bench {
     pub(crate) fn new(specs: &[Spec]) -> Bench {
         let instance = |(index, spec)| {
@@ -227,10 +230,12 @@ impl Bench {
             .unwrap_or_else(|error| panic!("{error}"));
             bound.push((id, if buffer.written { id.write() } else { id.read() }));
         }
-        let scalars = [("rows", rows as u32)];
+        let scalars = [("rows", rows as u32), ("first", FIRST)];
         let groups = decl.grid.each_ref().map(|axis| axis.eval(&scalars).unwrap_or(0));
         let bindings: Vec<Bound> = bound.iter().map(|(_, bound)| *bound).collect();
-        sim.dispatch(name, &bindings, &[rows as u32], groups);
+        let given = |name: &String| scalars.iter().find(|(known, _)| known == name).map_or(0, |it| it.1);
+        let given: Vec<u32> = decl.scalars.iter().map(given).collect();
+        sim.dispatch(name, &bindings, &given, groups);
         assert!(sim.faults().is_empty(), "{rows} rows of {spec:?}: {:?}", sim.faults());
         let written = decl.buffers.iter().zip(&bound).filter(|(buffer, _)| buffer.written);
         written.map(|(_, (id, _))| sim.memory.read_words(*id)).collect()
