@@ -3,6 +3,7 @@
 
 use forge_frontend::{Memory, Options as Reading, read_model};
 use forge_ir::{Format, Graph};
+use forge_kernels::spec::{ExpertsGroup, ExpertsTiles};
 use forge_kernels::{Buffer, Instance, Spec};
 use forge_planner::{
     BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan, step_cost,
@@ -50,6 +51,11 @@ fn run(
                     routes(rows, inner.experts, inner.chosen)
                 }
                 Spec::ExpertsSum(sum) if buffer.name == "routes" => routes(rows, sum.experts, sum.chosen),
+                Spec::ExpertsGroup(group) if buffer.name == "routes" => {
+                    routes(rows, group.experts, group.chosen)
+                }
+                Spec::ExpertsTiles(tiles) if buffer.name == "pairs" => grouped(tiles, rows)[0].clone(),
+                Spec::ExpertsTiles(tiles) if buffer.name == "tiles" => grouped(tiles, rows)[1].clone(),
                 _ => content(plan, section, step, buffer, load, rows),
             };
             let id = sim.memory.bytes(&bytes).expect("there is memory");
@@ -80,6 +86,21 @@ fn routes(rows: usize, experts: usize, chosen: usize) -> Vec<u8> {
         experts.chain(vec![0; chosen])
     };
     (0..rows).flat_map(row).flat_map(u32::to_le_bytes).collect()
+}
+
+/// Pairs and tiles of those routes.
+fn grouped(spec: &ExpertsTiles, rows: usize) -> [Vec<u8>; 2] {
+    let ExpertsTiles { experts, chosen, tile_rows, .. } = *spec;
+    let (mut pairs, mut tiles) = (Vec::new(), Vec::new());
+    for expert in 0..experts {
+        let own: Vec<u32> = (expert..rows * chosen).step_by(experts).map(|pair| pair as u32).collect();
+        for some in own.chunks(tile_rows) {
+            tiles.extend([expert as u32, pairs.len() as u32, some.len() as u32]);
+            pairs.extend(some);
+        }
+    }
+    tiles.resize(3 * ExpertsGroup { experts, chosen, tile_rows }.tiles(rows), 0);
+    [pairs, tiles].map(|words| words.into_iter().flat_map(u32::to_le_bytes).collect())
 }
 
 /// What a buffer of a step holds: zeros, but for what the host says of rows.

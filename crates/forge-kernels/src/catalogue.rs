@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 28] = [
+pub const TEMPLATES: [Source; 31] = [
     source!("embed/embed"),
     source!("norm/norm_add"),
     source!("norm/rms_norm"),
@@ -43,6 +43,9 @@ pub const TEMPLATES: [Source; 28] = [
     source!("experts/route"),
     source!("experts/inner"),
     source!("experts/sum"),
+    source!("experts/group"),
+    source!("experts/tiles"),
+    source!("experts/join"),
     source!("elementwise/elementwise"),
     source!("elementwise/take"),
     source!("head/argmax"),
@@ -50,11 +53,13 @@ pub const TEMPLATES: [Source; 28] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 11] = [
+pub const PARTS: [Source; 13] = [
     source!("experts/choose"),
     source!("experts/weigh"),
     source!("experts/products"),
     source!("experts/biased"),
+    source!("project/weights"),
+    source!("project/multiply"),
     source!("latent/finish"),
     source!("latent/join"),
     source!("latent/multiply"),
@@ -138,6 +143,9 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::Route(_) => "experts/route",
         Spec::ExpertsInner(_) => "experts/inner",
         Spec::ExpertsSum(_) => "experts/sum",
+        Spec::ExpertsGroup(_) => "experts/group",
+        Spec::ExpertsTiles(_) => "experts/tiles",
+        Spec::ExpertsJoin(_) => "experts/join",
         Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::Take(_) => "elementwise/take",
         Spec::Argmax(_) => "head/argmax",

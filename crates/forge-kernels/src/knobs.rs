@@ -8,7 +8,7 @@ use forge_ir::Format;
 use serde::Serialize;
 
 use crate::context::packet_columns;
-use crate::spec::{EachHead, Knobs, Rows};
+use crate::spec::{EachHead, ExpertsTiles, Knobs, Rows};
 
 /// A family of Apple's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -104,6 +104,15 @@ impl Knobs {
     ) -> (usize, usize) {
         let shape = Shape { cores, outputs, packets: inputs.div_ceil(packet_columns(format)) };
         shape.of_experts(most_rows(family, Class::of(format)), leaves_squares)
+    }
+}
+
+impl ExpertsTiles {
+    /// Pairs of a tile, and its outputs. Derived: 64 outputs as in other tiles; of rows as many as an expert has of a pass of
+    /// `rows`, up to the 32 of other tiles: those that a tile lacks are computed all the same, and each further tile of an expert
+    /// loads its matrix again.
+    pub fn tile_for(experts: usize, chosen: usize, rows: usize) -> [usize; 2] {
+        [if rows * chosen / experts > 16 { 32 } else { 16 }, 64]
     }
 }
 

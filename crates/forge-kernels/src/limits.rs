@@ -155,6 +155,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Route(route) => limits.route(route),
         Spec::ExpertsInner(inner) => limits.experts_inner(inner),
         Spec::ExpertsSum(sum) => limits.experts_sum(sum),
+        Spec::ExpertsGroup(group) => limits.experts_group(group),
+        Spec::ExpertsTiles(tiles) => limits.experts_tiles(tiles),
+        Spec::ExpertsJoin(join) => limits.experts_join(join),
         Spec::Elementwise(elementwise) => {
             limits.positive("the width", elementwise.width)?;
             match elementwise.function {

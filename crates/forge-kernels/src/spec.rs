@@ -13,7 +13,7 @@ use serde::Serialize;
 mod experts;
 mod latent;
 
-pub use experts::{ExpertsInner, ExpertsSum, Route, Summed};
+pub use experts::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route, Summed};
 pub use latent::{EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
 
 /// A kernel instance to be rendered.
@@ -60,6 +60,12 @@ pub enum Spec {
     ExpertsInner(ExpertsInner),
     /// The last projections of a row's experts, weighed and summed.
     ExpertsSum(ExpertsSum),
+    /// The rows of each expert, in tiles.
+    ExpertsGroup(ExpertsGroup),
+    /// Experts' products with the rows of tiles.
+    ExpertsTiles(ExpertsTiles),
+    /// What a row's experts have made of it, weighed and summed.
+    ExpertsJoin(ExpertsJoin),
     /// One function of one or two vectors, element by element.
     Elementwise(Elementwise),
     /// Columns of wider rows.

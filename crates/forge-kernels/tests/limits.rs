@@ -5,8 +5,9 @@ mod common;
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
 use forge_kernels::spec::{
     Append, Argmax, Attend, AttendJoin, Brings, DeferredNorm, Each, EachHead, Elementwise, Embed, Epilogue,
-    ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, NormAdd, Operand,
-    OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed,
+    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm, Knobs,
+    LatentAppend, LatentAttend, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route,
+    Rows, Squares, Summed,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -298,6 +299,18 @@ fn refusals_of_experts() {
         rows_per_simdgroup: 4,
         simdgroups: 2,
     };
+    let tiles = || ExpertsTiles {
+        format: Format::Q4_0,
+        experts: 12,
+        chosen: 3,
+        outputs: 64,
+        inputs: 64,
+        bias: false,
+        gating: Some(Gating::Plain(Activation::Silu)),
+        operand: Operand::F16,
+        tile_rows: 16,
+        tile_outputs: 64,
+    };
     let squares = |partials| Summed::AddSquares(Squares { partials, gain: true });
     let clamped = |limit, sharpness| Gating::Clamped { limit, sharpness };
     let cases = [
@@ -324,6 +337,15 @@ fn refusals_of_experts() {
         Spec::ExpertsSum(ExpertsSum { rows_per_simdgroup: 33, ..sum() }),
         Spec::ExpertsSum(ExpertsSum { simdgroups: 16, ending: squares(64), ..sum() }),
         Spec::ExpertsSum(ExpertsSum { ending: squares(3), ..sum() }),
+        Spec::ExpertsGroup(ExpertsGroup { experts: 1025, chosen: 3, tile_rows: 16 }),
+        Spec::ExpertsGroup(ExpertsGroup { experts: 12, chosen: 3, tile_rows: 24 }),
+        Spec::ExpertsTiles(ExpertsTiles { outputs: 63, ..tiles() }),
+        Spec::ExpertsTiles(ExpertsTiles { gating: Some(clamped(f32::NAN, 1.0)), ..tiles() }),
+        Spec::ExpertsTiles(ExpertsTiles { inputs: 1 << 24, outputs: 1 << 12, ..tiles() }),
+        Spec::ExpertsTiles(ExpertsTiles { tile_outputs: 24, ..tiles() }),
+        Spec::ExpertsTiles(ExpertsTiles { tile_rows: 64, ..tiles() }),
+        Spec::ExpertsJoin(ExpertsJoin { chosen: 33, width: 64, adds: false }),
+        Spec::ExpertsJoin(ExpertsJoin { chosen: 16, width: 1 << 30, adds: false }),
     ];
     let cases: Vec<String> = cases.into_iter().map(|spec| refusal("a", spec)).collect();
     insta::assert_snapshot!(cases.join("\n"), @r"
@@ -347,6 +369,15 @@ fn refusals_of_experts() {
     kernel `a`: rows_per_simdgroup is 33, and must be at most 32, one a lane, as a lane finishes a row
     kernel `a`: the number of outputs of a threadgroup is 64, and must be at most 32, as one simdgroup finishes them; lower simdgroups
     kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, which is 8
+    kernel `a`: the number of experts is 1025, and must be at most 1024, which are 32 a lane
+    kernel `a`: tile_rows is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
+    kernel `a`: the number of outputs is 63, and must be even: gate and up rows alternate
+    kernel `a`: the limit of gates and ups is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: the number of outputs of all experts is 49152, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: tile_outputs is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
+    kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 17408, and must be at most 16384 bytes; take a smaller tile
+    kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane
+    kernel `a`: the width is 1073741824, and must be such that the numbers of all experts of a row are counted in 32 bits
     ");
 }
 

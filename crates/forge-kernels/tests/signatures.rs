@@ -226,6 +226,19 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             names.extend(buffers(&format!("routes x{bias} *y{left}")));
             (names, "rows", grid(groups.to_string(), "rows", "1"))
         }
+        Spec::ExpertsGroup(_) => (buffers("routes *pairs *tiles"), "rows", grid("1".to_owned(), "1", "1")),
+        Spec::ExpertsTiles(tiles) => {
+            let bias = if tiles.bias { " bias" } else { "" };
+            let mut names = planes("weight", tiles.format);
+            names.extend(buffers(&format!("pairs tiles x{bias} *y")));
+            let free = (tiles.experts - 1) * (tiles.tile_rows - 1);
+            let pairs = format!("(rows * {} + {free}).div_ceil({})", tiles.chosen, tiles.tile_rows);
+            let outputs = tiles.outputs.div_ceil(tiles.tile_outputs).to_string();
+            (names, "rows", grid(pairs, &outputs, "1"))
+        }
+        Spec::ExpertsJoin(join) => {
+            (buffers("routes each *y"), "rows", grid(join.width.div_ceil(128).to_string(), "rows", "1"))
+        }
         Spec::Elementwise(elementwise) => {
             let names = match elementwise.function {
                 Function::Each(_) => "a *y",

@@ -5,9 +5,10 @@ mod common;
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
-    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
-    RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
+    ExpertsTiles, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    LayerNorm, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares,
+    Summed, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -305,6 +306,23 @@ fn experts() {
     snapshot("experts_sum_one", Spec::ExpertsSum(sum.clone()));
     snapshot("experts_sum", Spec::ExpertsSum(ExpertsSum { ending: Summed::Store, ..sum.clone() }));
     snapshot("experts_sum_biased", Spec::ExpertsSum(ExpertsSum { bias: true, ..sum }));
+    let tiles = ExpertsTiles {
+        format: Format::Q4_0,
+        experts: 128,
+        chosen: 8,
+        outputs: 1536,
+        inputs: 2048,
+        bias: false,
+        gating: Some(Gating::Plain(Activation::Silu)),
+        operand: Operand::F16,
+        tile_rows: 32,
+        tile_outputs: 64,
+    };
+    snapshot("experts_tiles_gated", Spec::ExpertsTiles(tiles.clone()));
+    let down = ExpertsTiles { outputs: 2000, inputs: 768, bias: true, gating: None, ..tiles };
+    snapshot("experts_tiles", Spec::ExpertsTiles(ExpertsTiles { operand: Operand::F32, ..down }));
+    snapshot("experts_group", Spec::ExpertsGroup(ExpertsGroup { experts: 128, chosen: 8, tile_rows: 32 }));
+    snapshot("experts_join", Spec::ExpertsJoin(ExpertsJoin { chosen: 8, width: 2048, adds: true }));
     snapshot("route", Spec::Route(route.clone()));
     let groups = Some(Groups { count: 8, kept: 4, best: 2 });
     let of_groups =

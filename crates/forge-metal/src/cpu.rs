@@ -197,6 +197,33 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("ending", summed(sum.ending)),
             ],
         ),
+        Spec::ExpertsGroup(group) => (
+            "experts_group",
+            "ExpertsGroup",
+            vec![
+                ("experts", size(group.experts)),
+                ("chosen", size(group.chosen)),
+                ("tile_rows", size(group.tile_rows)),
+            ],
+        ),
+        Spec::ExpertsTiles(tiles) => (
+            "experts_tiles",
+            "ExpertsTiles",
+            vec![
+                ("experts", size(tiles.experts)),
+                ("chosen", size(tiles.chosen)),
+                ("outputs", size(tiles.outputs)),
+                ("inputs", size(tiles.inputs)),
+                ("bias", tiles.bias.to_string()),
+                ("ending", tiles.gating.map_or_else(|| "cpu::Epilogue::Store".to_owned(), gating)),
+                ("tile_rows", size(tiles.tile_rows)),
+            ],
+        ),
+        Spec::ExpertsJoin(join) => (
+            "experts_join",
+            "ExpertsJoin",
+            vec![("chosen", size(join.chosen)), ("width", size(join.width)), ("adds", join.adds.to_string())],
+        ),
         Spec::Elementwise(elementwise) => (
             "elementwise",
             "Elementwise",

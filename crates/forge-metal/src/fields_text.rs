@@ -100,8 +100,8 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
         .scratch
         .iter()
         .map(|scratch| {
-            let element =
-                if ["next", "candidates", "routes"].contains(&base(&scratch.name)) { "u32" } else { "f32" };
+            let words = ["next", "candidates", "routes", "pairs", "tiles"];
+            let element = if words.contains(&base(&scratch.name)) { "u32" } else { "f32" };
             let name = names::identifier(&scratch.name);
             let shape = match (rows(scratch), scratch.width) {
                 (None, width) => format!("[{width}]"),
@@ -145,6 +145,8 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
         ("inner", feed_forward(plan).unwrap_or(0), "FEED_FORWARD"),
         ("routes", 2 * chosen, "2 * EXPERTS"),
         ("routed_inner", chosen * expert, "EXPERTS * EXPERT"),
+        ("pairs", chosen, "EXPERTS"),
+        ("routed_each", chosen * plan.model.hidden, "EXPERTS * HIDDEN"),
         ("qkv", (heads + 2 * key_heads) * head, "(QUERY_HEADS + 2 * KEY_HEADS) * HEAD"),
         ("q", heads * head, "QUERY_HEADS * HEAD"),
         ("heads", heads * head, "QUERY_HEADS * HEAD"),
@@ -192,6 +194,9 @@ fn about(name: &str) -> &'static str {
         "rotated_query" => "the part of queries that turns, turned",
         "routes" => "the experts of each row, the best first, and the bits of their weights",
         "routed_inner" => "silu(gate) · up of each expert of a row",
+        "pairs" => "a row and a place among its experts, expert by expert",
+        "tiles" => "of some pairs of an expert: the expert, the first, how many",
+        "routed_each" => "what each expert of a row makes of it",
         "inner" => "silu(gate) · up",
         "final_normed" => "the wanted rows of the stream, normed",
         "next" => "the likeliest token of each",

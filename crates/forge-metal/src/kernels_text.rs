@@ -101,6 +101,7 @@ pub(crate) fn weight_format(spec: &Spec) -> Option<Format> {
         Spec::EachHead(each) => Some(each.format),
         Spec::ExpertsInner(inner) => Some(inner.format),
         Spec::ExpertsSum(sum) => Some(sum.format),
+        Spec::ExpertsTiles(tiles) => Some(tiles.format),
         _ => None,
     }
 }

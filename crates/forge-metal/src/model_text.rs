@@ -150,7 +150,7 @@ struct SchedulesText {
 struct ScheduleText {
     steps: Vec<StepText>,
     dispatches: usize,
-    split_phrase: String,
+    more_phrase: String,
 }
 
 /// What the gains are called that one application reads for the next.
@@ -479,15 +479,16 @@ fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section)
     }
     align(&mut fields);
     let schedule = |schedule| {
-        let split = |step: &&Step| step.condition == Condition::Split;
-        let splits = section.steps(schedule).iter().filter(split).count();
+        let count = |condition| {
+            section.steps(schedule).iter().filter(|step: &&Step| step.condition == condition).count()
+        };
+        let more = [(Condition::Many, "rows are many"), (Condition::Split, "the cache is split")]
+            .map(|(condition, when)| (count(condition), when));
+        let phrases = more.iter().filter(|(count, _)| *count > 0);
         ScheduleText {
             steps: steps(plan, kernels, section, schedule, Caller::Layer),
-            dispatches: section.steps(schedule).len() - splits,
-            split_phrase: match splits {
-                0 => String::new(),
-                _ => format!(", and {splits} more where the cache is split"),
-            },
+            dispatches: count(Condition::Always),
+            more_phrase: phrases.map(|(count, when)| format!(", and {count} more where {when}")).collect(),
         }
     };
     SectionText {

@@ -59,13 +59,13 @@ fn step_text(
         call = format!("kernels::{}(\n    pass,\n    {},\n);", function.name, arguments.join(",\n    "));
     }
     let barrier = if step.waits { "pass.barrier();\n" } else { "" };
-    match step.condition {
-        Condition::Always => format!("// {}\n{barrier}{call}", step.formula),
-        Condition::Split => {
-            let inside = format!("{barrier}{call}").replace('\n', "\n    ");
-            format!("// {}\nif b.splits > 1 {{\n    {inside}\n}}", step.formula)
-        }
-    }
+    let condition = match step.condition {
+        Condition::Always => return format!("// {}\n{barrier}{call}", step.formula),
+        Condition::Split => "b.splits > 1",
+        Condition::Many => "b.rows as usize > FEW",
+    };
+    let inside = format!("{barrier}{call}").replace('\n', "\n    ");
+    format!("// {}\nif {condition} {{\n    {inside}\n}}", step.formula)
 }
 
 fn scalar(name: &str, caller: Caller) -> String {

@@ -7,7 +7,9 @@
 use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
-use forge_kernels::spec::{Epilogue, LatentAppend, LatentAttend, LatentPrepare, Rows, Summed};
+use forge_kernels::spec::{
+    Epilogue, ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Rows, Summed,
+};
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -183,6 +185,8 @@ impl Counted<'_> {
             // Of experts those that are a row's.
             (FieldKind::Matrix { format, rows, columns }, spec) => {
                 let (read, all) = self.experts_read(spec).unwrap_or((1, 1));
+                let of_tiles = matches!(spec, Spec::ExpertsTiles(_));
+                let columns = if of_tiles { columns.next_multiple_of(BLOCK) } else { columns };
                 rows as u64 / all * read * row_bytes(format, columns)
             }
             (FieldKind::Vector { width }, spec) => {
@@ -197,6 +201,7 @@ impl Counted<'_> {
         let (experts, chosen) = match spec {
             Spec::ExpertsInner(inner) => (inner.experts as u64, inner.chosen as u64),
             Spec::ExpertsSum(sum) => (sum.experts as u64, sum.chosen as u64),
+            Spec::ExpertsTiles(tiles) => (tiles.experts as u64, tiles.chosen as u64),
             _ => return None,
         };
         Some((experts.min(self.rows * chosen), experts))
@@ -239,17 +244,25 @@ impl Counted<'_> {
     fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
         let all = self.rows * self.plan.scratch[scratch].width as u64 * 4;
         let of_rows = |numbers: usize| self.rows * numbers as u64 * 4;
-        let in_place = |project: &forge_kernels::spec::Project| {
-            parameter == "y" && matches!(project.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
-        };
         match (&self.instance.spec, parameter) {
-            // What is added to is read, too.
-            (Spec::NormAdd(_), "stream") => (all, all),
-            (Spec::Project(project), _) if in_place(project) => (all, all),
-            (Spec::Embed(embed), "stream") if embed.adds => (all, all),
-            (Spec::ExpertsSum(sum), "y") if sum.ending != Summed::Store => (all, all),
+            (spec, _) if updates(spec, parameter) => (all, all),
             // Of routes that are given, experts are asked for and not their weights.
             (Spec::ExpertsInner(inner), "routes") if inner.route.is_none() => (all / 2, 0),
+            (Spec::ExpertsGroup(_), "routes") => (all / 2, 0),
+            // All that there may be, which is a number of rows.
+            (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.rows as usize) as u64 * 12),
+            (Spec::ExpertsTiles(tiles), "tiles") => {
+                let ExpertsTiles { experts, chosen, tile_rows, .. } = *tiles;
+                // Of one without pairs not where they begin. Rows choose as differently as they can.
+                let pairs = self.rows as usize * chosen;
+                let (each, more) = (pairs / experts, pairs % experts);
+                let filled =
+                    more * (each + 1).div_ceil(tile_rows) + (experts - more) * each.div_ceil(tile_rows);
+                let all = ExpertsGroup { experts, chosen, tile_rows }.tiles(self.rows as usize);
+                (8 * all as u64 + 4 * filled as u64, 0)
+            }
+            // And of routes that are joined, weights and not experts.
+            (Spec::ExpertsJoin(_), "routes") => (all / 2, 0),
             // One share is the result; several are partial results, which another step joins.
             (Spec::AttendSplit(attend), "partials") if self.load.splits > 1 => {
                 (0, self.partial_bytes(attend.query_heads, attend.width))
@@ -332,12 +345,29 @@ impl Counted<'_> {
             Spec::Route(route) => of_rows(2 * route.experts),
             Spec::ExpertsInner(inner) => of_rows(2 * inner.chosen * inner.outputs * inner.inputs),
             Spec::ExpertsSum(sum) => of_rows(2 * sum.chosen * sum.outputs * sum.inputs),
+            Spec::ExpertsGroup(group) => of_rows(group.chosen),
+            Spec::ExpertsTiles(tiles) => of_rows(2 * tiles.chosen * tiles.outputs * tiles.inputs),
+            Spec::ExpertsJoin(join) => of_rows(2 * join.chosen * join.width),
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
             Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
             Spec::DeltaRule(rule) => of_rows(learning(rule)),
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
             Spec::Embed(_) | Spec::Append(_) | Spec::Take(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
         }
+    }
+}
+
+/// Whether a kernel adds to what a buffer holds: it reads what it writes.
+pub(crate) fn updates(spec: &Spec, parameter: &str) -> bool {
+    match (spec, parameter) {
+        (Spec::NormAdd(_), "stream") => true,
+        (Spec::Project(project), "y") => {
+            matches!(project.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
+        }
+        (Spec::Embed(embed), "stream") => embed.adds,
+        (Spec::ExpertsSum(sum), "y") => sum.ending != Summed::Store,
+        (Spec::ExpertsJoin(join), "y") => join.adds,
+        _ => false,
     }
 }
 
@@ -399,6 +429,7 @@ impl Plan {
         let wanted = match step.condition {
             Condition::Always => true,
             Condition::Split => load.splits > 1,
+            Condition::Many => load.regime() == Regime::Many,
         };
         // The head is applied to a few rows, however many the pass has.
         let regime = match load.regime() {

@@ -1,6 +1,7 @@
 //! The plan's data: sections of steps over kernels, weights, scratch and state.
 
 use crate::cache::Ring;
+use crate::cost::updates;
 use crate::regime::{Regime, Schedule};
 use forge_ir::{Format, Model, Packed};
 use forge_kernels::Instance;
@@ -234,6 +235,8 @@ pub enum Condition {
     Always,
     /// When attention was split.
     Split,
+    /// When rows are many.
+    Many,
 }
 
 /// What a parameter is bound to.
@@ -327,6 +330,12 @@ impl Plan {
         kernels
             .flat_map(|kernel| &kernel.decl.buffers)
             .any(|buffer| buffer.name == parameter && buffer.written)
+    }
+
+    /// Whether any kernel of a function adds to what a parameter holds.
+    pub(crate) fn updates(&self, function: usize, parameter: &str) -> bool {
+        let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
+        kernels.into_iter().any(|kernel| updates(&kernel.spec, parameter))
     }
 
     /// Bytes of the weight file's tensors, padding of rows included and of the file not.

@@ -131,7 +131,11 @@ impl Plan {
         step: &Step,
     ) -> Result {
         let function = &self.functions[step.function];
-        let condition = if step.condition == Condition::Split { " (where attention was split)" } else { "" };
+        let condition = match step.condition {
+            Condition::Always => "",
+            Condition::Split => " (where attention was split)",
+            Condition::Many => " (where rows are many)",
+        };
         if step.waits {
             let name = |step: &Option<usize>| {
                 step.map_or("what ran before", |step| section.steps(schedule)[step].name.as_str())

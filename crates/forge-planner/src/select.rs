@@ -237,14 +237,15 @@ impl<'a> Select<'a> {
         index
     }
 
-    /// A buffer that a step writes begins a life; one that is read lives on until then.
+    /// A buffer that a step writes begins a life; one that is read lives on until then, also if it is added to.
     fn lifetimes(&mut self, draft: &Draft<'_>, section: usize) {
         let steps = draft.section.steps(draft.schedule);
         for (index, step) in steps.iter().enumerate() {
             for argument in &step.arguments {
                 if let Operand::Scratch(scratch) = argument.operand {
-                    let written = self.plan.writes(step.function, &argument.parameter);
-                    self.alive(scratch, (draft.schedule, section, index), written);
+                    let begins = self.plan.writes(step.function, &argument.parameter)
+                        && !self.plan.updates(step.function, &argument.parameter);
+                    self.alive(scratch, (draft.schedule, section, index), begins);
                 }
             }
         }

@@ -7,9 +7,10 @@ use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
-    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
-    Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
+    ExpertsTiles, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows,
+    Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -322,6 +323,48 @@ fn experts(format: Format) -> Vec<Case> {
     ]
 }
 
+/// Experts of many rows, in a format, at sizes that fill nothing: an expert has two tiles or one.
+fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> {
+    let tiles = |outputs, inputs, gating, operand| {
+        let (experts, chosen) = if outputs == 22 { (3, 2) } else { (12, 1) };
+        let bias = outputs == 22;
+        let (tile_rows, tile_outputs) = (16, 16);
+        let spec = ExpertsTiles {
+            format,
+            experts,
+            chosen,
+            outputs,
+            inputs,
+            bias,
+            gating,
+            operand,
+            tile_rows,
+            tile_outputs,
+        };
+        Case { spec: Spec::ExpertsTiles(spec), launches: vec![Launch::rows(28, 27)] }
+    };
+    let mut cases = vec![tiles(22, 33, None, Operand::F32), tiles(32, 64, None, Operand::F16)];
+    cases.extend(gatings.iter().map(|gating| tiles(22, 50, Some(*gating), Operand::F32)));
+    cases
+}
+
+/// Rows of experts, which have two tiles or, where there are many, one or none.
+fn group(experts: usize, chosen: usize, rows: u32) -> Case {
+    Case {
+        spec: Spec::ExpertsGroup(ExpertsGroup { experts, chosen, tile_rows: 16 }),
+        launches: vec![Launch::rows(rows, rows - 1)],
+    }
+}
+
+/// Rows of experts and what these have made of them, at sizes that fill nothing.
+fn grouped() -> Vec<Case> {
+    let join = |width, adds| Case {
+        spec: Spec::ExpertsJoin(ExpertsJoin { chosen: 3, width, adds }),
+        launches: vec![Launch::rows(3, 2)],
+    };
+    vec![group(3, 2, 28), group(1, 1, 17), join(140, true), join(20, false)]
+}
+
 /// What only projections and their neighbours do, at sizes that need each of their bounds.
 fn planted_projections() -> Vec<Case> {
     let knobs = |rows_per_simdgroup, simdgroups, split, packets| {
@@ -409,6 +452,8 @@ fn kernels_are_silent() {
     }
     for format in formats() {
         cases.extend(experts(format));
+        let clamped = Gating::Clamped { limit: 0.5, sharpness: 1.702 };
+        cases.extend(experts_by_tiles(format, &[Gating::Plain(Activation::Silu), clamped]));
         cases.push(shared(format, GATE));
         cases.push(Case {
             spec: Spec::Embed(Embed {
@@ -445,6 +490,8 @@ fn kernels_are_silent() {
     ] {
         cases.extend(attention(width, query_heads, key_heads, cache, extras));
     }
+    cases.extend(grouped());
+    cases.push(group(50, 1, 20));
     cases.extend(memories());
     cases.extend(sums());
     for format in formats() {
@@ -498,6 +545,8 @@ fn planted_faults_are_caught() {
     // Results that are multiplied by the last columns of a row, as `first` is 5.
     let multiplied = Epilogue::Multiply { of: 12 };
     cases.push(project(Rows::One, Format::F16, 7, 50, multiplied));
+    cases.extend(experts_by_tiles(Format::Q8_0, &[Gating::Plain(Activation::Silu)]));
+    cases.extend(grouped());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

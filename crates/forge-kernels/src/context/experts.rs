@@ -246,7 +246,7 @@ impl<'a> SumContext<'a> {
 }
 
 /// The support function of a gating.
-fn gating(gating: Gating) -> &'static str {
+pub(super) fn gating(gating: Gating) -> &'static str {
     match gating {
         Gating::Plain(activation) => activation.name(),
         Gating::Clamped { .. } => "gate_clamped",

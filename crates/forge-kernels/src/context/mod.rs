@@ -3,6 +3,7 @@
 
 mod attention;
 mod experts;
+mod experts_tiles;
 mod latent;
 mod project;
 mod recurrent;
@@ -19,6 +20,7 @@ pub(crate) use project::{Tile, group_outputs};
 pub(crate) use self::attention::queries_fit;
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::experts::{InnerContext, RouteContext, SumContext};
+use self::experts_tiles::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
 use self::latent::{EachHeadContext, LatentAppendContext, LatentAttendContext};
 use self::project::ProjectContext;
 pub(crate) use self::recurrent::LANES;
@@ -130,6 +132,13 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             let support = context.support();
             (value(context), support)
         }
+        Spec::ExpertsGroup(group) => (value(GroupContext::of(base, group)), vec![]),
+        Spec::ExpertsTiles(tiles) => {
+            let context = TilesContext::of(base, tiles);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::ExpertsJoin(join) => (value(ExpertsJoinContext::of(base, join)), vec![]),
         Spec::Elementwise(elementwise) => {
             let context = ElementwiseContext::of(base, elementwise);
             let support = context.support.into_iter().collect();

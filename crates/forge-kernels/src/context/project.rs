@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::vectors::Applied;
 use super::{Base, DEFAULT_MEMORY, Weight, decoders};
-use crate::spec::{Epilogue, Knobs, Operand, Project, Rows, Squares};
+use crate::spec::{Epilogue, Operand, Project, Rows, Squares};
 
 #[derive(Serialize)]
 pub(super) struct ProjectContext<'a> {
@@ -129,7 +129,7 @@ impl<'a> ProjectContext<'a> {
             simdgroups: knobs.simdgroups,
             split: knobs.split,
             ahead: knobs.packets > 1,
-            tile: Tile::of(spec),
+            tile: Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, spec.operand),
             threads: 32 * if spec.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
             group_outputs,
             grid: spec.outputs.div_ceil(group_outputs),
@@ -168,7 +168,7 @@ pub(crate) fn group_outputs(project: &Project) -> usize {
     }
 }
 
-/// The tile of `project/many`, and where it lies in threadgroup memory.
+/// The tile of `project/many` and of `experts/tiles`, and where it lies in threadgroup memory.
 #[derive(Serialize)]
 pub(crate) struct Tile {
     /// Rows of x.
@@ -185,9 +185,8 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    pub(crate) fn of(project: &Project) -> Tile {
-        let Knobs { tile_rows: rows, tile_outputs: outputs, split, .. } = project.knobs;
-        let (pitch, bytes) = match project.operand {
+    pub(crate) fn of([rows, outputs]: [usize; 2], split: usize, operand: Operand) -> Tile {
+        let (pitch, bytes) = match operand {
             Operand::F32 => (BLOCK + 4, 4),
             Operand::F16 => (BLOCK + 8, 2),
         };

@@ -1,8 +1,9 @@
 //! What kernels of experts can be made for.
 
 use super::{Limits, fits_word};
+use crate::context::{DEFAULT_MEMORY, Tile};
 use crate::error::KernelError;
-use crate::spec::{ExpertsInner, ExpertsSum, Route, Summed};
+use crate::spec::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route, Summed};
 use forge_ir::Gating;
 
 /// The most experts: a lane has 32 keys in registers.
@@ -58,11 +59,7 @@ impl Limits<'_> {
         let all = inner.experts.saturating_mul(inner.outputs);
         self.indexable("the number of outputs of all experts", all, inner.inputs, inner.format)?;
         let even = || "even: gate and up rows alternate".to_owned();
-        self.holds("the number of outputs", inner.outputs, inner.outputs.is_multiple_of(2), even)?;
-        if let Gating::Clamped { limit, sharpness } = inner.gating {
-            self.finite("the limit of gates and ups", limit)?;
-            self.finite("the sharpness of gates", sharpness)?;
-        }
+        self.gated(inner.outputs, inner.gating)?;
         self.few_simdgroups(inner.simdgroups)?;
         let rows = inner.rows_per_simdgroup;
         self.holds("rows_per_simdgroup", rows, rows > 0 && rows.is_multiple_of(2) && rows <= 64, even)?;
@@ -75,6 +72,48 @@ impl Limits<'_> {
         let same = (route.experts, route.chosen, None) == (inner.experts, inner.chosen, route.groups);
         self.holds("the number of experts that are chosen from", route.experts, same, || {
             format!("{}, without groups: those need a kernel of their own", inner.experts)
+        })
+    }
+
+    fn gated(&self, outputs: usize, gating: Gating) -> Result<(), KernelError> {
+        let even = || "even: gate and up rows alternate".to_owned();
+        self.holds("the number of outputs", outputs, outputs.is_multiple_of(2), even)?;
+        let Gating::Clamped { limit, sharpness } = gating else { return Ok(()) };
+        self.finite("the limit of gates and ups", limit)?;
+        self.finite("the sharpness of gates", sharpness)
+    }
+
+    pub(super) fn experts_group(&self, group: &ExpertsGroup) -> Result<(), KernelError> {
+        self.choice(group.experts, group.chosen)?;
+        self.side("tile_rows", group.tile_rows)
+    }
+
+    pub(super) fn experts_tiles(&self, tiles: &ExpertsTiles) -> Result<(), KernelError> {
+        self.choice(tiles.experts, tiles.chosen)?;
+        self.positive("the number of outputs", tiles.outputs)?;
+        self.positive("the number of inputs", tiles.inputs)?;
+        let all = tiles.experts.saturating_mul(tiles.outputs);
+        self.indexable("the number of outputs of all experts", all, tiles.inputs, tiles.format)?;
+        if let Some(gating) = tiles.gating {
+            self.gated(tiles.outputs, gating)?;
+        }
+        self.side("tile_rows", tiles.tile_rows)?;
+        self.side("tile_outputs", tiles.tile_outputs)?;
+        let tile = Tile::of([tiles.tile_rows, tiles.tile_outputs], 1, tiles.operand);
+        // All results take the tile's place at once.
+        let bytes = tile.bytes().max(4 * tiles.tile_rows * (tiles.tile_outputs + 4));
+        let fits = bytes <= DEFAULT_MEMORY;
+        self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, fits, || {
+            format!("at most {DEFAULT_MEMORY} bytes; take a smaller tile")
+        })
+    }
+
+    pub(super) fn experts_join(&self, join: &ExpertsJoin) -> Result<(), KernelError> {
+        self.choice(join.chosen, join.chosen)?;
+        self.positive("the width", join.width)?;
+        let numbers = join.chosen.saturating_mul(join.width);
+        self.holds("the width", join.width, fits_word(numbers), || {
+            "such that the numbers of all experts of a row are counted in 32 bits".to_owned()
         })
     }
 

@@ -110,19 +110,23 @@ impl Limits<'_> {
 
     fn many(&self, project: &Project) -> Result<(), KernelError> {
         let knobs = project.knobs;
-        for (what, value) in [("tile_rows", knobs.tile_rows), ("tile_outputs", knobs.tile_outputs)] {
-            self.positive(what, value)?;
-            self.holds(what, value, value.is_multiple_of(16) && value <= 128, || {
-                "a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
-            })?;
-        }
+        self.side("tile_rows", knobs.tile_rows)?;
+        self.side("tile_outputs", knobs.tile_outputs)?;
         let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
         self.holds("split", knobs.split, matches!(knobs.split, 1 | 2), || {
             "1 or 2: one quartet of simdgroups, or two".to_owned()
         })?;
-        let bytes = Tile::of(project).bytes();
+        let bytes = Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, project.operand).bytes();
         self.holds("the threadgroup memory of tile_rows and tile_outputs", bytes, bytes <= most, || {
             format!("at most {most} bytes; take a smaller tile, or halves")
+        })
+    }
+
+    /// A side of a tile.
+    pub(super) fn side(&self, what: &'static str, value: usize) -> Result<(), KernelError> {
+        self.positive(what, value)?;
+        self.holds(what, value, value.is_multiple_of(16) && value <= 128, || {
+            "a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices".to_owned()
         })
     }
 

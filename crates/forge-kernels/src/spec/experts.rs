@@ -4,7 +4,7 @@
 use forge_ir::{Format, Gating, Groups, Scores};
 use serde::Serialize;
 
-use super::{DeferredNorm, Squares};
+use super::{DeferredNorm, Operand, Squares};
 
 /// See [`super::Spec::Route`]. Scalars: rows. Buffers: logits, \[correction,\] \[scale,\] routes. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -94,4 +94,69 @@ pub struct ExpertsSum {
     pub rows_per_simdgroup: usize,
     /// Simdgroups of a threadgroup.
     pub simdgroups: usize,
+}
+
+/// See [`super::Spec::ExpertsGroup`]. Scalars: rows. Buffers: routes, pairs, tiles. Grid: 1.
+///
+/// A pair is a row and a place among its experts, `row * chosen + place`. `pairs` has those of each expert side by side, in the
+/// order of rows; `tiles` is `[tiles, 3]`: an expert, the index of its first pair, and how many they are. There are as many
+/// as [`ExpertsGroup::tiles`] says; what comes after the last that has pairs is zeros.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpertsGroup {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Most pairs of a tile.
+    pub tile_rows: usize,
+}
+
+impl ExpertsGroup {
+    /// The most tiles that rows can make: each expert may have one that is not full.
+    pub const fn tiles(&self, rows: usize) -> usize {
+        (rows * self.chosen + self.experts * (self.tile_rows - 1)) / self.tile_rows
+    }
+}
+
+/// See [`super::Spec::ExpertsTiles`]. Scalars: rows. Buffers: weight planes, pairs, tiles, x, \[bias,\] y. Grid: tiles that there may
+/// be; tiles of outputs.
+///
+/// The product of each pair's expert with its x, for the pairs of [`ExpertsGroup`]. With a gating x is the row's, rows of matrices
+/// alternate gate, up, and `y` is `[row, chosen, outputs / 2]`; else each pair has an x of its own, `[row, chosen, inputs]`, and
+/// `y` is `[row, chosen, outputs]`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpertsTiles {
+    /// Of the weight.
+    pub format: Format,
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Rows of an expert's matrix.
+    pub outputs: usize,
+    /// Columns of it.
+    pub inputs: usize,
+    /// Whether each expert has a bias (f32, `[experts, outputs]`).
+    pub bias: bool,
+    /// What becomes of a gate and its up, if that is what outputs are.
+    pub gating: Option<Gating>,
+    /// What products are computed from.
+    pub operand: Operand,
+    /// Most pairs of a tile.
+    pub tile_rows: usize,
+    /// Outputs of a tile.
+    pub tile_outputs: usize,
+}
+
+/// See [`super::Spec::ExpertsJoin`]. Scalars: rows. Buffers: routes, each, y. Grid: by 128 threads a row; rows.
+///
+/// The sum over a row's experts of weight · each; `each` is `[row, chosen, width]`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpertsJoin {
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Of y.
+    pub width: usize,
+    /// Whether the sum is added to what `y` holds.
+    pub adds: bool,
 }

@@ -5,9 +5,10 @@
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
-    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsInner, ExpertsSum, Function, HeadNorm, Knobs,
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project,
-    Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares, Summed, Take,
+    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
+    ExpertsTiles, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows,
+    Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -531,6 +532,31 @@ fn experts() -> Vec<Spec> {
                 simdgroups: 2,
             }));
         }
+        for (outputs, gating, operand) in [
+            (100, Some(plain), Operand::F32),
+            (128, Some(clamped), Operand::F16),
+            (100, None, Operand::F32),
+            (64, None, Operand::F16),
+        ] {
+            specs.push(Spec::ExpertsTiles(ExpertsTiles {
+                format,
+                experts: 128,
+                chosen: 8,
+                outputs,
+                inputs: 768,
+                bias: outputs == 100,
+                gating,
+                operand,
+                tile_rows: 32,
+                tile_outputs: 64,
+            }));
+        }
+    }
+    for (experts, chosen, tile_rows) in [(1, 1, 16), (60, 4, 16), (512, 16, 32)] {
+        specs.push(Spec::ExpertsGroup(ExpertsGroup { experts, chosen, tile_rows }));
+    }
+    for (width, adds) in [(100, false), (256, true)] {
+        specs.push(Spec::ExpertsJoin(ExpertsJoin { chosen: 8, width, adds }));
     }
     specs
 }

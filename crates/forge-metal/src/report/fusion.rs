@@ -97,12 +97,13 @@ fn draw_steps(
     for (step, y) in steps.iter().zip(&places) {
         let class = match step.condition {
             Condition::Always => format!("box {}", bound.class(step)),
-            Condition::Split => format!("box {} maybe", bound.class(step)),
+            Condition::Split | Condition::Many => format!("box {} maybe", bound.class(step)),
         };
         canvas.rect((x, y - BOX / 2.0), (width, BOX), &class, &step.formula);
         let name = match step.condition {
             Condition::Always => step.name.clone(),
             Condition::Split => format!("{} if split", step.name),
+            Condition::Many => format!("{} if many", step.name),
         };
         canvas.text((x + 8.0, *y), Anchor::Start, "", &fitted(&name, width - 16.0));
     }
@@ -147,9 +148,13 @@ impl<'a> Bound<'a> {
     /// How a step is coloured.
     fn class(&self, step: &Step) -> &'static str {
         match self.spec(step) {
-            Some(Spec::Project(_) | Spec::EachHead(_) | Spec::ExpertsInner(_) | Spec::ExpertsSum(_)) => {
-                "projects"
-            }
+            Some(
+                Spec::Project(_)
+                | Spec::EachHead(_)
+                | Spec::ExpertsInner(_)
+                | Spec::ExpertsSum(_)
+                | Spec::ExpertsTiles(_),
+            ) => "projects",
             Some(
                 Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::AttendJoin(_) | Spec::LatentAttend(_),
             ) => "attends",
@@ -206,7 +211,15 @@ impl<'a> Bound<'a> {
             (Op::Rotate { .. }, Some(Spec::LatentAttend(attend))) => attend.prologue.is_some(),
             (Op::Route(_), Some(Spec::Route(_))) => true,
             (Op::Route(_), Some(Spec::ExpertsInner(inner))) => inner.route.is_some(),
-            (Op::Experts(_), Some(Spec::ExpertsInner(_) | Spec::ExpertsSum(_))) => true,
+            (
+                Op::Experts(_),
+                Some(
+                    Spec::ExpertsGroup(_)
+                    | Spec::ExpertsInner(_)
+                    | Spec::ExpertsTiles(_)
+                    | Spec::ExpertsSum(_),
+                ),
+            ) => true,
             (Op::LayerNorm { gain, .. }, Some(Spec::LayerNorm(_))) => self.takes(step, *gain),
             (Op::RmsNorm { gain, .. }, Some(Spec::RmsNorm(_))) => {
                 step.name == node.name || gain.is_some_and(|gain| self.takes(step, gain))

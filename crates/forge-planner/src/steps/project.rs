@@ -37,10 +37,7 @@ impl Select<'_> {
             Ending::MultiplyTaken => self.taken(draft, operation, list.widths[operation.output.0]),
             _ => None,
         };
-        // Norms bound what they give; what gates, sums and activations give knows no bound.
-        let bounded = list.definition(operation.inputs[0]).is_some_and(|place| {
-            matches!(list.operations[place].kind, Kind::Norm { .. } | Kind::LayerNorm { .. })
-        });
+        let bounded = self.bounded(list, operation);
         let variants: Vec<(&[Regime], Spec)> = draft
             .regimes()
             .chunks(1)
@@ -90,6 +87,25 @@ impl Select<'_> {
         draft.step(&name, &formula, function, &arguments);
     }
 
+    /// Whether the operation's input has a bound. Norms bound what they give; what gates, sums and activations give knows none.
+    pub(super) fn bounded(&self, list: &Fused, operation: &Operation) -> bool {
+        list.definition(operation.inputs[0]).is_some_and(|place| {
+            matches!(list.operations[place].kind, Kind::Norm { .. } | Kind::LayerNorm { .. })
+        })
+    }
+
+    /// What the products of a tile are computed from.
+    pub(super) fn operand(&self, format: Format, bounded: bool) -> spec::Operand {
+        // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
+        let rounds = bounded && self.plan.cache != Format::F32;
+        // Halves hold neither every single nor every bfloat.
+        match format {
+            Format::F32 | Format::Bf16 => spec::Operand::F32,
+            _ if rounds => spec::Operand::F16,
+            _ => spec::Operand::F32,
+        }
+    }
+
     fn project_spec(
         &self,
         rows: spec::Rows,
@@ -107,14 +123,7 @@ impl Select<'_> {
                 of: self.aside().map_or(0, |aside| self.plan.scratch[aside].width),
             },
         };
-        // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
-        let rounds = bounded && self.plan.cache != Format::F32;
-        // Halves hold neither every single nor every bfloat.
-        let operand = match (rows, format) {
-            (_, Format::F32 | Format::Bf16) => spec::Operand::F32,
-            (spec::Rows::Many, _) if rounds => spec::Operand::F16,
-            _ => spec::Operand::F32,
-        };
+        let operand = self.operand(format, bounded && rows == spec::Rows::Many);
         Spec::Project(spec::Project {
             rows,
             format,

@@ -22,6 +22,7 @@ mod each_head;
 mod elementwise;
 mod embed;
 mod experts;
+mod experts_tiles;
 mod finish;
 mod formats;
 mod latent;
@@ -64,6 +65,7 @@ pub use self::{
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
     experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
+    experts_tiles::{ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles},
     finish::{Activation, DeferredNorm, Each, Epilogue, OwnNorm, Squares},
     formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
     latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},

@@ -42,13 +42,13 @@ pub struct Project {
 /// As many rows are few.
 const FEW: usize = 4;
 /// Outputs of a panel: a multiple of every level's tile.
-const PANEL: usize = 24;
+pub(super) const PANEL: usize = 24;
 /// Blocks of a panel's rows.
-const DEPTH: usize = 64;
+pub(super) const DEPTH: usize = 64;
 /// From one row of a panel to the next: off by a cache line, so that rows do not fall into one set of the cache.
-const STRIDE: usize = DEPTH * BLOCK + 16;
+pub(super) const STRIDE: usize = DEPTH * BLOCK + 16;
 /// Rows of x that share a decoded panel.
-const ROWS: usize = 128;
+pub(super) const ROWS: usize = 128;
 /// Rows of x in a tile.
 const TILE_ROWS: usize = 4;
 
@@ -200,15 +200,8 @@ impl<M: Matrix> Work<'_, M> {
                         decode::<S, M>(matrix, block, depth, blocks, to);
                     }
                     let x = x.as_ptr().add((first_row * blocks + first_block) * BLOCK);
-                    for row in (0..rows).step_by(TILE_ROWS) {
-                        let (x, sums) = (x.add(row * blocks * BLOCK), &mut sums[row * PANEL..]);
-                        match rows - row {
-                            1 => add_tiles::<S, W, 1>(panel, of_panel, x, blocks, depth, sums),
-                            2 => add_tiles::<S, W, 2>(panel, of_panel, x, blocks, depth, sums),
-                            3 => add_tiles::<S, W, 3>(panel, of_panel, x, blocks, depth, sums),
-                            _ => add_tiles::<S, W, TILE_ROWS>(panel, of_panel, x, blocks, depth, sums),
-                        }
-                    }
+                    let row = |row: usize| x.add(row * blocks * BLOCK);
+                    add_panel::<S, W>((panel, of_panel), (rows, row), depth, sums);
                 }
             }
             for row in 0..rows {
@@ -277,19 +270,42 @@ pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X
     }
 }
 
+/// Adds the products of a panel with so many rows of x to their sums.
+#[inline(always)]
+pub(super) unsafe fn add_panel<S: Simd, const W: usize>(
+    (panel, of_panel): (&[f32], usize),
+    (rows, row): (usize, impl Fn(usize) -> *const f32),
+    depth: usize,
+    sums: &mut [f32],
+) {
+    for first in (0..rows).step_by(TILE_ROWS) {
+        let sums = &mut sums[first * PANEL..];
+        // SAFETY: the caller promises rows of `depth` blocks, and a panel decoded to as many.
+        unsafe {
+            match rows - first {
+                1 => add_tiles::<S, W, 1>(panel, of_panel, [row(first)], depth, sums),
+                2 => add_tiles::<S, W, 2>(panel, of_panel, [0, 1].map(|i| row(first + i)), depth, sums),
+                3 => add_tiles::<S, W, 3>(panel, of_panel, [0, 1, 2].map(|i| row(first + i)), depth, sums),
+                _ => {
+                    let x: [_; TILE_ROWS] = std::array::from_fn(|i| row(first + i));
+                    add_tiles::<S, W, TILE_ROWS>(panel, of_panel, x, depth, sums);
+                }
+            }
+        }
+    }
+}
+
 /// Adds the products of a panel with `X` rows of x to their sums.
 #[inline(always)]
 unsafe fn add_tiles<S: Simd, const W: usize, const X: usize>(
     panel: &[f32],
     of_panel: usize,
-    x: *const f32,
-    blocks: usize,
+    x: [*const f32; X],
     depth: usize,
     sums: &mut [f32],
 ) {
-    // SAFETY: the caller promises `X` rows at x, and a panel decoded to `depth` blocks.
+    // SAFETY: the caller's promise.
     unsafe {
-        let x: [*const f32; X] = std::array::from_fn(|i| x.add(i * blocks * BLOCK));
         for output in (0..of_panel).step_by(W) {
             // Past the panel's last output the tile computes what an earlier panel left, and nobody looks at it.
             let weights: [*const f32; W] = std::array::from_fn(|w| panel.as_ptr().add((output + w) * STRIDE));

@@ -5,6 +5,7 @@ use super::call::Call;
 use super::each_head::{self, EachHead};
 use super::embed::{self, Embed};
 use super::experts::{self, ExpertsInner, ExpertsSum};
+use super::experts_tiles::{self, ExpertsTiles};
 use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
 use super::mxfp4::Mxfp4;
 use super::project::{self, Project};
@@ -26,6 +27,9 @@ pub trait Stored {
 
     /// See [`super::experts_sum()`].
     fn experts_sum(call: &Call<'_>, shape: &ExpertsSum);
+
+    /// See [`super::experts_tiles()`].
+    fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles);
 }
 
 macro_rules! stored {
@@ -49,6 +53,10 @@ macro_rules! stored {
 
             fn experts_sum(call: &Call<'_>, shape: &ExpertsSum) {
                 experts::sum::<$format>(call, shape);
+            }
+
+            fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles) {
+                experts_tiles::products::<$format>(call, shape);
             }
         }
     )*};

@@ -2,7 +2,9 @@
 //! that make sense, as a recording.
 
 use forge_ir::Format;
-use forge_kernels::spec::{Brings, DeltaRule, Epilogue, Function, LatentPrepare, Rows, Summed};
+use forge_kernels::spec::{
+    Brings, DeltaRule, Epilogue, ExpertsGroup, ExpertsTiles, Function, LatentPrepare, Rows, Summed,
+};
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
 use forge_sim::recording::{Binding, BufferSize, Command, Dispatch, Pass, Write};
@@ -294,7 +296,7 @@ impl Writer {
     fn routes(&mut self, rows: usize, experts: usize, chosen: usize) -> Content {
         let mut words = Vec::new();
         for row in 0..rows {
-            words.extend((0..chosen).map(|place| (experts - 1 - (row * chosen + place) % experts) as u32));
+            words.extend((0..chosen).map(|place| routed(row * chosen + place, experts) as u32));
             words.extend((0..chosen).map(|_| self.float().to_bits()));
         }
         Content::Words(words)
@@ -450,6 +452,23 @@ impl Writer {
                 Summed::Store | Summed::Add => Content::Unwritten(0),
             },
             (Spec::ExpertsSum(it), _) => self.plane(it.format, &plane, it.experts * it.outputs, it.inputs),
+            (Spec::ExpertsGroup(it), "routes") => self.routes(rows, it.experts, it.chosen),
+            (Spec::ExpertsGroup(it), "pairs") => Content::Unwritten(rows * it.chosen * 4),
+            (Spec::ExpertsGroup(it), _) => Content::Unwritten(it.tiles(rows) * 12),
+            (Spec::ExpertsTiles(it), "pairs") => Content::Words(grouped(it, rows).0),
+            (Spec::ExpertsTiles(it), "tiles") => Content::Words(grouped(it, rows).1),
+            (Spec::ExpertsTiles(it), "x") => {
+                self.floats(rows * it.inputs * if it.gating.is_some() { 1 } else { it.chosen })
+            }
+            (Spec::ExpertsTiles(it), "bias") => self.floats(it.experts * it.outputs),
+            (Spec::ExpertsTiles(it), "y") => Content::Unwritten(
+                rows * it.chosen * it.outputs / if it.gating.is_some() { 2 } else { 1 } * 4,
+            ),
+            (Spec::ExpertsTiles(it), _) => self.plane(it.format, &plane, it.experts * it.outputs, it.inputs),
+            (Spec::ExpertsJoin(it), "routes") => self.routes(rows, 2 * it.chosen, it.chosen),
+            (Spec::ExpertsJoin(it), "each") => self.floats(rows * it.chosen * it.width),
+            (Spec::ExpertsJoin(it), _) if it.adds => self.floats(rows * it.width),
+            (Spec::ExpertsJoin(it), _) => Content::Unwritten(rows * it.width * 4),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
             (Spec::ArgmaxJoin(it), "candidates") => {
@@ -553,4 +572,27 @@ pub(crate) fn rows_for(rows: Rows) -> Vec<Launch> {
         Rows::Few => vec![Launch::rows(2, 1), Launch::rows(13, 12)],
         Rows::Many => vec![Launch::rows(17, 16), Launch::rows(70, 69)],
     }
+}
+
+/// The expert of a pair: rows take turns.
+fn routed(pair: usize, experts: usize) -> usize {
+    experts - 1 - pair % experts
+}
+
+/// Pairs and tiles of those routes.
+fn grouped(spec: &ExpertsTiles, rows: usize) -> (Vec<u32>, Vec<u32>) {
+    let ExpertsTiles { experts, chosen, tile_rows, .. } = *spec;
+    let (mut pairs, mut tiles) = (Vec::new(), Vec::new());
+    for expert in 0..experts {
+        let own: Vec<u32> = (0..rows * chosen)
+            .filter(|pair| routed(*pair, experts) == expert)
+            .map(|pair| pair as u32)
+            .collect();
+        for some in own.chunks(tile_rows) {
+            tiles.extend([expert as u32, pairs.len() as u32, some.len() as u32]);
+            pairs.extend(some);
+        }
+    }
+    tiles.resize(3 * ExpertsGroup { experts, chosen, tile_rows }.tiles(rows), 0);
+    (pairs, tiles)
 }

@@ -1,0 +1,253 @@
+//! Rows of many, expert by expert: whose rows are whose, products with them, and the weighted sum of these for each row.
+//!
+//! A pair is a row and a place among its experts, `row * chosen + place`. `pairs` has those of an expert side by side, in the
+//! order of rows; `tiles` is `[tiles, 3]`: an expert, its first pair and how many they are. An expert's neighbouring tiles are
+//! taken together here, as panels of its matrix are decoded once for all of them.
+//!
+//! Each row is computed alike to the bit, whoever its neighbours are and whether they are few or many: products are summed as
+//! everywhere, and a row's experts in the order of their numbers.
+
+use super::call::Call;
+use super::finish::{Epilogue, Finish, OfShare};
+use super::formats::{BLOCK, Matrix};
+use super::level::Task;
+use super::project::{DEPTH, PANEL, Project, ROWS, STRIDE, add_panel, whole_rows};
+use super::route::MOST;
+use super::scratch::Scratch;
+use super::simd::Simd;
+use super::stored::Stored;
+use super::tile::decode;
+use std::marker::PhantomData;
+
+/// What the compiler decided. Scalars: rows. Buffers: routes, pairs, tiles.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsGroup {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Most pairs of a tile.
+    pub tile_rows: usize,
+}
+
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, pairs, tiles, x, [bias,] y.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsTiles {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Rows of an expert's matrix.
+    pub outputs: usize,
+    /// Columns of it.
+    pub inputs: usize,
+    /// Whether each expert has a bias: `[experts, outputs]`.
+    pub bias: bool,
+    /// What becomes of a product. With a gate x is `[row, inputs]`, else each pair has its own.
+    pub ending: Epilogue,
+    /// Most pairs of a tile.
+    pub tile_rows: usize,
+}
+
+/// What the compiler decided. Scalars: rows. Buffers: routes, each, y.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsJoin {
+    /// Experts of a row.
+    pub chosen: usize,
+    /// Of y.
+    pub width: usize,
+    /// Whether the sum is added to what y holds.
+    pub adds: bool,
+}
+
+/// The most tiles that there may be.
+fn most_tiles(rows: usize, shape: &ExpertsGroup) -> usize {
+    (rows * shape.chosen + shape.experts * (shape.tile_rows - 1)) / shape.tile_rows
+}
+
+/// Groups all pairs, by whichever thread comes first.
+pub fn experts_group(call: &Call<'_>, shape: &ExpertsGroup) {
+    let ExpertsGroup { experts, chosen, tile_rows } = *shape;
+    let rows = call.scalar(0);
+    let routes = call.input::<u32>("routes", rows * 2 * chosen);
+    let (pairs, tiles) = (rows * chosen, 3 * most_tiles(rows, shape));
+    for _ in call.share(1, 1).flatten() {
+        // SAFETY: this thread alone has the only item.
+        let (pairs, tiles) = unsafe {
+            (
+                call.output::<u32>("pairs", pairs).part(0..pairs),
+                call.output::<u32>("tiles", tiles).part(0..tiles),
+            )
+        };
+        let of = |pair: usize| routes[pair / chosen * 2 * chosen + pair % chosen] as usize;
+        // Where an expert's next pair goes.
+        let mut next = vec![0; experts + 1];
+        for pair in 0..pairs.len() {
+            assert!(of(pair) < experts, "a row is routed to expert {} of {experts}", of(pair));
+            next[of(pair) + 1] += 1;
+        }
+        tiles.fill(0);
+        let mut free = tiles.chunks_exact_mut(3);
+        for expert in 0..experts {
+            let (first, count) = (next[expert], next[expert + 1]);
+            for begin in (0..count).step_by(tile_rows) {
+                let tile = [expert, first + begin, (count - begin).min(tile_rows)];
+                let to = free.next().expect("there is room for as many tiles as there may be");
+                to.iter_mut().zip(tile).for_each(|(to, number)| *to = number as u32);
+            }
+            next[expert + 1] += first;
+        }
+        for pair in 0..pairs.len() {
+            pairs[next[of(pair)]] = pair as u32;
+            next[of(pair)] += 1;
+        }
+    }
+}
+
+/// Runs this thread's share, of weights stored as `F`.
+pub fn experts_tiles<F: Stored>(call: &Call<'_>, shape: &ExpertsTiles) {
+    F::experts_tiles(call, shape);
+}
+
+pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &ExpertsTiles) {
+    call.level().run(Products::<M> { call, shape, format: PhantomData });
+}
+
+struct Products<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a ExpertsTiles,
+    format: PhantomData<M>,
+}
+
+impl<M: Matrix> Task for Products<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        // SAFETY: the level exists, as this runs by it.
+        unsafe {
+            match S::TILE {
+                6 => self.panels::<S, 6>(),
+                3 => self.panels::<S, 3>(),
+                _ => self.panels::<S, 2>(),
+            }
+        }
+    }
+}
+
+/// Neighbouring pairs of one expert, at most [`ROWS`]: the expert, the first and how many, of its tiles.
+fn runs(tiles: &[u32]) -> Vec<[usize; 3]> {
+    let mut runs: Vec<[usize; 3]> = Vec::new();
+    for tile in tiles.chunks_exact(3) {
+        let [expert, first, count] = [0, 1, 2].map(|i| tile[i] as usize);
+        match runs.last_mut() {
+            _ if count == 0 => break,
+            Some(last) if last[0] == expert && last[2] + count <= ROWS => last[2] += count,
+            _ => runs.push([expert, first, count]),
+        }
+    }
+    runs
+}
+
+impl<M: Matrix> Products<'_, M> {
+    /// Panel by panel of each expert's matrix, in tiles of `W` outputs.
+    #[inline(always)]
+    unsafe fn panels<S: Simd, const W: usize>(self) {
+        let ExpertsTiles { experts, chosen, outputs, inputs, bias, ending, tile_rows } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let most = most_tiles(rows, &ExpertsGroup { experts, chosen, tile_rows });
+        let pairs = call.input::<u32>("pairs", rows * chosen);
+        let runs = runs(call.input::<u32>("tiles", 3 * most));
+        // Pairs that share a row of x.
+        let share_x = if ending == Epilogue::Store { 1 } else { chosen };
+        let of_x = rows * chosen / share_x;
+        let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
+        let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
+        let mut scratch = Scratch::take(padded.next_multiple_of(16) + PANEL * STRIDE + ROWS * PANEL);
+        let (room, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
+        let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
+        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, &mut room[..padded]);
+        let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
+        let matrix = M::find(call, "weight", experts * outputs, blocks);
+        let project = Project {
+            outputs,
+            inputs,
+            norm: None,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue: ending,
+        };
+        let finish = Finish::new::<S>(call, &project, rows * chosen);
+        let count_of_panels = outputs.div_ceil(PANEL);
+        for item in call.share(runs.len() * count_of_panels, 1).flatten() {
+            let [expert, first, count] = runs[item / count_of_panels];
+            let own = &pairs[first..first + count];
+            let first_output = item % count_of_panels * PANEL;
+            let of_panel = (outputs - first_output).min(PANEL);
+            let first_row = expert * outputs + first_output;
+            sums[..count * PANEL].fill(0.0);
+            for first_block in (0..blocks).step_by(DEPTH) {
+                let depth = (blocks - first_block).min(DEPTH);
+                // SAFETY: `find` saw that the matrices are whole, and x has `blocks * 32` columns a row; panel and sums have
+                // room for PANEL outputs.
+                unsafe {
+                    for output in 0..of_panel {
+                        let block = (first_row + output) * blocks + first_block;
+                        decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE));
+                    }
+                    let row = |index: usize| {
+                        x[(own[index] as usize / share_x * blocks + first_block) * BLOCK..].as_ptr()
+                    };
+                    add_panel::<S, W>((panel, of_panel), (count, row), depth, sums);
+                }
+            }
+            let bias = bias.get(first_row..).unwrap_or_default();
+            for (pair, values) in own.iter().zip(sums.chunks_exact_mut(PANEL)) {
+                let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
+                // SAFETY: this thread alone has these outputs of this pair.
+                unsafe { finish.biased::<S>(*pair as usize, (first_output, bias), values, nothing) };
+            }
+        }
+    }
+}
+
+/// Runs this thread's share.
+pub fn experts_join(call: &Call<'_>, shape: &ExpertsJoin) {
+    call.level().run(Join { call, shape });
+}
+
+struct Join<'a> {
+    call: &'a Call<'a>,
+    shape: &'a ExpertsJoin,
+}
+
+impl Task for Join<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let ExpertsJoin { chosen, width, adds } = *self.shape;
+        let call = self.call;
+        let rows = call.scalar(0);
+        let routes = call.input::<u32>("routes", rows * 2 * chosen);
+        let each = call.input::<f32>("each", rows * chosen * width);
+        let y = call.output::<f32>("y", rows * width);
+        let mut sums = Scratch::take(width);
+        for row in call.share(rows, 1).flatten() {
+            let (experts, weights) = routes[row * 2 * chosen..(row + 1) * 2 * chosen].split_at(chosen);
+            let mut places: [usize; MOST.1] = std::array::from_fn(|place| place);
+            places[..chosen].sort_unstable_by_key(|place| experts[*place]);
+            sums.fill(0.0);
+            for place in &places[..chosen] {
+                let weight = f32::from_bits(weights[*place]);
+                let each = &each[(row * chosen + place) * width..][..width];
+                sums.iter_mut().zip(each).for_each(|(sum, each)| *sum += weight * each);
+            }
+            // SAFETY: this thread alone has this row.
+            let y = unsafe { y.part(row * width..(row + 1) * width) };
+            if adds {
+                y.iter_mut().zip(&*sums).for_each(|(y, sum)| *y += sum);
+            } else {
+                y.copy_from_slice(&sums);
+            }
+        }
+    }
+}

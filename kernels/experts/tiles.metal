@@ -1,0 +1,110 @@
+{% set element = "half" if operand == "f16" else "float" %}
+{% set vector = element ~ "4" %}
+{% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
+{% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
+{% set of_row = " / " ~ chosen ~ "u" if gating and chosen > 1 else "" %}
+{% set of_matrix = "expert * " ~ outputs ~ "u + " %}
+{% macro stored_as(values) %}{{ "half4(" ~ values ~ ")" if element == "half" else values }}{% endmacro %}
+{% macro biased(sum, output) %}
+{{ sum }}{% if bias %} + bias[expert * {{ outputs }}u + {{ output }}]{% endif %}
+{%- endmacro %}
+// y = {% if gating %}{{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} of gate, up = W x{% else %}W x{% endif %} of every pair of a row and one of its {{ chosen }} experts; each expert's W is
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other{{ ", and rows of it alternate gate, up" if gating else "" }}.
+//
+// A threadgroup computes a tile of up to {{ tile_rows }} pairs of one expert times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in
+// threadgroup memory as {{ "halves" if operand == "f16" else "singles" }}, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
+// The grid has room for as many tiles as there can be; those without pairs do nothing.
+struct {{ args }} {
+    uint rows;
+};
+
+// grid: ceil((rows * {{ chosen }} + {{ (experts - 1) * (tile_rows - 1) }}) / {{ tile_rows }}), ceil({{ outputs }} / {{ tile_outputs }})
+[[max_total_threads_per_threadgroup(128)]]
+kernel void {{ name }}(
+{% for plane in planes %}
+    device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
+{% endfor %}
+    device const uint* pairs [[buffer({{ slot() }})]],
+    device const uint* tiles [[buffer({{ slot() }})]],
+    device const float* x [[buffer({{ slot() }})]],
+{% if bias %}
+    device const float* bias [[buffer({{ slot() }})]],
+{% endif %}
+    device float* y [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint own_thread [[thread_index_in_threadgroup]],
+    uint quarter [[simdgroup_index_in_threadgroup]]) {
+    // Rows of {{ pitch }} elements, so that neighbours start in other banks. The results take the tile's place at the end.
+    threadgroup float memory[{{ memory_floats }}];
+    threadgroup {{ element }}* tile_weights = {{ staged }};
+    threadgroup {{ element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
+    const uint expert = tiles[group.x * 3u];
+    device const uint* own_pairs = pairs + tiles[group.x * 3u + 1u];
+    const uint count = tiles[group.x * 3u + 2u];
+    const uint first_output = group.y * {{ tile_outputs }}u;
+    const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
+    const uint own_output = quarter % 2u * {{ tile_outputs // 2 }}u;
+
+    simdgroup_matrix<float, 8, 8> sums[{{ tile_rows // 16 }}][{{ tile_outputs // 16 }}];
+    #pragma unroll
+    for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
+        #pragma unroll
+        for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
+            sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        }
+    }
+
+    // None for a tile without pairs.
+    const uint blocks = min(count, 1u) * {{ blocks }}u;
+    for (uint block = 0u; block < blocks; block++) {
+{% include "project/weights" %}
+        // The same columns of x of this tile's pairs. Pairs past the last repeat it.
+        for (uint i = own_thread; i < {{ tile_rows * 8 }}u; i += 128u) {
+            const uint row = i / 8u;
+            const uint column = i % 8u * 4u;
+            const uint pair = own_pairs[min(row, count - 1u)];
+            device const float* source = x + pair{{ of_row }} * {{ inputs }}u;
+            const float4 values = {{ load }}(source, block * 32u + column{{ bound }});
+            *(threadgroup {{ vector }}*)(tile_x + row * {{ pitch }}u + column) = {{ stored_as("values") }};
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% include "project/multiply" %}
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+
+    // Results to threadgroup memory, whence they can be told apart from those past the edges.
+    threadgroup float* own_results = memory + own_row * {{ tile_outputs + 4 }}u + own_output;
+    #pragma unroll
+    for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
+        #pragma unroll
+        for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
+            threadgroup float* place = own_results + i * {{ 8 * (tile_outputs + 4) }}u + j * 8u;
+            simdgroup_store(sums[i][j], place, {{ tile_outputs + 4 }}ul);
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+{% if gating %}
+    // Outputs alternate gate, up.
+    for (uint i = own_thread; i < {{ tile_rows * tile_outputs // 2 }}u; i += 128u) {
+        const uint own = i / {{ tile_outputs // 2 }}u;
+        const uint column = i % {{ tile_outputs // 2 }}u * 2u;
+{% else %}
+    for (uint i = own_thread; i < {{ tile_rows * tile_outputs }}u; i += 128u) {
+        const uint own = i / {{ tile_outputs }}u;
+        const uint column = i % {{ tile_outputs }}u;
+{% endif %}
+        const uint output = first_output + column;
+        threadgroup const float* sum = memory + own * {{ tile_outputs + 4 }}u + column;
+        if (own < count{{ exists }}) {
+{% if gating %}
+            const float gate = {{ biased("sum[0]", "output") }};
+            const float up = {{ biased("sum[1]", "output + 1u") }};
+            y[own_pairs[own] * {{ outputs // 2 }}u + output / 2u] = {{ gating }}{% if limit is none %}(gate) * up{% else %}(gate, up, {{ limit }}, {{ sharpness }}){% endif %};
+{% else %}
+            y[own_pairs[own] * {{ outputs }}u + output] = {{ biased("sum[0]", "output") }};
+{% endif %}
+        }
+    }
+}

@@ -1,0 +1,20 @@
+{# The products of what is staged, added to this simdgroup's quarter of the tile. #}
+        // Multiply.
+        #pragma unroll
+        for (uint k = 0u; k < 32u; k += 8u) {
+            simdgroup_matrix<{{ element }}, 8, 8> left[{{ tile_rows // 16 }}];
+            #pragma unroll
+            for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
+                simdgroup_load(left[i], tile_x + (own_row + i * 8u) * {{ pitch }}u + k, {{ pitch }}ul);
+            }
+            #pragma unroll
+            for (uint j = 0u; j < {{ tile_outputs // 16 }}u; j++) {
+                threadgroup {{ element }}* source = tile_weights + (own_output + j * 8u) * {{ pitch }}u + k;
+                simdgroup_matrix<{{ element }}, 8, 8> right;
+                simdgroup_load(right, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
+                #pragma unroll
+                for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
+                    simdgroup_multiply_accumulate(sums[i][j], left[i], right, sums[i][j]);
+                }
+            }
+        }

@@ -1,0 +1,54 @@
+{# 32 columns of a tile's rows of W, decoded to threadgroup memory. `of_matrix` is what rows of W are counted from. #}
+{% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
+{% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
+{% set low_by = " * scale.x + scale.y" if offset else " * scale.x" if halves else " * scale" if scaled else "" %}
+{% set high_by = " * scale.y" if halves else low_by %}
+        // Decode 32 columns of {{ tile_outputs }} rows of W.
+{% if ragged %}
+        // Rows past the last repeat it.
+{% endif %}
+{% if per_block > 1 %}
+        for (uint i = own_thread; i < {{ tile_outputs * per_block }}u; i += 128u) {
+            const uint output = i / {{ per_block }}u;
+            const uint part = i % {{ per_block }}u;
+{% else %}
+        for (uint i = own_thread; i < {{ tile_outputs * 2 }}u; i += 128u) {
+            const uint output = i / 2u;
+            const uint part = i % 2u;
+{% endif %}
+{% if ragged %}
+            const uint row = {{ of_matrix }}min(first_output + output, {{ outputs - 1 }}u);
+{% else %}
+            const uint row = {{ of_matrix }}first_output + output;
+{% endif %}
+{% if nested %}
+            const {{ scale_type }} scale = {{ widened }}(weight_scales, row * {{ stride }}u + block);
+{% elif scaled %}
+            const {{ scale_type }} scale = {{ widened }}(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
+{% endif %}
+{% if per_block > 1 %}
+            float4 weights[{{ vectors }}];
+            {{ decoder }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
+            threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
+            #pragma unroll
+            for (uint v = 0u; v < {{ vectors }}u; v++) {
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("weights[v]" ~ low_by) }};
+            }
+{% else %}
+            // Half a packet: 8 columns, and those 16 further.
+{% if packed %}
+            const {{ packet_type }} codes = {{ loader }}_half(weight_{{ planes[0].name }}, row * {{ stride }}u + block, part);
+{% else %}
+            const uint2 codes = ((device const uint2*)(weight_{{ planes[0].name }} + row * {{ stride }}u + block))[part];
+{% endif %}
+            threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * 8u;
+            #pragma unroll
+            for (uint v = 0u; v < 2u; v++) {
+                float4 low;
+                float4 high;
+                {{ decoder }}_word({{ "codes, v" if packed else "codes[v]" }}, low, high);
+                *(threadgroup {{ vector }}*)(target + 4u * v) = {{ stored_as("low" ~ low_by) }};
+                *(threadgroup {{ vector }}*)(target + 16u + 4u * v) = {{ stored_as("high" ~ high_by) }};
+            }
+{% endif %}
+        }
