@@ -39,9 +39,12 @@ kernel void {{ name }}(
     threadgroup float memory[{{ memory_floats }}];
     threadgroup {{ element }}* tile_weights = {{ staged }};
     threadgroup {{ element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
-    const uint expert = tiles[group.x * 3u];
-    device const uint* own_pairs = pairs + tiles[group.x * 3u + 1u];
+    // A tile without pairs has nothing to read: what it is told of the first it does not use.
     const uint count = tiles[group.x * 3u + 2u];
+    const uint has_pairs = min(count, 1u);
+    const uint tile = group.x * has_pairs;
+    const uint expert = tiles[tile * 3u];
+    device const uint* own_pairs = pairs + tiles[tile * 3u + 1u];
     const uint first_output = group.y * {{ tile_outputs }}u;
     const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
     const uint own_output = quarter % 2u * {{ tile_outputs // 2 }}u;
@@ -55,8 +58,7 @@ kernel void {{ name }}(
         }
     }
 
-    // None for a tile without pairs.
-    const uint blocks = min(count, 1u) * {{ blocks }}u;
+    const uint blocks = has_pairs * {{ blocks }}u;
     for (uint block = 0u; block < blocks; block++) {
 {% include "project/weights" %}
         // The same columns of x of this tile's pairs. Pairs past the last repeat it.

@@ -253,13 +253,13 @@ impl Counted<'_> {
             (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.rows as usize) as u64 * 12),
             (Spec::ExpertsTiles(tiles), "tiles") => {
                 let ExpertsTiles { experts, chosen, tile_rows, .. } = *tiles;
-                // Of one without pairs not where they begin. Rows choose as differently as they can.
+                // Of one without pairs only that. Rows choose as differently as they can.
                 let pairs = self.rows as usize * chosen;
                 let (each, more) = (pairs / experts, pairs % experts);
                 let filled =
                     more * (each + 1).div_ceil(tile_rows) + (experts - more) * each.div_ceil(tile_rows);
                 let all = ExpertsGroup { experts, chosen, tile_rows }.tiles(self.rows as usize);
-                (8 * all as u64 + 4 * filled as u64, 0)
+                (4 * all as u64 + 8 * filled as u64, 0)
             }
             // And of routes that are joined, weights and not experts.
             (Spec::ExpertsJoin(_), "routes") => (all / 2, 0),
