@@ -61,7 +61,8 @@ kernel void {{ name }}(
     }
 {% endif %}
 
-    // The best are taken one by one, each with the keys of all lanes at once. Lane s remembers the s-th, lanes past the last the first.
+    // The best are taken one by one, each with the keys of all lanes at once. Lane s remembers the s-th, lanes past the last one
+    // the first.
     uint own = take_best(keys, {{ per_lane }}u, lane);
     for (uint s = 1u; s < {{ chosen }}u; s++) {
         const uint next = take_best(keys, {{ per_lane }}u, lane);
