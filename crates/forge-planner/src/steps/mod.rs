@@ -2,6 +2,7 @@
 
 mod attend;
 mod experts;
+mod experts_grouped;
 mod latent;
 mod norms;
 mod project;

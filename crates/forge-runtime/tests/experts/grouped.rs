@@ -1,0 +1,191 @@
+//! Rows taken expert by expert: grouped in the order that is said, and to the bit what they are row by row.
+
+use super::layer::Layer;
+use super::support::{
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel, words_of,
+};
+use super::{FORMATS, inner, planes, sum};
+use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::{
+    self, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format,
+};
+
+fn tiles(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsTiles)) {
+    stored!(format, experts_tiles, call, shape);
+}
+
+/// Runs a kernel of a shape on buffers, and gives what it writes.
+macro_rules! ran {
+    ($function:path, $type:ty, $shape:expr, $arguments:expr, ($rows:expr, $level:expr, $threads:expr)) => {{
+        kernel_under_test!(SHAPE, $type, $function);
+        // Tests that run at once take turns with a kernel's shape.
+        static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *SHAPE.write().unwrap() = Some($shape);
+        let (names, arguments): (Vec<_>, Vec<_>) = $arguments.into_iter().unzip();
+        run_kernel(kernel(stringify!($function), names, run), &arguments, &[$rows as u32], $level, $threads)
+    }};
+}
+
+/// Rows that take turns with few experts, and rows that each have others; experts without rows, and such with more rows than are
+/// taken together.
+const GROUPED: [(usize, [usize; 4], usize); 5] = [
+    (17, [7, 3, 45, 22], 16),
+    (40, [1, 1, 64, 33], 16),
+    (150, [2, 1, 96, 70], 32),
+    (19, [90, 2, 70, 64], 32),
+    (33, [5, 5, 33, 40], 32),
+];
+
+#[test]
+fn rows_expert_by_expert_are_those_of_routes_in_order() {
+    let mut random = Random(11);
+    for (rows, sizes, tile_rows) in GROUPED {
+        let layer = Layer::new(&mut random, Format::F32, rows, sizes);
+        let shape = ExpertsGroup { experts: layer.experts, chosen: layer.chosen, tile_rows };
+        let mut wanted: Vec<(usize, usize)> =
+            layer.pairs().enumerate().map(|(pair, (_, expert, _))| (expert, pair)).collect();
+        wanted.sort_unstable();
+        each_level(|level, threads| {
+            let [pairs, tiles] = layer.grouped(shape, (level, threads));
+            let found: Vec<usize> = pairs.iter().map(|pair| *pair as usize).collect();
+            assert_eq!(found, wanted.iter().map(|(_, pair)| *pair).collect::<Vec<_>>());
+            let mut next = 0;
+            for tile in tiles.chunks_exact(3) {
+                let [expert, first, count] = [0, 1, 2].map(|i| tile[i] as usize);
+                if next == pairs.len() {
+                    assert_eq!([expert, first, count], [0; 3]);
+                    continue;
+                }
+                let of_expert = wanted[next..].iter().take_while(|(other, _)| *other == expert).count();
+                assert_eq!((expert, first), (wanted[next].0, next));
+                assert_eq!(count, of_expert.min(tile_rows));
+                next += count;
+            }
+            assert_eq!(next, pairs.len());
+        });
+    }
+}
+
+#[test]
+fn rows_expert_by_expert_are_the_same_to_the_bit_as_row_by_row() {
+    let mut random = Random(12);
+    for (rows, sizes, tile_rows) in GROUPED {
+        for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+            let mut layer = Layer::new(&mut random, format, rows, sizes);
+            if biased {
+                layer = layer.biased(&mut random);
+            }
+            let before = random.numbers(rows * layer.width);
+            each_level(|level, threads| {
+                let what = format!("{level:?} {rows} {format:?} {sizes:?}");
+                let run = (level, threads);
+                let inner = layer.inner_of_tiles(format, tile_rows, run);
+                compare(&what, &numbers_of(&inner), &layer.inner(1.0));
+                assert!(inner == layer.inner_by_row(format, run), "{what}");
+                for ending in [Epilogue::Store, Epilogue::Add] {
+                    let sums = layer.sum_of_tiles(format, tile_rows, (&inner, &before, ending), run);
+                    let by_row = layer.sum_by_row(format, (&inner, &before, ending), run);
+                    assert!(sums == by_row, "{what} {ending:?}");
+                }
+            });
+        }
+    }
+}
+
+type Named = Vec<(&'static str, Argument)>;
+
+/// The kernels of a layer, expert by expert and row by row.
+impl Layer {
+    fn grouped(&self, shape: ExpertsGroup, (level, threads): (Level, usize)) -> [Vec<u32>; 2] {
+        let rows = self.rows();
+        let most = (rows * self.chosen + self.experts * (shape.tile_rows - 1)) / shape.tile_rows;
+        let arguments = [
+            ("routes", Argument::Words(self.routes.clone())),
+            ("pairs", Argument::Output(NAN.repeat(rows * self.chosen))),
+            ("tiles", Argument::Output(NAN.repeat(3 * most))),
+        ];
+        let left = ran!(cpu::experts_group, ExpertsGroup, shape, arguments, (rows, level, threads));
+        [words_of(&left[0]), words_of(&left[1])]
+    }
+
+    /// The planes and the biases of a matrix: the first or the second.
+    fn stored(&self, matrix: usize) -> (Named, Named) {
+        let (names, planes) = planes([&self.gate_up, &self.down][matrix]);
+        let bias = self.biases.iter().map(|biases| ("bias", Argument::Numbers(biases[matrix].clone())));
+        (names.into_iter().zip(planes).collect(), bias.collect())
+    }
+
+    /// Products of the tiles' pairs with the first matrix or the second.
+    fn products(
+        &self,
+        matrix: usize,
+        (format, x, ending): (Format, Argument, Epilogue),
+        tile_rows: usize,
+        run: (Level, usize),
+    ) -> Vec<u8> {
+        let Layer { experts, chosen, width, inner, .. } = *self;
+        let [pairs, tiles_words] = self.grouped(ExpertsGroup { experts, chosen, tile_rows }, run);
+        let (mut arguments, bias) = self.stored(matrix);
+        arguments.extend([("pairs", Argument::Words(pairs)), ("tiles", Argument::Words(tiles_words))]);
+        arguments.push(("x", x));
+        arguments.extend(bias);
+        let (outputs, inputs, made) = [(2 * inner, width, inner), (width, inner, width)][matrix];
+        arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * chosen * made))));
+        let bias = self.biases.is_some();
+        let shape = ExpertsTiles { experts, chosen, outputs, inputs, bias, ending, tile_rows };
+        let (level, threads) = run;
+        ran!(tiles, (Format, ExpertsTiles), (format, shape), arguments, (self.rows(), level, threads))
+            .remove(0)
+    }
+
+    fn inner_of_tiles(&self, format: Format, tile_rows: usize, run: (Level, usize)) -> Vec<u8> {
+        let x = Argument::Numbers(self.x.clone());
+        self.products(0, (format, x, self.inner_shape().ending), tile_rows, run)
+    }
+
+    fn inner_by_row(&self, format: Format, (level, threads): (Level, usize)) -> Vec<u8> {
+        let (mut arguments, bias) = self.stored(0);
+        arguments.push(("routes", Argument::Words(self.routes.clone())));
+        arguments.push(("x", Argument::Numbers(self.x.clone())));
+        arguments.extend(bias);
+        arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
+        let shape = (format, self.inner_shape());
+        ran!(inner, (Format, ExpertsInner), shape, arguments, (self.rows(), level, threads)).remove(0)
+    }
+
+    fn sum_of_tiles(
+        &self,
+        format: Format,
+        tile_rows: usize,
+        (given, before, ending): (&[u8], &[f32], Epilogue),
+        run: (Level, usize),
+    ) -> Vec<u8> {
+        let x = Argument::Numbers(numbers_of(given));
+        let each = self.products(1, (format, x, Epilogue::Store), tile_rows, run);
+        let arguments = [
+            ("routes", Argument::Words(self.routes.clone())),
+            ("each", Argument::Numbers(numbers_of(&each))),
+            ("y", Argument::Output(bytes_of(before))),
+        ];
+        let adds = ending == Epilogue::Add;
+        let shape = ExpertsJoin { chosen: self.chosen, width: self.width, adds };
+        let (level, threads) = run;
+        ran!(cpu::experts_join, ExpertsJoin, shape, arguments, (self.rows(), level, threads)).remove(0)
+    }
+
+    fn sum_by_row(
+        &self,
+        format: Format,
+        (given, before, ending): (&[u8], &[f32], Epilogue),
+        (level, threads): (Level, usize),
+    ) -> Vec<u8> {
+        let (mut arguments, bias) = self.stored(1);
+        arguments.push(("routes", Argument::Words(self.routes.clone())));
+        arguments.push(("x", Argument::Numbers(numbers_of(given))));
+        arguments.extend(bias);
+        arguments.push(("y", Argument::Output(bytes_of(before))));
+        let shape = (format, self.sum_shape(ending));
+        ran!(sum, (Format, ExpertsSum), shape, arguments, (self.rows(), level, threads)).remove(0)
+    }
+}

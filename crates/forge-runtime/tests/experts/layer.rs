@@ -1,0 +1,146 @@
+//! A layer of experts, and what it is in f64.
+
+use super::support::{Matrix, Random, matrix, silu};
+use forge_runtime::cpu::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format};
+
+/// Rows with a few of some experts each, and what is computed of them in f64.
+pub(crate) struct Layer {
+    pub(crate) experts: usize,
+    pub(crate) chosen: usize,
+    pub(crate) width: usize,
+    pub(crate) inner: usize,
+    pub(crate) gate_up: Matrix,
+    pub(crate) down: Matrix,
+    pub(crate) x: Vec<f32>,
+    pub(crate) routes: Vec<u32>,
+    /// What is added to the products of each matrix, where something is.
+    pub(crate) biases: Option<[Vec<f32>; 2]>,
+}
+
+impl Layer {
+    pub(crate) fn new(
+        random: &mut Random,
+        format: Format,
+        rows: usize,
+        [experts, chosen, width, inner]: [usize; 4],
+    ) -> Layer {
+        let gate_up = matrix(random, format, experts * 2 * inner, width, 1.0);
+        let down = matrix(random, format, experts * width, inner, 1.0);
+        let mut routes = Vec::new();
+        for _ in 0..rows {
+            let mut all: Vec<u32> = (0..experts as u32).collect();
+            for place in 0..chosen {
+                let other = place + random.below(experts - place);
+                all.swap(place, other);
+            }
+            routes.extend(&all[..chosen]);
+            routes.extend(random.numbers(chosen).iter().map(|weight| weight.to_bits()));
+        }
+        Layer {
+            experts,
+            chosen,
+            width,
+            inner,
+            gate_up,
+            down,
+            x: random.numbers(rows * width),
+            routes,
+            biases: None,
+        }
+    }
+
+    /// The same with biases.
+    pub(crate) fn biased(self, random: &mut Random) -> Layer {
+        let counts = [self.gate_up.rows, self.down.rows];
+        Layer { biases: Some(counts.map(|count| random.numbers(count))), ..self }
+    }
+
+    /// The bias of a row of a matrix: the first or the second.
+    pub(crate) fn bias(&self, matrix: usize, row: usize) -> f64 {
+        self.biases.as_ref().map_or(0.0, |biases| f64::from(biases[matrix][row]))
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.x.len() / self.width
+    }
+
+    /// Of each row, each place among its experts: the expert and its weight.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (usize, usize, f32)> + '_ {
+        let of = |(row, words): (usize, &[u32])| {
+            let (experts, weights) = words.split_at(self.chosen);
+            let pairs = experts.iter().zip(weights);
+            pairs.map(|(e, w)| (row, *e as usize, f32::from_bits(*w))).collect::<Vec<_>>()
+        };
+        self.routes.chunks_exact(2 * self.chosen).enumerate().flat_map(of).collect::<Vec<_>>().into_iter()
+    }
+
+    /// A row of a matrix times numbers, with the size of the terms.
+    pub(crate) fn product(matrix: &Matrix, row: usize, x: &[f32]) -> (f64, f64) {
+        let of_row = &matrix.values[row * matrix.columns..][..matrix.columns];
+        let terms = of_row.iter().zip(x).map(|(w, x)| (f64::from(*w) * f64::from(*x), f64::from(x.abs())));
+        // A weight with an offset is a difference, of which no part is more than a few units.
+        terms.fold((0.0, 0.0), |(sum, size), (term, x)| (sum + term, size + term.abs() + 2.0 * x))
+    }
+
+    pub(crate) fn inner(&self, factor: f64) -> Vec<(f64, f64)> {
+        let of = |(row, expert, _): (usize, usize, f32)| {
+            let x = &self.x[row * self.width..][..self.width];
+            let part = |o: usize| Layer::product(&self.gate_up, expert * 2 * self.inner + o, x);
+            let one = |i: usize| {
+                let ((gate, a), (up, b)) = (part(2 * i), part(2 * i + 1));
+                let bias = [0, 1].map(|part| self.bias(0, expert * 2 * self.inner + 2 * i + part));
+                let (gate, up) = (gate * factor + bias[0], up * factor + bias[1]);
+                let (a, b) = (a * factor + bias[0].abs(), b * factor + bias[1].abs());
+                if self.biases.is_none() {
+                    return (silu(gate) * up, 1.1 * a * up.abs() + silu(gate).abs() * b);
+                }
+                let (gate, up) = (gate.min(LIMIT), up.clamp(-LIMIT, LIMIT) + 1.0);
+                let open = gate / (1.0 + (-SHARPNESS * gate).exp());
+                (open * up, 1.2 * a * up.abs() + open.abs() * (b + 1.0))
+            };
+            (0..self.inner).map(one).collect::<Vec<_>>()
+        };
+        self.pairs().flat_map(of).collect()
+    }
+
+    /// What the sum over experts is, of numbers that are given for each pair.
+    pub(crate) fn sum(&self, given: &[f32]) -> Vec<(f64, f64)> {
+        let mut sums = vec![(0.0, 0.0); self.rows() * self.width];
+        for ((row, expert, weight), x) in self.pairs().zip(given.chunks_exact(self.inner)) {
+            for output in 0..self.width {
+                let (sum, size) = Layer::product(&self.down, expert * self.width + output, x);
+                let bias = self.bias(1, expert * self.width + output);
+                let (sum, size) = (sum + bias, size + bias.abs());
+                let to = &mut sums[row * self.width + output];
+                *to = (to.0 + f64::from(weight) * sum, to.1 + f64::from(weight.abs()) * size);
+            }
+        }
+        sums
+    }
+
+    pub(crate) fn inner_shape(&self) -> ExpertsInner {
+        ExpertsInner {
+            experts: self.experts,
+            chosen: self.chosen,
+            outputs: 2 * self.inner,
+            inputs: self.width,
+            norm: None,
+            bias: self.biases.is_some(),
+            ending: match self.biases {
+                None => Epilogue::Gate(Activation::Silu),
+                Some(_) => Epilogue::GateClamped { limit: LIMIT as f32, sharpness: SHARPNESS as f32 },
+            },
+            route: None,
+        }
+    }
+
+    pub(crate) fn sum_shape(&self, ending: Epilogue) -> ExpertsSum {
+        let Layer { experts, chosen, width, inner, .. } = *self;
+        let bias = self.biases.is_some();
+        ExpertsSum { experts, chosen, outputs: width, inputs: inner, bias, ending }
+    }
+}
+
+/// Of what layers with biases do with gates and ups; halves and quarters, which are the same in f32.
+pub(crate) const LIMIT: f64 = 1.25;
+pub(crate) const SHARPNESS: f64 = 1.75;

@@ -1,0 +1,250 @@
+//! CPU kernels of experts, with every set of instructions that this machine has, against plain f64.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
+/// Calls a kernel of a format that it is given.
+macro_rules! stored {
+    ($format:expr, $function:ident, $call:expr, $shape:expr) => {
+        match $format {
+            Format::F32 => cpu::$function::<cpu::F32>($call, $shape),
+            Format::Q8_0 => cpu::$function::<cpu::Q8_0>($call, $shape),
+            Format::Q4_0 => cpu::$function::<cpu::Q4_0>($call, $shape),
+            Format::Q6K => cpu::$function::<cpu::Q6K>($call, $shape),
+            Format::Mxfp4 => cpu::$function::<cpu::Mxfp4>($call, $shape),
+            _ => cpu::$function::<cpu::AffineBf16<4, 64>>($call, $shape),
+        }
+    };
+}
+
+mod grouped;
+mod layer;
+mod routes;
+
+use forge_runtime::cpu::{self, DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Squares};
+use layer::Layer;
+use routes::{PLAIN, routed};
+use support::{
+    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel, words_of,
+};
+
+const FORMATS: [Format; 6] = [
+    Format::F32,
+    Format::Q8_0,
+    Format::Q4_0,
+    Format::Q6K,
+    Format::Affine { bits: 4, group: 64, bf16: true },
+    Format::Mxfp4,
+];
+
+fn inner(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsInner)) {
+    stored!(format, experts_inner, call, shape);
+}
+
+fn sum(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsSum)) {
+    stored!(format, experts_sum, call, shape);
+}
+
+fn planes(matrix: &Matrix) -> (Vec<&'static str>, Vec<Argument>) {
+    let names = match matrix.planes.len() {
+        1 => vec!["weight_values"],
+        _ => vec!["weight_codes", "weight_scales"],
+    };
+    (names, matrix.planes.iter().map(|plane| Argument::Bytes(plane.clone())).collect())
+}
+
+const SIZES: [(usize, [usize; 4]); 5] = [
+    (1, [7, 3, 45, 22]),
+    (1, [4, 4, 96, 70]),
+    (2, [5, 1, 64, 33]),
+    (9, [6, 2, 70, 64]),
+    (40, [3, 2, 33, 40]),
+];
+
+#[test]
+fn experts_are_matrix_products_of_their_own_rows() {
+    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    let run_inner = run as fn(&cpu::Call<'_>);
+    let mut random = Random(4);
+    for (rows, sizes) in SIZES {
+        for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+            let mut layer = Layer::new(&mut random, format, rows, sizes);
+            let (mut buffers, mut arguments) = planes(&layer.gate_up);
+            buffers.extend(["routes", "x"]);
+            arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(layer.x.clone())]);
+            if biased {
+                layer = layer.biased(&mut random);
+                buffers.push("bias");
+                arguments.extend(layer.biases.iter().map(|biases| Argument::Numbers(biases[0].clone())));
+            }
+            buffers.push("y");
+            arguments.push(Argument::Output(NAN.repeat(rows * layer.chosen * layer.inner)));
+            *INNER.write().unwrap() = Some((format, layer.inner_shape()));
+            let kernel = kernel("experts_inner", buffers, run_inner);
+            let wanted = layer.inner(1.0);
+            each_level(|level, threads| {
+                let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &numbers_of(&y[0]), &wanted);
+            });
+        }
+    }
+}
+
+#[test]
+fn sums_over_experts_are_weighed() {
+    kernel_under_test!(SUM, (Format, ExpertsSum), sum);
+    let run_sum = run as fn(&cpu::Call<'_>);
+    let mut random = Random(6);
+    for (rows, sizes) in SIZES {
+        for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+            let mut layer = Layer::new(&mut random, format, rows, sizes);
+            if biased {
+                layer = layer.biased(&mut random);
+            }
+            let given = random.numbers(rows * layer.chosen * layer.inner);
+            let before = random.numbers(rows * layer.width);
+            let plain = layer.sum(&given);
+            for ending in [Epilogue::Store, Epilogue::Add] {
+                let (mut buffers, mut arguments) = planes(&layer.down);
+                buffers.extend(["routes", "x"]);
+                arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(given.clone())]);
+                if let Some(biases) = &layer.biases {
+                    buffers.push("bias");
+                    arguments.push(Argument::Numbers(biases[1].clone()));
+                }
+                buffers.push("y");
+                arguments.push(Argument::Output(bytes_of(&before)));
+                *SUM.write().unwrap() = Some((format, layer.sum_shape(ending)));
+                let kernel = kernel("experts_sum", buffers, run_sum);
+                let added = plain
+                    .iter()
+                    .zip(&before)
+                    .map(|((sum, size), before)| (sum + f64::from(*before), size + f64::from(before.abs())));
+                let wanted = if ending == Epilogue::Add { added.collect() } else { plain.clone() };
+                each_level(|level, threads| {
+                    let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                    compare(&format!("{level:?} {rows} {format:?} {sizes:?}"), &numbers_of(&y[0]), &wanted);
+                });
+            }
+        }
+    }
+}
+
+/// What a decode step asks: experts that find themselves among the logits, the norm of x deferred, and what follows needs.
+#[test]
+fn one_row_chooses_is_normed_late_and_leaves_squares() {
+    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    let run_inner = run as fn(&cpu::Call<'_>);
+    let mut random = Random(8);
+    for sizes in [[7, 3, 45, 22], [40, 9, 64, 33]] {
+        for format in FORMATS {
+            let [experts, chosen, width, _] = sizes;
+            let mut layer = Layer::new(&mut random, format, 1, sizes);
+            let logits = random.numbers(experts);
+            let route = Route { experts, chosen, ..PLAIN };
+            let wanted_routes = routed(&route, &logits, &[], &[]);
+            let bits = wanted_routes.iter().map(|(_, weight)| (*weight as f32).to_bits());
+            layer.routes = wanted_routes.iter().map(|(expert, _)| *expert as u32).chain(bits).collect();
+            let parts: Vec<f32> = random.numbers(37).iter().map(|number| number.abs()).collect();
+            let mean = parts.iter().map(|part| f64::from(*part)).sum::<f64>() / width as f64;
+            let norm = Some(DeferredNorm { partials: 37, epsilon: 1e-5 });
+            let (mut buffers, mut arguments) = planes(&layer.gate_up);
+            buffers.extend(["logits", "routes", "x", "squares", "y"]);
+            arguments.extend([
+                Argument::Numbers(logits),
+                Argument::Output(NAN.repeat(2 * chosen)),
+                Argument::Numbers(layer.x.clone()),
+                Argument::Numbers(parts),
+                Argument::Output(NAN.repeat(chosen * layer.inner)),
+            ]);
+            let shape = ExpertsInner { norm, route: Some(route), ..layer.inner_shape() };
+            *INNER.write().unwrap() = Some((format, shape));
+            let kernel = kernel("experts_inner", buffers, run_inner);
+            let wanted = layer.inner(1.0 / (mean + 1e-5).sqrt());
+            each_level(|level, threads| {
+                let outputs = run_kernel(kernel, &arguments, &[1], level, threads);
+                let found = words_of(&outputs[0]);
+                assert_eq!(found[..chosen], layer.routes[..chosen]);
+                for (found, (_, wanted)) in found[chosen..].iter().zip(&wanted_routes) {
+                    assert!((f64::from(f32::from_bits(*found)) - wanted).abs() < 1e-6);
+                }
+                compare(&format!("{level:?} {format:?} {sizes:?}"), &numbers_of(&outputs[1]), &wanted);
+            });
+        }
+    }
+    one_row_leaves_squares();
+}
+
+fn one_row_leaves_squares() {
+    kernel_under_test!(SUM, (Format, ExpertsSum), sum);
+    let run_sum = run as fn(&cpu::Call<'_>);
+    let mut random = Random(9);
+    for (partials, gain) in [(3, true), (100, false)] {
+        let layer = Layer::new(&mut random, Format::F32, 1, [7, 3, 150, 22]);
+        let given = random.numbers(layer.chosen * layer.inner);
+        let (before, gains) = (random.numbers(layer.width), random.numbers(layer.width));
+        let (mut buffers, mut arguments) = planes(&layer.down);
+        buffers.extend(["routes", "x", "y"]);
+        arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(given.clone())]);
+        arguments.push(Argument::Output(bytes_of(&before)));
+        if gain {
+            buffers.extend(["gain", "gained"]);
+            arguments.push(Argument::Numbers(gains.clone()));
+            arguments.push(Argument::Output(NAN.repeat(layer.width)));
+        }
+        buffers.push("squares_out");
+        arguments.push(Argument::Output(NAN.repeat(partials)));
+        let ending = Epilogue::AddSquares(Squares { partials, gain });
+        *SUM.write().unwrap() = Some((Format::F32, layer.sum_shape(ending)));
+        let kernel = kernel("experts_sum", buffers, run_sum);
+        let wanted: Vec<(f64, f64)> = layer
+            .sum(&given)
+            .iter()
+            .zip(&before)
+            .map(|((sum, size), before)| (sum + f64::from(*before), size + f64::from(before.abs())))
+            .collect();
+        each_level(|level, threads| {
+            let outputs = run_kernel(kernel, &arguments, &[1], level, threads);
+            let y = numbers_of(&outputs[0]);
+            compare("y", &y, &wanted);
+            if gain {
+                for ((gained, y), gain) in numbers_of(&outputs[1]).iter().zip(&y).zip(&gains) {
+                    assert_eq!(*gained, gain * y);
+                }
+            }
+            let all: f64 = y.iter().map(|y| f64::from(*y).powi(2)).sum();
+            let left: f64 = numbers_of(outputs.last().unwrap()).iter().map(|x| f64::from(*x)).sum();
+            assert!((left - all).abs() <= 1e-5 * all, "{left} {all}");
+        });
+    }
+}
+
+/// What several conversations at once rest on: what a row becomes does not depend on who comes with it.
+#[test]
+fn a_row_among_others_is_the_same_to_the_bit_whoever_they_are() {
+    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    let run_inner = run as fn(&cpu::Call<'_>);
+    let mut random = Random(5);
+    for format in FORMATS {
+        let layer = Layer::new(&mut random, format, 30, [5, 2, 70, 40]);
+        let (mut names, weights) = planes(&layer.gate_up);
+        names.extend(["routes", "x", "y"]);
+        let kernel = kernel("experts_inner", names, run_inner);
+        *INNER.write().unwrap() = Some((format, layer.inner_shape()));
+        let of = |rows: std::ops::Range<usize>, level, threads| {
+            let mut arguments = weights.clone();
+            arguments.push(Argument::Words(layer.routes[rows.start * 4..rows.end * 4].to_vec()));
+            arguments.push(Argument::Numbers(layer.x[rows.start * 70..rows.end * 70].to_vec()));
+            arguments.push(Argument::Output(vec![0; rows.len() * 2 * 40 * 4]));
+            run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads).remove(0)
+        };
+        each_level(|level, threads| {
+            let all = of(0..30, level, threads);
+            for rows in [0..2, 1..4, 3..10, 7..29] {
+                let same = of(rows.clone(), level, threads) == all[rows.start * 320..rows.end * 320];
+                assert!(same, "{level:?} {format:?} rows {rows:?} of 30");
+            }
+        });
+    }
+}
