@@ -76,6 +76,22 @@ pub enum Spec {
     ArgmaxJoin(ArgmaxJoin),
 }
 
+impl Spec {
+    /// Whether the kernel adds to what a buffer holds: it reads what it writes.
+    pub fn adds_to(&self, buffer: &str) -> bool {
+        match (self, buffer) {
+            (Spec::NormAdd(_), "stream") => true,
+            (Spec::Project(project), "y") => {
+                matches!(project.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
+            }
+            (Spec::Embed(embed), "stream") => embed.adds,
+            (Spec::ExpertsSum(sum), "y") => sum.ending != Summed::Store,
+            (Spec::ExpertsJoin(join), "y") => join.adds,
+            _ => false,
+        }
+    }
+}
+
 /// See [`Spec::Embed`]. Scalars: rows. Buffers: table planes, ids, \[gain,\] stream\[, gained\]\[, squares\]. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Embed {

@@ -7,9 +7,7 @@
 use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
-use forge_kernels::spec::{
-    Epilogue, ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Rows, Summed,
-};
+use forge_kernels::spec::{ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Rows};
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -245,7 +243,7 @@ impl Counted<'_> {
         let all = self.rows * self.plan.scratch[scratch].width as u64 * 4;
         let of_rows = |numbers: usize| self.rows * numbers as u64 * 4;
         match (&self.instance.spec, parameter) {
-            (spec, _) if updates(spec, parameter) => (all, all),
+            (spec, _) if spec.adds_to(parameter) => (all, all),
             // Of routes that are given, experts are asked for and not their weights.
             (Spec::ExpertsInner(inner), "routes") if inner.route.is_none() => (all / 2, 0),
             (Spec::ExpertsGroup(_), "routes") => (all / 2, 0),
@@ -354,20 +352,6 @@ impl Counted<'_> {
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
             Spec::Embed(_) | Spec::Append(_) | Spec::Take(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
         }
-    }
-}
-
-/// Whether a kernel adds to what a buffer holds: it reads what it writes.
-pub(crate) fn updates(spec: &Spec, parameter: &str) -> bool {
-    match (spec, parameter) {
-        (Spec::NormAdd(_), "stream") => true,
-        (Spec::Project(project), "y") => {
-            matches!(project.epilogue, Epilogue::Add | Epilogue::AddSquares(_))
-        }
-        (Spec::Embed(embed), "stream") => embed.adds,
-        (Spec::ExpertsSum(sum), "y") => sum.ending != Summed::Store,
-        (Spec::ExpertsJoin(join), "y") => join.adds,
-        _ => false,
     }
 }
 

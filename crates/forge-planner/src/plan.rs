@@ -1,7 +1,6 @@
 //! The plan's data: sections of steps over kernels, weights, scratch and state.
 
 use crate::cache::Ring;
-use crate::cost::updates;
 use crate::regime::{Regime, Schedule};
 use forge_ir::{Format, Model, Packed};
 use forge_kernels::Instance;
@@ -333,9 +332,9 @@ impl Plan {
     }
 
     /// Whether any kernel of a function adds to what a parameter holds.
-    pub(crate) fn updates(&self, function: usize, parameter: &str) -> bool {
+    pub(crate) fn adds_to(&self, function: usize, parameter: &str) -> bool {
         let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
-        kernels.into_iter().any(|kernel| updates(&kernel.spec, parameter))
+        kernels.into_iter().any(|kernel| kernel.spec.adds_to(parameter))
     }
 
     /// Bytes of the weight file's tensors, padding of rows included and of the file not.

@@ -244,7 +244,7 @@ impl<'a> Select<'a> {
             for argument in &step.arguments {
                 if let Operand::Scratch(scratch) = argument.operand {
                     let begins = self.plan.writes(step.function, &argument.parameter)
-                        && !self.plan.updates(step.function, &argument.parameter);
+                        && !self.plan.adds_to(step.function, &argument.parameter);
                     self.alive(scratch, (draft.schedule, section, index), begins);
                 }
             }

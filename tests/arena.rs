@@ -1,0 +1,83 @@
+//! What a step reads is what an earlier step has left there: passes of every model are followed through the arena, where a
+//! buffer is lost as soon as another one is written over a byte of it.
+
+use forge_frontend::{Memory, Options as Reading, read_model};
+use forge_ir::Graph;
+use forge_planner::{Fusion, Load, Operand, Options, Plan, plan};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tests::{model, models};
+
+fn graph(name: &str) -> Graph {
+    let files = std::fs::read_dir(model(name)).expect("a model is a folder").flatten();
+    let read = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().expect("names are UTF-8");
+        (name, std::fs::read(entry.path()).expect("its files can be read"))
+    };
+    let checkpoint = Memory(files.map(read).collect::<BTreeMap<_, _>>());
+    read_model(&checkpoint, &Reading::default()).expect("models can be read").graph
+}
+
+/// Follows a pass; gives reads of what is not there, or no more.
+fn lost(plan: &Plan, load: Load) -> Vec<String> {
+    let bytes = |index: usize| -> Range<usize> {
+        let scratch = &plan.scratch[index];
+        let rows = scratch.rows.min(load.rows.max(load.wanted) as usize);
+        scratch.offset..scratch.offset + 4 * scratch.width * rows
+    };
+    let mut there = vec![false; plan.scratch.len()];
+    let mut lost = Vec::new();
+    for (section, step) in plan.steps_of(load) {
+        let instance = plan.instance(section, step, load).expect("it runs");
+        let bound = |read: bool| {
+            let buffers = instance.decl.buffers.iter().filter(move |buffer| match read {
+                true => !buffer.written || instance.spec.adds_to(&buffer.name),
+                false => buffer.written,
+            });
+            buffers.filter_map(|buffer| {
+                match step.arguments.iter().find(|argument| argument.parameter == buffer.name)?.operand {
+                    Operand::Scratch(scratch) => Some(scratch),
+                    _ => None,
+                }
+            })
+        };
+        for read in bound(true).filter(|read| !there[*read]) {
+            lost.push(format!(
+                "{} {load:?}: {}.{} reads `{}`",
+                plan.model.name, section.name, step.name, plan.scratch[read].name
+            ));
+        }
+        for written in bound(false) {
+            let own = bytes(written);
+            for (other, there) in there.iter_mut().enumerate() {
+                let others = bytes(other);
+                *there &= others.end <= own.start || own.end <= others.start;
+            }
+            there[written] = true;
+        }
+    }
+    lost
+}
+
+#[test]
+fn nothing_is_written_over_that_is_still_read() {
+    let mut complaints = Vec::new();
+    for name in models() {
+        let graph = graph(&name);
+        for disabled in [&[][..], &Fusion::ALL] {
+            let options =
+                Options { chunk: 40, disabled: disabled.iter().copied().collect(), ..Options::default() };
+            let plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
+            for load in [
+                Load::decode(1),
+                Load { splits: 2, ..Load::decode(70) },
+                Load { rows: 5, wanted: 3, length: 9, splits: 1 },
+                Load { rows: 3, wanted: 1, length: 70, splits: 2 },
+                Load { rows: 40, wanted: 3, length: 64, splits: 1 },
+            ] {
+                complaints.extend(lost(&plan, load));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
