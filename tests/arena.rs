@@ -1,22 +1,9 @@
 //! What a step reads is what an earlier step has left there: passes of every model are followed through the arena, where a
 //! buffer is lost as soon as another one is written over a byte of it.
 
-use forge_frontend::{Memory, Options as Reading, read_model};
-use forge_ir::Graph;
 use forge_planner::{Fusion, Load, Operand, Options, Plan, plan};
-use std::collections::BTreeMap;
 use std::ops::Range;
-use tests::{model, models};
-
-fn graph(name: &str) -> Graph {
-    let files = std::fs::read_dir(model(name)).expect("a model is a folder").flatten();
-    let read = |entry: std::fs::DirEntry| {
-        let name = entry.file_name().into_string().expect("names are UTF-8");
-        (name, std::fs::read(entry.path()).expect("its files can be read"))
-    };
-    let checkpoint = Memory(files.map(read).collect::<BTreeMap<_, _>>());
-    read_model(&checkpoint, &Reading::default()).expect("models can be read").graph
-}
+use tests::{graph, models};
 
 /// Follows a pass; gives reads of what is not there, or no more.
 fn lost(plan: &Plan, load: Load) -> Vec<String> {

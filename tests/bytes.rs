@@ -1,7 +1,6 @@
 //! The bytes that the plan says a step moves are those that its kernel touches: every step of small models is executed
 //! by itself under the referee, which counts distinct bytes.
 
-use forge_frontend::{Memory, Options as Reading, read_model};
 use forge_ir::{Format, Graph};
 use forge_kernels::spec::{ExpertsGroup, ExpertsTiles};
 use forge_kernels::{Buffer, Instance, Spec};
@@ -9,17 +8,7 @@ use forge_planner::{
     BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan, step_cost,
 };
 use forge_sim::{Bound, Program, Sim, Traffic};
-use std::collections::BTreeMap;
-use tests::model;
-
-fn graph(name: &str) -> Graph {
-    let file = |file: &str| {
-        let bytes = std::fs::read(model(name).join(file)).expect("models have this file");
-        (file.to_owned(), bytes)
-    };
-    let checkpoint = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
-    read_model(&checkpoint, &Reading::default()).expect("models can be read").graph
-}
+use tests::graph;
 
 /// With passes of 40 rows, so that the caches of layers that see 16 positions are rings in a context of 256.
 fn planned(graph: &Graph, format: Format, cache: Option<Format>, disabled: &[Fusion]) -> Plan {

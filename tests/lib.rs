@@ -118,6 +118,18 @@ pub fn model(name: &str) -> PathBuf {
     folders.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| panic!("there is no model {name}"))
 }
 
+/// The graph of a model.
+pub fn graph(name: &str) -> Graph {
+    let files = std::fs::read_dir(model(name)).expect("a model is a folder").flatten();
+    let file = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().expect("names are UTF-8");
+        (name, std::fs::read(entry.path()).expect("its files can be read"))
+    };
+    let checkpoint = forge_frontend::Memory(files.map(file).collect());
+    let options = forge_frontend::Options::default();
+    forge_frontend::read_model(&checkpoint, &options).expect("models can be read").graph
+}
+
 /// A checkpoint that is quantised in every number of bits, and the plain numbers that it means.
 pub fn mixed_mlx() -> &'static [PathBuf; 2] {
     static MIXED: OnceLock<[PathBuf; 2]> = OnceLock::new();
@@ -337,14 +349,6 @@ impl Built {
 
     /// The graph and the plan that a crate was made of.
     pub fn planned(&self) -> (Graph, Plan) {
-        let files = std::fs::read_dir(model(&self.model)).expect("a model is a folder").flatten();
-        let file = |entry: std::fs::DirEntry| {
-            let name = entry.file_name().into_string().expect("names are UTF-8");
-            (name, std::fs::read(entry.path()).expect("its files can be read"))
-        };
-        let checkpoint = forge_frontend::Memory(files.map(file).collect());
-        let opened = forge_frontend::read_model(&checkpoint, &forge_frontend::Options::default())
-            .expect("it compiles");
         let quant = |name| forge_planner::Quant::from_name(name).expect("it is a format");
         let overrides = self.overrides.iter().map(|text| {
             let (pattern, name) = text.split_once('=').expect("it is PATTERN=FORMAT");
@@ -357,7 +361,7 @@ impl Built {
             cache: Some(self.cache()),
             ..Default::default()
         };
-        let graph = forge_planner::untie(opened.graph, &options).expect("patterns match");
+        let graph = forge_planner::untie(graph(&self.model), &options).expect("patterns match");
         let plan = forge_planner::plan(&graph, &options).expect("it compiles");
         (graph, plan)
     }

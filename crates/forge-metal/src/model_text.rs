@@ -30,6 +30,8 @@ pub(crate) struct Context {
     arena: ArenaText,
     decode: PassText,
     prefill: PassText,
+    /// Steps of layers beyond the least, and why they are there.
+    beyond: Vec<(String, String)>,
     formats: String,
     memory: MemoryText,
     #[serde(flatten)]
@@ -216,6 +218,7 @@ impl Context {
             },
             decode: pass_text(plan, Load::decode(1)),
             prefill: pass_text(plan, Load::prefill(plan.chunk as u64)),
+            beyond: plan.beyond_least(),
             formats: formats(plan),
             memory: MemoryText {
                 weights: names::size(plan.weight_bytes()),

@@ -39,6 +39,7 @@ mod plan;
 mod predict;
 mod predict_text;
 mod print;
+mod reasons;
 mod regime;
 mod rules;
 mod section;

@@ -216,6 +216,8 @@ pub struct Step {
     pub formula: String,
     /// Index into the plan's functions.
     pub function: usize,
+    /// Why it is there, in a pass of one row that could do without it if nothing stood against it.
+    pub reason: Option<String>,
     /// A function parameter each.
     pub arguments: Vec<Argument>,
     /// Whether it runs.
@@ -335,6 +337,17 @@ impl Plan {
     pub(crate) fn adds_to(&self, function: usize, parameter: &str) -> bool {
         let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
         kernels.into_iter().any(|kernel| kernel.spec.adds_to(parameter))
+    }
+
+    /// Steps of layers at decode beyond the least that layers have, and why each is there; of equal ones one.
+    pub fn beyond_least(&self) -> Vec<(String, String)> {
+        let layers = &self.applications[1..self.applications.len() - 1];
+        let mut beyond = Vec::new();
+        for step in layers.iter().flat_map(|layer| &self.sections[layer.section].decode) {
+            let line = step.reason.as_ref().map(|reason| (step.name.clone(), reason.clone()));
+            beyond.extend(line.filter(|line| !beyond.contains(line)));
+        }
+        beyond
     }
 
     /// Bytes of the weight file's tensors, padding of rows included and of the file not.

@@ -144,6 +144,9 @@ impl Plan {
             writeln!(f, "    barrier for {}", for_what.join(", "))?;
         }
         writeln!(f, "  {index} {:<14} {}{condition}", step.name, step.formula)?;
+        if let Some(reason) = &step.reason {
+            writeln!(f, "           because      {reason}")?;
+        }
         for variant in &function.variants {
             let kernel = &self.kernels[variant.kernel];
             let regimes: Vec<&str> = variant.regimes.iter().map(|regime| regime.name()).collect();

@@ -2,6 +2,7 @@
 
 use crate::fused::Value;
 use crate::plan::{Argument, Condition, Field, Memory, Operand, Section, Step};
+use crate::reasons::JOINS;
 use crate::regime::{Regime, Schedule};
 use forge_ir::{Apply, Body, Layout, ParamId, ParamKind, WeightId};
 use std::collections::BTreeMap;
@@ -58,6 +59,7 @@ impl Draft<'_> {
         let step = Step {
             name: name.to_owned(),
             formula: formula.to_owned(),
+            reason: None,
             function,
             arguments: arguments.iter().map(argument).collect(),
             condition: Condition::Always,
@@ -65,6 +67,16 @@ impl Draft<'_> {
             waits_for: Vec::new(),
         };
         self.section.steps_mut(self.schedule).push(step);
+    }
+
+    /// Says of the steps from this one on why they are there.
+    pub(crate) fn give_reasons(&mut self, first: usize, reason: Option<String>) {
+        for step in &mut self.section.steps_mut(self.schedule)[first..] {
+            step.reason = match step.condition {
+                Condition::Split => Some(JOINS.to_owned()),
+                Condition::Always | Condition::Many => reason.clone(),
+            };
+        }
     }
 
     /// The field of that source, made if there is none.

@@ -5,6 +5,7 @@ use crate::formats::Formats;
 use crate::fused::{Ending, ExpertsSum, Kind, Project, Summed, Value};
 use crate::options::Options;
 use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
+use crate::reasons::reasons;
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
@@ -224,8 +225,12 @@ impl<'a> Select<'a> {
             draft.schedule = schedule;
             draft.buffers = BTreeMap::from([(Value::INPUT, self.stream)]);
             draft.gained = BTreeMap::new();
-            for operation in &list.operations {
+            for (operation, reason) in list.operations.iter().zip(reasons(list, &self.options.disabled)) {
+                let first = draft.section.steps(schedule).len();
                 self.operation(&mut draft, list, operation);
+                if schedule == Schedule::Decode {
+                    draft.give_reasons(first, reason);
+                }
             }
             if place == Place::Epilogue {
                 self.argmax(&mut draft, list);

@@ -99,6 +99,8 @@ pub struct Info {
     pub decode: Cost,
     /// What a pass of `chunk` rows costs.
     pub prefill: Cost,
+    /// Steps of layers at decode beyond the five that any layer has, and why each is a dispatch of its own.
+    pub beyond: &'static [(&'static str, &'static str)],
 }
 
 /// The caches of layers that see the last positions only. Position p lies at `p % positions`, so of a slot that has

@@ -92,6 +92,7 @@ impl Model for Tiny {
             dispatches_per_layer: &[9, 9],
             more_when_split: &[0, 0],
         },
+        beyond: &[("attention_norm", "written by hand, without fusions")],
     };
 
     fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Tiny, Failure> {

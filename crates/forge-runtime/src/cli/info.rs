@@ -38,6 +38,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             },
             "decode": cost(&info.decode),
             "prefill": cost(&info.prefill),
+            "beyond": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
             "chunk": info.chunk,
             "kernels": kernels,
             "device": device,
@@ -53,6 +54,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
          arena    {:>16} bytes\n\
          total    {:>16} bytes  {}\n\
          decode   {}, {} read a token\n\
+         {}\
          prefill  {} for {} rows\n\
          kernels  {}\n",
         info.name,
@@ -71,6 +73,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         human(memory.total()),
         submitted(&info.decode),
         human(info.decode.bytes_read),
+        beyond(info.beyond),
         submitted(&info.prefill),
         info.chunk,
         kernels.join(" "),
@@ -106,6 +109,14 @@ fn submitted(cost: &Cost) -> String {
         layers += &format!(", {} where the cache is split,", each(&split));
     }
     format!("{} dispatches ({layers} and {outside}), {} barriers", cost.dispatches, cost.barriers)
+}
+
+/// Why layers have more dispatches than five, a line for each step that is one more.
+fn beyond(steps: &[(&str, &str)]) -> String {
+    let width = steps.iter().map(|(step, _)| step.len()).max().unwrap_or(0);
+    let label = |index| if index == 0 { "beyond 5" } else { "" };
+    let lines = steps.iter().enumerate();
+    lines.map(|(index, (step, reason))| format!("{:<8} {step:<width$}  {reason}\n", label(index))).collect()
 }
 
 fn cost(cost: &Cost) -> Value {

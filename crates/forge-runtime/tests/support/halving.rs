@@ -93,6 +93,7 @@ impl Model for Halving {
         memory_bytes: 4,
         decode: NOTHING,
         prefill: NOTHING,
+        beyond: &[],
     };
 
     fn new(_: &WeightFile, _: u32, slots: u32) -> Result<Halving, Failure> {

@@ -1,0 +1,72 @@
+//! Why layers have more dispatches at decode than the five that any layer has: every step beyond them says so.
+
+use forge_ir::Graph;
+use forge_planner::{Fusion, Options, Plan, Section, plan};
+use tests::{graph, models};
+
+fn planned(graph: &Graph, disabled: &[Fusion]) -> Plan {
+    let options = Options { disabled: disabled.iter().copied().collect(), ..Options::default() };
+    plan(graph, &options).expect("models can be planned")
+}
+
+/// Steps that need no reason, of each section of a plan.
+fn least(plan: &Plan) -> Vec<(&str, usize)> {
+    let count = |section: &Section| section.decode.iter().filter(|step| step.reason.is_none()).count();
+    plan.sections.iter().map(|section| (section.name.as_str(), count(section))).collect()
+}
+
+#[test]
+fn whatever_is_beyond_the_least_says_why() {
+    let mut complaints = Vec::new();
+    for name in models() {
+        let graph = graph(&name);
+        // Without each fusion only what, of all, has most kinds of step.
+        let varied =
+            ["llama", "gemma4_text", "gemma4_moe", "qwen3_next", "deepseek_v3"].contains(&name.as_str());
+        let each = Fusion::ALL.iter().map(std::slice::from_ref).filter(|_| varied);
+        for disabled in [&[][..], &Fusion::ALL].into_iter().chain(each) {
+            let plan = planned(&graph, disabled);
+            let expected = |section: &str| match section {
+                "embed" => 1,
+                // The search for the likeliest token is one.
+                "head" => 2,
+                _ => 5,
+            };
+            let odd = least(&plan).into_iter().filter(|(section, count)| *count != expected(section));
+            complaints.extend(
+                odd.map(|(section, count)| format!("{name} {section} without {disabled:?}: {count}")),
+            );
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn reasons_of_every_model() {
+    let mut text = String::new();
+    for name in models() {
+        text += &format!("{name}\n");
+        for (step, reason) in planned(&graph(&name), &[]).beyond_least() {
+            text += &format!("  {step:<14} {reason}\n");
+        }
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn what_is_switched_off_is_the_reason() {
+    let graph = graph("llama");
+    for (fusion, step) in [
+        (Fusion::GatePair, "up"),
+        (Fusion::MergeProjections, "key"),
+        (Fusion::RotateAppend, "rotated_key"),
+        (Fusion::Residual, "stream"),
+        (Fusion::AttentionPrologue, "rotate_append"),
+        (Fusion::DeferredNorm, "attention_norm"),
+    ] {
+        let plan = planned(&graph, &[fusion]);
+        let expected = format!("{} is switched off", fusion.name());
+        let beyond = plan.beyond_least();
+        assert!(beyond.contains(&(step.to_owned(), expected)), "{}: {beyond:?}", fusion.name());
+    }
+}
