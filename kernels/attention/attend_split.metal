@@ -52,6 +52,7 @@
 {% if appends and prologue.norm and prologue.norm.values %}
 // Values are normed, too, without a gain.
 {% endif %}
+{% if pairs %}
 
 // Radians a position, for each pair of channels that turns.
 {% if long and not stretched %}
@@ -62,6 +63,7 @@ constant float {{ name }}_frequencies[{{ table_size }}] = {
     {{ line }},
 {% endfor %}
 };
+{% endif %}
 
 {% endif %}
 struct {{ args }} {
@@ -220,7 +222,9 @@ kernel void {{ name }}(
 {% endif %}
         #pragma unroll
         for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+{% if pairs or idle_pairs %}
             const uint k = lane + 32u * i;
+{% endif %}
 {% if idle_pairs %}
             if (k >= {{ half }}u) {
                 continue;
@@ -230,12 +234,12 @@ kernel void {{ name }}(
 {% if prologue.norm and not prologue.norm.turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
-{% if pairs < half %}
+{% if pairs == half %}
+            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+{% elif pairs %}
             if (k < {{ pairs }}u) {
                 channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
             }
-{% else %}
-            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
 {% if prologue.norm and prologue.norm.turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
@@ -251,6 +255,7 @@ kernel void {{ name }}(
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
             }
 {% endif %}
+{% if pairs %}
             if (!is_value{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
 {% if prologue.norm and pairs == half and not prologue.norm.turned %}
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
@@ -260,6 +265,7 @@ kernel void {{ name }}(
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
             }
+{% endif %}
 {% if prologue.norm and pairs < half and prologue.norm.turned %}
             if (!is_value) {
                 channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);

@@ -2,7 +2,13 @@
 {% set around = " % " ~ ring ~ "u" if ring else "" %}
 {% set first_value = query_heads + key_heads %}
 {% set source_head = "(head < " ~ first_value ~ "u ? head : head - " ~ key_heads ~ "u)" if values_are_keys else "head" %}
-{% if by_head and not norm %}
+{% if pairs == 0 %}
+// {{ "Norms queries" if norm else "Queries" }} (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}){{ "." if norm else " stay as they are." }} Queries go to q; keys and values go to the cache, to the row's
+// slot and position. {{ "A simdgroup takes a head of" if by_head else "A thread takes two of a head's" }} {{ width }}{{ ", a lane two channels and every 32nd two after them" if by_head else " channels" }}.
+{% if values %}
+// Values are normed, too, without a gain.
+{% endif %}
+{% elif by_head and not norm %}
 // Rotates queries (heads: {{ query_heads }}) and keys (heads: {{ key_heads }}) by the row's position. Queries go to q; keys and values go to the
 // cache, to the row's slot and position. A simdgroup takes a head of {{ width }}, a lane channels that turn together.
 {% elif norm %}
@@ -24,6 +30,7 @@
 {% if ring %}
 // The cache is a ring: position p lies at p % {{ ring }}.
 {% endif %}
+{% if pairs %}
 
 // Radians a position, for each pair of channels that turns.
 {% if long and not stretched %}
@@ -34,6 +41,7 @@ constant float {{ name }}_frequencies[{{ table_size }}] = {
     {{ line }},
 {% endfor %}
 };
+{% endif %}
 
 struct {{ args }} {
     uint rows;
@@ -128,22 +136,25 @@ kernel void {{ name }}(
 {% endif %}
     #pragma unroll
     for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+{% if pairs or idle_pairs %}
         const uint k = lane + 32u * i;
+{% endif %}
 {% if idle_pairs %}
         if (k >= {{ half }}u) {
             continue;
         }
 {% endif %}
+{% if pairs or norm %}
         if (!is_value) {
 {% if norm and not turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
 {% endif %}
-{% if pairs < half %}
+{% if pairs == half %}
+            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+{% elif pairs %}
             if (k < {{ pairs }}u) {
                 channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
             }
-{% else %}
-            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
 {% endif %}
 {% if norm and turned %}
             channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
@@ -153,6 +164,7 @@ kernel void {{ name }}(
             channels[i] *= factor;
 {% endif %}
         }
+{% endif %}
         if (is_query) {
             target[one[i]] = channels[i].x;
             target[other[i]] = channels[i].y;
@@ -197,10 +209,12 @@ kernel void {{ name }}(
     const uint other = {{ other }};
     const uint position = positions[row];
     device const float* source = qkv + row * {{ row_width }}u + {{ source_head }} * {{ width }}u;
-    float2 channels = float2(source[one], source[other]);
+    {{ "float2" if pairs else "const float2" }} channels = float2(source[one], source[other]);
+{% if pairs %}
     if (head < {{ query_heads + key_heads }}u{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
         channels = turn(channels, float(position) * {{ frequency }}, {{ magnitude }});
     }
+{% endif %}
 
     // Store.
     if (head < {{ query_heads }}u) {

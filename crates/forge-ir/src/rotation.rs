@@ -51,6 +51,16 @@ impl Long {
 }
 
 impl Rotation {
+    /// That of heads that do not turn.
+    pub fn none() -> Rotation {
+        Rotation { frequencies: Vec::new(), pairing: Pairing::Interleaved, magnitude: 1.0, long: None }
+    }
+
+    /// Whether nothing turns.
+    pub fn is_none(&self) -> bool {
+        self.frequencies.is_empty()
+    }
+
     /// The frequencies in slots with room for so many positions.
     pub fn within(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {

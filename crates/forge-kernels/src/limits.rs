@@ -102,6 +102,7 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::Project(project) => limits.project(project),
         Spec::Rotate(rotate) => {
             limits.heads(rotate.heads, rotate.heads, rotate.width)?;
+            limits.positive("the number of rotated pairs", rotate.rotation.frequencies.len())?;
             limits.rotation(&rotate.rotation, rotate.width)
         }
         Spec::Append(append) => {
@@ -278,12 +279,12 @@ impl Limits<'_> {
 
     fn rotation(&self, rotation: &Rotation, width: usize) -> Result<(), KernelError> {
         let pairs = rotation.frequencies.len();
-        self.positive("the number of rotated pairs", pairs)?;
         self.holds("the number of rotated pairs", pairs, pairs * 2 <= width, || {
             format!("at most half the head's width, which is {width}")
         })?;
         self.finite("the magnitude of a rotation", rotation.magnitude)?;
         if let Some(long) = &rotation.long {
+            self.positive("the number of rotated pairs", pairs)?;
             let beyond = long.beyond();
             self.holds("the longest context that is not long", beyond, fits_word(beyond), || {
                 "below 2^32, as positions are".to_owned()

@@ -2,7 +2,7 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, Attend, AttendJoin, Brings, DeferredNorm, Each, EachHead, Elementwise, Embed, Epilogue,
     ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm, Knobs,
@@ -33,7 +33,9 @@ fn knobs(rows: Rows, epilogue: Epilogue, change: impl FnOnce(&mut Knobs)) -> Spe
 fn refusals() {
     let mut rotations =
         [16, 4, 4, 4].map(|pairs| common::rotate(2, 1, 16, Format::F16, pairs, Pairing::Half));
-    rotations[1].rotation.frequencies.clear();
+    // Heads may stay as they are, but there is no long context in which they turn.
+    rotations[1].rotation =
+        Rotation { long: Some(Long::Stretched { beyond: 16, factor: 2.0 }), ..Rotation::none() };
     rotations[2].rotation.frequencies[1] = f32::INFINITY;
     rotations[3].rotation.magnitude = f32::NAN;
     let cases = [

@@ -2,7 +2,7 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Gating, Groups, Pairing, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
     Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
@@ -147,6 +147,9 @@ fn attention() {
     let split = common::attend(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(Attend { prologue, ..split.clone() }));
+    let rotation = Rotation::none();
+    let still = RotateAppend { pairing: rotation.pairing, rotation, ..part.clone() };
+    snapshot("rotate_append_still", Spec::RotateAppend(still));
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: true });
     let keys = RotateAppend { norm, brings: Brings::Keys, ..part };
     let of_keys = |brings| {

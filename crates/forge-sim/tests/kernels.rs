@@ -55,6 +55,7 @@ struct Extras {
     sinks: bool,
     values: bool,
     keys_alone: bool,
+    still: bool,
 }
 
 /// A rotation that leaves two channels alone, where there are more.
@@ -66,11 +67,12 @@ fn rotation(width: usize, pairing: Pairing) -> Rotation {
 
 /// Every kernel of attention at one size.
 fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, extras: Extras) -> Vec<Case> {
-    let Extras { norm, window, ring, softcap, sinks, values, keys_alone } = extras;
+    let Extras { norm, window, ring, softcap, sinks, values, keys_alone, still } = extras;
     let scale = 1.0 / (width as f32).sqrt();
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
-    let rotation = rotation(width, pairing);
+    let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
+    let pairing = rotation.pairing;
     let brings = if keys_alone { Brings::Keys } else { Brings::KeysAndValues };
     let prologue = Prologue { brings, norm, rotation: rotation.clone(), pairing };
     let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, brings, norm, rotation, pairing };
@@ -547,6 +549,9 @@ fn planted_faults_are_caught() {
     cases.push(project(Rows::One, Format::F16, 7, 50, multiplied));
     cases.extend(experts_by_tiles(Format::Q8_0, &[Gating::Plain(Activation::Silu)]));
     cases.extend(grouped());
+    // Heads that do not turn.
+    let still = Extras { still: true, ..Extras::default() };
+    cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

@@ -213,7 +213,8 @@ impl<'a> SplitContext<'a> {
     pub(super) fn support(&self) -> Vec<&'static str> {
         let query_load = (!self.staged && self.query_load != self.load).then_some(self.query_load);
         let softcap = self.spec.softcap.map(|_| "softcap");
-        let turn = self.spec.prologue.as_ref().map(|_| "turn");
+        let turns = |prologue: &&Prologue| !prologue.rotation.is_none();
+        let turn = self.spec.prologue.as_ref().filter(turns).map(|_| "turn");
         let encode = (self.kept.quantised && self.appends).then_some("encode32");
         [self.load].into_iter().chain(query_load).chain(softcap).chain(turn).chain(encode).collect()
     }

@@ -73,7 +73,8 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         Spec::Rotate(rotate) => (value(RotateContext::of(base, rotate)), vec!["turn"]),
         Spec::Append(append) => (value(AppendContext::of(base, append)), encoder(append.cache).collect()),
         Spec::RotateAppend(rotate) => {
-            let support = ["turn"].into_iter().chain(encoder(rotate.cache)).collect();
+            let turn = (!rotate.rotation.is_none()).then_some("turn");
+            let support = turn.into_iter().chain(encoder(rotate.cache)).collect();
             (value(RotateAppendContext::of(base, rotate)), support)
         }
         Spec::AttendSplit(attend) => {

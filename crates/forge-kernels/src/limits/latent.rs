@@ -77,6 +77,7 @@ impl Limits<'_> {
         let columns = prepare.columns;
         self.positive("the number of heads", prepare.heads)?;
         self.finite("epsilon", prepare.epsilon)?;
+        self.positive("the number of rotated pairs", prepare.rotation.frequencies.len())?;
         self.rotation(&prepare.rotation, turned)?;
         let queries = columns.turned_first.saturating_add(prepare.heads.saturating_mul(turned));
         self.holds("a row of queries", columns.queries_pitch, columns.queries_pitch >= queries, || {

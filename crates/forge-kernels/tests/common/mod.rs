@@ -153,6 +153,13 @@ pub(crate) fn attentions() -> Vec<Spec> {
             let coded = (width % 32 == 0).then_some(Format::Q8_0);
             for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
                 let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
+                let still = RotateAppend {
+                    rotation: Rotation::none(),
+                    pairing: Pairing::Interleaved,
+                    ..plain.clone()
+                };
+                specs.push(Spec::RotateAppend(still.clone()));
+                specs.push(Spec::RotateAppend(RotateAppend { norm, ..still.clone() }));
                 let split = attend(query_heads, key_heads, width, cache);
                 let tiled = attend(query_heads, key_heads, width, cache);
                 specs.push(Spec::AttendSplit(Attend { window: Some(40), ..split.clone() }));
@@ -167,6 +174,10 @@ pub(crate) fn attentions() -> Vec<Spec> {
                     let whole = Some(prologue(&plain));
                     let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
                     let part = Some(prologue(&RotateAppend { norm, ..part }));
+                    for norm in [None, norm] {
+                        let prologue = Some(prologue(&RotateAppend { norm, ..still.clone() }));
+                        specs.push(Spec::AttendSplit(Attend { prologue, ..split.clone() }));
+                    }
                     let prologue = whole.clone();
                     specs.push(Spec::AttendSplit(Attend { prologue, window, ring, ..split.clone() }));
                     specs.push(Spec::AttendSplit(Attend { prologue: whole, ..split.clone() }));

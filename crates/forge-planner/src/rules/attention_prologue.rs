@@ -40,7 +40,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
         let Kind::Attend(attend) = &list.operations[place].kind else { return None };
         let state = body.cache(attend.cache)?;
         let fits = forge_kernels::prologue_fits(attend.query_heads, state.heads, state.width);
-        let queries = queries(list, list.operations[place].inputs[0])?;
+        let queries = queries(list, list.operations[place].inputs[0], attend.query_heads)?;
         (attend.prologue.is_none() && fits).then_some((place, queries))
     };
     let Some((place, Queries { source, rotation, norm, between })) =
@@ -62,7 +62,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::tests::{Attention, NORMED, attention, attention_body, text};
+    use crate::rules::tests::{Attention, NORMED, attention, attention_body, text, unturned};
     use crate::rules::{merge_projections, rotate_append};
 
     #[test]
@@ -76,6 +76,32 @@ mod tests {
         let before = text(&wide);
         assert!(!rewrite(&mut wide, &attention_body(4096)), "heads that wide have no room");
         assert_eq!(text(&wide), before);
+    }
+
+    #[test]
+    fn heads_that_do_not_turn_are_prepared_too() {
+        for what in [Attention::default(), NORMED] {
+            let mut list = unturned(&what);
+            assert!(merge_projections::rewrite(&mut list));
+            assert!(rotate_append::rewrite(&mut list));
+            assert!(rewrite(&mut list, &attention_body(4)));
+            let norm = if what.epsilons.is_some() { " norm" } else { "" };
+            let queries = if what.epsilons.is_some() { 10 } else { 8 };
+            assert_eq!(
+                text(&list),
+                format!(
+                    "%{queries} qkv = project 0+1+2 Rows(%0)\n%6 heads = attend prologue{norm}(%{queries})\n"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn queries_that_need_nothing_are_left_alone() {
+        let mut list = unturned(&Attention::default());
+        let before = text(&list);
+        assert!(!rewrite(&mut list, &attention_body(4)));
+        assert_eq!(text(&list), before);
     }
 
     #[test]

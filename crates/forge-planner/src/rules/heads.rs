@@ -1,9 +1,9 @@
 //! What attention reads, traced back: through rotations and norms of heads to the values that they are made of.
 
-use crate::fused::{Brings, Fused, HeadNorm, Kind, Value};
+use crate::fused::{Attend, Brings, Fused, HeadNorm, Kind, Value};
 use forge_ir::{ParamId, Rotation};
 
-/// An attention whose queries and keys are turned alike, and normed alike or not at all; its values are as they are, or normed
+/// An attention whose queries and keys are turned alike or not at all, and normed alike or not at all; its values are as they are, or normed
 /// without a gain.
 pub(super) struct Heads {
     /// The place of the append; that of the attention follows it.
@@ -31,11 +31,12 @@ impl Heads {
 pub(super) fn heads(list: &Fused, append: usize) -> Option<Heads> {
     let Kind::Append { .. } = list.operations[append].kind else { return None };
     let attend = list.operations.get(append + 1)?;
-    let Kind::Attend(_) = attend.kind else { return None };
+    let Kind::Attend(Attend { query_heads, .. }) = attend.kind else { return None };
     let [key, value] = list.operations[append].inputs[..] else { return None };
     let mut between = Vec::new();
-    let query = trace(list, attend.inputs[0], &mut between)?;
-    let key = trace(list, key, &mut between)?;
+    let query_width = list.widths[attend.inputs[0].0] / query_heads;
+    let query = trace(list, attend.inputs[0], query_heads, &mut between)?;
+    let key = trace(list, key, list.widths[key.0] / query_width, &mut between)?;
     let (value, value_epsilon) = of_values(list, value, key.heads, &mut between);
     let epsilon = query.norm.map(|norm| norm.epsilon);
     let norm = match (query.norm, key.norm) {
@@ -57,10 +58,10 @@ pub(super) fn heads(list: &Fused, append: usize) -> Option<Heads> {
         Brings::Keys => vec![query.source, key.source],
         _ => vec![query.source, key.source, value],
     };
-    Some(Heads { append, sources, brings, rotation: query.rotation.clone(), norm, between })
+    Some(Heads { append, sources, brings, rotation: query.rotation(), norm, between })
 }
 
-/// Queries that attention reads, if they are turned by a step of their own: what they are made of, and values on the way.
+/// Queries that attention reads, if they are turned or normed by a step of their own: what they are made of, and values on the way.
 pub(super) struct Queries {
     /// Before anything was done to them.
     pub(super) source: Value,
@@ -72,25 +73,31 @@ pub(super) struct Queries {
     pub(super) between: Vec<Value>,
 }
 
-/// Traces one value back.
-pub(super) fn queries(list: &Fused, value: Value) -> Option<Queries> {
+/// Traces one value of so many heads back.
+pub(super) fn queries(list: &Fused, value: Value, heads: usize) -> Option<Queries> {
     let mut between = Vec::new();
-    let query = trace(list, value, &mut between).filter(Traced::can_come_first)?;
+    let query = trace(list, value, heads, &mut between).filter(Traced::can_come_first)?;
     let norm = query.norm.map(|norm| norm.of_heads(None, false));
-    Some(Queries { source: query.source, rotation: query.rotation.clone(), norm, between })
+    let is_prepared = !between.is_empty();
+    is_prepared.then(|| Queries { source: query.source, rotation: query.rotation(), norm, between })
 }
 
 struct Traced<'a> {
     source: Value,
     heads: usize,
-    rotation: &'a Rotation,
+    rotation: Option<&'a Rotation>,
     norm: Option<Normed>,
 }
 
 impl Traced<'_> {
+    fn rotation(&self) -> Rotation {
+        self.rotation.cloned().unwrap_or_else(Rotation::none)
+    }
+
     /// Kernels take the mean of squares before they turn: a rotation does not change a head's length, unless it magnifies.
     fn can_come_first(&self) -> bool {
-        !self.norm.is_some_and(|norm| norm.turned) || self.rotation.magnitude == 1.0
+        !self.norm.is_some_and(|norm| norm.turned)
+            || self.rotation.is_none_or(|rotation| rotation.magnitude == 1.0)
     }
 }
 
@@ -109,12 +116,19 @@ impl Normed {
     }
 }
 
-/// Back through a rotation, and a norm of heads before it or after it if there is one.
-fn trace<'a>(list: &'a Fused, value: Value, between: &mut Vec<Value>) -> Option<Traced<'a>> {
+/// Back through a rotation of so many heads if there is one, and a norm of heads before it or after it if there is one.
+fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Value>) -> Option<Traced<'a>> {
     let after = norm_of_heads(list, value, true);
     let turned = after.map_or(value, |(_, input, _)| input);
-    let rotate = &list.operations[list.definition(turned)?];
-    let Kind::Rotate { heads, rotation } = &rotate.kind else { return None };
+    let rotate = list.definition(turned).map(|place| &list.operations[place]);
+    let Some((rotate, Kind::Rotate { heads: turning, rotation })) = rotate.map(|it| (it, &it.kind)) else {
+        // Heads that do not turn are normed before anything.
+        let passed = after.map(|_| value);
+        let fits = after.is_none_or(|(_, _, parts)| parts == heads && list.uses(value) == 1);
+        between.extend(passed);
+        let norm = after.map(|(norm, ..)| Normed { turned: false, ..norm });
+        return fits.then_some(Traced { source: turned, heads, rotation: None, norm });
+    };
     let before = norm_of_heads(list, rotate.inputs[0], false);
     let source = before.map_or(rotate.inputs[0], |(_, input, _)| input);
     let passed: Vec<Value> = [Some(value), after.map(|_| turned), before.map(|_| rotate.inputs[0])]
@@ -124,12 +138,12 @@ fn trace<'a>(list: &'a Fused, value: Value, between: &mut Vec<Value>) -> Option<
     // One norm, of the heads that are turned, and nobody else looks at what is between.
     let norms: Vec<(Normed, usize)> =
         [after, before].into_iter().flatten().map(|(norm, _, parts)| (norm, parts)).collect();
-    let fits = norms.len() < 2 && norms.iter().all(|(_, parts)| parts == heads);
+    let fits = *turning == heads && norms.len() < 2 && norms.iter().all(|(_, parts)| *parts == heads);
     if !fits || passed.iter().any(|value| list.uses(*value) != 1) {
         return None;
     }
     between.extend(passed);
-    Some(Traced { source, heads: *heads, rotation, norm: norms.first().map(|(norm, _)| *norm) })
+    Some(Traced { source, heads, rotation: Some(rotation), norm: norms.first().map(|(norm, _)| *norm) })
 }
 
 /// What values are made of, and the epsilon of their norm: back through a norm of heads without a gain, if there is one.

@@ -2,8 +2,8 @@
 //! attention then reads nothing but queries and the cache.
 //!
 //! Precondition: queries, keys and values are neighbouring columns of one value, in this order, or queries and keys are and values
-//! are made of the keys' columns; queries and keys are turned by the same rotation, and normed by heads with the same epsilon or not
-//! at all; values are normed, without a gain, only if these are.
+//! are made of the keys' columns; queries and keys are turned by the same rotation or not at all, and normed by heads with the same
+//! epsilon or not at all; values are normed, without a gain, only if these are.
 
 use super::heads::heads;
 use crate::fused::{Fused, Kind, Operation, RotateAppend, Value};

@@ -169,6 +169,18 @@ pub(crate) fn attention(what: &Attention) -> Fused {
     list(operations, &widths[..count])
 }
 
+/// The same attention of heads that do not turn.
+pub(crate) fn unturned(what: &Attention) -> Fused {
+    let mut list = attention(what);
+    let is_rotation = |operation: &Operation| matches!(operation.kind, Kind::Rotate { .. });
+    while let Some(place) = list.operations.iter().position(is_rotation) {
+        let rotate = list.operations.remove(place);
+        let inputs = list.operations.iter_mut().flat_map(|operation| &mut operation.inputs);
+        inputs.filter(|input| **input == rotate.output).for_each(|input| *input = rotate.inputs[0]);
+    }
+    list
+}
+
 /// The body that [`attention`] is of, as far as anybody asks: its cache.
 pub(crate) fn attention_body(width: usize) -> Body {
     let mut params = vec![Param { name: "any".to_owned(), kind: ParamKind::Weight(vec![1]) }; 3];

@@ -65,10 +65,12 @@ impl Select<'_> {
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
         });
-        let turned = |what: &str| match prepare.norm {
-            None => format!("rotate({what})"),
-            Some(HeadNorm { turned: false, .. }) => format!("rotate(normed {what})"),
-            Some(HeadNorm { turned: true, .. }) => format!("norm(rotated {what})"),
+        let turned = |what: &str| match (prepare.norm, prepare.rotation.is_none()) {
+            (None, true) => what.to_owned(),
+            (Some(_), true) => format!("norm({what})"),
+            (None, false) => format!("rotate({what})"),
+            (Some(HeadNorm { turned: false, .. }), false) => format!("rotate(normed {what})"),
+            (Some(HeadNorm { turned: true, .. }), false) => format!("norm(rotated {what})"),
         };
         let (queries, keys) = (turned("queries of qkv"), turned("keys"));
         let normed = if prepare.norm.is_some_and(|norm| norm.values) { "normed " } else { "" };
@@ -78,10 +80,16 @@ impl Select<'_> {
         let mut arguments = vec![("qkv", Operand::Scratch(from))];
         arguments.extend(self.head_gains(draft, prepare.norm));
         arguments.extend([SLOTS, POSITIONS, ("q", Operand::Scratch(to)), KEYS, VALUES]);
-        let formula = match prepare.norm {
-            None => "Turn q and k by their positions",
-            Some(HeadNorm { turned: false, .. }) => "Norm the heads of q and k, turn them by their positions",
-            Some(HeadNorm { turned: true, .. }) => "Turn the heads of q and k by their positions, norm them",
+        let formula = match (prepare.norm, prepare.rotation.is_none()) {
+            (None, true) => "Take q",
+            (Some(_), true) => "Norm the heads of q and k",
+            (None, false) => "Turn q and k by their positions",
+            (Some(HeadNorm { turned: false, .. }), false) => {
+                "Norm the heads of q and k, turn them by their positions"
+            }
+            (Some(HeadNorm { turned: true, .. }), false) => {
+                "Turn the heads of q and k by their positions, norm them"
+            }
         };
         let formula = format!("{formula}; {} to the cache.", appended(prepare));
         draft.step(&operation.name, &formula, function, &arguments);
@@ -190,18 +198,29 @@ fn appended(prepare: &RotateAppend) -> String {
     format!("append k and {value}{normed}")
 }
 
+fn capitalised(text: &str) -> String {
+    text.chars().enumerate().map(|(index, c)| if index == 0 { c.to_ascii_uppercase() } else { c }).collect()
+}
+
 /// What attention computes, in the words of this model.
 fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let mut text = String::new();
     if let Some(prepare) = &attend.prologue {
         let heads = if prepare.brings == Brings::Nothing { "q" } else { "q and k" };
-        text += &match prepare.norm {
-            None => format!("Turn {heads}; "),
-            Some(HeadNorm { turned: false, .. }) => format!("Norm the heads of {heads} and turn them; "),
-            Some(HeadNorm { turned: true, .. }) => format!("Turn the heads of {heads} and norm them; "),
+        text += &match (prepare.norm, prepare.rotation.is_none()) {
+            (None, true) => String::new(),
+            (Some(_), true) => format!("Norm the heads of {heads}; "),
+            (None, false) => format!("Turn {heads}; "),
+            (Some(HeadNorm { turned: false, .. }), false) => {
+                format!("Norm the heads of {heads} and turn them; ")
+            }
+            (Some(HeadNorm { turned: true, .. }), false) => {
+                format!("Turn the heads of {heads} and norm them; ")
+            }
         };
         text += &match prepare.brings {
             Brings::Nothing => " ".to_owned(),
+            _ if text.is_empty() => format!("{};  ", capitalised(&appended(prepare))),
             _ => format!("{};  ", appended(prepare)),
         };
     }

@@ -314,6 +314,16 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(5, 1, 96, Format::Q8_0)
         },
         Shape { brings: Brings::Nothing, ..plain(3, 3, 64, Format::F16) },
+        // Heads that do not turn.
+        Shape { rotation: Rotation::none(), ..plain(4, 2, 20, Format::F32) },
+        Shape { norm, rotation: Rotation::none(), ..plain(5, 1, 96, Format::Q8_0) },
+        Shape {
+            norm: of_values,
+            brings: Brings::Keys,
+            rotation: Rotation::none(),
+            ..plain(6, 3, 18, Format::F16)
+        },
+        Shape { norm, brings: Brings::Nothing, rotation: Rotation::none(), ..plain(3, 3, 64, Format::F16) },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
