@@ -250,9 +250,17 @@ fn all_to_build() -> Vec<Built> {
             .chain([SUPERBLOCKS])
             .map(|(model, format, overrides)| Built { overrides, ..Built::of(model, format) }),
     );
-    // For whoever works on one model: `FORGE_MODELS=qwen3,gemma2` builds only crates of these.
+    // For whoever works on one model: `FORGE_MODELS=qwen3,gemma2` builds only crates of these. Models of tests/odd that are in no
+    // list are only built so.
     if let Ok(wanted) = std::env::var("FORGE_MODELS") {
         let wanted: BTreeSet<&str> = wanted.split(',').collect();
+        let unlisted: Vec<&str> =
+            wanted.iter().copied().filter(|name| all.iter().all(|built| built.model != *name)).collect();
+        for model in unlisted {
+            let (format, kv) = UNFUSED;
+            all.push(Built::of(model, "f32"));
+            all.push(Built { kv, disabled: Fusion::ALL.into(), ..Built::of(model, format) });
+        }
         all.retain(|built| wanted.contains(built.model.as_str()));
         assert!(!all.is_empty(), "FORGE_MODELS={wanted:?} names no model");
     }

@@ -5,16 +5,15 @@ use forge_ir::{Format, tolerance};
 use serde_json::Value;
 use std::process::Command;
 use tests::{
-    Built, MLX, ODD, ODD_EXPERTS, ODD_LATENTS, SHARED, SUPERBLOCKS, all_built, deviation, distance, forge,
+    Built, MLX, ODD, SUPERBLOCKS, all_built, deviation, distance, forge,
     id_list, ids, model, numbers, run, scratch,
 };
 
 /// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
 ///
-/// The models that tests make have none: nobody but the reference has computed them. Nor has one of tests/odd, of which the
-/// reference's tests know that it computes what transformers does.
+/// The models that tests make have none: nobody but the reference has computed them.
 fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
-    if [ODD, MLX, SUPERBLOCKS.0, SHARED].contains(&name) {
+    if [ODD, MLX, SUPERBLOCKS.0].contains(&name) {
         return Vec::new();
     }
     let bytes =
@@ -35,13 +34,12 @@ fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
     let floats = |name: &str| -> Option<Vec<f64>> {
         Some(words(name)?.into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect())
     };
-    // Odd models have the ids beside the logits, and nothing that follows.
-    if ODD_EXPERTS.contains(&name) || ODD_LATENTS.contains(&name) {
+    let Ok(text) = std::fs::read_to_string(model(name).join("golden.json")) else {
+        // Odd models have the ids beside the logits, and nothing that follows.
         let text =
             |index| Some((words(&format!("ids_{index}"))?, Vec::new(), floats(&format!("last_{index}"))?));
         return (0..).map_while(text).collect();
-    }
-    let text = std::fs::read_to_string(model(name).join("golden.json")).expect("a model has golden.json");
+    };
     let golden: Value = serde_json::from_str(&text).expect("golden.json is JSON");
     let sequences = golden["sequences"].as_array().expect("golden.json has sequences").iter().enumerate();
     sequences

@@ -4,3 +4,4 @@ mod examples;
 mod fable;
 mod faults;
 mod logits;
+mod routes;

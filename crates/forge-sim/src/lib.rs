@@ -80,7 +80,7 @@ pub use compile::{Clang, CompileError, clang};
 pub use fault::{Fault, Kind};
 pub use memory::{Bound, BufferId, Memory};
 pub use program::{Kernel, Options, Program};
-pub use recording::{Recording, What};
+pub use recording::{Command, Dispatch, Pass, Read, Recording, What};
 pub use replay::{Replay, Report, Values, Wait, Weights};
 pub use sample::{Outcome, Sample, Samples};
 pub use signature::{Malformed, Parameter, Signature, Source, Space, kernels};

@@ -1,0 +1,141 @@
+//! Which experts programs give the tokens of golden texts to: those that transformers gives them to, each of them.
+//!
+//! A recording of a program is cut behind every dispatch that writes routes, so that the referee's replay reads them there.
+
+use forge_planner::Plan;
+use forge_sim::{Command, Dispatch, Pass, Program, Read, Recording, Replay, Weights};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use tests::{Built, all_built, id_list, ids, model, scratch};
+
+/// Of each layer with experts, of each token, its experts by number.
+type Routes = Vec<Vec<BTreeSet<u32>>>;
+
+/// The golden texts of a model, prompts and what follows them, and the routes of their tokens.
+fn golden(name: &str) -> Option<Vec<(Vec<u32>, Routes)>> {
+    let bytes = std::fs::read(model(name).join("routes.safetensors")).ok()?;
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("routes.safetensors is whole");
+    let text = std::fs::read_to_string(model(name).join("golden.json")).expect("a model has golden.json");
+    let golden: Value = serde_json::from_str(&text).expect("golden.json is JSON");
+    let of_text = |(index, text): (usize, &Value)| {
+        let tensor = tensors.tensor(&format!("experts_{index}")).expect("every text has routes");
+        let words = tensor.data().as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        let words: Vec<u32> = words.collect();
+        let [_, tokens, chosen] = tensor.shape() else { panic!("routes of layers, tokens, experts") };
+        let layer =
+            |layer: &[u32]| layer.chunks_exact(*chosen).map(|row| row.iter().copied().collect()).collect();
+        let routes = words.chunks_exact(tokens * chosen).map(layer).collect();
+        ([ids(&text["ids"]), ids(&text["greedy"])].concat(), routes)
+    };
+    let texts = golden["sequences"].as_array().expect("golden.json has sequences").iter().enumerate();
+    Some(texts.map(of_text).collect())
+}
+
+/// Experts among which a model chooses.
+fn experts(name: &str) -> u32 {
+    let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
+    let config: Value = serde_json::from_str(&text).expect("config.json is JSON");
+    let keys = ["num_experts", "n_routed_experts", "num_local_experts"];
+    let count = keys.iter().find_map(|key| config[key].as_u64()).expect("it has experts");
+    count as u32
+}
+
+/// What a dispatch writes routes to, if it does.
+fn routes(plan: &Plan, dispatch: &Dispatch) -> Option<Read> {
+    let kernel = plan.kernels.iter().find(|kernel| kernel.name == dispatch.kernel)?;
+    let buffers = &kernel.decl.buffers;
+    let place = buffers.iter().position(|buffer| buffer.name == "routes" && buffer.written)?;
+    let binding = &dispatch.bindings[place];
+    let scratch = plan.scratch.iter().find(|scratch| scratch.name == "routes")?;
+    let rows = dispatch.scalars[0] as usize;
+    Some(Read {
+        buffer: binding.buffer.clone(),
+        offset: binding.offset,
+        bytes: 4 * rows * scratch.width,
+        what: None,
+    })
+}
+
+/// The recording, with what is read of it nothing but routes.
+fn cut(recording: Recording, plan: &Plan) -> Recording {
+    let cut = |pass: Pass| {
+        let label = pass.label;
+        let mut parts =
+            vec![Pass { label: label.clone(), writes: pass.writes, commands: Vec::new(), reads: Vec::new() }];
+        for command in pass.commands {
+            let read = match &command {
+                Command::Dispatch(dispatch) => routes(plan, dispatch),
+                Command::Barrier(_) => None,
+            };
+            let part = parts.last_mut().expect("it begins with one");
+            part.commands.push(command);
+            if let Some(read) = read {
+                part.reads.push(read);
+                parts.push(Pass {
+                    label: label.clone(),
+                    writes: Vec::new(),
+                    commands: Vec::new(),
+                    reads: Vec::new(),
+                });
+            }
+        }
+        parts
+    };
+    Recording { passes: recording.passes.into_iter().flat_map(cut).collect(), ..recording }
+}
+
+/// What a program's kernels route a text's tokens to, fed to them in passes of so many rows.
+fn found(
+    built: &Built,
+    plan: &Plan,
+    program: &Program,
+    text: &[u32],
+    chunks: &[usize],
+    layers: usize,
+) -> Routes {
+    let file = scratch().join(format!("{}.routes.json", built.name()));
+    let path = file.display().to_string();
+    let list: Vec<String> = chunks.iter().map(usize::to_string).collect();
+    built.run(&["record", "--ids", &id_list(text), "--chunks", &list.join(","), "-o", &path]);
+    let recording = std::fs::read_to_string(&file).expect("it was written");
+    let recording = cut(Recording::parse(&recording).expect("it is a recording"), plan);
+    let weights = built.directory.join("weights.safetensors");
+    let mut replay =
+        Replay::new(program, &recording, Weights::File(&weights)).unwrap_or_else(|error| panic!("{error}"));
+    let report = replay.run(&mut |_, _| ());
+    assert!(report.faults.is_empty() && report.stopped.is_none(), "{}: {:?}", built.name(), report.faults);
+    let width = plan.scratch.iter().find(|scratch| scratch.name == "routes").expect("it routes").width;
+    let among = experts(&built.model);
+    let mut found = vec![Vec::new(); layers];
+    for (index, read) in report.reads.iter().enumerate() {
+        let rows = read.values.chunks_exact(width);
+        // Experts that every row has are no choice, and have numbers of their own.
+        let row = |row: &[f32]| {
+            row[..width / 2].iter().map(|word| word.to_bits()).filter(|expert| *expert < among).collect()
+        };
+        found[index % layers].extend(rows.map(row));
+    }
+    found
+}
+
+#[test]
+fn tokens_have_the_experts_that_transformers_gives_them() {
+    let mut checked = 0;
+    for built in all_built().iter().filter(|built| built.format == "f32" && built.disabled.is_empty()) {
+        let Some(texts) = golden(&built.model) else { continue };
+        checked += 1;
+        let plan = built.planned().1;
+        let text =
+            std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
+        let program = Program::compile(&text).unwrap_or_else(|error| panic!("{error}"));
+        for (index, (text, expected)) in texts.iter().enumerate() {
+            // Many rows at once; then a few, and one after the other.
+            let one = [vec![5], vec![1; text.len() - 5]].concat();
+            for chunks in [vec![text.len()], one] {
+                let found = found(built, &plan, &program, text, &chunks, expected.len());
+                assert_eq!(found, *expected, "{} text {index} in passes of {chunks:?}", built.name());
+            }
+        }
+    }
+    assert!(checked > 0 || std::env::var_os("FORGE_MODELS").is_some(), "no model has experts");
+}
