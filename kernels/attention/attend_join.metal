@@ -1,5 +1,8 @@
 // Joins the shares that a row's cache was split into. A share left {{ width }} sums of values, the maximum score that they
 // are weighted against, and the sum of weights; an empty one left zeros under a maximum of -1e38. A thread has a channel.
+{% if gates %}
+// What they give is multiplied by the sigmoids of gates.
+{% endif %}
 struct {{ args }} {
     uint rows;
     uint splits;
@@ -9,6 +12,9 @@ struct {{ args }} {
 [[max_total_threads_per_threadgroup({{ threads }})]]
 kernel void {{ name }}(
     device const float* partials [[buffer({{ slot() }})]],
+{% if gates %}
+    device const float* gates [[buffer({{ slot() }})]],
+{% endif %}
     device float* heads [[buffer({{ slot() }})]],
     constant {{ args }}& args [[buffer({{ slot() }})]],
     uint2 group [[threadgroup_position_in_grid]],
@@ -36,5 +42,10 @@ kernel void {{ name }}(
         sum += weight * share[channel];
         total += weight * share[{{ width + 1 }}];
     }
+{% if gates %}
+    const float gate = gates[group.y * {{ gates.pitch }}u + {{ gates.first }}u + group.x * {{ width }}u + channel];
+    heads[head * {{ width }}u + channel] = sum / total * sigmoid(gate);
+{% else %}
     heads[head * {{ width }}u + channel] = sum / total;
+{% endif %}
 }

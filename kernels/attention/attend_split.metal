@@ -97,6 +97,9 @@ kernel void {{ name }}(
 {% if sinks %}
     device const float* sinks [[buffer({{ slot() }})]],
 {% endif %}
+{% if gates %}
+    device const float* gates [[buffer({{ slot() }})]],
+{% endif %}
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
     device float* partials [[buffer({{ slot() }})]],
@@ -502,9 +505,14 @@ kernel void {{ name }}(
                 continue;
             }
 {% endif %}
-            // The only share is the result; one of several is written with what joining them needs.
+            // The only share is the result{{ ", gated" if gates else "" }}; one of several is written with what joining them needs.
             if (alone) {
+{% if gates %}
+                const float gate = gates[row * {{ gates.pitch }}u + {{ gates.first }}u + (group.y * {{ group }}u + head) * {{ width }}u + c];
+                heads[(first_head + head) * {{ width }}u + c] = sum / whole * sigmoid(gate);
+{% else %}
                 heads[(first_head + head) * {{ width }}u + c] = sum / whole;
+{% endif %}
             } else {
                 device float* share = partials + ((first_head + head) * args.splits + split) * {{ width + 2 }}u;
                 share[c] = sum;

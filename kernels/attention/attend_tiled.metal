@@ -9,6 +9,10 @@
 // Rows of a tile may belong to several slots. Each run of rows of one slot is taken through that slot's cache in turn, with the
 // other rows' weights at 0; so control flow is the same for all threads. A run has sums of its own, because 0 times what
 // another slot's values hold need not be 0.
+{% if gates %}
+//
+// What it gives is multiplied by the sigmoids of gates.
+{% endif %}
 {% if ring %}
 //
 // The cache is a ring: position p lies at p % {{ ring }}.
@@ -29,6 +33,9 @@ kernel void {{ name }}(
     device const {{ element }}* values [[buffer({{ slot() }})]],
 {% if sinks %}
     device const float* sinks [[buffer({{ slot() }})]],
+{% endif %}
+{% if gates %}
+    device const float* gates [[buffer({{ slot() }})]],
 {% endif %}
     device const uint* slots [[buffer({{ slot() }})]],
     device const uint* positions [[buffer({{ slot() }})]],
@@ -270,7 +277,13 @@ kernel void {{ name }}(
             const uint r = simdgroup_id * 2u + i;
             if (r >= begin && first + r < args.rows) {
                 for (uint c = lane; c < {{ width }}u; c += 32u) {
+{% if gates %}
+                    const float gate = gates[(first + r) * {{ gates.pitch }}u + {{ gates.first }}u + head * {{ width }}u + c];
+                    const float mean = staged[r * {{ pitch }}u + c] / total[i];
+                    heads[((first + r) * {{ query_heads }}u + head) * {{ width }}u + c] = mean * sigmoid(gate);
+{% else %}
                     heads[((first + r) * {{ query_heads }}u + head) * {{ width }}u + c] = staged[r * {{ pitch }}u + c] / total[i];
+{% endif %}
                 }
             }
         }

@@ -5,8 +5,8 @@ use forge_ir::{Format, tolerance};
 use serde_json::Value;
 use std::process::Command;
 use tests::{
-    Built, MLX, ODD, SUPERBLOCKS, all_built, deviation, distance, forge,
-    id_list, ids, model, numbers, run, scratch,
+    Built, MLX, ODD, SUPERBLOCKS, all_built, deviation, distance, forge, id_list, ids, model, numbers, run,
+    scratch,
 };
 
 /// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.

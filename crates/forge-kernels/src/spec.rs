@@ -339,6 +339,8 @@ pub struct HeadNorm {
 pub enum Brings {
     /// Key heads, then value heads.
     KeysAndValues,
+    /// Key heads, then value heads, then the gates of query heads.
+    KeysValuesAndGates,
     /// Key heads, of which value heads are made, too: these are neither turned nor multiplied by a gain.
     Keys,
     /// Nothing: its key and value are in the cache.
@@ -348,12 +350,21 @@ pub enum Brings {
 impl Brings {
     /// Heads of a row, query heads included.
     pub fn row_heads(self, query_heads: usize, key_heads: usize) -> usize {
-        let kinds = match self {
-            Brings::KeysAndValues => 2,
-            Brings::Keys => 1,
+        query_heads + self.cached_heads(key_heads) + if self.has_gates() { query_heads } else { 0 }
+    }
+
+    /// Heads of a row that are for the cache, or made into what is.
+    pub fn cached_heads(self, key_heads: usize) -> usize {
+        match self {
+            Brings::KeysAndValues | Brings::KeysValuesAndGates => 2 * key_heads,
+            Brings::Keys => key_heads,
             Brings::Nothing => 0,
-        };
-        query_heads + kinds * key_heads
+        }
+    }
+
+    /// Whether a row has gates, too.
+    pub fn has_gates(self) -> bool {
+        self == Brings::KeysValuesAndGates
     }
 }
 
@@ -362,6 +373,15 @@ impl Attend {
     pub fn appends(&self) -> bool {
         self.prologue.as_ref().is_some_and(|prologue| prologue.brings != Brings::Nothing)
     }
+}
+
+/// Where the gates of a row's heads are, of which sigmoids multiply what attention gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Gates {
+    /// Numbers of a row.
+    pub pitch: usize,
+    /// The first gate of its first head.
+    pub first: usize,
 }
 
 /// See [`Spec::RotateAppend`]. Scalars: rows, context\[, capacity\]. Buffers: qkv, \[query_gain, key_gain,\] slots, positions, q, keys,
@@ -410,8 +430,8 @@ pub struct Prologue {
 /// `position + 1 - window` if that is more. Scores are scale · q·k, then capped. A sink is one more score of its head (f32,
 /// `[query heads]`) that has no value.
 ///
-/// [`Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values, \[sinks,\] slots, positions,
-/// partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written; where its row
+/// [`Spec::AttendSplit`]. Scalars: rows, context\[, capacity\], splits. Buffers: q, keys, values, \[sinks,\] \[gates,\] slots,
+/// positions, partials, heads. With a prologue: qkv\[, query_gain, key_gain\] in place of q, and keys and values are written; where its row
 /// brings nothing: q\[, query_gain\], and they are read. Grid: splits, key heads, rows.
 ///
 /// Split s of a row attends to the s-th of `splits` even shares of its positions; a sink counts in split 0's maximum and sum of
@@ -419,8 +439,8 @@ pub struct Prologue {
 /// `[row, query head, split, width + 2]`, of which the first `width` are sums weighted by exp(score - maximum), then the
 /// maximum, then the sum of weights. A share may be empty: its sums are 0 and its maximum -1e38.
 ///
-/// [`Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\] slots, positions, heads.
-/// Grid: tiles of 8 rows, query heads.
+/// [`Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\] \[gates,\] slots, positions,
+/// heads. Grid: tiles of 8 rows, query heads.
 ///
 /// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot. It prepares no rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -443,17 +463,21 @@ pub struct Attend {
     pub softcap: Option<f32>,
     /// Whether heads have sinks.
     pub sinks: bool,
+    /// What multiplies the heads that it gives.
+    pub gates: Option<Gates>,
     /// What prepares the row, if that is left to this kernel.
     pub prologue: Option<Prologue>,
 }
 
-/// See [`Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, heads. Grid: query heads, rows.
+/// See [`Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, \[gates,\] heads. Grid: query heads, rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttendJoin {
     /// Query heads.
     pub query_heads: usize,
     /// Width of a head.
     pub width: usize,
+    /// As in [`Attend`].
+    pub gates: Option<Gates>,
 }
 
 /// See [`Spec::Elementwise`]. Scalars: rows. Buffers: a, \[b,\] y. Grid: by 256 threads over all numbers of a row; rows.

@@ -86,7 +86,7 @@ fn refusals() {
                 squares: Some(Squares { partials: 0, gain: true }),
             }),
         ),
-        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8 })),
+        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8, gates: None })),
         refusal("a", attend(4, 2, 7, Format::F16, 1.0)),
         refusal("a", attend(4, 2, 512, Format::F16, 1.0)),
         refusal("a", attend(5, 2, 64, Format::F16, 1.0)),
@@ -494,7 +494,7 @@ fn refusals_of_latents() {
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.clear())),
-        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025 })),
+        refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];

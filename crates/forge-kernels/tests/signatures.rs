@@ -125,18 +125,25 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
                 Some(Prologue { norm: None, .. }) => "qkv *keys *values",
             };
             let sinks = if attend.sinks { " sinks" } else { "" };
-            let names = buffers(&format!("{row}{sinks} slots positions *partials *heads"));
+            let gates = if attend.gates.is_some() { " gates" } else { "" };
+            let names = buffers(&format!("{row}{sinks}{gates} slots positions *partials *heads"));
             let scalars = with_ring(attend.ring, "rows context capacity splits", "rows context splits");
             (names, scalars, grid)
         }
         Spec::AttendJoin(join) => {
-            (buffers("partials *heads"), "rows splits", grid(join.query_heads.to_string(), "rows", "1"))
+            let gates = if join.gates.is_some() { " gates" } else { "" };
+            (
+                buffers(&format!("partials{gates} *heads")),
+                "rows splits",
+                grid(join.query_heads.to_string(), "rows", "1"),
+            )
         }
         Spec::AttendTiled(attend) => {
             let grid = grid("rows.div_ceil(8)".to_owned(), &attend.query_heads.to_string(), "1");
             let sinks = if attend.sinks { " sinks" } else { "" };
             let scalars = with_ring(attend.ring, "rows context capacity", "rows context");
-            (buffers(&format!("q keys values{sinks} slots positions *heads")), scalars, grid)
+            let gates = if attend.gates.is_some() { " gates" } else { "" };
+            (buffers(&format!("q keys values{sinks}{gates} slots positions *heads")), scalars, grid)
         }
         Spec::EachHead(each) => {
             let mut names = planes("weight", each.format);

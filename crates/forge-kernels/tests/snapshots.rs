@@ -6,7 +6,7 @@ use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
     Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
     LayerNorm, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares,
     Summed, Take,
 };
@@ -147,6 +147,8 @@ fn attention() {
     let split = common::attend(16, 8, 128, cache);
     let prologue = Some(common::prologue(&RotateAppend { norm, ..whole }));
     snapshot("attend_split", Spec::AttendSplit(Attend { prologue, ..split.clone() }));
+    let gates = Some(Gates { pitch: 48, first: 32 });
+    snapshot("attend_join_gated", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 4, gates }));
     let rotation = Rotation::none();
     let still = RotateAppend { pairing: rotation.pairing, rotation, ..part.clone() };
     snapshot("rotate_append_still", Spec::RotateAppend(still));
@@ -167,7 +169,7 @@ fn attention() {
         ..common::attend(10, 2, 6, Format::F32)
     };
     snapshot("attend_split_odd", Spec::AttendSplit(odd));
-    snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads: 16, width: 80 }));
+    snapshot("attend_join", Spec::AttendJoin(AttendJoin { query_heads: 16, width: 80, gates: None }));
     snapshot("attend_tiled", Spec::AttendTiled(common::attend(16, 8, 128, cache)));
     let odd =
         Attend { window: Some(40), softcap: Some(50.0), sinks: true, ..common::attend(9, 1, 6, Format::F32) };

@@ -4,8 +4,8 @@ use crate::names::number;
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
-    self, Brings, DeferredNorm, Each, Epilogue, HeadNorm, LatentPrepare, OwnNorm, Project, Prologue, Route,
-    Squares, Summed,
+    self, Brings, DeferredNorm, Each, Epilogue, Gates, HeadNorm, LatentPrepare, OwnNorm, Project, Prologue,
+    Route, Squares, Summed,
 };
 
 /// `cpu::project(call, &cpu::Project { ... })`
@@ -114,6 +114,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("window", option(attend.window, size)),
                 ("softcap", option(attend.softcap, float)),
                 ("sinks", attend.sinks.to_string()),
+                ("gates", option(attend.gates, gates)),
                 ("prologue", option(attend.prologue.as_ref(), prologue)),
             ],
         ),
@@ -308,6 +309,10 @@ fn prologue(prologue: &Prologue) -> String {
     )
 }
 
+fn gates(gates: Gates) -> String {
+    format!("cpu::Gates {{ pitch: {}, first: {} }}", size(gates.pitch), size(gates.first))
+}
+
 fn head_norm(norm: HeadNorm) -> String {
     let HeadNorm { epsilon, turned, values } = norm;
     format!("cpu::HeadNorm {{ epsilon: {}, turned: {turned}, values: {values} }}", float(epsilon))
@@ -316,6 +321,7 @@ fn head_norm(norm: HeadNorm) -> String {
 fn brings(brings: Brings) -> String {
     let what = match brings {
         Brings::KeysAndValues => "KeysAndValues",
+        Brings::KeysValuesAndGates => "KeysValuesAndGates",
         Brings::Keys => "Keys",
         Brings::Nothing => "Nothing",
     };

@@ -7,7 +7,9 @@
 use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
-use forge_kernels::spec::{ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Rows};
+use forge_kernels::spec::{
+    ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Prologue, Rows,
+};
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -270,6 +272,21 @@ impl Counted<'_> {
             }
             (Spec::AttendSplit(_) | Spec::LatentAttend(_), "partials") => (0, 0),
             (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.load.splits > 1 => (0, 0),
+            // Gates are for whoever has the result.
+            (Spec::AttendSplit(_), "gates") if self.load.splits > 1 => (0, 0),
+            (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
+                (of_rows(attend.query_heads * attend.width), 0)
+            }
+            (Spec::AttendJoin(join), "gates") => (of_rows(join.query_heads * join.width), 0),
+            (Spec::RotateAppend(rotate), "qkv") => {
+                let heads = rotate.query_heads + rotate.brings.cached_heads(rotate.key_heads);
+                (of_rows(heads * rotate.width), 0)
+            }
+            (Spec::AttendSplit(attend), "qkv") => {
+                let cached = |prologue: &Prologue| prologue.brings.cached_heads(attend.key_heads);
+                let heads = attend.query_heads + attend.prologue.as_ref().map_or(0, cached);
+                (of_rows(heads * attend.width), 0)
+            }
             // Columns of wider rows.
             (Spec::Project(project), "x") => (of_rows(project.inputs), 0),
             (Spec::Project(project), "factors") => (of_rows(project.outputs), 0),

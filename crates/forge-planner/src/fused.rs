@@ -288,6 +288,8 @@ pub(crate) struct Attend {
     pub(crate) softcap: Option<f32>,
     /// One more score of each head, of nothing.
     pub(crate) sinks: Option<ParamId>,
+    /// Whether what it gives is multiplied by sigmoids of gates, which its last input ends in.
+    pub(crate) gated: bool,
     /// Where keys and values are.
     pub(crate) cache: ParamId,
     /// What it does to its row first.
@@ -423,6 +425,7 @@ impl Fused {
                         window: *window,
                         softcap: *softcap,
                         sinks: *sinks,
+                        gated: false,
                         cache: *cache,
                         prologue: None,
                     })

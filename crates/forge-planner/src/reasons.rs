@@ -146,8 +146,8 @@ impl<'a> Section<'a> {
         let Some(other) = sibling else {
             return format!("{} has to be whole before it is multiplied", self.maker(reads));
         };
-        let fusions = [Fusion::GatePair, Fusion::MergeProjections, Fusion::DeltaMixer];
-        let merges = if self.prepared.contains(&place) { &fusions[1..] } else { &fusions[..1] };
+        let fusions = [Fusion::GatePair, Fusion::HeadsGate, Fusion::MergeProjections, Fusion::DeltaMixer];
+        let merges = if self.prepared.contains(&place) { &fusions[2..] } else { &fusions[..2] };
         let otherwise = || format!("no kernel takes what it gives beside what {} gives", other.name);
         self.switched_off(merges).unwrap_or_else(otherwise)
     }
@@ -251,7 +251,9 @@ fn of_elementwise(function: Function) -> &'static [Fusion] {
     match function {
         Function::Each(Each::Activate(_)) => &[Fusion::GatePair, Fusion::Each],
         Function::Each(_) => &[Fusion::Each, Fusion::NormAdd],
-        Function::Multiply | Function::Times => &[Fusion::GatePair, Fusion::GateFirst, Fusion::Take],
+        Function::Multiply | Function::Times => {
+            &[Fusion::HeadsGate, Fusion::GatePair, Fusion::GateFirst, Fusion::Take]
+        }
         Function::ScaleBy => &[Fusion::NormAdd],
         Function::Add => &[Fusion::Residual, Fusion::NormAdd],
     }

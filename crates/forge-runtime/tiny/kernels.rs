@@ -177,6 +177,7 @@ macro_rules! attend_split {
             cpu: |call| {
                 let scale = 0.316_227_76;
                 let shape = cpu::Attend {
+                    gates: None,
                     query_heads: 4,
                     key_heads: 2,
                     width: 10,

@@ -8,7 +8,7 @@ use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
     Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
     LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows,
     Squares, Summed, Take,
 };
@@ -56,6 +56,7 @@ struct Extras {
     values: bool,
     keys_alone: bool,
     still: bool,
+    gated: bool,
 }
 
 /// A rotation that leaves two channels alone, where there are more.
@@ -67,17 +68,34 @@ fn rotation(width: usize, pairing: Pairing) -> Rotation {
 
 /// Every kernel of attention at one size.
 fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, extras: Extras) -> Vec<Case> {
-    let Extras { norm, window, ring, softcap, sinks, values, keys_alone, still } = extras;
+    let Extras { norm, window, ring, softcap, sinks, values, keys_alone, still, gated } = extras;
     let scale = 1.0 / (width as f32).sqrt();
     let norm = norm.then_some(HeadNorm { epsilon: 1e-6, turned: false, values });
     let pairing = if query_heads.is_multiple_of(2) { Pairing::Half } else { Pairing::Interleaved };
     let rotation = if still { Rotation::none() } else { rotation(width, pairing) };
     let pairing = rotation.pairing;
-    let brings = if keys_alone { Brings::Keys } else { Brings::KeysAndValues };
+    let brings = match (keys_alone, gated) {
+        (true, _) => Brings::Keys,
+        (false, true) => Brings::KeysValuesAndGates,
+        (false, false) => Brings::KeysAndValues,
+    };
+    let pitch = brings.row_heads(query_heads, key_heads) * width;
+    let gates = gated.then(|| Gates { pitch, first: pitch - query_heads * width });
     let prologue = Prologue { brings, norm, rotation: rotation.clone(), pairing };
     let rotate = RotateAppend { query_heads, key_heads, width, cache, ring, brings, norm, rotation, pairing };
-    let attend =
-        Attend { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks, prologue: None };
+    let attend = Attend {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring,
+        scale,
+        window,
+        softcap,
+        sinks,
+        gates,
+        prologue: None,
+    };
     let queries =
         Attend { prologue: Some(Prologue { brings: Brings::Nothing, ..prologue.clone() }), ..attend.clone() };
     let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
@@ -94,7 +112,7 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
         Case { spec: Spec::AttendTiled(attend), launches: many },
         Case {
-            spec: Spec::AttendJoin(AttendJoin { query_heads, width }),
+            spec: Spec::AttendJoin(AttendJoin { query_heads, width, gates }),
             launches: vec![Launch::rows(3, 50).split(3)],
         },
     ];
@@ -502,6 +520,8 @@ fn kernels_are_silent() {
     cases.extend(latents(Format::F16, [19, 132, 64], Format::F16));
     cases.extend(latents(Format::F16, [1, 120, 8], Format::F16));
     cases.push(project(Rows::One, Format::Q8_0, 7, 96, Epilogue::Multiply { of: 12 }));
+    cases.extend(attention(20, 4, 2, Format::F16, Extras { gated: true, ..Extras::default() }));
+    cases.extend(attention(20, 4, 2, Format::F32, Extras { still: true, ..Extras::default() }));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -552,6 +572,10 @@ fn planted_faults_are_caught() {
     // Heads that do not turn.
     let still = Extras { still: true, ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
+    // Gates, where heads are joined and where they are prepared.
+    let gated = Extras { gated: true, ..Extras::default() };
+    let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
+    cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

@@ -216,7 +216,15 @@ impl<'a> SplitContext<'a> {
         let turns = |prologue: &&Prologue| !prologue.rotation.is_none();
         let turn = self.spec.prologue.as_ref().filter(turns).map(|_| "turn");
         let encode = (self.kept.quantised && self.appends).then_some("encode32");
-        [self.load].into_iter().chain(query_load).chain(softcap).chain(turn).chain(encode).collect()
+        let gate = self.spec.gates.map(|_| "sigmoid");
+        [self.load]
+            .into_iter()
+            .chain(query_load)
+            .chain(softcap)
+            .chain(turn)
+            .chain(encode)
+            .chain(gate)
+            .collect()
     }
 }
 
@@ -294,6 +302,7 @@ impl<'a> TiledContext<'a> {
     }
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
-        self.load.into_iter().chain(self.spec.softcap.map(|_| "softcap")).collect()
+        let gate = self.spec.gates.map(|_| "sigmoid");
+        self.load.into_iter().chain(self.spec.softcap.map(|_| "softcap")).chain(gate).collect()
     }
 }

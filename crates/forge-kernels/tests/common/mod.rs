@@ -6,7 +6,7 @@ use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scor
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
     Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Function, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
     LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows,
     Squares, Summed, Take,
 };
@@ -133,6 +133,7 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
         window: None,
         softcap: None,
         sinks: false,
+        gates: None,
         prologue: None,
     }
 }
@@ -161,6 +162,18 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::RotateAppend(still.clone()));
                 specs.push(Spec::RotateAppend(RotateAppend { norm, ..still.clone() }));
                 let split = attend(query_heads, key_heads, width, cache);
+                let brings = Brings::KeysValuesAndGates;
+                let pitch = brings.row_heads(query_heads, key_heads) * width;
+                let gates = Some(Gates { pitch, first: pitch - query_heads * width });
+                let beside = RotateAppend { brings, ..plain.clone() };
+                specs.push(Spec::RotateAppend(beside.clone()));
+                specs.push(Spec::AttendSplit(Attend { gates, ..split.clone() }));
+                specs.push(Spec::AttendTiled(Attend { gates, ..split.clone() }));
+                specs.push(Spec::AttendJoin(AttendJoin { query_heads, width, gates }));
+                if prologue_fits(query_heads, key_heads, width) {
+                    let prologue = Some(prologue(&beside));
+                    specs.push(Spec::AttendSplit(Attend { gates, prologue, ..split.clone() }));
+                }
                 let tiled = attend(query_heads, key_heads, width, cache);
                 specs.push(Spec::AttendSplit(Attend { window: Some(40), ..split.clone() }));
                 let (window, ring) = (Some(40), Some(320));
@@ -216,7 +229,7 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
             }
         }
-        specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width }));
+        specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width, gates: None }));
     }
     for pairs in [10, 32] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {
@@ -414,7 +427,7 @@ pub(crate) fn latents() -> Vec<Spec> {
                 }));
             }
         }
-        specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width }));
+        specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width, gates: None }));
     }
     specs
 }

@@ -22,13 +22,13 @@ fn prepare_row(list: &mut Fused, body: &Body) -> bool {
             return false;
         };
         let Some(state) = body.cache(prepared.cache) else { return false };
-        attend.inputs == [prepare.output]
+        attend.inputs.first() == Some(&prepare.output)
             && forge_kernels::prologue_fits(prepared.query_heads, state.heads, state.width)
     };
     let Some(place) = (0..list.operations.len().saturating_sub(1)).find(fits) else { return false };
     let prepare = list.operations.remove(place);
     let attend = &mut list.operations[place];
-    attend.inputs = prepare.inputs;
+    attend.inputs.splice(..1, prepare.inputs);
     if let (Kind::RotateAppend(prepared), Kind::Attend(attend)) = (prepare.kind, &mut attend.kind) {
         attend.prologue = Some(prepared);
     }
@@ -49,7 +49,7 @@ fn prepare_queries(list: &mut Fused, body: &Body) -> bool {
         return false;
     };
     let operation = &mut list.operations[place];
-    operation.inputs = vec![source];
+    operation.inputs[0] = source;
     if let Kind::Attend(attend) = &mut operation.kind {
         let (query_heads, cache) = (attend.query_heads, attend.cache);
         let brings = Brings::Nothing;

@@ -15,6 +15,7 @@ mod gate_first;
 mod gate_pair;
 mod head_argmax;
 mod heads;
+mod heads_gate;
 mod latent_append;
 mod latent_projections;
 mod latent_prologue;
@@ -48,6 +49,8 @@ pub enum Fusion {
     DeltaMixer,
     /// A function of each result (a cap, a factor, an activation) in the projection before it.
     Each,
+    /// The product of heads and their gates in attention, and the gates beside queries, keys and values.
+    HeadsGate,
     /// What gates a branch before its last projection.
     GateFirst,
     /// Two branches added to the residual stream one after the other.
@@ -74,12 +77,13 @@ pub enum Fusion {
 
 impl Fusion {
     /// Every fusion, in the order in which they are tried.
-    pub const ALL: [Fusion; 16] = [
+    pub const ALL: [Fusion; 17] = [
         Fusion::GatePair,
         Fusion::MergeProjections,
         Fusion::RotateAppend,
         Fusion::DeltaMixer,
         Fusion::Each,
+        Fusion::HeadsGate,
         Fusion::GateFirst,
         Fusion::TwoSums,
         Fusion::Residual,
@@ -101,6 +105,7 @@ impl Fusion {
             Fusion::RotateAppend => "rotate_append",
             Fusion::DeltaMixer => "delta_mixer",
             Fusion::Each => "each",
+            Fusion::HeadsGate => "heads_gate",
             Fusion::GateFirst => "gate_first",
             Fusion::TwoSums => "two_sums",
             Fusion::Residual => "residual",
@@ -149,7 +154,7 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         Fused::of(BodyId(index), body, graph.widths(body), formats)
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
-    let simple: [(Fusion, Rewrite); 11] = [
+    let simple: [(Fusion, Rewrite); 12] = [
         (Fusion::GatePair, gate_pair::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
@@ -157,6 +162,7 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         (Fusion::MergeProjections, latent_projections::rewrite),
         (Fusion::DeltaMixer, delta_mixer::rewrite),
         (Fusion::Each, each::rewrite),
+        (Fusion::HeadsGate, heads_gate::rewrite),
         (Fusion::GateFirst, gate_first::rewrite),
         (Fusion::TwoSums, two_sums::rewrite),
         (Fusion::Residual, residual::rewrite),

@@ -124,6 +124,7 @@ pub(crate) fn attention(what: &Attention) -> Fused {
         window: None,
         softcap: None,
         sinks: None,
+        gated: false,
         cache: ParamId(3),
         prologue: None,
     });
@@ -353,10 +354,13 @@ fn what(kind: &Kind) -> String {
         Kind::Rotate { .. } => "rotate".to_owned(),
         Kind::Append { .. } => "append".to_owned(),
         Kind::RotateAppend(prepare) => format!("rotate_append{}", prepared(prepare)),
-        Kind::Attend(attend) => match &attend.prologue {
-            Some(prepare) => format!("attend prologue{}", prepared(prepare)),
-            None => "attend".to_owned(),
-        },
+        Kind::Attend(attend) => {
+            let gated = if attend.gated { " gated" } else { "" };
+            match &attend.prologue {
+                Some(prepare) => format!("attend{gated} prologue{}", prepared(prepare)),
+                None => format!("attend{gated}"),
+            }
+        }
         Kind::EachHead(each) => {
             format!("each_head{} {}", if each.turned { " turned" } else { "" }, each.weight.0)
         }
@@ -400,6 +404,7 @@ fn what(kind: &Kind) -> String {
 fn prepared(prepare: &RotateAppend) -> String {
     let brings = match prepare.brings {
         Brings::KeysAndValues => "",
+        Brings::KeysValuesAndGates => " with gates",
         Brings::Keys => " of keys",
         Brings::Nothing => " of queries",
     };

@@ -124,7 +124,15 @@ impl Select<'_> {
             rotation: prepare.rotation.clone(),
             pairing: prepare.rotation.pairing,
         });
+        // Gates are the last columns of the row that queries, keys and values are of.
+        let gates = attend.gated.then(|| {
+            let value = operation.inputs[operation.inputs.len() - 1];
+            let pitch = list.widths[value.0];
+            let buffer = draft.buffers.get(&value).copied().unwrap_or(self.stream);
+            (buffer, spec::Gates { pitch, first: pitch - query_heads * width })
+        });
         let spec = spec::Attend {
+            gates: gates.map(|(_, gates)| gates),
             query_heads,
             key_heads,
             width,
@@ -146,12 +154,15 @@ impl Select<'_> {
         };
         let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.brings) {
             None => ("q", ""),
-            Some(Brings::KeysAndValues) => ("qkv", "q, k, v of qkv prepared and k, v appended; "),
+            Some(Brings::KeysAndValues | Brings::KeysValuesAndGates) => {
+                ("qkv", "q, k, v of qkv prepared and k, v appended; ")
+            }
             Some(Brings::Keys) => ("qkv", "q, k of qkv prepared and k, v, both of k, appended; "),
             Some(Brings::Nothing) => ("q", "q prepared; "),
         };
+        let gated = if attend.gated { "sigmoid(gates) · " } else { "" };
         let general = format!(
-            "{prepare}heads = softmax(scale · q · keysᵀ) · values, over the positions of each row's slot up to its own"
+            "{prepare}heads = {gated}softmax(scale · q · keysᵀ) · values, over the positions of each row's slot up to its own"
         );
         let function = self.function(&draft.function_name("attend"), &general, &variants);
         let mut arguments = vec![(source, Operand::Scratch(from))];
@@ -170,17 +181,18 @@ impl Select<'_> {
                 .sinks
                 .map(|sinks| ("sinks", Operand::Field(self.vector(draft, &[sinks], Layout::Rows, "")))),
         );
+        let gates = gates.map(|(buffer, gates)| (("gates", Operand::Scratch(buffer)), gates));
+        arguments.extend(gates.map(|(argument, _)| argument));
         draft.step("attend", &formula(attend, query_heads / key_heads, window), function, &arguments);
-        let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width });
+        let gates_of_join = gates.map(|(_, gates)| gates);
+        let join = Spec::AttendJoin(spec::AttendJoin { query_heads, width, gates: gates_of_join });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         let function = self.function("attend_join", general, &[(&regimes[..1], join)]);
         let comment = "A long cache was split among threadgroups: join what they found.";
-        draft.step(
-            "attend_join",
-            comment,
-            function,
-            &[("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))],
-        );
+        let mut arguments =
+            vec![("partials", Operand::Scratch(partials)), ("heads", Operand::Scratch(heads))];
+        arguments.extend(gates.map(|(argument, _)| argument));
+        draft.step("attend_join", comment, function, &arguments);
         if let Some(step) = draft.section.steps_mut(draft.schedule).last_mut() {
             step.condition = Condition::Split;
         }
@@ -227,7 +239,8 @@ fn formula(attend: &Attend, group: usize, window: Option<usize>) -> String {
     let scores = format!("{} · q · keysᵀ", attend.scale);
     let scores = attend.softcap.map_or(scores.clone(), |cap| format!("cap({scores}, {cap})"));
     let sinks = if attend.sinks.is_some() { ", beside each head's sink" } else { "" };
-    text += &format!("heads = softmax({scores}{sinks}) · values");
+    let gates = if attend.gated { "sigmoid(gates) · " } else { "" };
+    text += &format!("heads = {gates}softmax({scores}{sinks}) · values");
     if let Some(window) = window {
         text += &format!(", of the last {window} positions");
     }

@@ -190,7 +190,7 @@ impl Select<'_> {
             },
         );
         draft.step("latent_attend", &formula, function, &arguments);
-        let join = Spec::AttendJoin(spec::AttendJoin { query_heads: heads, width });
+        let join = Spec::AttendJoin(spec::AttendJoin { query_heads: heads, width, gates: None });
         let general = "heads = the splits' sums, each weighted by exp(its maximum - the largest)";
         // Many rows are never split.
         let few = if draft.schedule == Schedule::Decode { regimes } else { &regimes[..1] };

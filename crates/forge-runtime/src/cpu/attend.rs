@@ -1,7 +1,7 @@
 //! Attention with an online softmax: each query head over the cached keys and values of its slot, positions
 //! `first..=position`, where first is 0 or follows from a window.
 //!
-//! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values, [sinks,] slots, positions, heads[, partials]; with a prologue
+//! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values, [sinks,] [gates,] slots, positions, heads[, partials]; with a prologue
 //! qkv[, query_gain, key_gain] in place of q, and keys and values are written; where its row brings nothing q[, query_gain], and
 //! they are read. Serves the GPU's split and tiled kernels
 //! alike: a thread takes some rows of one key head and goes through the cache in steps, so that each cached number is
@@ -44,8 +44,19 @@ pub struct Attend {
     pub softcap: Option<f32>,
     /// Whether heads have sinks: each one more score, without a value.
     pub sinks: bool,
+    /// What multiplies the heads that it gives.
+    pub gates: Option<Gates>,
     /// What prepares rows, if that is left to this kernel. No two rows may be of one slot then.
     pub prologue: Option<Prologue>,
+}
+
+/// Where the gates of a row's heads are, of which sigmoids multiply what attention gives.
+#[derive(Clone, Copy, Debug)]
+pub struct Gates {
+    /// Numbers of a row.
+    pub pitch: usize,
+    /// The first gate of its first head.
+    pub first: usize,
 }
 
 /// What [`super::rotate_append()`] does, done by [`attend`].
@@ -109,8 +120,19 @@ struct Own<'a, C> {
 impl<C: Cached> Task for Heads<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Attend { query_heads, key_heads, width, ring, scale, window, softcap, sinks, prologue, .. } =
-            *self.shape;
+        let Attend {
+            query_heads,
+            key_heads,
+            width,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks,
+            gates,
+            prologue,
+            ..
+        } = *self.shape;
         let call = self.call;
         let (rows, context) = (call.scalar(0), call.scalar(1));
         let room = Room::of(call, ring);
@@ -120,6 +142,7 @@ impl<C: Cached> Task for Heads<'_, C> {
         let slots = call.input::<u32>("slots", rows);
         let positions = call.input::<u32>("positions", rows);
         let sinks = sinks.then(|| call.input::<f32>("sinks", query_heads));
+        let gates = gates.map(|gates| (gates, call.input::<f32>("gates", rows * gates.pitch)));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let cached = last * key_heads * room.positions * C::record(width);
         let heads = call.output::<f32>("heads", rows * query_heads * width);
@@ -275,10 +298,18 @@ impl<C: Cached> Task for Heads<'_, C> {
                     for (out, sum) in out.iter_mut().zip(&sums[query * padded..]) {
                         *out = sum / totals[query];
                     }
+                    if let Some((Gates { pitch, first }, gates)) = gates {
+                        let own = &gates[row * pitch + first + (head * group + member) * width..];
+                        out.iter_mut().zip(own).for_each(|(out, gate)| *out *= sigmoid(*gate));
+                    }
                 }
             }
         }
     }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// Scores s become cap · tanh(s / cap).

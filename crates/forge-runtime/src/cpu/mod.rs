@@ -55,7 +55,7 @@ pub use self::{
     affine::{Affine, AffineBf16},
     append::{Append, append},
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
-    attend::{Attend, AttendJoin, Prologue, attend, attend_join},
+    attend::{Attend, AttendJoin, Gates, Prologue, attend, attend_join},
     call::{Call, Output},
     convolve::{Convolve, convolve},
     delta_rule::{DeltaRule, delta_rule},

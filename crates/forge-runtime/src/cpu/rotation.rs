@@ -63,6 +63,8 @@ pub struct HeadNorm {
 pub enum Brings {
     /// Key heads, then value heads.
     KeysAndValues,
+    /// Key heads, then value heads, then the gates of query heads.
+    KeysValuesAndGates,
     /// Key heads, of which value heads are made, too.
     Keys,
     /// Nothing: its key and value are in the cache.
@@ -75,6 +77,7 @@ impl Brings {
         let after_keys = query_heads + key_heads;
         match self {
             Brings::KeysAndValues => [query_heads, after_keys, after_keys + key_heads],
+            Brings::KeysValuesAndGates => [query_heads, after_keys, after_keys + key_heads + query_heads],
             Brings::Keys => [query_heads, query_heads, after_keys],
             Brings::Nothing => [query_heads; 3],
         }

@@ -68,6 +68,7 @@ pub(crate) fn raw(
 ) -> Raw {
     let row_heads = match brings {
         Brings::KeysAndValues => query_heads + 2 * key_heads,
+        Brings::KeysValuesAndGates => 2 * query_heads + 2 * key_heads,
         Brings::Keys => query_heads + key_heads,
         Brings::Nothing => query_heads,
     };
@@ -78,7 +79,10 @@ pub(crate) fn raw(
         let mut heads = row.chunks_exact(width).map(wide);
         let of_queries: Vec<_> = heads.by_ref().take(query_heads).collect();
         let of_keys: Vec<_> = heads.by_ref().take(key_heads).collect();
-        let of_values = if brings == Brings::Keys { of_keys.clone() } else { heads.collect() };
+        let of_values = match brings {
+            Brings::Keys => of_keys.clone(),
+            _ => heads.take(key_heads).collect(),
+        };
         let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| -> Vec<f64> {
             let norm = |head: Vec<f64>, after| match norm {
                 Some(HeadNorm { epsilon, turned, .. }) if turned == after => {
@@ -119,6 +123,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
         (5, 4, 2, 20, 5, Pairing::Half, Format::F32, (both, of_values)),
         (5, 6, 3, 16, 8, Pairing::Half, Format::F32, (keys, of_values)),
         (3, 5, 1, 18, 9, Pairing::Half, Format::F16, (keys, None)),
+        (4, 4, 2, 18, 9, Pairing::Half, Format::F32, (Brings::KeysValuesAndGates, norm)),
     ] {
         let context = 12;
         let mut rotation = rotation(pairs, pairing, if rows == 9 { 1.25 } else { 1.0 });

@@ -3,7 +3,7 @@
 use crate::append::raw;
 use crate::support::{Argument, NAN, Random, compare, each_level, kernel, numbers_of, run_kernel};
 use crate::{cache_bytes, cache_numbers, of_size, rotation, rows_of_a_batch, wide};
-use forge_runtime::cpu::{self, Brings, Format, HeadNorm, Pairing, Prologue};
+use forge_runtime::cpu::{self, Brings, Format, Gates, HeadNorm, Pairing, Prologue};
 use half::f16;
 
 /// A cache of two slots, as bytes, in which positions that no row may see are not numbers.
@@ -90,6 +90,7 @@ fn attend_is_softmax_times_values() {
     ] {
         let scale = 3.0 / (width as f32).sqrt();
         let shape = cpu::Attend {
+            gates: None,
             query_heads,
             key_heads,
             width,
@@ -157,6 +158,7 @@ fn attend_prepares_its_own_row() {
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
     let (both, keys, nothing) = (Brings::KeysAndValues, Brings::Keys, Brings::Nothing);
+    let gated = Brings::KeysValuesAndGates;
     for (
         rows,
         query_heads,
@@ -179,11 +181,16 @@ fn attend_prepares_its_own_row() {
         (1, 3, 3, 128, 64, Pairing::Interleaved, Format::F16, (keys, None), 64, (None, None, false)),
         (1, 4, 2, 16, 8, Pairing::Half, Format::F16, (nothing, norm), 69, (None, None, false)),
         (2, 6, 2, 20, 7, Pairing::Half, Format::F32, (nothing, None), 130, (Some(64), Some(2.0), true)),
+        (1, 4, 2, 16, 8, Pairing::Half, Format::F16, (gated, norm), 69, (None, None, false)),
+        (2, 6, 2, 20, 0, Pairing::Half, Format::F32, (gated, None), 130, (Some(64), None, true)),
     ] {
         let context = 256;
         let rotation = rotation(pairs, pairing, 1.0);
         let scale = 1.0 / (width as f32).sqrt();
+        let pitch = 2 * (query_heads + key_heads) * width;
+        let gates = (brings == gated).then_some(Gates { pitch, first: pitch - query_heads * width });
         let shape = cpu::Attend {
+            gates,
             query_heads,
             key_heads,
             width,
@@ -228,10 +235,16 @@ fn attend_prepares_its_own_row() {
             let position = positions[row] as usize;
             wanted.extend(attended(&shape, q, &after[0][start..], &after[1][start..], position, sink));
         }
+        if let Some(Gates { pitch, first }) = gates {
+            let of_rows = raw.qkv.chunks_exact(pitch).flat_map(|row| &row[first..]);
+            for (head, gate) in wanted.iter_mut().zip(of_rows) {
+                *head /= 1.0 + (-f64::from(*gate)).exp();
+            }
+        }
         // A key may be rounded to the next half.
         let wanted = of_size(wanted, if cache == Format::F16 { 500.0 } else { 5.0 });
         let mut buffers = vec![if appends { "qkv" } else { "q" }];
-        let mut arguments = vec![Argument::Numbers(raw.qkv)];
+        let mut arguments = vec![Argument::Numbers(raw.qkv.clone())];
         if norm.is_some() {
             let gains = if appends { 2 } else { 1 };
             buffers.extend(&["query_gain", "key_gain"][..gains]);
@@ -243,6 +256,10 @@ fn attend_prepares_its_own_row() {
         if sinks {
             buffers.push("sinks");
             arguments.push(Argument::Numbers(sink));
+        }
+        if gates.is_some() {
+            buffers.push("gates");
+            arguments.push(Argument::Numbers(raw.qkv));
         }
         buffers.extend(["slots", "positions", "heads"]);
         arguments.extend([

@@ -99,6 +99,7 @@ fn rows_see_the_numbers_that_codes_stand_for() {
         let caches = [0; 2].map(|_| coded(&random.numbers(HEADS * CONTEXT * width), width));
         let q = random.numbers(rows * 3 * HEADS * width);
         let shape = |cache| cpu::Attend {
+            gates: None,
             query_heads: 3 * HEADS,
             key_heads: HEADS,
             width,

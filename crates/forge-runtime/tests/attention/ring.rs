@@ -43,6 +43,7 @@ fn rows_see_the_same_in_a_ring() {
         let q = random.numbers(rows * 3 * HEADS * WIDTH);
         let positions: Vec<u32> = (end - rows..end).map(|position| position as u32).collect();
         let shape = |ring| cpu::Attend {
+            gates: None,
             query_heads: 3 * HEADS,
             key_heads: HEADS,
             width: WIDTH,

@@ -29,11 +29,13 @@ fn attention_of_few_and_many_rows() {
             let q = random.numbers(rows * shape.query_heads * shape.width);
             let sinks = random.numbers(shape.query_heads);
             let row_width = shape.query_heads * shape.width;
+            let gates = random.numbers(rows * shape.row_width());
             let wanted: Vec<f64> = (0..rows)
                 .flat_map(|row| {
                     let q = wide(&q[row * row_width..][..row_width]);
                     let position = batch.positions[row] as usize;
-                    shape.attended(&q, &keys, &values, &sinks, batch.slots[row], position)
+                    let heads = shape.attended(&q, &keys, &values, &sinks, batch.slots[row], position);
+                    shape.opened(heads, &gates[row * shape.row_width()..])
                 })
                 .collect();
             let share = shape.width + 2;
@@ -43,6 +45,7 @@ fn attention_of_few_and_many_rows() {
                     ("keys", Given::Bytes(&key_bytes)),
                     ("values", Given::Bytes(&value_bytes)),
                     ("sinks", Given::Numbers(&sinks)),
+                    ("gates", Given::Numbers(&gates)),
                     ("slots", Given::Words(&batch.slots)),
                     ("positions", Given::Words(&batch.positions)),
                     ("partials", Given::Unwritten(partials)),
@@ -61,7 +64,11 @@ fn attention_of_few_and_many_rows() {
             let joined = kernels.run(
                 3 * index + 2,
                 &scalars(splits),
-                &[("partials", Given::Bytes(&partials)), ("heads", Given::Unwritten(heads))],
+                &[
+                    ("partials", Given::Bytes(&partials)),
+                    ("gates", Given::Numbers(&gates)),
+                    ("heads", Given::Unwritten(heads)),
+                ],
             );
             compare(shape, &numbers_of(&joined[0], Format::F32), &wanted, 3e-6);
             // Tiles want rows of a slot to be neighbours.

@@ -238,7 +238,9 @@ fn lines_are_appended_as_they_are_or_prepared() {
 fn heads_share_latents() {
     let mut random = Random(32);
     let shapes = shapes();
-    let join = |shape: &Shape| Spec::AttendJoin(AttendJoin { query_heads: shape.heads, width: shape.width });
+    let join = |shape: &Shape| {
+        Spec::AttendJoin(AttendJoin { query_heads: shape.heads, width: shape.width, gates: None })
+    };
     let kernels = Kernels::of(
         shapes
             .iter()

@@ -45,6 +45,7 @@ fn attention_that_prepares_its_row() {
                     ("keys", Given::Bytes(&before[0])),
                     ("values", Given::Bytes(&before[1])),
                     ("sinks", Given::Numbers(&sinks)),
+                    ("gates", Given::Numbers(&qkv)),
                     ("slots", Given::Words(&batch.slots)),
                     ("positions", Given::Words(&batch.positions)),
                     ("partials", Given::Unwritten(if many { partials } else { 0 })),
@@ -53,7 +54,11 @@ fn attention_that_prepares_its_row() {
             );
             let [partials, mut heads_bytes] = [1, 0].map(|last| written[written.len() - 1 - last].clone());
             if many {
-                let given = [("partials", Given::Bytes(&partials)), ("heads", Given::Unwritten(heads))];
+                let given = [
+                    ("partials", Given::Bytes(&partials)),
+                    ("gates", Given::Numbers(&qkv)),
+                    ("heads", Given::Unwritten(heads)),
+                ];
                 heads_bytes = kernels.run(2 * index + 1, &scalars, &given).swap_remove(0);
             }
             // The cache has the row's key and value, rounded, and what it had.
@@ -75,14 +80,8 @@ fn attention_that_prepares_its_row() {
                             .copy_from_slice(&after[which][at..][..shape.width]);
                     }
                 }
-                wanted.extend(shape.attended(
-                    &queries,
-                    &after[0],
-                    &after[1],
-                    &sinks,
-                    slot,
-                    position as usize,
-                ));
+                let heads = shape.attended(&queries, &after[0], &after[1], &sinks, slot, position as usize);
+                wanted.extend(shape.opened(heads, &qkv[row * row_width..]));
             }
             for (after, expected) in after.iter().zip(&expected) {
                 let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());

@@ -3,7 +3,7 @@
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{Attend, AttendJoin, Brings, HeadNorm, Prologue, RotateAppend};
+use forge_kernels::spec::{Attend, AttendJoin, Brings, Gates, HeadNorm, Prologue, RotateAppend};
 use half::f16;
 
 /// A layer's heads, and what attention does with them.
@@ -17,6 +17,8 @@ pub(crate) struct Shape {
     pub(crate) window: Option<usize>,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: bool,
+    /// Whether what it gives is multiplied by sigmoids of gates.
+    pub(crate) gated: bool,
     pub(crate) brings: Brings,
     pub(crate) norm: Option<HeadNorm>,
     pub(crate) rotation: Rotation,
@@ -44,12 +46,26 @@ impl Shape {
 
     fn attend(&self) -> Attend {
         let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, .. } = *self;
-        let (scale, prologue) = (self.scale(), None);
-        Attend { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks, prologue }
+        let (scale, gates, prologue) = (self.scale(), self.gates(), None);
+        Attend { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks, gates, prologue }
+    }
+
+    /// They are the last columns of a row.
+    fn gates(&self) -> Option<Gates> {
+        let pitch = self.row_width();
+        self.gated.then(|| Gates { pitch, first: pitch - self.query_heads * self.width })
+    }
+
+    /// The heads of a row, multiplied if they are gated.
+    pub(crate) fn opened(&self, heads: Vec<f64>, row: &[f32]) -> Vec<f64> {
+        let Some(Gates { first, .. }) = self.gates() else { return heads };
+        let open = |(head, gate): (f64, &f32)| head / (1.0 + (-f64::from(*gate)).exp());
+        heads.into_iter().zip(&row[first..]).map(open).collect()
     }
 
     pub(crate) fn join(&self) -> Spec {
-        Spec::AttendJoin(AttendJoin { query_heads: self.query_heads, width: self.width })
+        let Shape { query_heads, width, .. } = *self;
+        Spec::AttendJoin(AttendJoin { query_heads, width, gates: self.gates() })
     }
 
     pub(crate) fn rotate_append(&self) -> Spec {
@@ -166,7 +182,10 @@ impl Shape {
         let mut heads = row.chunks_exact(self.width).map(wide);
         let queries: Vec<_> = heads.by_ref().take(self.query_heads).collect();
         let keys: Vec<_> = heads.by_ref().take(self.key_heads).collect();
-        let values = if self.brings == Brings::Keys { keys.clone() } else { heads.collect() };
+        let values = match self.brings {
+            Brings::Keys => keys.clone(),
+            _ => heads.take(self.key_heads).collect(),
+        };
         let turned = |heads: Vec<Vec<f64>>, gain: &[f32]| {
             let norm = |head: Vec<f64>, turned| match self.norm {
                 Some(norm) if norm.turned == turned => normed(&head, Some(gain), norm.epsilon),
@@ -210,6 +229,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         window: None,
         softcap: None,
         sinks: false,
+        gated: false,
         brings: Brings::KeysAndValues,
         norm: None,
         rotation: rotation(width / 2, Pairing::Half, 1.0),
@@ -324,6 +344,23 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(6, 3, 18, Format::F16)
         },
         Shape { norm, brings: Brings::Nothing, rotation: Rotation::none(), ..plain(3, 3, 64, Format::F16) },
+        // Gates: heads that are prepared and not, and that do not fit.
+        Shape {
+            gated: true,
+            brings: Brings::KeysValuesAndGates,
+            norm,
+            rotation: rotation(5, Pairing::Half, 1.0),
+            ..plain(4, 2, 20, Format::F32)
+        },
+        Shape {
+            gated: true,
+            brings: Brings::KeysValuesAndGates,
+            window: Some(19),
+            ring: Some(76),
+            sinks: true,
+            ..plain(5, 1, 96, Format::Q8_0)
+        },
+        Shape { gated: true, brings: Brings::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },

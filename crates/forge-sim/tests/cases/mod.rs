@@ -397,6 +397,10 @@ impl Writer {
             }
             (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.width),
             (Spec::AttendSplit(it) | Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "gates") => {
+                self.floats(rows * it.gates.map_or(0, |gates| gates.pitch))
+            }
+            (Spec::AttendJoin(it), "gates") => self.floats(rows * it.gates.map_or(0, |gates| gates.pitch)),
             (Spec::AttendSplit(it), "partials") => {
                 let share = (it.width + 2) * 4;
                 Content::Unwritten(if launch.splits > 1 {
