@@ -37,11 +37,14 @@ fn run(
         .map(|buffer| {
             let bytes = match &instance.spec {
                 Spec::ExpertsInner(inner) if buffer.name == "routes" && !buffer.written => {
-                    routes(rows, inner.experts, inner.chosen)
+                    words(routes(rows, inner.experts, inner.chosen, inner.shared))
                 }
-                Spec::ExpertsSum(sum) if buffer.name == "routes" => routes(rows, sum.experts, sum.chosen),
+                Spec::ExpertsSum(sum) if buffer.name == "routes" => {
+                    words(routes(rows, sum.experts, sum.chosen, sum.shared))
+                }
+                // Who its experts are, those that every row has among them, is nothing to it.
                 Spec::ExpertsGroup(group) if buffer.name == "routes" => {
-                    routes(rows, group.experts, group.chosen)
+                    words(routes(rows, group.experts, group.chosen, 0))
                 }
                 Spec::ExpertsTiles(tiles) if buffer.name == "pairs" => grouped(tiles, rows)[0].clone(),
                 Spec::ExpertsTiles(tiles) if buffer.name == "tiles" => grouped(tiles, rows)[1].clone(),
@@ -68,28 +71,37 @@ fn run(
     sim.traffic()
 }
 
-/// Routes of rows that choose as differently as they can.
-fn routes(rows: usize, experts: usize, chosen: usize) -> Vec<u8> {
+/// Routes of rows that choose as differently as they can, beside experts that every row has.
+fn routes(rows: usize, experts: usize, chosen: usize, shared: usize) -> Vec<u32> {
+    let (others, own) = (experts - shared, chosen - shared);
     let row = |row: usize| {
-        let experts = (0..chosen).map(move |place| ((row * chosen + place) % experts) as u32);
-        experts.chain(vec![0; chosen])
+        let own = (0..own).map(move |place| (row * own + place) % others);
+        own.chain(others..experts).map(|expert| expert as u32).chain(vec![0; chosen])
     };
-    (0..rows).flat_map(row).flat_map(u32::to_le_bytes).collect()
+    (0..rows).flat_map(row).collect()
+}
+
+fn words(words: Vec<u32>) -> Vec<u8> {
+    words.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
 /// Pairs and tiles of those routes.
 fn grouped(spec: &ExpertsTiles, rows: usize) -> [Vec<u8>; 2] {
-    let ExpertsTiles { experts, chosen, tile_rows, .. } = *spec;
+    let ExpertsTiles { experts, chosen, shared, tile_rows, .. } = *spec;
+    let routes = routes(rows, experts, chosen, shared);
+    let has =
+        |pair: &usize, expert: usize| routes[pair / chosen * 2 * chosen + pair % chosen] as usize == expert;
     let (mut pairs, mut tiles) = (Vec::new(), Vec::new());
     for expert in 0..experts {
-        let own: Vec<u32> = (expert..rows * chosen).step_by(experts).map(|pair| pair as u32).collect();
+        let own = (0..rows * chosen).filter(|pair| has(pair, expert));
+        let own: Vec<u32> = own.map(|pair| pair as u32).collect();
         for some in own.chunks(tile_rows) {
             tiles.extend([expert as u32, pairs.len() as u32, some.len() as u32]);
             pairs.extend(some);
         }
     }
     tiles.resize(3 * ExpertsGroup { experts, chosen, tile_rows }.tiles(rows), 0);
-    [pairs, tiles].map(|words| words.into_iter().flat_map(u32::to_le_bytes).collect())
+    [pairs, tiles].map(words)
 }
 
 /// What a buffer of a step holds: zeros, but for what the host says of rows.
@@ -99,7 +111,6 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
     let part =
         || step.arguments.iter().find(|argument| plane.is_some_and(|(name, _)| argument.parameter == name));
     let operand = whole.or_else(part).unwrap_or_else(|| panic!("{}: {}", step.name, buffer.name)).operand;
-    let words = |words: Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect();
     match operand {
         Operand::Field(field) => match section.fields[field].kind {
             FieldKind::Vector { width } => vec![0; width * 4],

@@ -46,8 +46,16 @@ pub const EXPERTS: [&str; 10] = [
 ];
 
 /// Odd ones of these: groups of experts; a row that has all experts; more experts than lanes, and layers without any; clamped
-/// gates and sinks where nothing else has a bias.
-pub const ODD_EXPERTS: [&str; 4] = ["glm4_moe_groups", "mixtral_all", "qwen3_moe_listed", "gpt_oss_listed"];
+/// gates and sinks where nothing else has a bias; a gated network that every row has, three times as wide as an expert; and one
+/// that is not as wide as any number of them.
+pub const ODD_EXPERTS: [&str; 6] = [
+    "glm4_moe_groups",
+    "mixtral_all",
+    "qwen3_moe_listed",
+    "gpt_oss_listed",
+    "qwen2_moe_listed",
+    "qwen2_moe_windows",
+];
 
 /// A model whose layers keep latents, and the fusions that are its own in part: each is left out in turn.
 pub const LATENTS: (&str, [Fusion; 4]) = (
@@ -92,7 +100,8 @@ pub const MLX: &str = "mlx";
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
 
 /// Models from which single fusions are left out: each from the first whose plan it changes. Between them they have all.
-pub const FUSED: [&str; 6] = ["llama", "qwen3", "gemma2", "qwen3_5_text", "qwen2_moe", "gemma4_text"];
+pub const FUSED: [&str; 7] =
+    ["llama", "qwen3", "gemma2", "qwen3_5_text", "qwen2_moe", "gemma4_text", "qwen2_moe_windows"];
 
 /// The repository.
 pub fn root() -> PathBuf {

@@ -54,13 +54,22 @@ kernel void {{ name }}(
     device const float* own_x = x + group.z * {{ inputs }}u;
     device float* own_y = y + (group.z * {{ chosen }}u + group.y) * {{ outputs // 2 }}u;
 {% if routing %}
-    device const float* own_logits = logits + group.z * {{ experts }}u;
+    device const float* own_logits = logits + group.z * {{ row_logits }}u;
 
 {% include "experts/choose" %}
+{% if expert_groups %}
+
+{% include "experts/groups" %}
+
+{% endif %}
     uint expert = take_best(keys, {{ per_lane }}u, lane);
     for (uint s = 0u; s < group.y; s++) {
         expert = take_best(keys, {{ per_lane }}u, lane);
     }
+{% if shared %}
+    // Those that every row has follow.
+    expert = group.y < {{ picked }}u ? expert : group.y + {{ candidates - picked }}u;
+{% endif %}
 {% else %}
     const uint expert = routes[group.z * {{ 2 * chosen }}u + group.y];
 {% endif %}
@@ -144,7 +153,7 @@ kernel void {{ name }}(
     if (group.x == 0u && group.y == 0u && simdgroup_id == 0u) {
         device uint* own_routes = routes + group.z * {{ 2 * chosen }}u;
         uint own = expert;
-        for (uint s = 1u; s < {{ chosen }}u; s++) {
+        for (uint s = 1u; s < {{ picked }}u; s++) {
             const uint next = take_best(keys, {{ per_lane }}u, lane);
             own = lane == s ? next : own;
         }

@@ -4,6 +4,11 @@ inline uint rank_key(float rank) {
     return key == 0u ? 0xffffffffu : key;
 }
 
+// The rank that has this key: keys of ranks from 0 on have the highest bit, in others all bits are turned.
+inline float rank_of(uint key) {
+    return as_type<float>(key ^ (0x80000000u | ((key >> 31u) - 1u)));
+}
+
 // The place of the largest key, the lowest place of equals: lane l has the keys of l, l + 32 and so on. It is taken: its key
 // becomes 0, which is below all that are left.
 inline uint take_best(thread uint* keys, uint count, uint lane) {

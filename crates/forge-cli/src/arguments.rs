@@ -114,8 +114,8 @@ pub(crate) struct CompileArguments {
     #[arg(long, value_name = "CHIP")]
     pub(crate) chip: Option<String>,
     /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,
-    /// merge_projections, rotate_append, delta_mixer, each, heads_gate, gate_first, two_sums, residual, norm_add, fold_gain,
-    /// attention_prologue, delta_prologue, take, experts_choose, deferred_norm, head_argmax, or all.
+    /// experts_shared, merge_projections, rotate_append, delta_mixer, each, heads_gate, gate_first, two_sums, residual, norm_add,
+    /// fold_gain, attention_prologue, delta_prologue, take, experts_choose, deferred_norm, head_argmax, or all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) disable_fusion: Vec<String>,
     /// What the program is called [default: the checkpoint's directory].

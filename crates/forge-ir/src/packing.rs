@@ -15,7 +15,7 @@ pub struct Packed {
     pub shape: Vec<usize>,
     /// How the parts lie in it.
     pub layout: Layout,
-    /// The weights of the graph that it is made of, all of the same width.
+    /// The weights of the graph that it is made of, all of the same width but for blocks.
     pub parts: Vec<WeightId>,
     /// A vector folded into it: what is stored is `W · diag(gain)`, column c of every part times element c. The vector is
     /// not stored by itself; whatever reads it besides must be content with ones.
@@ -28,6 +28,8 @@ pub struct Packed {
 pub enum Layout {
     /// One below the other; vectors end to end.
     Rows,
-    /// Row i of every part in turn; for vectors, element i.
+    /// Parts come in pairs: row i of either in turn, and pairs one below the other; for vectors, element i.
     Alternate,
+    /// One below the other; of a part that is wider than the matrix, blocks of as many columns, one below the other.
+    Blocks,
 }

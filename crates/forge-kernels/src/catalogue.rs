@@ -53,8 +53,9 @@ pub const TEMPLATES: [Source; 31] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 13] = [
+pub const PARTS: [Source; 14] = [
     source!("experts/choose"),
+    source!("experts/groups"),
     source!("experts/weigh"),
     source!("experts/products"),
     source!("experts/biased"),

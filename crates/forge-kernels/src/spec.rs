@@ -13,7 +13,10 @@ use serde::Serialize;
 mod experts;
 mod latent;
 
-pub use experts::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route, Summed};
+pub use experts::{
+    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, MOST_CHOSEN, MOST_EXPERTS, Route,
+    Summed,
+};
 pub use latent::{EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
 
 /// A kernel instance to be rendered.

@@ -275,12 +275,15 @@ fn refusals_of_experts() {
         shares: true,
         factor: 1.0,
         scale: false,
+        shared: 0,
+        gated: false,
     };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     let inner = || ExpertsInner {
         format: Format::Q4_0,
         experts: 12,
         chosen: 3,
+        shared: 0,
         outputs: 64,
         inputs: 64,
         norm: None,
@@ -294,6 +297,7 @@ fn refusals_of_experts() {
         format: Format::Q4_0,
         experts: 12,
         chosen: 3,
+        shared: 0,
         outputs: 64,
         inputs: 64,
         bias: false,
@@ -305,6 +309,7 @@ fn refusals_of_experts() {
         format: Format::Q4_0,
         experts: 12,
         chosen: 3,
+        shared: 0,
         outputs: 64,
         inputs: 64,
         bias: false,
@@ -324,15 +329,16 @@ fn refusals_of_experts() {
         Spec::Route(Route { groups: groups(5, 1, 1), ..route() }),
         Spec::Route(Route { groups: groups(6, 1, 1), ..route() }),
         Spec::Route(Route { groups: groups(4, 2, 3), ..route() }),
+        Spec::Route(Route { experts: 1024, shared: 1, ..route() }),
+        Spec::Route(Route { shared: 30, ..route() }),
+        Spec::Route(Route { gated: true, ..route() }),
         Spec::ExpertsInner(ExpertsInner { outputs: 7, ..inner() }),
         Spec::ExpertsInner(ExpertsInner { inputs: 1 << 24, outputs: 1 << 12, ..inner() }),
         Spec::ExpertsInner(ExpertsInner { rows_per_simdgroup: 3, ..inner() }),
         Spec::ExpertsInner(ExpertsInner { simdgroups: 33, ..inner() }),
         Spec::ExpertsInner(ExpertsInner { route: Some(Route { experts: 11, ..route() }), ..inner() }),
-        Spec::ExpertsInner(ExpertsInner {
-            route: Some(Route { groups: groups(4, 2, 1), ..route() }),
-            ..inner()
-        }),
+        Spec::ExpertsInner(ExpertsInner { shared: 4, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { route: Some(Route { shared: 1, ..route() }), ..inner() }),
         Spec::ExpertsInner(ExpertsInner { gating: clamped(f32::NAN, 1.0), ..inner() }),
         Spec::ExpertsInner(ExpertsInner { gating: clamped(7.0, f32::INFINITY), ..inner() }),
         Spec::ExpertsSum(ExpertsSum { inputs: 1 << 31, experts: 3, outputs: 1, ..sum() }),
@@ -358,13 +364,17 @@ fn refusals_of_experts() {
     kernel `a`: the factor is NaN, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of groups of experts is 5, and must be a divisor of the experts, which are 12, and at most 32, one a lane
     kernel `a`: the number of groups that are kept is 1, and must be at most 6, with 3 experts or more
-    kernel `a`: the number of experts that make a group's worth is 3, and must be 1 or 2
+    kernel `a`: the number of experts that make a group's worth is 3, and must be 1 or 2, and no more than the experts of a group, which are 3
+    kernel `a`: the number of experts is 1025, and must be at most 1024, which are 32 a lane
+    kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane
+    kernel `a`: the number of experts that every row has is 0, and must be 1 or more, as a logit weighs them
     kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
     kernel `a`: the number of outputs of all experts is 49152, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
     kernel `a`: rows_per_simdgroup is 3, and must be even: gate and up rows alternate
     kernel `a`: simdgroups is 33, and must be at most 32
-    kernel `a`: the number of experts that are chosen from is 11, and must be 12, without groups: those need a kernel of their own
-    kernel `a`: the number of experts that are chosen from is 12, and must be 12, without groups: those need a kernel of their own
+    kernel `a`: the number of experts that are chosen from is 11, and must be 12, for 3 experts of a row, of which every row has 0
+    kernel `a`: the number of experts that every row has is 4, and must be at most those of a row, which are 3
+    kernel `a`: the number of experts that are chosen from is 12, and must be 12, for 3 experts of a row, of which every row has 0
     kernel `a`: the limit of gates and ups is NaN, which no literal can say; mend the configuration it comes from
     kernel `a`: the sharpness of gates is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of inputs is 2147483648, and must be such that those of all experts of a row are counted in 32 bits

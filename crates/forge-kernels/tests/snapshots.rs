@@ -273,11 +273,14 @@ fn experts() {
         shares: true,
         factor: 1.0,
         scale: false,
+        shared: 0,
+        gated: false,
     };
     let inner = ExpertsInner {
         format: Format::Q4_0,
         experts: 128,
         chosen: 8,
+        shared: 0,
         outputs: 1536,
         inputs: 2048,
         norm: Some(DeferredNorm { partials: 128, epsilon: 1e-6 }),
@@ -293,7 +296,7 @@ fn experts() {
         format: Format::Mxfp4,
         bias: true,
         gating: Gating::Clamped { limit: 7.0, sharpness: 1.702 },
-        ..inner
+        ..inner.clone()
     };
     snapshot("experts_inner_clamped", Spec::ExpertsInner(clamped));
     let ending = Summed::AddSquares(Squares { partials: 128, gain: false });
@@ -301,6 +304,7 @@ fn experts() {
         format: Format::Q8_0,
         experts: 128,
         chosen: 8,
+        shared: 0,
         outputs: 2048,
         inputs: 768,
         bias: false,
@@ -315,6 +319,7 @@ fn experts() {
         format: Format::Q4_0,
         experts: 128,
         chosen: 8,
+        shared: 0,
         outputs: 1536,
         inputs: 2048,
         bias: false,
@@ -330,9 +335,19 @@ fn experts() {
     snapshot("experts_join", Spec::ExpertsJoin(ExpertsJoin { chosen: 8, width: 2048, adds: true }));
     snapshot("route", Spec::Route(route.clone()));
     let groups = Some(Groups { count: 8, kept: 4, best: 2 });
-    let of_groups =
-        Route { experts: 256, scores: Scores::Sigmoid, correction: true, groups, factor: 2.5, ..route };
-    snapshot("route_groups", Spec::Route(of_groups));
+    let of_groups = Route {
+        experts: 256,
+        scores: Scores::Sigmoid,
+        correction: true,
+        groups,
+        factor: 2.5,
+        ..route.clone()
+    };
+    snapshot("route_groups", Spec::Route(of_groups.clone()));
+    snapshot("route_gated", Spec::Route(Route { experts: 60, chosen: 4, shared: 4, gated: true, ..route }));
+    let route = Some(Route { shared: 1, ..of_groups });
+    let shared = ExpertsInner { experts: 257, chosen: 9, shared: 1, route, ..inner };
+    snapshot("experts_inner_shared", Spec::ExpertsInner(shared));
 }
 
 #[test]

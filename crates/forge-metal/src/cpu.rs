@@ -267,6 +267,8 @@ fn route(route: &Route) -> Vec<(&'static str, String)> {
         ("shares", route.shares.to_string()),
         ("factor", float(route.factor)),
         ("scale", route.scale.to_string()),
+        ("shared", size(route.shared)),
+        ("gated", route.gated.to_string()),
     ]
 }
 

@@ -136,7 +136,7 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
     };
     let (heads, key_heads, head) = attention_shape(plan).unwrap_or_default();
     let (latent_heads, latents) = latent_shape(plan).unwrap_or((0, Latents { width: 0, turned: 0 }));
-    let (_, chosen, expert) = experts_shape(plan).unwrap_or_default();
+    let (chosen, expert) = experts_shape(plan).unwrap_or_default();
     let known = [
         ("stream", plan.model.hidden, "HIDDEN"),
         ("normed", plan.model.hidden, "HIDDEN"),

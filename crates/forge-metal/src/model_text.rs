@@ -7,7 +7,7 @@ use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
 use forge_ir::{Format, Latents};
 use forge_kernels::Spec;
-use forge_kernels::spec::LatentAttend;
+use forge_kernels::spec::{ExpertsInner, LatentAttend};
 use forge_planner::{
     Application, Condition, FEW, Load, MAX_SHARES, Plan, Ring, SPLIT_POSITIONS, Schedule, Section, Step,
     pass_cost,
@@ -269,8 +269,10 @@ fn model_text(plan: &Plan, options: &CrateOptions) -> ModelText {
     if let Some(width) = feed_forward(plan) {
         summary.push(format!("feed-forward {width}"));
     }
-    if let Some((experts, chosen, width)) = experts_shape(plan) {
-        summary.push(format!("{chosen} of {experts} experts of {width}"));
+    if let Some(ExpertsInner { experts, chosen, shared, outputs, .. }) = experts_inner(plan) {
+        let always = if *shared > 0 { format!(" and {shared} for every row") } else { String::new() };
+        let (chosen, experts) = (chosen - shared, experts - shared);
+        summary.push(format!("{chosen} of {experts} experts of {}{always}", outputs / 2));
     }
     summary.push(format!("vocabulary {}", names::grouped(model.vocabulary as u64)));
     let mut formats: Vec<&str> = plan
@@ -317,12 +319,17 @@ pub(crate) fn feed_forward(plan: &Plan) -> Option<usize> {
     plan.scratch.iter().find(|scratch| scratch.name == "inner").map(|scratch| scratch.width)
 }
 
-/// Experts, those of a row, and the width inside one, of the first layer that has any.
-pub(crate) fn experts_shape(plan: &Plan) -> Option<(usize, usize, usize)> {
+/// Experts of the first layer that has any.
+fn experts_inner(plan: &Plan) -> Option<&ExpertsInner> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
-        Spec::ExpertsInner(inner) => Some((inner.experts, inner.chosen, inner.outputs / 2)),
+        Spec::ExpertsInner(inner) => Some(inner),
         _ => None,
     })
+}
+
+/// Experts of a row, and the width inside one, of the first layer that has any.
+pub(crate) fn experts_shape(plan: &Plan) -> Option<(usize, usize)> {
+    experts_inner(plan).map(|inner| (inner.chosen, inner.outputs / 2))
 }
 
 fn constants(plan: &Plan) -> Vec<Constant> {
@@ -346,7 +353,7 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     if let Some(width) = feed_forward(plan) {
         constant("FEED_FORWARD", width, "Width inside the feed-forward block.");
     }
-    if let Some((_, chosen, width)) = experts_shape(plan) {
+    if let Some((chosen, width)) = experts_shape(plan) {
         constant("EXPERTS", chosen, "Experts of a row.");
         constant("EXPERT", width, "Width inside an expert.");
     }

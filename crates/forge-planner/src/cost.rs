@@ -198,13 +198,14 @@ impl Counted<'_> {
 
     /// How many experts are read, and of how many. Rows are taken to choose as differently as they can: it is the most.
     fn experts_read(&self, spec: &Spec) -> Option<(u64, u64)> {
-        let (experts, chosen) = match spec {
-            Spec::ExpertsInner(inner) => (inner.experts as u64, inner.chosen as u64),
-            Spec::ExpertsSum(sum) => (sum.experts as u64, sum.chosen as u64),
-            Spec::ExpertsTiles(tiles) => (tiles.experts as u64, tiles.chosen as u64),
+        let (experts, chosen, shared) = match spec {
+            Spec::ExpertsInner(inner) => (inner.experts, inner.chosen, inner.shared),
+            Spec::ExpertsSum(sum) => (sum.experts, sum.chosen, sum.shared),
+            Spec::ExpertsTiles(tiles) => (tiles.experts, tiles.chosen, tiles.shared),
             _ => return None,
         };
-        Some((experts.min(self.rows * chosen), experts))
+        let read = (experts - shared).min(self.rows as usize * (chosen - shared)) + shared;
+        Some((read as u64, experts as u64))
     }
 
     /// Positions of keys, or of values, that are read and written.
@@ -252,12 +253,13 @@ impl Counted<'_> {
             // All that there may be, which is a number of rows.
             (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.rows as usize) as u64 * 12),
             (Spec::ExpertsTiles(tiles), "tiles") => {
-                let ExpertsTiles { experts, chosen, tile_rows, .. } = *tiles;
+                let ExpertsTiles { experts, chosen, shared, tile_rows, .. } = *tiles;
                 // Of one without pairs only that. Rows choose as differently as they can.
-                let pairs = self.rows as usize * chosen;
-                let (each, more) = (pairs / experts, pairs % experts);
-                let filled =
-                    more * (each + 1).div_ceil(tile_rows) + (experts - more) * each.div_ceil(tile_rows);
+                let (pairs, free) = (self.rows as usize * (chosen - shared), experts - shared);
+                let (each, more) = (pairs / free, pairs % free);
+                let filled = more * (each + 1).div_ceil(tile_rows)
+                    + (free - more) * each.div_ceil(tile_rows)
+                    + shared * (self.rows as usize).div_ceil(tile_rows);
                 let all = ExpertsGroup { experts, chosen, tile_rows }.tiles(self.rows as usize);
                 (4 * all as u64 + 8 * filled as u64, 0)
             }
@@ -357,7 +359,7 @@ impl Counted<'_> {
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),
             Spec::Rotate(rotate) => of_rows(3 * rotate.heads * rotate.width),
             Spec::RotateAppend(rotate) => of_rows(3 * (rotate.query_heads + rotate.key_heads) * rotate.width),
-            Spec::Route(route) => of_rows(2 * route.experts),
+            Spec::Route(route) => of_rows(2 * route.logits()),
             Spec::ExpertsInner(inner) => of_rows(2 * inner.chosen * inner.outputs * inner.inputs),
             Spec::ExpertsSum(sum) => of_rows(2 * sum.chosen * sum.outputs * sum.inputs),
             Spec::ExpertsGroup(group) => of_rows(group.chosen),

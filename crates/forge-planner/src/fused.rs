@@ -7,9 +7,9 @@
 mod experts;
 mod latent;
 
-pub(crate) use self::experts::{ExpertsInner, ExpertsSum, Summed};
+pub(crate) use self::experts::{Choice, ExpertsInner, ExpertsSum, Summed};
 pub(crate) use self::latent::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
-use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation, Routing};
+use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation};
 pub(crate) use forge_kernels::spec::{Brings, Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
@@ -118,7 +118,7 @@ pub(crate) enum Kind {
     /// What memories say to a query when they have learnt the row.
     DeltaRule(DeltaRule),
     /// The experts of each row and their weights, which are its routes.
-    Route(Routing),
+    Route(Choice),
     /// What experts make of a row, up to their last projections.
     ExpertsInner(ExpertsInner),
     /// The sum of what they make of it.
@@ -344,7 +344,7 @@ impl Kind {
     pub(crate) fn matrices(&self) -> Option<Vec<ParamId>> {
         match self {
             Kind::Project(project) => Some(project.parts.iter().map(|part| part.0).collect()),
-            Kind::ExpertsInner(inner) => Some(vec![inner.gate, inner.up]),
+            Kind::ExpertsInner(inner) => Some(inner.stacks()),
             _ => None,
         }
     }
@@ -432,7 +432,7 @@ impl Fused {
                 }
                 Op::Route(routing) if experts::only_experts_read(body, index) => {
                     list.widths[index + 1] = 2 * routing.chosen;
-                    Kind::Route(routing.clone())
+                    Kind::Route(Choice { routing: routing.clone(), shared: 0, gated: false })
                 }
                 Op::Experts(experts) => match experts::parts(body, node, experts) {
                     Some((inner, sum)) => {

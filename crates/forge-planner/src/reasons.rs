@@ -94,12 +94,8 @@ impl<'a> Section<'a> {
                 (&[], text.to_owned())
             }
             Kind::Convolve(_) => (&[Fusion::DeltaMixer, Fusion::DeltaPrologue], self.alone(operation)),
-            Kind::Route(routing) => {
-                let text = match routing.groups {
-                    Some(_) => "groups of experts are compared before experts are",
-                    None => "others than experts read which were chosen",
-                };
-                (&[Fusion::ExpertsChoose], text.to_owned())
+            Kind::Route(_) => {
+                (&[Fusion::ExpertsChoose], "others than experts read which were chosen".to_owned())
             }
             Kind::Elementwise(function) => (of_elementwise(*function), self.alone(operation)),
             Kind::ScaleBy { .. } => (&[Fusion::NormAdd], self.alone(operation)),
@@ -141,7 +137,8 @@ impl<'a> Section<'a> {
             return format!("it is {format} and {name} is {others}: matrices of two formats are not merged");
         }
         if self.is_beside_experts(place) {
-            return "what every row is multiplied by is apart from the experts that are chosen".to_owned();
+            let otherwise = "what every row is multiplied by is apart from the experts that are chosen";
+            return self.switched_off(&[Fusion::ExpertsShared]).unwrap_or_else(|| otherwise.to_owned());
         }
         let Some(other) = sibling else {
             return format!("{} has to be whole before it is multiplied", self.maker(reads));

@@ -144,6 +144,10 @@ impl Draft<'_> {
         }
         let size = |param: &ParamId| self.shape(*param)[0];
         match layout {
+            Layout::Blocks => {
+                let parts: Vec<String> = params.iter().map(|param| self.param_name(*param)).collect();
+                format!("{} in blocks of columns", parts.join(", "))
+            }
             Layout::Rows => {
                 let parts: Vec<String> = params
                     .iter()
@@ -152,8 +156,12 @@ impl Draft<'_> {
                 format!("{} {unit}", parts.join(", "))
             }
             Layout::Alternate => {
-                let parts: Vec<String> = params.iter().map(|param| self.param_name(*param)).collect();
-                format!("{} {unit} alternate", parts.join(" and "))
+                let pair = |pair: &[ParamId]| {
+                    let names: Vec<String> = pair.iter().map(|param| self.param_name(*param)).collect();
+                    names.join(" and ")
+                };
+                let pairs: Vec<String> = params.chunks(2).map(pair).collect();
+                format!("{} {unit} alternate", pairs.join(", "))
             }
         }
     }

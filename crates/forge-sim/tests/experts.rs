@@ -24,10 +24,14 @@ const PLAIN: Route = Route {
     shares: true,
     factor: 1.0,
     scale: false,
+    shared: 0,
+    gated: false,
 };
 
-/// Experts and weights by the definition; what is no number comes first, and of equals the lowest.
+/// Experts and weights by the definition; what is no number comes first, and of equals the lowest. Those that every row has
+/// come last.
 fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &[f32]) -> (Vec<usize>, Vec<f64>) {
+    let (logits, gate) = logits.split_at(route.experts);
     let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
     let largest = wide.iter().copied().fold(f64::MIN, f64::max);
     let total: f64 = wide.iter().map(|x| (x - largest).exp()).sum();
@@ -60,30 +64,44 @@ fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &[f32]) -> (
         if route.shares { chosen.iter().map(|e| score(wide[*e])).sum::<f64>() + 1e-20 } else { 1.0 };
     let scale = |e: usize| if route.scale { f64::from(scale[e]) } else { 1.0 };
     let weight = |e: &usize| score(wide[*e]) / sum * f64::from(route.factor) * scale(*e);
-    (chosen.clone(), chosen.iter().map(weight).collect())
+    let of_shared = gate.first().map_or(1.0, |logit| 1.0 / (1.0 + f64::from(-logit).exp()));
+    let shared = route.experts..route.experts + route.shared;
+    let weights = chosen.iter().map(weight).chain(shared.clone().map(|_| of_shared)).collect();
+    (chosen.iter().copied().chain(shared).collect(), weights)
 }
 
-#[test]
-fn routes_are_those_of_the_definition_index_for_index() {
+/// Ways of choosing experts.
+fn ways() -> Vec<Route> {
     let sigmoid = Route { scores: Scores::Sigmoid, ..PLAIN };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
-    let routes = [
+    vec![
         PLAIN,
         Route { chosen: 7, shares: false, factor: 2.5, scale: true, ..PLAIN },
         Route { correction: true, ..PLAIN },
         Route { experts: 64, chosen: 16, correction: true, ..sigmoid.clone() },
         Route { experts: 100, chosen: 8, shares: false, ..sigmoid.clone() },
-        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid },
+        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid.clone() },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), ..PLAIN },
-    ];
-    let program = program(&routes.clone().map(Spec::Route));
+        // As many lanes a group as there are, and one.
+        Route { experts: 70, chosen: 9, groups: groups(2, 1, 2), correction: true, ..PLAIN },
+        Route { experts: 64, chosen: 5, groups: groups(32, 7, 2), ..sigmoid.clone() },
+        Route { experts: 40, chosen: 5, groups: groups(20, 5, 1), correction: true, ..sigmoid.clone() },
+        // Experts that every row has.
+        Route { shared: 1, ..PLAIN },
+        Route { chosen: 7, shared: 2, gated: true, scale: true, ..PLAIN },
+        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..PLAIN },
+        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), shared: 1, factor: 2.5, ..sigmoid.clone() },
+        Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shared: 2, gated: true, ..sigmoid },
+    ]
+}
+
+#[test]
+fn routes_are_those_of_the_definition_index_for_index() {
+    let routes = ways();
+    let program = program(&routes.iter().cloned().map(Spec::Route).collect::<Vec<_>>());
     for (index, route) in routes.iter().enumerate() {
-        let (rows, experts, chosen) = (4, route.experts, route.chosen);
-        let mut logits: Vec<f32> = numbers(rows * experts, index).iter().map(|x| 3.0 * x).collect();
-        // A row of equals, one of few values, and one with what is not a number.
-        logits[experts..2 * experts].fill(0.5);
-        logits[2 * experts..3 * experts].iter_mut().for_each(|x| *x = x.round());
-        logits[3 * experts + 2] = f32::NAN;
+        let (rows, experts, chosen, of_row) = (4, route.experts, route.routes(), route.logits());
+        let logits = rows_of_logits(of_row, index);
         let (correction, scale) = (numbers(experts, 77), numbers(experts, 99));
         let mut sim = Sim::new(&program).unwrap();
         let mut buffers = vec![sim.memory.floats(&logits).unwrap().read()];
@@ -104,17 +122,17 @@ fn routes_are_those_of_the_definition_index_for_index() {
         assert!(sim.faults().is_empty(), "{:?}", sim.faults());
         let words: Vec<u32> = sim.memory.read_floats(routes).iter().map(|x| x.to_bits()).collect();
         for row in 0..rows {
-            let (own, found) =
-                (&logits[row * experts..][..experts], &words[row * 2 * chosen..][..2 * chosen]);
+            let (own, found) = (&logits[row * of_row..][..of_row], &words[row * 2 * chosen..][..2 * chosen]);
             let found_experts: Vec<usize> = found[..chosen].iter().map(|e| *e as usize).collect();
             if row == 3 {
-                let mut distinct = found_experts.clone();
+                let mut distinct = found_experts[..route.chosen].to_vec();
                 distinct.sort_unstable();
                 distinct.dedup();
                 assert!(
-                    distinct.len() == chosen && distinct.iter().all(|e| *e < experts),
+                    distinct.len() == route.chosen && distinct.iter().all(|e| *e < experts),
                     "{found_experts:?}"
                 );
+                assert!(found_experts[route.chosen..].iter().copied().eq(experts..experts + route.shared));
                 if route.groups.is_none() && !route.correction {
                     assert_eq!(found_experts[0], 2);
                 }
@@ -134,11 +152,73 @@ fn routes_are_those_of_the_definition_index_for_index() {
     }
 }
 
+/// Four rows: of any numbers, of equals, of few values, and with what is not a number.
+fn rows_of_logits(of_row: usize, seed: usize) -> Vec<f32> {
+    let mut logits: Vec<f32> = numbers(4 * of_row, seed).iter().map(|x| 3.0 * x).collect();
+    logits[of_row..2 * of_row].fill(0.5);
+    logits[2 * of_row..3 * of_row].iter_mut().for_each(|x| *x = x.round());
+    logits[3 * of_row + 2] = f32::NAN;
+    logits
+}
+
+/// Experts that choose by themselves leave the words that the kernel of routes does, and each of them computes with the expert
+/// that they name.
+#[test]
+fn experts_that_choose_find_the_same_words() {
+    let inner = |route: &Route| ExpertsInner {
+        format: Format::F32,
+        experts: route.experts + route.shared,
+        chosen: route.routes(),
+        shared: route.shared,
+        outputs: 2,
+        inputs: 1,
+        norm: None,
+        bias: false,
+        gating: Gating::Plain(Activation::Relu),
+        route: Some(route.clone()),
+        rows_per_simdgroup: 2,
+        simdgroups: 1,
+    };
+    for (index, route) in ways().iter().enumerate() {
+        let program = program(&[Spec::Route(route.clone()), Spec::ExpertsInner(inner(route))]);
+        let (of_row, places) = (route.logits(), route.routes());
+        let (correction, scale) = (numbers(route.experts, 77), numbers(route.experts, 99));
+        // Of an expert's matrix the first column of gate and up: 1 and its number.
+        let weights: Vec<f32> = (0..route.experts + route.shared)
+            .flat_map(|expert| [1.0, expert as f32].map(|first| [vec![first], vec![0.0; 31]].concat()))
+            .flatten()
+            .collect();
+        for logits in rows_of_logits(of_row, index).chunks(of_row) {
+            let mut sim = Sim::new(&program).unwrap();
+            let [logits, correction, scale, weights, x] =
+                [logits, &correction, &scale, &weights, &[1.0]].map(|of| sim.memory.floats(of).unwrap());
+            let [apart, within, y] =
+                [2 * places, 2 * places, places].map(|words| sim.memory.unwritten(words * 4).unwrap());
+            let mut given = vec![logits.read()];
+            given.extend(route.correction.then(|| correction.read()));
+            given.extend(route.scale.then(|| scale.read()));
+            let alone = [&given[..], &[apart.write()]].concat();
+            sim.dispatch("kernel_0", &alone, &[1], [1, 1, 1]);
+            let inner = [&[weights.read()], &given[..], &[within.write(), x.read(), y.write()]].concat();
+            sim.dispatch("kernel_1", &inner, &[1], [1, places as _, 1]);
+            assert!(sim.faults().is_empty(), "{route:?}: {:?}", sim.faults());
+            let words = |id| -> Vec<u32> { sim.memory.read_floats(id).iter().map(|x| x.to_bits()).collect() };
+            assert_eq!(words(within), words(apart), "{route:?}");
+            let experts: Vec<f32> = words(apart)[..places].iter().map(|expert| *expert as f32).collect();
+            assert_eq!(sim.memory.read_floats(y), experts, "{route:?}");
+        }
+    }
+}
+
 #[test]
 fn experts_compute_what_they_should() {
-    computed(Gating::Plain(Activation::Silu), false);
+    computed(Gating::Plain(Activation::Silu), false, &PLAIN);
     // Gates and ups are beyond the limit as often as not.
-    computed(Gating::Clamped { limit: 0.7, sharpness: 1.702 }, true);
+    computed(Gating::Clamped { limit: 0.7, sharpness: 1.702 }, true, &PLAIN);
+    // Some that every row has.
+    computed(Gating::Plain(Activation::Silu), false, &Route { experts: 6, chosen: 2, shared: 1, ..PLAIN });
+    let gated = Route { experts: 5, chosen: 1, shared: 2, gated: true, factor: 2.5, ..PLAIN };
+    computed(Gating::Plain(Activation::Silu), false, &gated);
 }
 
 /// What becomes of a gate and its up, by the definition.
@@ -153,12 +233,14 @@ fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
     }
 }
 
-fn computed(gating: Gating, bias: bool) {
+fn computed(gating: Gating, bias: bool, route: &Route) {
     let (rows, experts, chosen, width, inner) = (2, 7, 3, 45, 22);
+    let shared = route.shared;
     let part = |norm, route| ExpertsInner {
         format: Format::F32,
         experts,
         chosen,
+        shared,
         outputs: 2 * inner,
         inputs: width,
         norm,
@@ -172,6 +254,7 @@ fn computed(gating: Gating, bias: bool) {
         format: Format::F32,
         experts,
         chosen,
+        shared,
         outputs: width,
         inputs: inner,
         bias,
@@ -184,7 +267,7 @@ fn computed(gating: Gating, bias: bool) {
     let program = program(&[
         Spec::ExpertsInner(part(None, None)),
         Spec::ExpertsSum(sum(Summed::Add)),
-        Spec::ExpertsInner(part(norm, Some(PLAIN))),
+        Spec::ExpertsInner(part(norm, Some(route.clone()))),
         Spec::ExpertsSum(sum(squares)),
     ]);
     // Rows padded to 64 and 32 columns.
@@ -202,9 +285,9 @@ fn computed(gating: Gating, bias: bool) {
     let [inner_bias, sum_bias] = [(experts * 2 * inner, 11), (experts * width, 12)]
         .map(|(count, seed)| if bias { numbers(count, seed) } else { vec![0.0; count] });
     let (x, logits, before) =
-        (numbers(rows * width, 3), numbers(rows * experts, 4), numbers(rows * width, 5));
+        (numbers(rows * width, 3), numbers(rows * route.logits(), 4), numbers(rows * width, 5));
     let routes: Vec<(Vec<usize>, Vec<f64>)> =
-        (0..rows).map(|row| routed(&PLAIN, &logits[row * experts..][..experts], &[], &[])).collect();
+        logits.chunks(route.logits()).map(|logits| routed(route, logits, &[], &[])).collect();
     let wanted = |row: usize, factor: f64| -> Vec<f64> {
         let x: Vec<f64> = x[row * width..][..width].iter().map(|x| f64::from(*x)).collect();
         let product = |matrix: &[f32], stride: usize, at: usize, x: &[f64]| -> f64 {
@@ -280,7 +363,7 @@ fn computed(gating: Gating, bias: bool) {
     let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id, inner_bias_id, sum_bias_id] = [
         &gate_up,
         &down,
-        &logits[..experts].to_vec(),
+        &logits[..route.logits()].to_vec(),
         &x[..width].to_vec(),
         &before[..width].to_vec(),
         &parts,

@@ -79,6 +79,7 @@ impl Layer {
             format: Format::F32,
             experts: self.experts,
             chosen: self.chosen,
+            shared: 0,
             outputs,
             inputs,
             bias: self.biased,

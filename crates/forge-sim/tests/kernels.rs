@@ -288,6 +288,8 @@ fn experts(format: Format) -> Vec<Case> {
         shares: true,
         factor: 1.0,
         scale: false,
+        shared: 0,
+        gated: false,
     };
     let groups = Some(Groups { count: 6, kept: 3, best: 2 });
     let of_groups = Route { experts: 42, correction: true, scores: Scores::Sigmoid, groups, ..route.clone() };
@@ -296,6 +298,7 @@ fn experts(format: Format) -> Vec<Case> {
         format,
         experts: 7,
         chosen: 3,
+        shared: 0,
         outputs: 22,
         inputs: 50,
         norm,
@@ -309,6 +312,7 @@ fn experts(format: Format) -> Vec<Case> {
         format,
         experts: 7,
         chosen: 3,
+        shared: 0,
         outputs: 45,
         inputs: 22,
         bias: false,
@@ -343,6 +347,52 @@ fn experts(format: Format) -> Vec<Case> {
     ]
 }
 
+/// Experts among which there are some that every row has, and that are compared by groups where they choose themselves.
+fn experts_of_every_row(format: Format) -> Vec<Case> {
+    let route = Route {
+        experts: 42,
+        chosen: 5,
+        scores: Scores::Sigmoid,
+        correction: true,
+        groups: Some(Groups { count: 6, kept: 3, best: 2 }),
+        shares: true,
+        factor: 2.5,
+        scale: false,
+        shared: 2,
+        gated: true,
+    };
+    let ungated = Route { experts: 37, groups: None, shared: 1, gated: false, ..route.clone() };
+    let of_softmax = Route { scores: Scores::Softmax, correction: false, shares: false, ..ungated.clone() };
+    let inner = |norm, route: Route| ExpertsInner {
+        format,
+        experts: route.experts + route.shared,
+        chosen: route.routes(),
+        shared: route.shared,
+        outputs: 22,
+        inputs: 50,
+        norm,
+        bias: false,
+        gating: Gating::Plain(Activation::Silu),
+        route: Some(route),
+        rows_per_simdgroup: 4,
+        simdgroups: 2,
+    };
+    let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
+    let several = || vec![Launch::rows(3, 2)];
+    let one = || vec![Launch::rows(1, 0)];
+    vec![
+        Case { spec: Spec::Route(route.clone()), launches: several() },
+        Case { spec: Spec::Route(of_softmax.clone()), launches: several() },
+        // Which groups are kept says what each is worth, in some of a few rows.
+        Case {
+            spec: Spec::ExpertsInner(inner(norm, route)),
+            launches: [one(), one(), one(), one()].concat(),
+        },
+        Case { spec: Spec::ExpertsInner(inner(None, ungated)), launches: one() },
+        Case { spec: Spec::ExpertsInner(inner(norm, of_softmax)), launches: one() },
+    ]
+}
+
 /// Experts of many rows, in a format, at sizes that fill nothing: an expert has two tiles or one.
 fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> {
     let tiles = |outputs, inputs, gating, operand| {
@@ -353,6 +403,7 @@ fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> {
             format,
             experts,
             chosen,
+            shared: 0,
             outputs,
             inputs,
             bias,
@@ -522,6 +573,9 @@ fn kernels_are_silent() {
     cases.push(project(Rows::One, Format::Q8_0, 7, 96, Epilogue::Multiply { of: 12 }));
     cases.extend(attention(20, 4, 2, Format::F16, Extras { gated: true, ..Extras::default() }));
     cases.extend(attention(20, 4, 2, Format::F32, Extras { still: true, ..Extras::default() }));
+    for format in formats() {
+        cases.extend(experts_of_every_row(format));
+    }
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -576,6 +630,7 @@ fn planted_faults_are_caught() {
     let gated = Extras { gated: true, ..Extras::default() };
     let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
+    cases.extend(experts_of_every_row(Format::Q8_0));
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

@@ -1,6 +1,7 @@
 //! Where every tensor of a weight file lies: computed from the plan alone, before a number is read.
 
 use crate::codec::plane_bytes;
+use crate::gather::{PAIR, blocks, length};
 use forge_ir::{Diagnostic, Format, Graph, Layout, Packed, Plane, PlaneElement, Weight};
 use std::collections::BTreeSet;
 
@@ -115,11 +116,6 @@ fn plane_shape(packed: &Packed, plane: &Plane) -> Vec<u64> {
     }
 }
 
-/// Rows of a matrix, those of a stack's one below the other; elements of a vector.
-pub(crate) fn length(part: &Weight) -> usize {
-    if part.is_matrix() { part.rows() } else { part.columns() }
-}
-
 /// Refuses a plan whose weights are not made of the graph's in the way it says.
 fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
     let mut names = BTreeSet::new();
@@ -134,19 +130,32 @@ fn check(graph: &Graph, plan: &[Packed]) -> Result<(), Diagnostic> {
         };
         let is_vector = packed.shape.len() == 1;
         let columns = packed.shape.last().copied().unwrap_or(0);
-        let along: usize = parts.iter().map(|part| length(part)).sum();
+        let along: usize = parts.iter().map(|part| length(part) * blocks(packed, part)).sum();
+        let fits = |width: usize| match packed.layout {
+            Layout::Blocks => width.is_multiple_of(columns),
+            Layout::Rows | Layout::Alternate => width == columns,
+        };
         if is_vector && packed.format != Format::F32 {
             return fail("vectors are stored as f32");
         }
         if parts.iter().any(|part| part.is_matrix() == is_vector)
             || packed.shape.first() != Some(&along)
-            || !is_vector && parts.iter().any(|part| part.columns() != columns)
             || columns == 0
+            || !is_vector && parts.iter().any(|part| !fits(part.columns()))
         {
             return fail("its shape is not that of its parts");
         }
-        if packed.layout == Layout::Alternate && parts.iter().any(|part| part.shape != parts[0].shape) {
+        let differ = |pair: &[&Weight]| pair.len() < PAIR || pair[0].shape != pair[1].shape;
+        if packed.layout == Layout::Alternate && parts.chunks(PAIR).any(differ) {
             return fail("parts of different shapes cannot alternate");
+        }
+        let format = packed.format;
+        let is_cut = parts.iter().any(|part| blocks(packed, part) > 1);
+        if is_cut && (is_vector || format.is_quantised() && !columns.is_multiple_of(format.group())) {
+            return fail("what shares a scale cannot be cut");
+        }
+        if is_cut && packed.gain.is_some() {
+            return fail("a gain is folded into blocks");
         }
         if let Some(gain) = packed.gain {
             let width = graph.weights.get(gain.0).map(|gain| &gain.shape[..]);

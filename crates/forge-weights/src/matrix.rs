@@ -5,8 +5,7 @@
 use crate::codec::{Unfit, decode_row, encode_row, plane_bytes};
 use crate::errors::Sums;
 use crate::gather;
-use crate::layout::length;
-use forge_ir::{Diagnostic, Format, Graph, Layout, Numbers, Packed, WeightId};
+use forge_ir::{Diagnostic, Format, Graph, Numbers, Packed, WeightId};
 use std::ops::Range;
 
 /// The largest number that a half holds.
@@ -58,10 +57,7 @@ impl<'a> Matrix<'a> {
         work: impl Fn(Range<usize>) -> Result<T, Diagnostic> + Sync,
         mut take: impl FnMut(T) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
-        let turn = match self.packed.layout {
-            Layout::Rows => 1,
-            Layout::Alternate => self.packed.parts.len(),
-        };
+        let turn = gather::turn(self.packed.layout);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = (BLOCK_NUMBERS / self.columns / threads).max(1).next_multiple_of(turn);
         for start in (0..self.rows).step_by(share * threads) {
@@ -82,7 +78,7 @@ impl<'a> Matrix<'a> {
     fn gathered(&self, rows: Range<usize>) -> Result<Vec<f32>, Diagnostic> {
         let mut numbers = vec![0.0; rows.len() * self.columns];
         let read = |part, rows, out: &mut [f32]| self.numbers.rows(part, rows, out);
-        gather::matrix(read, self.graph, self.packed, rows, (self.columns, &mut numbers))?;
+        gather::matrix(read, self.graph, self.packed, rows, ([self.columns, 0], &mut numbers))?;
         if let Some(gain) = &self.gain {
             for row in numbers.chunks_exact_mut(self.columns) {
                 row.iter_mut().zip(gain).for_each(|(x, gain)| *x *= gain);
@@ -104,7 +100,7 @@ impl<'a> Matrix<'a> {
         let [codes, scales] = plane_bytes(format, self.columns);
         let mut stored = vec![0; rows.len() * (codes + scales)];
         let read = |part, rows, out: &mut [u8]| self.numbers.stored(part, rows, out);
-        let out = (codes + scales, &mut stored[..]);
+        let out = ([codes, scales], &mut stored[..]);
         gather::matrix(read, self.graph, self.packed, rows.clone(), out)?;
         let mut encoded = Encoded { planes: [Vec::new(), Vec::new()], sums: Vec::new() };
         let mut numbers = vec![0.0; self.columns];
@@ -194,24 +190,20 @@ pub fn measure(
 
 /// The fault of a number that a format cannot hold, named by the tensor it comes from. A vector's row is its element.
 pub(crate) fn unfit(graph: &Graph, packed: &Packed, row: usize, why: Unfit) -> Diagnostic {
-    let mut before = 0;
-    let mut found = (packed.name.as_str(), row);
-    for (index, part) in packed.parts.iter().enumerate() {
-        let weight = &graph.weights[part.0];
-        let (from, step) = gather::place(packed, index, before);
-        if row >= from && (row - from).is_multiple_of(step) && (row - from) / step < length(weight) {
-            found = (&weight.tensor, (row - from) / step);
-        }
-        before += length(weight);
-    }
-    let (tensor, row) = found;
+    let found = gather::source(graph, packed, row);
+    let (tensor, row, first) = found.map_or((packed.name.as_str(), row, 0), |(part, row, first)| {
+        (&graph.weights[part.0].tensor, row, first)
+    });
     let format = packed.format;
     let gain = packed.gain.and_then(|gain| graph.weights.get(gain.0));
     let times = gain.map_or_else(String::new, |gain| format!(" times {}", gain.tensor));
     match why {
         Unfit::NotFinite { column } => {
-            let place =
-                if packed.shape.len() == 1 { format!("[{row}]") } else { format!("[{row}, {column}]") };
+            let place = if packed.shape.len() == 1 {
+                format!("[{row}]")
+            } else {
+                format!("[{row}, {}]", first + column)
+            };
             Diagnostic::new("F0602", format!("{tensor}{place}{times} is not a finite number"))
                 .note("a checkpoint with infinities or NaNs gives no text worth having")
         }

@@ -5,7 +5,7 @@
 
 use crate::codec::{decode_row, plane_bytes};
 use crate::gather;
-use crate::layout::{FileLayout, length};
+use crate::layout::FileLayout;
 use forge_ir::{Diagnostic, Graph, Numbers, Packed, WeightId};
 use std::io;
 use std::ops::Range;
@@ -55,12 +55,11 @@ where
         self.plan.iter().any(|packed| packed.gain == Some(weight))
     }
 
-    /// The packed weight that a weight is part of, which part, and how many rows are in the parts before it.
-    fn find(&self, weight: WeightId) -> Option<(usize, usize, usize)> {
+    /// The packed weight that a weight is part of, and which part.
+    fn find(&self, weight: WeightId) -> Option<(usize, usize)> {
         self.plan.iter().enumerate().find_map(|(packed, it)| {
             let index = it.parts.iter().position(|part| *part == weight)?;
-            let before = it.parts[..index].iter().map(|part| length(&self.graph.weights[part.0])).sum();
-            Some((packed, index, before))
+            Some((packed, index))
         })
     }
 }
@@ -75,12 +74,12 @@ where
             out.fill(1.0);
             return Ok(());
         }
-        let Some((index, part_index, before)) = self.find(weight) else {
+        let Some((index, part_index)) = self.find(weight) else {
             let message = format!("the weight file does not hold {}", part.tensor);
             return Err(Diagnostic::new("F0604", message));
         };
         let packed = &self.plan[index];
-        let (from, step) = gather::place(packed, part_index, before);
+        let (from, step) = gather::place(self.graph, packed, part_index);
         if packed.shape.len() == 1 {
             let bytes = self.plane(index, 0, &(0..1))?;
             let mut whole = vec![0.0; packed.shape[0]];
@@ -93,18 +92,21 @@ where
         if rows.is_empty() {
             return Ok(());
         }
-        let columns = part.columns();
-        let wanted = from + rows.start * step..from + (rows.end - 1) * step + 1;
+        let columns = packed.shape[1];
         let sizes = plane_bytes(packed.format, columns);
-        let values = self.plane(index, 0, &wanted)?;
-        let scales = self.plane(index, 1, &wanted)?;
-        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
-            let slice = |plane: usize, bytes: &'_ [u8]| -> Range<usize> {
-                let start = row * step * sizes[plane];
-                start..(start + sizes[plane]).min(bytes.len())
-            };
-            let planes = [&values[slice(0, &values)], &scales[slice(1, &scales)]];
-            decode_row(packed.format, planes, out);
+        for block in 0..gather::blocks(packed, part) {
+            let from = from + block * gather::length(part);
+            let wanted = from + rows.start * step..from + (rows.end - 1) * step + 1;
+            let values = self.plane(index, 0, &wanted)?;
+            let scales = self.plane(index, 1, &wanted)?;
+            for (row, out) in out.chunks_exact_mut(part.columns()).enumerate() {
+                let slice = |plane: usize, bytes: &'_ [u8]| -> Range<usize> {
+                    let start = row * step * sizes[plane];
+                    start..(start + sizes[plane]).min(bytes.len())
+                };
+                let planes = [&values[slice(0, &values)], &scales[slice(1, &scales)]];
+                decode_row(packed.format, planes, &mut out[block * columns..][..columns]);
+            }
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The weight file: read by the format's own library, and read back as what it was packed from.
 
 use forge_ir::{
-    Apply, Body, BodyId, Cut, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param, ParamId,
-    ParamKind, Specials, Stack, ValueId, Weight, WeightId,
+    Apply, Blocks, Body, BodyId, Cut, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
+    ParamId, ParamKind, Specials, Stack, ValueId, Weight, WeightId,
 };
 use forge_weights::{ALIGNMENT, PAGE, PackedFile, Progress, Stored, Summary, measure, write};
 use proptest::prelude::*;
@@ -230,6 +230,73 @@ fn a_file_has_the_tensors_of_its_plan() {
     assert_eq!(summary.worst()[0].name, "four");
 }
 
+/// Which part, row and column a number is of, in a checkpoint whose tensors say that.
+#[test]
+fn pairs_alternate_and_wide_parts_are_cut_in_blocks() {
+    let graph = graph(&[vec![2, 2], vec![2, 2], vec![1, 2], vec![1, 2], vec![2, 6]]);
+    let place = |tensor: &str, offset: u64, out: &mut [u8]| {
+        let seed: usize = tensor.trim_start_matches("tensor.").parse().unwrap();
+        let columns = if seed == 5 { 6 } else { 2 };
+        for (index, bytes) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let at = offset as usize / 4 + index;
+            *bytes = ((100 * seed + 10 * (at / columns) + at % columns) as f32).to_le_bytes();
+        }
+        Ok(())
+    };
+    let rows_of = |layout, shape: &[usize], parts: &[usize]| {
+        let plan = [packed("w", Format::F32, shape, layout, parts)];
+        let mut file = Vec::new();
+        write(&graph, &plan, &Stored::new(&graph, place), &mut file, &mut |_| {}).unwrap();
+        let all = SafeTensors::deserialize(&file).unwrap();
+        let bytes = all.tensor("w").unwrap().data().to_vec();
+        let numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes) as usize);
+        let numbers: Vec<usize> = numbers.collect();
+        numbers.chunks(32).map(|row| [row[0], row[1]]).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        rows_of(Layout::Alternate, &[6, 2], &[1, 2, 3, 4]),
+        [[100, 101], [200, 201], [110, 111], [210, 211], [300, 301], [400, 401]]
+    );
+    assert_eq!(
+        rows_of(Layout::Blocks, &[8, 2], &[1, 5]),
+        [[100, 101], [110, 111], [500, 501], [510, 511], [502, 503], [512, 513], [504, 505], [514, 515]]
+    );
+}
+
+/// The checkpoint's own codes, which ours of the same numbers would not be: none is the largest.
+#[test]
+fn codes_that_are_kept_are_cut_in_blocks() {
+    let mut draft = Draft::clone(&graph(&[vec![3, 32], vec![3, 96]]));
+    for weight in &mut draft.weights[1..] {
+        (weight.format, weight.blocks) = (Format::Q8_0, Some(Blocks::Q8_0));
+    }
+    let graph = draft.validate().unwrap();
+    let blocks = |tensor: &str, offset: u64, out: &mut [u8]| {
+        let seed = tensor.len() + usize::from(tensor.ends_with('2'));
+        for (index, byte) in out.iter_mut().enumerate() {
+            let at = offset as usize + index;
+            *byte = match at % 34 {
+                0 => 0,
+                1 => 0x3c,
+                column => ((at / 34 * 7 + column + 40 * seed) % 61) as u8,
+            };
+        }
+        Ok(())
+    };
+    let plan = [packed("w", Format::Q8_0, &[12, 32], Layout::Blocks, &[1, 2])];
+    let stored = Stored::new(&graph, blocks);
+    let mut file = Vec::new();
+    write(&graph, &plan, &stored, &mut file, &mut |_| {}).unwrap();
+    let back = PackedFile::open(&graph, &plan, read_of(&file)).unwrap();
+    for (part, columns) in [(1, 32), (2, 96)] {
+        let mut numbers = [vec![0.0; 3 * columns], vec![1.0; 3 * columns]];
+        stored.rows(WeightId(part), 0..3, &mut numbers[0]).unwrap();
+        back.rows(WeightId(part), 0..3, &mut numbers[1]).unwrap();
+        assert_eq!(numbers[0], numbers[1]);
+        assert!(numbers[0].iter().any(|number| *number > 50.0));
+    }
+}
+
 #[test]
 fn affine_matrices_have_offsets_beside_their_scales() {
     let graph = graph(&[vec![3, 130], vec![2, 130]]);
@@ -346,15 +413,24 @@ fn plans() -> impl Strategy<Value = (Vec<Vec<usize>>, Vec<Packed>)> {
         let (mut shapes, mut plan) = (Vec::new(), Vec::new());
         for (index, (parts, rows, columns, flags, format)) in groups.into_iter().enumerate() {
             let [vector, alternate, folded] = flags;
-            let layout = if alternate { Layout::Alternate } else { Layout::Rows };
-            let grow = |part: usize| if alternate { rows } else { rows + part };
-            let numbers: Vec<usize> = (0..parts).map(|part| shapes.len() + 1 + part).collect();
-            let tail = if vector { vec![] } else { vec![columns] };
-            let shape = |rows| [vec![rows], tail.clone()].concat();
-            let total = (0..parts).map(grow).sum();
             let format = if vector { Format::F32 } else { Format::ALL[format] };
-            plan.push(packed(&format!("w{index}"), format, &shape(total), layout, &numbers));
-            shapes.extend((0..parts).map(|part| shape(grow(part))));
+            let layout = match (alternate, vector || folded) {
+                (true, _) => Layout::Alternate,
+                (false, true) => Layout::Rows,
+                (false, false) => Layout::Blocks,
+            };
+            // Pairs alternate, and blocks are whole groups.
+            let parts = if alternate { 2 * parts } else { parts };
+            let grow = |part: usize| rows + if alternate { part / 2 } else { part };
+            let blocks = |part: usize| if layout == Layout::Blocks { 1 + part } else { 1 };
+            let columns =
+                if layout == Layout::Blocks { columns.next_multiple_of(format.group()) } else { columns };
+            let numbers: Vec<usize> = (0..parts).map(|part| shapes.len() + 1 + part).collect();
+            let tail = |blocks| if vector { vec![] } else { vec![blocks * columns] };
+            let shape = |rows, blocks| [vec![rows], tail(blocks)].concat();
+            let total = (0..parts).map(|part| grow(part) * blocks(part)).sum();
+            plan.push(packed(&format!("w{index}"), format, &shape(total, 1), layout, &numbers));
+            shapes.extend((0..parts).map(|part| shape(grow(part), blocks(part))));
             if folded && !vector {
                 shapes.push(vec![columns]);
                 plan.last_mut().unwrap().gain = Some(WeightId(shapes.len()));
@@ -446,6 +522,11 @@ fn plans_that_do_not_fit_are_refused() {
         vec![rows("mixed", &[8, 40], &[1, 3])],
         vec![packed("vector", Format::F16, &[5], Layout::Rows, &[3])],
         vec![packed("turns", Format::F32, &[5, 40], Layout::Alternate, &[1, 2])],
+        vec![packed("turns alone", Format::F32, &[3, 40], Layout::Alternate, &[1])],
+        vec![packed("blocks", Format::F32, &[4, 30], Layout::Blocks, &[1])],
+        vec![rows("not blocks", &[6, 20], &[1])],
+        vec![packed("blocks of groups", Format::Q8_0, &[6, 20], Layout::Blocks, &[1])],
+        vec![gained(packed("gained blocks", Format::F32, &[3, 20], Layout::Blocks, &[2]), 4)],
         vec![rows("twice", &[3, 40], &[1]), rows("twice", &[3, 40], &[1])],
         vec![rows("_padding.0", &[3, 40], &[1])],
         vec![gained(rows("strange gain", &[3, 40], &[1]), 9)],

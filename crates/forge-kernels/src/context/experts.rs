@@ -12,6 +12,14 @@ const NO_SUM: f32 = 1e-20;
 /// How experts are chosen and weighed, for the parts that templates share.
 #[derive(Serialize)]
 struct Choice {
+    /// Experts that are chosen from, and those of them that a row has.
+    candidates: usize,
+    picked: usize,
+    /// Experts that every row has beside these.
+    shared: usize,
+    gated: bool,
+    /// Logits of a row.
+    row_logits: usize,
     scores: &'static str,
     correction: bool,
     shares: bool,
@@ -25,13 +33,27 @@ struct Choice {
     per_lane: usize,
     /// Whether a lane may have keys of no expert that nothing else rules out: those of no group are never chosen.
     guarded: bool,
+    /// Groups of experts, 0 where there are none.
+    expert_groups: usize,
+    kept: usize,
+    best: usize,
+    group_size: usize,
+    /// Lanes that share a group: a power of 2, as many as there are for each.
+    group_lanes: usize,
     no_sum: f32,
 }
 
 impl Choice {
     fn of(route: &Route) -> Choice {
         let ranked = route.correction || route.groups.is_some();
+        let (groups, kept, best) = route.groups.map_or((0, 0, 0), |of| (of.count, of.kept, of.best));
+        let lanes = 32 / groups.max(1);
         Choice {
+            candidates: route.experts,
+            picked: route.chosen,
+            shared: route.shared,
+            gated: route.gated,
+            row_logits: route.logits(),
             scores: route.scores.name(),
             correction: route.correction,
             shares: route.shares,
@@ -45,12 +67,17 @@ impl Choice {
             },
             per_lane: route.experts.div_ceil(32),
             guarded: !route.experts.is_multiple_of(32) && route.groups.is_none(),
+            expert_groups: groups,
+            kept,
+            best,
+            group_size: route.experts / groups.max(1),
+            group_lanes: 1 << lanes.ilog2(),
             no_sum: NO_SUM,
         }
     }
 
     fn support(route: &Route) -> Vec<&'static str> {
-        let sigmoid = (route.scores == Scores::Sigmoid).then_some("sigmoid");
+        let sigmoid = (route.scores == Scores::Sigmoid || route.gated).then_some("sigmoid");
         ["ordered", "choose"].into_iter().chain(sigmoid).collect()
     }
 }
@@ -63,21 +90,13 @@ pub(super) struct RouteContext<'a> {
     choice: Choice,
     #[serde(skip)]
     spec: &'a Route,
-    experts: usize,
+    /// Experts of a row.
     chosen: usize,
-    /// 0 where there are none.
-    groups: usize,
-    kept: usize,
-    best: usize,
-    group_size: usize,
 }
 
 impl<'a> RouteContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Route) -> RouteContext<'a> {
-        let (groups, kept, best) = spec.groups.map_or((0, 0, 0), |of| (of.count, of.kept, of.best));
-        let (experts, chosen) = (spec.experts, spec.chosen);
-        let group_size = experts / groups.max(1);
-        RouteContext { base, choice: Choice::of(spec), spec, experts, chosen, groups, kept, best, group_size }
+        RouteContext { base, choice: Choice::of(spec), spec, chosen: spec.routes() }
     }
 
     pub(super) fn support(&self) -> Vec<&'static str> {

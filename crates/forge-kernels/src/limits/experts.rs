@@ -4,18 +4,18 @@ use super::{Limits, fits_word};
 use crate::context::{DEFAULT_MEMORY, Tile};
 use crate::error::KernelError;
 use crate::spec::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route, Summed};
+use crate::spec::{MOST_CHOSEN, MOST_EXPERTS};
 use forge_ir::Gating;
-
-/// The most experts: a lane has 32 keys in registers.
-const MOST_EXPERTS: usize = 1024;
-
-/// The most experts of a row: a lane weighs one.
-const MOST_CHOSEN: usize = 32;
 
 impl Limits<'_> {
     pub(super) fn route(&self, route: &Route) -> Result<(), KernelError> {
         self.choice(route.experts, route.chosen)?;
         self.finite("the factor", route.factor)?;
+        self.choice(route.experts.saturating_add(route.shared), route.routes())?;
+        let weighs = !route.gated || route.shared > 0;
+        self.holds("the number of experts that every row has", route.shared, weighs, || {
+            "1 or more, as a logit weighs them".to_owned()
+        })?;
         let Some(groups) = route.groups else { return Ok(()) };
         self.holds(
             "the number of groups of experts",
@@ -31,8 +31,8 @@ impl Limits<'_> {
         self.holds(
             "the number of experts that make a group's worth",
             groups.best,
-            (1..=2).contains(&groups.best),
-            || "1 or 2".to_owned(),
+            (1..=size.min(2)).contains(&groups.best),
+            || format!("1 or 2, and no more than the experts of a group, which are {size}"),
         )
     }
 
@@ -47,6 +47,13 @@ impl Limits<'_> {
         })
     }
 
+    /// Those that every row has are experts of it.
+    fn shared(&self, shared: usize, chosen: usize) -> Result<(), KernelError> {
+        self.holds("the number of experts that every row has", shared, shared <= chosen, || {
+            format!("at most those of a row, which are {chosen}")
+        })
+    }
+
     fn few_simdgroups(&self, simdgroups: usize) -> Result<(), KernelError> {
         self.positive("simdgroups", simdgroups)?;
         self.holds("simdgroups", simdgroups, simdgroups <= 32, || "at most 32".to_owned())
@@ -54,6 +61,7 @@ impl Limits<'_> {
 
     pub(super) fn experts_inner(&self, inner: &ExpertsInner) -> Result<(), KernelError> {
         self.choice(inner.experts, inner.chosen)?;
+        self.shared(inner.shared, inner.chosen)?;
         self.positive("the number of outputs", inner.outputs)?;
         self.positive("the number of inputs", inner.inputs)?;
         let all = inner.experts.saturating_mul(inner.outputs);
@@ -69,9 +77,11 @@ impl Limits<'_> {
         }
         let Some(route) = &inner.route else { return Ok(()) };
         self.route(route)?;
-        let same = (route.experts, route.chosen, None) == (inner.experts, inner.chosen, route.groups);
+        let routed = (route.experts.saturating_add(route.shared), route.routes(), route.shared);
+        let same = routed == (inner.experts, inner.chosen, inner.shared);
         self.holds("the number of experts that are chosen from", route.experts, same, || {
-            format!("{}, without groups: those need a kernel of their own", inner.experts)
+            let (own, chosen, shared) = (inner.experts - inner.shared, inner.chosen, inner.shared);
+            format!("{own}, for {chosen} experts of a row, of which every row has {shared}")
         })
     }
 
@@ -90,6 +100,7 @@ impl Limits<'_> {
 
     pub(super) fn experts_tiles(&self, tiles: &ExpertsTiles) -> Result<(), KernelError> {
         self.choice(tiles.experts, tiles.chosen)?;
+        self.shared(tiles.shared, tiles.chosen)?;
         self.positive("the number of outputs", tiles.outputs)?;
         self.positive("the number of inputs", tiles.inputs)?;
         let all = tiles.experts.saturating_mul(tiles.outputs);
@@ -119,6 +130,7 @@ impl Limits<'_> {
 
     pub(super) fn experts_sum(&self, sum: &ExpertsSum) -> Result<(), KernelError> {
         self.choice(sum.experts, sum.chosen)?;
+        self.shared(sum.shared, sum.chosen)?;
         self.positive("the number of outputs", sum.outputs)?;
         self.positive("the number of inputs", sum.inputs)?;
         let all = sum.experts.saturating_mul(sum.outputs);

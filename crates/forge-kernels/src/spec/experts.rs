@@ -1,17 +1,23 @@
-//! What kernels of experts are asked to be. A row of `routes` is the experts of a row, the best first, and then the bits of
-//! their weights: `[rows, 2 * chosen]`, words.
+//! What kernels of experts are asked to be. A row of `routes` is the experts of a row, the best first and last those that every row
+//! has, and then the bits of their weights: `[rows, 2 * chosen]`, words.
 
 use forge_ir::{Format, Gating, Groups, Scores};
 use serde::Serialize;
 
 use super::{DeferredNorm, Operand, Squares};
 
+/// The most experts: a lane has 32 keys in registers.
+pub const MOST_EXPERTS: usize = 1024;
+
+/// The most experts of a row: a lane weighs one.
+pub const MOST_CHOSEN: usize = 32;
+
 /// See [`super::Spec::Route`]. Scalars: rows. Buffers: logits, \[correction,\] \[scale,\] routes. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Route {
-    /// Logits a row.
+    /// Experts that are chosen from, a logit each.
     pub experts: usize,
-    /// Experts of a row.
+    /// Of these, a row's.
     pub chosen: usize,
     /// What scores are made of.
     pub scores: Scores,
@@ -25,6 +31,22 @@ pub struct Route {
     pub factor: f32,
     /// Whether each expert's weight is multiplied by its scale (f32, `[experts]`).
     pub scale: bool,
+    /// Experts that every row has: they have the numbers after those that are chosen from, and come after those that are chosen.
+    pub shared: usize,
+    /// Whether what they are weighed by is the sigmoid of one more logit, the last; else it is 1.
+    pub gated: bool,
+}
+
+impl Route {
+    /// Logits of a row.
+    pub const fn logits(&self) -> usize {
+        self.experts + self.gated as usize
+    }
+
+    /// Experts of a row, those that every row has among them.
+    pub const fn routes(&self) -> usize {
+        self.chosen + self.shared
+    }
 }
 
 /// See [`super::Spec::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] \[squares,\] y. With a route:
@@ -38,8 +60,10 @@ pub struct ExpertsInner {
     pub format: Format,
     /// Experts that there are.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts of a row, those that every row has among them.
     pub chosen: usize,
+    /// Of all experts the last, which every row has.
+    pub shared: usize,
     /// Rows of an expert's matrix, twice its inner width.
     pub outputs: usize,
     /// Columns of it, and the width of x.
@@ -50,7 +74,7 @@ pub struct ExpertsInner {
     pub bias: bool,
     /// What becomes of a gate and its up.
     pub gating: Gating,
-    /// How experts are chosen, if that is left to this kernel: without groups.
+    /// How experts are chosen, if that is left to this kernel.
     pub route: Option<Route>,
     /// Weight rows that a simdgroup computes at once.
     pub rows_per_simdgroup: usize,
@@ -80,8 +104,10 @@ pub struct ExpertsSum {
     pub format: Format,
     /// Experts that there are.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts of a row, those that every row has among them.
     pub chosen: usize,
+    /// Of all experts the last, which every row has.
+    pub shared: usize,
     /// Rows of an expert's matrix, and the width of y.
     pub outputs: usize,
     /// Columns of it.
@@ -130,8 +156,10 @@ pub struct ExpertsTiles {
     pub format: Format,
     /// Experts that there are.
     pub experts: usize,
-    /// Experts of a row.
+    /// Experts of a row, those that every row has among them.
     pub chosen: usize,
+    /// Of all experts the last, which every row has.
+    pub shared: usize,
     /// Rows of an expert's matrix.
     pub outputs: usize,
     /// Columns of it.

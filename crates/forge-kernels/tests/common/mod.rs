@@ -480,6 +480,8 @@ pub(crate) fn routes() -> Vec<Route> {
         shares: true,
         factor: 1.0,
         scale: false,
+        shared: 0,
+        gated: false,
     };
     let groups = |count, kept, best| Some(Groups { count, kept, best });
     vec![
@@ -503,6 +505,8 @@ pub(crate) fn routes() -> Vec<Route> {
             ..plain.clone()
         },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), shares: false, ..plain.clone() },
+        Route { shared: 1, ..plain.clone() },
+        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..plain.clone() },
         plain,
     ]
 }
@@ -525,12 +529,17 @@ fn experts() -> Vec<Spec> {
                 Some(routes().swap_remove(3)),
                 (false, clamped),
             ),
+            (None, Some(routes().swap_remove(4)), (false, plain)),
+            (None, Some(routes().swap_remove(8)), (false, plain)),
         ] {
-            let (experts, chosen) = route.as_ref().map_or((128, 8), |route| (route.experts, route.chosen));
+            let shared = route.as_ref().map_or(0, |route| route.shared);
+            let (experts, chosen) =
+                route.as_ref().map_or((128, 8), |route| (route.experts + shared, route.routes()));
             specs.push(Spec::ExpertsInner(ExpertsInner {
                 format,
                 experts,
                 chosen,
+                shared,
                 outputs: 100,
                 inputs: 768,
                 norm,
@@ -548,6 +557,7 @@ fn experts() -> Vec<Spec> {
                 format,
                 experts: 128,
                 chosen: 8,
+                shared: 0,
                 outputs: 100,
                 inputs: 768,
                 bias,
@@ -566,6 +576,7 @@ fn experts() -> Vec<Spec> {
                 format,
                 experts: 128,
                 chosen: 8,
+                shared: 0,
                 outputs,
                 inputs: 768,
                 bias: outputs == 100,

@@ -197,7 +197,10 @@ impl<'a> Bound<'a> {
         let wanted = |step: &Step| match (&node.op, self.spec(step)) {
             (Op::Embed { table, .. }, Some(Spec::Embed(_))) => self.takes(step, *table),
             (Op::Place { table }, Some(Spec::Embed(_))) => self.takes(step, *table),
-            (Op::Linear { weight, .. }, Some(Spec::Project(_))) => self.takes(step, *weight),
+            (
+                Op::Linear { weight, .. },
+                Some(Spec::Project(_) | Spec::ExpertsInner(_) | Spec::ExpertsTiles(_) | Spec::ExpertsSum(_)),
+            ) => self.takes(step, *weight),
             (Op::EachHead { weight, .. }, Some(Spec::EachHead(_))) => self.takes(step, *weight),
             (
                 Op::LatentAttention { .. },

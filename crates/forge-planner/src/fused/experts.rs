@@ -6,6 +6,17 @@
 use super::{Gain, Value};
 use forge_ir::{Body, Experts, Gating, Node, Op, ParamId, Routing};
 
+/// How a row's experts are found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Choice {
+    /// How those are chosen that not every row has.
+    pub(crate) routing: Routing,
+    /// Experts that every row has, which come after these.
+    pub(crate) shared: usize,
+    /// Whether the sigmoid of the last logit weighs those; else they count whole.
+    pub(crate) gated: bool,
+}
+
 /// What each expert of a row makes of it, up to its last projection: one after the other, the best expert's first.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ExpertsInner {
@@ -13,11 +24,13 @@ pub(crate) struct ExpertsInner {
     pub(crate) gate: ParamId,
     /// The stack of ups.
     pub(crate) up: ParamId,
+    /// Gates and ups of experts that every row has, below these stacks.
+    pub(crate) shared: Option<[ParamId; 2]>,
     /// What is added to gates and to ups of all experts.
     pub(crate) biases: Option<[ParamId; 2]>,
     /// What becomes of a gate and its up.
     pub(crate) gating: Gating,
-    /// Experts of a row.
+    /// Experts of a row, those that every row has among them.
     pub(crate) chosen: usize,
     /// The gain that is folded into both stacks.
     pub(crate) folded: Option<ParamId>,
@@ -25,7 +38,14 @@ pub(crate) struct ExpertsInner {
     pub(crate) norm: Option<f32>,
     /// How experts are chosen, where that is left to this operation. Its second input is the router's logits then, and it
     /// defines this value too, the routes.
-    pub(crate) choice: Option<(Routing, Value)>,
+    pub(crate) choice: Option<(Choice, Value)>,
+}
+
+impl ExpertsInner {
+    /// Its stacks, gates and ups in turn.
+    pub(crate) fn stacks(&self) -> Vec<ParamId> {
+        [self.gate, self.up].into_iter().chain(self.shared.into_iter().flatten()).collect()
+    }
 }
 
 /// The sum over a row's experts of what their last projections make, each times its weight. Its inputs are what
@@ -34,9 +54,11 @@ pub(crate) struct ExpertsInner {
 pub(crate) struct ExpertsSum {
     /// The stack of last projections.
     pub(crate) down: ParamId,
+    /// That of experts that every row has, side by side, each as wide as one of the stack.
+    pub(crate) shared: Option<ParamId>,
     /// What is added to their results, before these are weighed.
     pub(crate) bias: Option<ParamId>,
-    /// Experts of a row.
+    /// Experts of a row, those that every row has among them.
     pub(crate) chosen: usize,
     /// What becomes of the sum.
     pub(crate) ending: Summed,
@@ -60,9 +82,9 @@ pub(super) fn parts(body: &Body, node: &Node, experts: &Experts) -> Option<(Expe
     let Experts { gate, up, down, biases, gating } = *experts;
     let bias = biases.map(|[_, _, down]| down);
     let biases = biases.map(|[gate, up, _]| [gate, up]);
-    let (folded, norm, choice) = (None, None, None);
-    let inner = ExpertsInner { gate, up, biases, gating, chosen, folded, norm, choice };
-    Some((inner, ExpertsSum { down, bias, chosen, ending: Summed::Store }))
+    let (shared, folded, norm, choice) = (None, None, None, None);
+    let inner = ExpertsInner { gate, up, shared, biases, gating, chosen, folded, norm, choice };
+    Some((inner, ExpertsSum { down, shared: None, bias, chosen, ending: Summed::Store }))
 }
 
 /// Whether the weights that node number `index` gives do nothing but choose and weigh experts.

@@ -2,8 +2,7 @@
 //!
 //! Each simdgroup takes the largest of the logits until it has its own, which is little beside the matrix that it then reads;
 //! the first of the row writes down for everyone after it who was chosen, with what weight. Precondition: one row a pass (with
-//! many rows the search is done over and over); no groups of experts, which take a step of their own to be compared; and
-//! nobody reads the routes but these experts and the sum over them.
+//! many rows the search is done over and over); and nobody reads the routes but these experts and the sum over them.
 
 use crate::fused::{Fused, Kind};
 
@@ -12,11 +11,11 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
         return false;
     };
     let chosen = list.operations.remove(route);
-    let (Kind::Route(routing), experts) = (chosen.kind, &mut list.operations[inner - 1]) else {
+    let (Kind::Route(choice), experts) = (chosen.kind, &mut list.operations[inner - 1]) else {
         return false;
     };
     if let Kind::ExpertsInner(inner) = &mut experts.kind {
-        inner.choice = Some((routing, chosen.output));
+        inner.choice = Some((choice, chosen.output));
     }
     experts.inputs[1] = chosen.inputs[0];
     true
@@ -24,7 +23,7 @@ pub(super) fn rewrite(list: &mut Fused) -> bool {
 
 /// The place of a route, and that of the experts whose rows it finds.
 fn fits(list: &Fused, route: usize) -> Option<(usize, usize)> {
-    let Kind::Route(routing) = &list.operations[route].kind else { return None };
+    let Kind::Route(_) = &list.operations[route].kind else { return None };
     let routes = list.operations[route].output;
     let reads = |place: &usize| list.operations[*place].inputs.contains(&routes);
     let readers: Vec<usize> = (0..list.operations.len()).filter(reads).collect();
@@ -32,8 +31,7 @@ fn fits(list: &Fused, route: usize) -> Option<(usize, usize)> {
     let (first, second) = (&list.operations[inner], &list.operations[sum]);
     let fits = matches!(first.kind, Kind::ExpertsInner(_))
         && matches!(second.kind, Kind::ExpertsSum(_))
-        && second.inputs[0] == first.output
-        && routing.groups.is_none();
+        && second.inputs[0] == first.output;
     fits.then_some((route, inner))
 }
 
@@ -57,9 +55,13 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_other_readers_are_left_alone() {
+    fn so_they_do_among_groups() {
         let mut of_groups = list(routed(Some(Groups { count: 2, kept: 1, best: 1 })), &[8, 4, 4, 12, 8]);
-        assert!(!rewrite(&mut of_groups));
+        assert!(rewrite(&mut of_groups));
+    }
+
+    #[test]
+    fn other_readers_are_left_alone() {
         let mut operations = routed(None);
         operations.push(("again", projection(4), &[2], 5));
         assert!(!rewrite(&mut list(operations, &[8, 4, 4, 12, 8, 8])));

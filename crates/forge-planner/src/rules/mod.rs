@@ -10,6 +10,7 @@ mod delta_mixer;
 mod delta_prologue;
 mod each;
 mod experts_choose;
+mod experts_shared;
 mod fold_gain;
 mod gate_first;
 mod gate_pair;
@@ -41,6 +42,8 @@ use serde::Serialize;
 pub enum Fusion {
     /// Gate, up and the activation between them in one projection.
     GatePair,
+    /// A network that every row has as experts that every row has.
+    ExpertsShared,
     /// Queries, keys and values in one projection; with latents, all that one value is multiplied by.
     MergeProjections,
     /// Norm of heads or of latents, rotation and the write to the cache in one step.
@@ -77,8 +80,9 @@ pub enum Fusion {
 
 impl Fusion {
     /// Every fusion, in the order in which they are tried.
-    pub const ALL: [Fusion; 17] = [
+    pub const ALL: [Fusion; 18] = [
         Fusion::GatePair,
+        Fusion::ExpertsShared,
         Fusion::MergeProjections,
         Fusion::RotateAppend,
         Fusion::DeltaMixer,
@@ -101,6 +105,7 @@ impl Fusion {
     pub const fn name(self) -> &'static str {
         match self {
             Fusion::GatePair => "gate_pair",
+            Fusion::ExpertsShared => "experts_shared",
             Fusion::MergeProjections => "merge_projections",
             Fusion::RotateAppend => "rotate_append",
             Fusion::DeltaMixer => "delta_mixer",
@@ -154,8 +159,9 @@ pub(crate) fn apply(graph: &Graph, formats: &Formats, options: &Options) -> List
         Fused::of(BodyId(index), body, graph.widths(body), formats)
     };
     let mut lists: Vec<Fused> = graph.bodies.iter().enumerate().map(of).collect();
-    let simple: [(Fusion, Rewrite); 12] = [
+    let simple: [(Fusion, Rewrite); 13] = [
         (Fusion::GatePair, gate_pair::rewrite),
+        (Fusion::ExpertsShared, experts_shared::rewrite),
         (Fusion::MergeProjections, merge_projections::rewrite),
         (Fusion::RotateAppend, rotate_append::rewrite),
         (Fusion::RotateAppend, latent_append::rewrite),

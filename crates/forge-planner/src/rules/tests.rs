@@ -3,8 +3,8 @@
 use super::{Fusion, Lists};
 use crate::formats::Formats;
 use crate::fused::{
-    Attend, Brings, Convolve, Each, Ending, ExpertsInner, ExpertsSum, Function, Fused, Gain, Kind, Operation,
-    Project, RotateAppend, Summed, Value,
+    Attend, Brings, Choice, Convolve, Each, Ending, ExpertsInner, ExpertsSum, Function, Fused, Gain, Kind,
+    Operation, Project, RotateAppend, Summed, Value,
 };
 use crate::{Options, Quant};
 use forge_ir::{
@@ -27,6 +27,7 @@ pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'stati
     let inner = ExpertsInner {
         gate: ParamId(1),
         up: ParamId(2),
+        shared: None,
         biases: None,
         gating: Gating::Plain(Activation::Silu),
         chosen: 2,
@@ -34,10 +35,10 @@ pub(crate) fn routed(groups: Option<Groups>) -> Vec<(&'static str, Kind, &'stati
         norm: None,
         choice: None,
     };
-    let sum = ExpertsSum { down: ParamId(3), bias: None, chosen: 2, ending: Summed::Store };
+    let sum = ExpertsSum { down: ParamId(3), shared: None, bias: None, chosen: 2, ending: Summed::Store };
     vec![
         ("router", projection(0), &[0], 1),
-        ("weights", Kind::Route(routing), &[1], 2),
+        ("weights", Kind::Route(Choice { routing, shared: 0, gated: false }), &[1], 2),
         ("inner", Kind::ExpertsInner(inner), &[0, 2], 3),
         ("routed", Kind::ExpertsSum(sum), &[3, 2], 4),
     ]
@@ -375,19 +376,26 @@ fn what(kind: &Kind) -> String {
                 rule.prologue.as_ref().map_or_else(String::new, |it| format!(" {}", convolved(it)));
             format!("delta_rule{gated}{prologue}")
         }
-        Kind::Route(_) => "route".to_owned(),
+        Kind::Route(choice) => format!("route{}", shared(choice)),
         Kind::ExpertsInner(inner) => {
-            let mut text = format!("experts {}+{}", inner.gate.0, inner.up.0);
+            let stacks: Vec<String> = inner.stacks().iter().map(|stack| stack.0.to_string()).collect();
+            let mut text = format!("experts {}", stacks.join("+"));
             text += &inner.folded.map_or_else(String::new, |gain| format!(" folded {}", gain.0));
             text += if inner.norm.is_some() { " / rms" } else { "" };
             let choice = inner.choice.as_ref();
-            text + &choice.map_or_else(String::new, |(_, routes)| format!(" choose %{}", routes.0))
+            let choose =
+                |(choice, routes): &(Choice, Value)| format!(" choose{} %{}", shared(choice), routes.0);
+            text + &choice.map_or_else(String::new, choose)
         }
-        Kind::ExpertsSum(sum) => match &sum.ending {
-            Summed::Store => format!("experts {}", sum.down.0),
-            Summed::Add => format!("experts {} add", sum.down.0),
-            Summed::AddSquares(next) => format!("experts {} add squares {}", sum.down.0, gain(next)),
-        },
+        Kind::ExpertsSum(sum) => {
+            let mut text = format!("experts {}", sum.down.0);
+            text += &sum.shared.map_or_else(String::new, |shared| format!("+{}", shared.0));
+            text + &match &sum.ending {
+                Summed::Store => String::new(),
+                Summed::Add => " add".to_owned(),
+                Summed::AddSquares(next) => format!(" add squares {}", gain(next)),
+            }
+        }
         Kind::Elementwise(Function::Each(each)) => name(*each).to_owned(),
         Kind::Elementwise(Function::Multiply) => "multiply".to_owned(),
         Kind::Elementwise(Function::Times) => "times".to_owned(),
@@ -397,6 +405,15 @@ fn what(kind: &Kind) -> String {
         Kind::Leave => "leave".to_owned(),
         Kind::Take => "take".to_owned(),
         Kind::Unplanned => "unplanned".to_owned(),
+    }
+}
+
+/// The experts that every row has.
+fn shared(choice: &Choice) -> String {
+    match (choice.shared, choice.gated) {
+        (0, _) => String::new(),
+        (count, false) => format!(" and {count}"),
+        (count, true) => format!(" and {count} gated"),
     }
 }
 

@@ -2,7 +2,7 @@
 //! kinds write and the last reads.
 
 use super::experts_grouped::{is_grouped, variants};
-use crate::fused::{ExpertsInner, ExpertsSum, Fused, Gain, Operation, Summed, Value};
+use crate::fused::{Choice, ExpertsInner, ExpertsSum, Fused, Gain, Operation, Summed, Value};
 use crate::plan::Operand;
 use crate::section::Draft;
 use crate::select::Select;
@@ -15,17 +15,21 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         list: &Fused,
         operation: &Operation,
-        routing: &Routing,
+        choice: &Choice,
         from: usize,
     ) {
-        let experts = list.widths[operation.inputs[0].0];
+        let routing = &choice.routing;
+        let logits = list.widths[operation.inputs[0].0];
         let routes = self.target(draft, list, operation, "routes");
-        let spec = Spec::Route(route_spec(routing, experts));
-        let general = format!("routes = the {} largest of logits, and their weights", routing.chosen);
+        let spec = Spec::Route(route_spec(choice, logits));
+        let more = if choice.shared > 0 { ", those that every row has" } else { "" };
+        let general = format!("routes = the {} largest of logits{more}, and their weights", routing.chosen);
         let function = self.function("route", &general, &[(draft.regimes(), spec)]);
         let logits = self.scratch_name(from);
-        let formula =
-            format!("routes = the {} experts of the largest {logits}, and their weights", routing.chosen);
+        let formula = format!(
+            "routes = the {} experts of the largest {logits}{more}, and their weights",
+            routing.chosen
+        );
         let mut arguments = vec![("logits", Operand::Scratch(from)), ("routes", Operand::Scratch(routes))];
         arguments.extend(self.of_experts(draft, routing));
         draft.step(&operation.name, &formula, function, &arguments);
@@ -48,11 +52,12 @@ impl Select<'_> {
         inner: &ExpertsInner,
         from: usize,
     ) {
-        let stacks = [inner.gate, inner.up];
+        let stacks = inner.stacks();
         let name = "routed_gate_up";
         let (field, format, rows) = self.matrix(draft, &stacks, Layout::Alternate, inner.folded, name);
-        let (experts, inputs) = (draft.shape(inner.gate)[0], list.widths[operation.inputs[0].0]);
-        let outputs = rows / experts;
+        let (outputs, inputs) = (2 * draft.shape(inner.gate)[1], list.widths[operation.inputs[0].0]);
+        let experts = rows / outputs;
+        let shared = experts - draft.shape(inner.gate)[0];
         let x = self.normed_input(draft, list, operation, (inner.norm, inner.folded), from);
         let second = draft.buffers.get(&operation.inputs[1]).copied().unwrap_or(self.stream);
         let y = self.target(draft, list, operation, "routed_inner");
@@ -64,7 +69,7 @@ impl Select<'_> {
             self.group(draft, (experts, inner.chosen), second);
         }
         let tiles = grouped.then(|| {
-            let shape = ([experts, inner.chosen, outputs, inputs], format);
+            let shape = ([experts, inner.chosen, shared, outputs, inputs], format);
             let bounded = self.bounded(list, operation);
             self.tiles(shape, inner.biases.is_some(), (Some(inner.gating), bounded))
         });
@@ -72,12 +77,13 @@ impl Select<'_> {
             format,
             experts,
             chosen: inner.chosen,
+            shared,
             outputs,
             inputs,
             norm: inner.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
             bias: inner.biases.is_some(),
             gating: inner.gating,
-            route: choice.map(|(routing, _)| route_spec(routing, experts)),
+            route: choice.map(|(choice, _)| route_spec(choice, list.widths[operation.inputs[1].0])),
             rows_per_simdgroup,
             simdgroups,
         });
@@ -92,7 +98,12 @@ impl Select<'_> {
                 format!("a · sigmoid({sharpness} · a) · (b + 1) of gate and up clamped to {limit}")
             }
         };
-        let chosen = if choice.is_some() { "routes = the experts of the largest logits; " } else { "" };
+        let found = match choice {
+            Some((Choice { shared: 0, .. }, _)) => "the experts of the largest",
+            Some(_) => "the experts that every row has, and those of the largest",
+            None => "",
+        };
+        let chosen = if choice.is_some() { format!("routes = {found} logits; ") } else { String::new() };
         let general =
             format!("{chosen}of each expert of a row gate, up = weight · x{divided}{plus}; y = {gated}");
         let variants = variants(draft, spec, tiles);
@@ -105,13 +116,12 @@ impl Select<'_> {
         );
         match choice {
             None => arguments.push(("routes", Operand::Scratch(second))),
-            Some((routing, value)) => {
+            Some((choice, value)) => {
                 let routes = self.routes(draft, list, *value);
-                formula =
-                    format!("routes = the experts of the largest {};  {formula}", self.scratch_name(second));
+                formula = format!("routes = {found} {};  {formula}", self.scratch_name(second));
                 arguments.push(("logits", Operand::Scratch(second)));
                 arguments.push(("routes", Operand::Scratch(routes)));
-                arguments.extend(self.of_experts(draft, routing));
+                arguments.extend(self.of_experts(draft, &choice.routing));
             }
         }
         if grouped {
@@ -143,9 +153,14 @@ impl Select<'_> {
         sum: &ExpertsSum,
         from: usize,
     ) {
-        let (field, format, rows) = self.matrix(draft, &[sum.down], Layout::Rows, None, "");
-        let experts = draft.shape(sum.down)[0];
-        let (outputs, inputs) = (rows / experts, list.widths[operation.inputs[0].0] / sum.chosen);
+        let (stacks, layout) = match sum.shared {
+            None => (vec![sum.down], Layout::Rows),
+            Some(shared) => (vec![sum.down, shared], Layout::Blocks),
+        };
+        let (field, format, rows) = self.matrix(draft, &stacks, layout, None, "routed_down");
+        let (outputs, inputs) = (draft.shape(sum.down)[1], list.widths[operation.inputs[0].0] / sum.chosen);
+        let experts = rows / outputs;
+        let shared = experts - draft.shape(sum.down)[0];
         let buffer = |value: &Value| draft.buffers.get(value).copied();
         let routes = buffer(&operation.inputs[1]).unwrap_or(self.stream);
         let y = match sum.ending {
@@ -155,7 +170,7 @@ impl Select<'_> {
         let (rows_per_simdgroup, simdgroups) = self.sum_knobs((format, outputs, inputs), sum);
         let grouped = is_grouped(draft, list, operation);
         let each = grouped.then(|| {
-            let shape = ([experts, sum.chosen, outputs, inputs], format);
+            let shape = ([experts, sum.chosen, shared, outputs, inputs], format);
             self.each(draft, (field, from), shape, sum)
         });
         let join = each.map(|_| {
@@ -166,6 +181,7 @@ impl Select<'_> {
             format,
             experts,
             chosen: sum.chosen,
+            shared,
             outputs,
             inputs,
             bias: sum.bias.is_some(),
@@ -209,9 +225,10 @@ impl Select<'_> {
     }
 }
 
-fn route_spec(routing: &Routing, experts: usize) -> spec::Route {
+fn route_spec(choice: &Choice, logits: usize) -> spec::Route {
+    let Choice { routing, shared, gated } = choice;
     spec::Route {
-        experts,
+        experts: logits - usize::from(*gated),
         chosen: routing.chosen,
         scores: routing.scores,
         correction: routing.correction.is_some(),
@@ -219,5 +236,7 @@ fn route_spec(routing: &Routing, experts: usize) -> spec::Route {
         shares: routing.shares,
         factor: routing.factor,
         scale: routing.scale.is_some(),
+        shared: *shared,
+        gated: *gated,
     }
 }

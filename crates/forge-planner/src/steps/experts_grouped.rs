@@ -27,10 +27,10 @@ impl Select<'_> {
         &mut self,
         draft: &mut Draft<'_>,
         (field, from): (usize, usize),
-        shape: ([usize; 4], Format),
+        shape: ([usize; 5], Format),
         sum: &ExpertsSum,
     ) -> usize {
-        let ([experts, chosen, outputs, _], _) = shape;
+        let ([experts, chosen, _, outputs, _], _) = shape;
         let each = self.scratch("routed_each", chosen * outputs, self.plan.chunk);
         let spec = self.tiles(shape, sum.bias.is_some(), (None, false));
         let plus = if sum.bias.is_some() { " + bias" } else { "" };
@@ -67,7 +67,7 @@ impl Select<'_> {
 
     pub(super) fn tiles(
         &self,
-        ([experts, chosen, outputs, inputs], format): ([usize; 4], Format),
+        ([experts, chosen, shared, outputs, inputs], format): ([usize; 5], Format),
         bias: bool,
         (gating, bounded): (Option<Gating>, bool),
     ) -> Spec {
@@ -76,6 +76,7 @@ impl Select<'_> {
             format,
             experts,
             chosen,
+            shared,
             outputs,
             inputs,
             bias,

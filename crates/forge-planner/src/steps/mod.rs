@@ -14,7 +14,7 @@ use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
 use crate::regime::FEW;
 use crate::section::{Draft, Place, Source};
 use crate::select::{ASIDE, Select};
-use forge_ir::{Diagnostic, Format, Layout, Op, ParamId};
+use forge_ir::{Diagnostic, Format, Layout, Op, ParamId, WeightId};
 use forge_kernels::{Spec, spec};
 
 impl Select<'_> {
@@ -68,7 +68,7 @@ impl Select<'_> {
             Kind::LatentAttend(attend) => self.latent_attend(draft, list, operation, attend),
             Kind::Convolve(convolve) => self.convolve(draft, list, operation, convolve, from),
             Kind::DeltaRule(rule) => self.delta_rule(draft, list, operation, rule),
-            Kind::Route(routing) => self.route(draft, list, operation, routing, from),
+            Kind::Route(choice) => self.route(draft, list, operation, choice, from),
             Kind::ExpertsInner(inner) => self.experts_inner(draft, list, operation, inner, from),
             Kind::ExpertsSum(sum) => self.experts_sum(draft, list, operation, sum, from),
             Kind::Unplanned => {
@@ -383,7 +383,12 @@ impl Select<'_> {
         let weights = draft.weights(params);
         let format = self.formats.of(&weights);
         let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
-        let rows = weights.iter().map(|id| self.graph.weights[id.0].rows()).sum();
+        let rows_of = |id: &WeightId| {
+            let weight = &self.graph.weights[id.0];
+            let blocks = if layout == Layout::Blocks { weight.columns() / columns.max(1) } else { 1 };
+            weight.rows() * blocks
+        };
+        let rows = weights.iter().map(rows_of).sum();
         let name = draft.role(params, name);
         let mut comment = draft.comment(params, layout, "rows");
         if let Some(gain) = folded {

@@ -137,6 +137,8 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
         if parts.is_empty() || plan.iter().any(|packed| packed.parts == parts) {
             return;
         }
+        // What has no other alternates with nothing.
+        let layout = if parts.len() == 1 { Layout::Rows } else { layout };
         let weights = || parts.iter().map(|part| &graph.weights[part.0]);
         let is_matrix = weights().any(Weight::is_matrix);
         let length = |weight: &Weight| if is_matrix { weight.rows() } else { weight.columns() };

@@ -1,6 +1,6 @@
 //! The experts of each row and their weights. Scalars: rows. Buffers: logits, [correction,] [scale,] routes.
 //!
-//! A row of routes is the experts, the best first, and then the bits of their weights.
+//! A row of routes is the experts, the best first and last those that every row has, and then the bits of their weights.
 
 use super::argmax::ordered;
 use super::call::Call;
@@ -8,9 +8,9 @@ use super::call::Call;
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// Logits a row.
+    /// Experts that are chosen from, a logit each.
     pub experts: usize,
-    /// Experts of a row.
+    /// Of these, a row's.
     pub chosen: usize,
     /// What scores are made of.
     pub scores: Scores,
@@ -24,6 +24,22 @@ pub struct Route {
     pub factor: f32,
     /// Whether each expert's weight is multiplied by its scale.
     pub scale: bool,
+    /// Experts that every row has, numbered after those that are chosen from.
+    pub shared: usize,
+    /// Whether what they are weighed by is the sigmoid of one more logit, the last; else it is 1.
+    pub gated: bool,
+}
+
+impl Route {
+    /// Logits of a row.
+    const fn logits(&self) -> usize {
+        self.experts + self.gated as usize
+    }
+
+    /// Words of a row of routes.
+    const fn words(&self) -> usize {
+        2 * (self.chosen + self.shared)
+    }
 }
 
 /// What the score of an expert is.
@@ -54,7 +70,7 @@ const NO_SUM: f32 = 1e-20;
 
 /// Runs this thread's share.
 pub fn route(call: &Call<'_>, shape: &Route) {
-    let (rows, words) = (call.scalar(0), 2 * shape.chosen);
+    let (rows, words) = (call.scalar(0), shape.words());
     let router = Router::new(call, shape, rows);
     let routes = call.output::<u32>("routes", rows * words);
     for row in call.share(rows, 1).flatten() {
@@ -73,11 +89,11 @@ pub(super) struct Router<'a> {
 
 impl<'a> Router<'a> {
     pub(super) fn new(call: &Call<'a>, shape: &'a Route, rows: usize) -> Router<'a> {
-        let Route { experts, chosen, .. } = *shape;
-        assert!(experts <= MOST.0 && chosen <= MOST.1, "{shape:?} has too many experts");
+        let experts = shape.experts;
+        assert!(experts <= MOST.0 && shape.words() <= 2 * MOST.1, "{shape:?} has too many experts");
         Router {
             shape,
-            logits: call.input("logits", rows * experts),
+            logits: call.input("logits", rows * shape.logits()),
             correction: if shape.correction { call.input("correction", experts) } else { &[] },
             scale: if shape.scale { call.input("scale", experts) } else { &[] },
         }
@@ -85,8 +101,9 @@ impl<'a> Router<'a> {
 
     /// The routes of a row.
     pub(super) fn choose(&self, row: usize, routes: &mut [u32]) {
-        let Route { experts, chosen, groups, .. } = *self.shape;
-        let logits = &self.logits[row * experts..(row + 1) * experts];
+        let Route { experts, chosen, groups, shared, .. } = *self.shape;
+        let of_row = self.shape.logits();
+        let (logits, gate) = self.logits[row * of_row..(row + 1) * of_row].split_at(experts);
         let mut ranks = [0.0_f32; MOST.0];
         let mut keys = [0_u32; MOST.0];
         let (ranks, keys) = (&mut ranks[..experts], &mut keys[..experts]);
@@ -97,11 +114,14 @@ impl<'a> Router<'a> {
         if let Some(groups) = groups {
             leave_out(groups, ranks, keys);
         }
-        let (places, weights) = routes.split_at_mut(chosen);
-        for place in places.iter_mut() {
+        let (places, weights) = routes.split_at_mut(chosen + shared);
+        for place in &mut places[..chosen] {
             *place = take_best(keys) as u32;
         }
-        self.weigh(logits, places, weights);
+        self.weigh(logits, &places[..chosen], &mut weights[..chosen]);
+        let of_shared = gate.first().map_or(1.0, |logit| sigmoid(*logit));
+        places[chosen..].iter_mut().zip(experts..).for_each(|(place, expert)| *place = expert as u32);
+        weights[chosen..].fill(of_shared.to_bits());
     }
 
     /// What experts are chosen by. Where scores decide alone it is the logits, which order as they do.

@@ -137,12 +137,18 @@ fn one_row_chooses_is_normed_late_and_leaves_squares() {
     kernel_under_test!(INNER, (Format, ExpertsInner), inner);
     let run_inner = run as fn(&cpu::Call<'_>);
     let mut random = Random(8);
-    for sizes in [[7, 3, 45, 22], [40, 9, 64, 33]] {
+    // Of these, experts that every row has.
+    for (sizes, shared, gated) in [
+        ([7, 3, 45, 22], 0, false),
+        ([40, 9, 64, 33], 0, false),
+        ([8, 4, 45, 22], 1, false),
+        ([9, 5, 45, 22], 2, true),
+    ] {
         for format in FORMATS {
             let [experts, chosen, width, _] = sizes;
             let mut layer = Layer::new(&mut random, format, 1, sizes);
-            let logits = random.numbers(experts);
-            let route = Route { experts, chosen, ..PLAIN };
+            let route = Route { experts: experts - shared, chosen: chosen - shared, shared, gated, ..PLAIN };
+            let logits = random.numbers(route.experts + usize::from(gated));
             let wanted_routes = routed(&route, &logits, &[], &[]);
             let bits = wanted_routes.iter().map(|(_, weight)| (*weight as f32).to_bits());
             layer.routes = wanted_routes.iter().map(|(expert, _)| *expert as u32).chain(bits).collect();

@@ -12,10 +12,14 @@ pub(crate) const PLAIN: Route = Route {
     shares: true,
     factor: 1.0,
     scale: false,
+    shared: 0,
+    gated: false,
 };
 
-/// Experts and weights by the definition; what is no number comes first, and of equals the lowest.
+/// Experts and weights by the definition; what is no number comes first, and of equals the lowest. Those that every row has
+/// come last.
 pub(crate) fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &[f32]) -> Vec<(usize, f64)> {
+    let (logits, gate) = logits.split_at(route.experts);
     let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
     let largest = wide.iter().copied().fold(f64::MIN, f64::max);
     let total: f64 = wide.iter().map(|x| (x - largest).exp()).sum();
@@ -29,7 +33,8 @@ pub(crate) fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &
         (false, Some(_)) => score(wide[e]),
     };
     let best = |of: &dyn Fn(usize) -> f64, mut places: Vec<usize>, count: usize| {
-        let key = |place: usize| if of(place).is_nan() { f64::INFINITY } else { of(place) };
+        // The two zeros are equal.
+        let key = |place: usize| if of(place).is_nan() { f64::INFINITY } else { of(place) + 0.0 };
         places.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
         places.truncate(count);
         places
@@ -46,7 +51,10 @@ pub(crate) fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &
     let chosen = best(&rank, places, route.chosen);
     let sum: f64 = if route.shares { chosen.iter().map(|e| score(wide[*e])).sum() } else { 1.0 };
     let scale = |e: usize| if route.scale { f64::from(scale[e]) } else { 1.0 };
-    chosen.into_iter().map(|e| (e, score(wide[e]) / sum * f64::from(route.factor) * scale(e))).collect()
+    let of_shared = gate.first().map_or(1.0, |logit| 1.0 / (1.0 + f64::from(-logit).exp()));
+    let shared = (route.experts..).take(route.shared).map(|e| (e, of_shared));
+    let weight = |e| (e, score(wide[e]) / sum * f64::from(route.factor) * scale(e));
+    chosen.into_iter().map(weight).chain(shared).collect()
 }
 
 #[test]
@@ -62,15 +70,20 @@ fn routes_are_those_of_the_definition_index_for_index() {
         Route { experts: 100, chosen: 8, shares: false, ..sigmoid },
         Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), correction: true, ..sigmoid },
         Route { experts: 60, chosen: 3, groups: groups(6, 3, 1), ..PLAIN },
+        Route { shared: 1, ..PLAIN },
+        Route { chosen: 7, shared: 2, gated: true, scale: true, ..PLAIN },
+        Route { experts: 60, chosen: 4, shared: 4, gated: true, shares: false, ..PLAIN },
+        Route { experts: 96, chosen: 6, groups: groups(8, 4, 2), shared: 1, factor: 2.5, ..sigmoid },
     ];
     let mut random = Random(3);
     for route in routes {
-        let (rows, experts, chosen) = (5, route.experts, route.chosen);
-        let mut logits: Vec<f32> = random.numbers(rows * experts).iter().map(|x| 3.0 * x).collect();
+        let (rows, experts, chosen) = (5, route.experts, route.chosen + route.shared);
+        let of_row = experts + usize::from(route.gated);
+        let mut logits: Vec<f32> = random.numbers(rows * of_row).iter().map(|x| 3.0 * x).collect();
         // A row of equals, one of few values, and one with what is not a number.
-        logits[experts..2 * experts].fill(0.5);
-        logits[2 * experts..3 * experts].iter_mut().for_each(|x| *x = x.round());
-        logits[4 * experts + 2] = f32::NAN;
+        logits[of_row..2 * of_row].fill(0.5);
+        logits[2 * of_row..3 * of_row].iter_mut().for_each(|x| *x = x.round());
+        logits[4 * of_row + 2] = f32::NAN;
         let (correction, scale) = (random.numbers(experts), random.numbers(experts));
         let mut buffers = vec!["logits"];
         let mut arguments = vec![Argument::Numbers(logits.clone())];
@@ -92,17 +105,19 @@ fn routes_are_those_of_the_definition_index_for_index() {
                 let (found, bits) = words.split_at(chosen);
                 let weights: Vec<f32> = bits.iter().map(|bits| f32::from_bits(*bits)).collect();
                 if row == 4 {
-                    let mut distinct = found.to_vec();
+                    let mut distinct = found[..route.chosen].to_vec();
                     distinct.sort_unstable();
                     distinct.dedup();
-                    assert!(distinct.len() == chosen && distinct.iter().all(|e| (*e as usize) < experts));
+                    assert!(
+                        distinct.len() == route.chosen && distinct.iter().all(|e| (*e as usize) < experts)
+                    );
                     assert!(weights.iter().any(|weight| weight.is_nan()), "{route:?}");
                     if route.groups.is_none() && !route.correction {
                         assert_eq!(found[0], 2, "{route:?}");
                     }
                     continue;
                 }
-                let wanted = routed(&route, &logits[row * experts..][..experts], &correction, &scale);
+                let wanted = routed(&route, &logits[row * of_row..][..of_row], &correction, &scale);
                 let places: Vec<usize> = wanted.iter().map(|(expert, _)| *expert).collect();
                 assert_eq!(
                     found.iter().map(|e| *e as usize).collect::<Vec<_>>(),

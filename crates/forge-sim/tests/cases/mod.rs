@@ -3,7 +3,7 @@
 
 use forge_ir::Format;
 use forge_kernels::spec::{
-    Brings, DeltaRule, Epilogue, ExpertsGroup, ExpertsTiles, Function, LatentPrepare, Rows, Summed,
+    Brings, DeltaRule, Epilogue, ExpertsGroup, ExpertsTiles, Function, LatentPrepare, Route, Rows, Summed,
 };
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
@@ -420,15 +420,19 @@ impl Writer {
                 self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
             }
             (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
-            (Spec::Route(it), "logits") => self.logits(rows, it.experts),
-            (Spec::Route(it), "routes") => Content::Unwritten(rows * 2 * it.chosen * 4),
+            (Spec::Route(it), "logits") => self.logits(rows, it.logits()),
+            (Spec::Route(it), "routes") => Content::Unwritten(rows * 2 * it.routes() * 4),
             (Spec::Route(it), _) => self.logits(1, it.experts),
             (Spec::ExpertsInner(it), "routes") => match it.route {
                 Some(_) => Content::Unwritten(rows * 2 * it.chosen * 4),
                 None => self.routes(rows, it.experts, it.chosen),
             },
-            (Spec::ExpertsInner(it), "logits") => self.logits(rows, it.experts),
-            (Spec::ExpertsInner(it), "correction" | "scale") => self.logits(1, it.experts),
+            (Spec::ExpertsInner(it), "logits") => {
+                self.logits(rows, it.route.as_ref().map_or(0, Route::logits))
+            }
+            (Spec::ExpertsInner(it), "correction" | "scale") => {
+                self.logits(1, it.route.as_ref().map_or(0, |route| route.experts))
+            }
             (Spec::ExpertsInner(it), "x") => self.floats(rows * it.inputs),
             (Spec::ExpertsInner(it), "bias") => {
                 // One gate of the last expert is no number.
