@@ -627,7 +627,7 @@ fn planted_faults_are_caught() {
     let still = Extras { still: true, ..Extras::default() };
     cases.extend(attention(20, 13, 1, Format::F16, still).into_iter().filter(prepares));
     // Gates, where heads are joined and where they are prepared.
-    let gated = Extras { gated: true, ..Extras::default() };
+    let gated = Extras { gated: true, norm: true, ..Extras::default() };
     let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
     cases.extend(experts_of_every_row(Format::Q8_0));
