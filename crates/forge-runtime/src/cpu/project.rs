@@ -153,25 +153,26 @@ impl<M: Matrix> Work<'_, M> {
             let end = outputs.min((share + 1) * size);
             for start in (share * size..end).step_by(GRAIN) {
                 let range = start..end.min(start + GRAIN);
-                let mut output = range.start;
+                // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing.
+                let apart = range.len() / W;
                 // SAFETY: the caller's promise.
                 unsafe {
-                    while output + W <= range.end {
-                        let first: [usize; W] = std::array::from_fn(|i| (output + i) * blocks);
+                    for i in 0..apart {
+                        let first: [usize; W] =
+                            std::array::from_fn(|w| (range.start + w * apart + i) * blocks);
                         let products = whole_products::<S, M, W, X>(matrix, first, x, blocks);
-                        for (i, products) in products.iter().enumerate() {
+                        for (w, products) in products.iter().enumerate() {
                             for (row, product) in products.iter().enumerate() {
-                                values[row][output - range.start + i] = *product;
+                                values[row][w * apart + i] = *product;
                             }
                         }
-                        output += W;
                     }
-                    while output < range.end {
-                        let products = whole_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
+                    for i in W * apart..range.len() {
+                        let first = [(range.start + i) * blocks];
+                        let products = whole_products::<S, M, 1, X>(matrix, first, x, blocks);
                         for (row, product) in products[0].iter().enumerate() {
-                            values[row][output - range.start] = *product;
+                            values[row][i] = *product;
                         }
-                        output += 1;
                     }
                     for (row, values) in values.iter_mut().enumerate() {
                         self.finish.outputs::<S>(row, range.start, &mut values[..range.len()], &mut left);
@@ -265,7 +266,7 @@ pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X
         let mut sums = [[0.0; X]; W];
         for from in (0..blocks).step_by(DEPTH) {
             let slice = (from, (blocks - from).min(DEPTH));
-            let products = widened_products::<S, M, W, X>(matrix, first, x, blocks, slice);
+            let products = widened_products::<S, M, W, X>(matrix, first, x, slice);
             for (sums, products) in sums.iter_mut().zip(products) {
                 for (sum, product) in sums.iter_mut().zip(products) {
                     *sum += product;

@@ -41,8 +41,6 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
                     let by_group = matches!(M::SCALING, Scaling::Scale | Scaling::Offset);
                     let mut of_group = if by_group { [S::splat(0.0); X] } else { sums[w] };
                     for block in block..block + M::GROUP {
-                        // Rows are short and lie one after another, too many of them for the hardware to foresee.
-                        matrix.prefetch::<S>(first[w] + W * blocks + block);
                         for part in 0..BLOCK / S::LANES {
                             let mut weight = matrix.vector::<S>(first[w] + block, part);
                             if M::SCALING == Scaling::Halves {
@@ -72,13 +70,12 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
 }
 
 /// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights, over `depth` blocks from
-/// `from`; `first` and `blocks` as above. To the bit what [`tile_products`] makes of the same blocks, decoded.
+/// `from`; `first` as above. To the bit what [`tile_products`] makes of the same blocks, decoded.
 #[inline(always)]
 pub(super) unsafe fn widened_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
     first: [usize; W],
     x: [*const f32; X],
-    blocks: usize,
     (from, depth): (usize, usize),
 ) -> [[f32; X]; W] {
     // SAFETY: the caller promises that rows and x are as long as said.
@@ -93,9 +90,6 @@ pub(super) unsafe fn widened_products<S: Simd, M: Matrix, const W: usize, const 
             }
             for i in 0..count {
                 for block in (start + i) * M::GROUP..(start + i + 1) * M::GROUP {
-                    for w in 0..W {
-                        matrix.prefetch::<S>(first[w] + W * blocks + block);
-                    }
                     for part in 0..BLOCK / S::LANES {
                         let mut xs = [S::splat(0.0); X];
                         for r in 0..X {
