@@ -45,7 +45,8 @@ fn routed(route: &Route, logits: &[f32], correction: &[f32], scale: &[f32]) -> (
         (false, Some(_)) => score(wide[e]),
     };
     let best = |of: &dyn Fn(usize) -> f64, mut places: Vec<usize>, count: usize| {
-        let key = |place: usize| if of(place).is_nan() { f64::INFINITY } else { of(place) };
+        // The two zeros are equal.
+        let key = |place: usize| if of(place).is_nan() { f64::INFINITY } else { of(place) + 0.0 };
         places.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
         places.truncate(count);
         places
