@@ -539,6 +539,11 @@ impl Fused {
         self.operations.iter().position(|operation| operation.output == value)
     }
 
+    /// The same, if the value is read once.
+    pub(crate) fn definition_for_one(&self, value: Value) -> Option<usize> {
+        self.definition(value).filter(|_| self.uses(value) == 1)
+    }
+
     /// The place and parts of the plain, single-use projection that defines the value, if that is what does.
     pub(crate) fn plain_projection(&self, value: Value) -> Option<(usize, (ParamId, Option<ParamId>))> {
         self.plain_projection_of_uses(value, 1)

@@ -94,7 +94,7 @@ fn fits(list: &Fused, add: usize) -> Option<Fit> {
 
 /// The network that makes a value, which nothing else reads, nor what is between.
 fn network(list: &Fused, result: Value) -> Option<Network> {
-    let once = |value| list.definition(value).filter(|_| list.uses(value) == 1);
+    let once = |value| list.definition_for_one(value);
     let times = once(result).filter(|place| list.operations[*place].kind == TIMES);
     let (made, gate) = match times.map(|place| &list.operations[place].inputs[..]) {
         None => (result, None),
@@ -143,7 +143,7 @@ fn places(list: &Fused, routed: Value, network: &Network) -> Option<(Places, usi
         return None;
     };
     let [made, routes] = list.operations[sum].inputs[..] else { return None };
-    let inner = list.definition(made).filter(|_| list.uses(made) == 1)?;
+    let inner = list.definition_for_one(made)?;
     let (route, reads) = (list.definition(routes)?, &list.operations[inner].inputs);
     let Kind::ExpertsInner(experts) = &list.operations[inner].kind else { return None };
     let Kind::Route(Choice { shared: 0, .. }) = list.operations[route].kind else { return None };

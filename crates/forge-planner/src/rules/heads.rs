@@ -148,7 +148,7 @@ fn trace<'a>(list: &'a Fused, value: Value, heads: usize, between: &mut Vec<Valu
 
 /// What values are made of, and the epsilon of their norm: back through a norm of heads without a gain, if there is one.
 fn of_values(list: &Fused, value: Value, heads: usize, between: &mut Vec<Value>) -> (Value, Option<f32>) {
-    let norm = list.definition(value).filter(|_| list.uses(value) == 1).map(|place| &list.operations[place]);
+    let norm = list.definition_for_one(value).map(|place| &list.operations[place]);
     match norm.map(|norm| (&norm.kind, norm.inputs[0])) {
         Some((Kind::Norm { gain: None, parts, epsilon }, source)) if *parts == heads => {
             between.push(value);

@@ -54,7 +54,7 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     if operation.kind != Kind::Elementwise(Function::Multiply) {
         return None;
     }
-    let alone = |value: &Value| list.definition(*value).filter(|_| list.uses(*value) == 1);
+    let alone = |value: &Value| list.definition_for_one(*value);
     let [one, other] = operation.inputs[..] else { return None };
     let attends = |place: usize| matches!(list.operations[place].kind, Kind::Attend(_));
     let (heads, of_gates) = if attends(list.definition(one)?) { (one, other) } else { (other, one) };

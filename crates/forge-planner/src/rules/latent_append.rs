@@ -34,7 +34,7 @@ fn fits(list: &Fused, place: usize) -> Option<Fit> {
     let Kind::LatentAppend(LatentAppend { cache, prepare: None }) = append.kind else { return None };
     let (Kind::LatentAttend(_), [_, query]) = (&attend.kind, &attend.inputs[..]) else { return None };
     let [latent, key] = append.inputs[..] else { return None };
-    let only = |value: Value| list.definition(value).filter(|_| list.uses(value) == 1);
+    let only = |value| list.definition_for_one(value);
     let turned = |value: Value| match &list.operations[only(value)?] {
         Operation { kind: Kind::Rotate { heads, rotation }, inputs, .. } => {
             Some((*heads, rotation, inputs[0]))

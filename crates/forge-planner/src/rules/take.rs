@@ -36,7 +36,7 @@ fn fits(list: &Fused, product: usize) -> Option<Fit> {
     let [left, right] = operation.inputs[..] else { return None };
     [(left, right), (right, left)].into_iter().find_map(|(result, taken)| {
         let project = list.stored_product(result)?;
-        let take = list.definition(taken).filter(|_| list.uses(taken) == 1)?;
+        let take = list.definition_for_one(taken)?;
         let is_take = list.operations[take].kind == Kind::Take;
         let is_projection = matches!(list.operations[project].kind, Kind::Project(_));
         (is_take && is_projection).then_some(Fit { product, project, take })
