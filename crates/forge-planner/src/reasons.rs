@@ -33,11 +33,10 @@ struct Section<'a> {
 
 impl<'a> Section<'a> {
     fn of(list: &'a Fused, disabled: &'a BTreeSet<Fusion>) -> Section<'a> {
-        let is = |fits: fn(&Kind) -> bool| move |operation: &Operation| fits(&operation.kind);
         let mixes =
             |kind: &Kind| matches!(kind, Kind::Attend(_) | Kind::LatentAttend(_) | Kind::DeltaRule(_));
         let appends = |kind: &Kind| matches!(kind, Kind::Append { .. } | Kind::LatentAppend(_));
-        let mixer = list.operations.iter().position(is(mixes));
+        let mixer = list.operations.iter().position(|operation| mixes(&operation.kind));
         let appended = (0..mixer.unwrap_or(0)).filter(|place| appends(&list.operations[*place].kind));
         let prepared = appended.chain(mixer).flat_map(|place| made_of(list, place)).collect();
         Section { list, disabled, mixer, prepared }

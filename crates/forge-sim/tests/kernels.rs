@@ -3,14 +3,14 @@
 
 mod cases;
 
+use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, grouped};
 use cases::{Case, Launch, rows_for, script};
-use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Pairing, Rotation};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
-    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
-    LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows,
-    Squares, Summed, Take,
+    Each, EachHead, Elementwise, Embed, Epilogue, Function, Gates, HeadNorm, Knobs, LatentAppend,
+    LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue,
+    RmsNorm, Rotate, RotateAppend, Rows, Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -275,165 +275,6 @@ fn latents(format: Format, [heads, width, turned]: [usize; 3], cache: Format) ->
 /// Key heads, heads, keys and values.
 fn delta_rule([key_heads, heads, keys, values]: [usize; 4], gated: Option<f32>) -> DeltaRule {
     DeltaRule { key_heads, heads, keys, values, scale: 0.5, epsilon: 1e-6, gated }
-}
-
-/// Experts in every way of choosing them, in a format, at sizes that fill nothing.
-fn experts(format: Format) -> Vec<Case> {
-    let route = Route {
-        experts: 37,
-        chosen: 5,
-        scores: Scores::Softmax,
-        correction: false,
-        groups: None,
-        shares: true,
-        factor: 1.0,
-        scale: false,
-        shared: 0,
-        gated: false,
-    };
-    let groups = Some(Groups { count: 6, kept: 3, best: 2 });
-    let of_groups = Route { experts: 42, correction: true, scores: Scores::Sigmoid, groups, ..route.clone() };
-    let scaled = Route { shares: false, scale: true, correction: true, factor: 2.5, ..route.clone() };
-    let inner = |norm, route: Option<Route>| ExpertsInner {
-        format,
-        experts: 7,
-        chosen: 3,
-        shared: 0,
-        outputs: 22,
-        inputs: 50,
-        norm,
-        bias: false,
-        gating: Gating::Plain(Activation::Silu),
-        route: route.map(|route| Route { experts: 7, chosen: 3, ..route }),
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
-    };
-    let sum = |ending| ExpertsSum {
-        format,
-        experts: 7,
-        chosen: 3,
-        shared: 0,
-        outputs: 45,
-        inputs: 22,
-        bias: false,
-        ending,
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
-    };
-    let clamped = |inner| ExpertsInner {
-        bias: true,
-        gating: Gating::Clamped { limit: 0.5, sharpness: 1.702 },
-        ..inner
-    };
-    let biased = |ending| ExpertsSum { bias: true, ..sum(ending) };
-    let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
-    let left = |gain| Summed::AddSquares(Squares { partials: 40, gain });
-    let several = || vec![Launch::rows(3, 2)];
-    let one = || vec![Launch::rows(1, 0)];
-    vec![
-        Case { spec: Spec::Route(of_groups), launches: several() },
-        Case { spec: Spec::Route(scaled.clone()), launches: several() },
-        Case { spec: Spec::ExpertsInner(inner(None, None)), launches: several() },
-        Case { spec: Spec::ExpertsInner(inner(norm, Some(route.clone()))), launches: one() },
-        Case { spec: Spec::ExpertsInner(inner(None, Some(scaled))), launches: one() },
-        Case { spec: Spec::ExpertsSum(sum(Summed::Store)), launches: several() },
-        Case { spec: Spec::ExpertsSum(sum(Summed::Add)), launches: several() },
-        Case { spec: Spec::ExpertsSum(sum(left(true))), launches: one() },
-        Case { spec: Spec::ExpertsSum(sum(left(false))), launches: one() },
-        Case { spec: Spec::ExpertsInner(clamped(inner(None, None))), launches: several() },
-        Case { spec: Spec::ExpertsInner(clamped(inner(norm, Some(route)))), launches: one() },
-        Case { spec: Spec::ExpertsSum(biased(Summed::Add)), launches: several() },
-        Case { spec: Spec::ExpertsSum(biased(left(true))), launches: one() },
-    ]
-}
-
-/// Experts among which there are some that every row has, and that are compared by groups where they choose themselves.
-fn experts_of_every_row(format: Format) -> Vec<Case> {
-    let route = Route {
-        experts: 42,
-        chosen: 5,
-        scores: Scores::Sigmoid,
-        correction: true,
-        groups: Some(Groups { count: 6, kept: 3, best: 2 }),
-        shares: true,
-        factor: 2.5,
-        scale: false,
-        shared: 2,
-        gated: true,
-    };
-    let ungated = Route { experts: 37, groups: None, shared: 1, gated: false, ..route.clone() };
-    let of_softmax = Route { scores: Scores::Softmax, correction: false, shares: false, ..ungated.clone() };
-    let inner = |norm, route: Route| ExpertsInner {
-        format,
-        experts: route.experts + route.shared,
-        chosen: route.routes(),
-        shared: route.shared,
-        outputs: 22,
-        inputs: 50,
-        norm,
-        bias: false,
-        gating: Gating::Plain(Activation::Silu),
-        route: Some(route),
-        rows_per_simdgroup: 4,
-        simdgroups: 2,
-    };
-    let norm = Some(DeferredNorm { partials: 40, epsilon: 1e-5 });
-    let several = || vec![Launch::rows(3, 2)];
-    let one = || vec![Launch::rows(1, 0)];
-    vec![
-        Case { spec: Spec::Route(route.clone()), launches: several() },
-        Case { spec: Spec::Route(of_softmax.clone()), launches: several() },
-        // Which groups are kept says what each is worth, in some of a few rows.
-        Case {
-            spec: Spec::ExpertsInner(inner(norm, route)),
-            launches: [one(), one(), one(), one()].concat(),
-        },
-        Case { spec: Spec::ExpertsInner(inner(None, ungated)), launches: one() },
-        Case { spec: Spec::ExpertsInner(inner(norm, of_softmax)), launches: one() },
-    ]
-}
-
-/// Experts of many rows, in a format, at sizes that fill nothing: an expert has two tiles or one.
-fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> {
-    let tiles = |outputs, inputs, gating, operand| {
-        let (experts, chosen) = if outputs == 22 { (3, 2) } else { (12, 1) };
-        let bias = outputs == 22;
-        let (tile_rows, tile_outputs) = (16, 16);
-        let spec = ExpertsTiles {
-            format,
-            experts,
-            chosen,
-            shared: 0,
-            outputs,
-            inputs,
-            bias,
-            gating,
-            operand,
-            tile_rows,
-            tile_outputs,
-        };
-        Case { spec: Spec::ExpertsTiles(spec), launches: vec![Launch::rows(28, 27)] }
-    };
-    let mut cases = vec![tiles(22, 33, None, Operand::F32), tiles(32, 64, None, Operand::F16)];
-    cases.extend(gatings.iter().map(|gating| tiles(22, 50, Some(*gating), Operand::F32)));
-    cases
-}
-
-/// Rows of experts, which have two tiles or, where there are many, one or none.
-fn group(experts: usize, chosen: usize, rows: u32) -> Case {
-    Case {
-        spec: Spec::ExpertsGroup(ExpertsGroup { experts, chosen, tile_rows: 16 }),
-        launches: vec![Launch::rows(rows, rows - 1)],
-    }
-}
-
-/// Rows of experts and what these have made of them, at sizes that fill nothing.
-fn grouped() -> Vec<Case> {
-    let join = |width, adds| Case {
-        spec: Spec::ExpertsJoin(ExpertsJoin { chosen: 3, width, adds }),
-        launches: vec![Launch::rows(3, 2)],
-    };
-    vec![group(3, 2, 28), group(1, 1, 17), join(140, true), join(20, false)]
 }
 
 /// What only projections and their neighbours do, at sizes that need each of their bounds.

@@ -1,6 +1,8 @@
 //! Real kernels and what they are given in tests: for a spec, buffers of exactly the sizes that it needs, with numbers
 //! that make sense, as a recording.
 
+pub(crate) mod experts;
+
 use forge_ir::Format;
 use forge_kernels::spec::{
     Brings, DeltaRule, Epilogue, ExpertsGroup, ExpertsTiles, Function, LatentPrepare, Route, Rows, Summed,
