@@ -404,8 +404,13 @@ impl Built {
         format!("{}-{}{mixed}{cached}{left_out}", self.model, self.format).replace('_', "-")
     }
 
-    /// Runs the program; it must succeed. Gives what it printed.
+    /// Runs the program, exact on the CPU; it must succeed. Gives what it printed.
     pub fn run(&self, arguments: &[&str]) -> String {
+        self.run_by_default(&[arguments, &["--exact"]].concat())
+    }
+
+    /// The same as those have it who ask for nothing: rows are encoded where weights are codes.
+    pub fn run_by_default(&self, arguments: &[&str]) -> String {
         let output =
             run(Command::new(&self.program).args(arguments).args(["--device", "cpu", "--threads", "2"]));
         String::from_utf8(output.stdout).expect("programs print UTF-8")

@@ -1,7 +1,7 @@
 //! What programs compute, against what Hugging Face transformers and the reference compute, for every model in every
 //! format: on the CPU device, and through the referee from the text of kernels.metal.
 
-use forge_ir::{Format, tolerance};
+use forge_ir::{Format, encoded_tolerances, tolerance};
 use serde_json::Value;
 use std::process::Command;
 use tests::{
@@ -106,6 +106,49 @@ fn every_position_equals_the_last_of_its_prefix() {
             if distance > bound(built) {
                 complaints.push(format!("position {} differs by {distance:.1e}", length - 1));
             }
+        }
+        complaints
+    });
+}
+
+/// What is lost where rows of a prompt are encoded, on the way of every model; nothing is where weights are numbers, where experts
+/// are chosen, and where a row is alone.
+#[test]
+fn encoded_rows_are_near_the_exact_ones() {
+    every_crate(|built| {
+        let distances = |count: u32| {
+            let prompt: Vec<u32> = (0..count).map(|index| index * index * 31 % 60).collect();
+            let list = id_list(&prompt);
+            let arguments = ["logits", "--ids", &list, "--all", "--json"];
+            let rows = |text: String| -> Vec<Vec<f64>> {
+                let answer: Value = serde_json::from_str(&text).expect("it is JSON");
+                answer["logits"].as_array().into_iter().flatten().map(numbers).collect()
+            };
+            let (found, exact) = (rows(built.run_by_default(&arguments)), rows(built.run(&arguments)));
+            assert_eq!([found.len(), exact.len()], [prompt.len(); 2]);
+            let mut distances: Vec<f64> = found.iter().zip(&exact).map(|(a, b)| distance(a, b)).collect();
+            distances.sort_by(f64::total_cmp);
+            distances
+        };
+        let kernels =
+            std::fs::read_to_string(built.directory.join("src/kernels.rs")).expect("it was written");
+        let numbers_only =
+            ["f32", "f16", "bf16"].contains(&built.format.as_str()) && built.overrides.is_empty();
+        let is_exact = numbers_only || kernels.contains("\"routes\"");
+        let several = distances(41);
+        let (middle, worst) = (several[20], several[40]);
+        println!("{}: {middle:.1e}, at most {worst:.1e}", built.name());
+        let [of_middle, of_any] = encoded_tolerances().map(|tolerance| tolerance.bound);
+        let mut complaints = Vec::new();
+        if middle > of_middle || worst > of_any {
+            complaints
+                .push(format!("logits of encoded rows are {middle:.1e} and {worst:.1e} deviations off"));
+        }
+        if is_exact && worst > 0.0 {
+            complaints.push(format!("nothing is to be encoded, and logits are {worst:.1e} deviations off"));
+        }
+        if distances(1) != [0.0] {
+            complaints.push("a row alone is encoded".to_owned());
         }
         complaints
     });

@@ -84,7 +84,7 @@ fn version(program: &str, arguments: &[&str]) -> Option<String> {
 fn cpu() -> String {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     #[cfg(target_arch = "x86_64")]
-    let instructions = if std::arch::is_x86_feature_detected!("avx512f") {
+    let instructions = if std::arch::is_x86_feature_detected!("avx512vnni") {
         "AVX-512"
     } else if std::arch::is_x86_feature_detected!("avx2") {
         "AVX2"

@@ -56,6 +56,6 @@ pub use packing::{Layout, Packed};
 pub use rotation::{Long, Pairing, Rotation};
 pub use routing::{Experts, Gating, Groups, Routing, Scores};
 pub use state::{Cache, Latents, Memory, State, Tail};
-pub use tolerance::{Tolerance, tolerance};
+pub use tolerance::{Tolerance, encoded_tolerances, tolerance};
 pub use validate::Graph;
 pub use weight::{Cut, Stack, Weight};

@@ -48,6 +48,8 @@ pub struct Setup {
     pub device: DeviceKind,
     /// Threads of the CPU device; as many as the machine runs at once if there is no number.
     pub threads: Option<usize>,
+    /// Whether the CPU device rounds nothing that it multiplies: see [`CpuDevice::exact`].
+    pub exact: bool,
     /// Positions of a slot; what is needed if there is no number.
     pub context: Option<u32>,
     /// Conversations to make room for.
@@ -56,7 +58,14 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { directory: None, device: DeviceKind::Auto, threads: None, context: None, slots: 1 }
+        Setup {
+            directory: None,
+            device: DeviceKind::Auto,
+            threads: None,
+            exact: false,
+            context: None,
+            slots: 1,
+        }
     }
 }
 
@@ -162,21 +171,24 @@ impl Setup {
     fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         use super::metal::MetalDevice;
         if self.device == DeviceKind::Cpu {
-            return self.cpu(loaded);
+            return self.cpu(program, loaded);
         }
         let (weights, layout) = (&loaded.weights, loaded.model.layout());
         Ok(Box::new(MetalDevice::new(program.metal, program.kernels, weights, layout)?))
     }
 
     #[cfg(not(target_vendor = "apple"))]
-    fn device<M: Model>(&self, _program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+    fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         match self.device {
             DeviceKind::Metal => Err(Failure::misuse("there is no Metal on this machine: --device cpu")),
-            DeviceKind::Auto | DeviceKind::Cpu => self.cpu(loaded),
+            DeviceKind::Auto | DeviceKind::Cpu => self.cpu(program, loaded),
         }
     }
 
-    fn cpu<M: Model>(&self, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
-        Ok(Box::new(CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?))
+    fn cpu<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+        // Which experts are chosen is a matter of order, and of numbers that are near each other a code makes equals.
+        let chooses = program.kernels.iter().any(|kernel| kernel.buffers.contains(&"routes"));
+        let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
+        Ok(Box::new(device.exact(self.exact || chooses)))
     }
 }

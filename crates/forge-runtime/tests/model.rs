@@ -33,7 +33,8 @@ fn engine(level: Level, threads: usize, context: u32, slots: u32) -> Engine<Tiny
     let folder = tempfile::tempdir().unwrap();
     let weights = weights(&folder);
     let tiny = Tiny::new(&weights, context, slots).unwrap();
-    let device = CpuDevice::new(&weights, tiny.layout(), Some(threads)).unwrap().with_level(level);
+    let device = CpuDevice::new(&weights, tiny.layout(), Some(threads)).unwrap();
+    let device = device.with_level(level).exact(true);
     Engine::new(tiny, device, context, slots)
 }
 

@@ -44,8 +44,8 @@ fn json(folder: &TempDir, line: &str) -> Value {
 fn logits_are_json() {
     let folder = directory(0.0);
     let wanted = Reference::new().logits(&[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
-    let all = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --all --json --threads 2");
-    let last = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --device cpu");
+    let all = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --all --json --threads 2 --exact");
+    let last = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --device cpu --exact");
     assert_eq!(last["ids"].as_array().unwrap().len(), 10);
     assert_eq!(all["logits"].as_array().unwrap().len(), 10);
     for (row, wanted) in wanted.iter().enumerate() {
@@ -197,7 +197,7 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
     let (first, second): (Vec<u32>, Vec<u32>) = ((3..40).collect(), vec![41, 7, 7]);
     let file = folder.path().join("texts.txt");
     std::fs::write(&file, format!("{}\n\n---\n\n{}\n", words(&first), words(&second))).unwrap();
-    let line = format!("perplexity {} --separator --- --end --json", file.display());
+    let line = format!("perplexity {} --separator --- --end --json --exact", file.display());
     let whole = |ids: &[u32]| [&[1], ids, &[2]].concat();
     let expected = [costs(&whole(&first)), costs(&whole(&second))].concat();
     let mean = expected.iter().sum::<f64>() / expected.len() as f64;
@@ -215,7 +215,7 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
     assert_eq!(expected.len(), 37);
     let mean = expected.iter().sum::<f64>() / expected.len() as f64;
     std::fs::write(&file, words(&first)).unwrap();
-    let found = json(&folder, &format!("perplexity {} --context 16 --json", file.display()));
+    let found = json(&folder, &format!("perplexity {} --context 16 --json --exact", file.display()));
     assert_eq!((found["tokens"].as_u64(), found["context"].as_u64()), (Some(37), Some(16)));
     assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
     // From standard input, for people.

@@ -34,7 +34,7 @@ fn session(context: u32) -> Session<Tiny, CpuDevice> {
     write_tokenizer(&folder.path().join("tokenizer.json"));
     let weights = WeightFile::open(&path).unwrap();
     let tiny = Tiny::new(&weights, context, 1).unwrap();
-    let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap();
+    let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
     let text = Text::read(&folder.path().join("tokenizer.json")).unwrap();
     let template = Template::new(TEMPLATE, None, serde_json::Map::new()).unwrap();
     Session::new(Engine::new(tiny, device, context, 1), Some(text), Some(template))

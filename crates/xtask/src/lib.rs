@@ -1,5 +1,6 @@
 //! What tests share with the chores.
 
+pub mod bench_peers;
 pub mod models;
 pub mod random_model;
 pub mod shapes;

@@ -6,6 +6,7 @@ mod validate;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use xtask::bench_peers;
 use xtask::models;
 use xtask::random_model;
 use xtask::shapes::{self, Question};
@@ -55,6 +56,30 @@ enum Chore {
         /// Configurations, each a config.json; without any, those of tests/shapes.
         configs: Vec<PathBuf>,
     },
+    /// Measure programs beside llama.cpp, in turns, on this machine; docs/performance.md has what it takes.
+    BenchPeers {
+        /// Where llama.cpp was built: the folder with bin/llama-bench.
+        #[arg(long, value_name = "DIR")]
+        llama_cpp: PathBuf,
+        /// Ids of a prompt; 0 measures none.
+        #[arg(long, default_value_t = 512, value_name = "N")]
+        prompt: u32,
+        /// Ids that are generated; 0 measures none.
+        #[arg(long, default_value_t = 64, value_name = "N")]
+        count: u32,
+        /// How many turns each side has.
+        #[arg(long, default_value_t = 5, value_name = "N")]
+        turns: usize,
+        /// Threads of both.
+        #[arg(long, default_value_t = 2, value_name = "N")]
+        threads: usize,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// A program that forge compiled, and a GGUF file of the same checkpoint in the same format.
+        #[arg(required = true, value_name = "PROGRAM=FILE.gguf")]
+        pairs: Vec<String>,
+    },
     /// On a Mac: feed a kernels.metal to Apple's compiler, warnings as errors.
     Validate {
         /// The files; every crate that forge writes has one in src/.
@@ -70,6 +95,16 @@ fn main() -> ExitCode {
         Chore::RandomModel { config, shard, out } => random_model::write_from(config.as_deref(), shard, &out),
         Chore::Shapes { chip, quant, length, json, configs } => {
             shapes::shapes(&Question { configs: &configs, chip: &chip, quant: &quant, length, json })
+        }
+        Chore::BenchPeers { llama_cpp, prompt, count, turns, threads, json, pairs } => {
+            bench_peers::bench_peers(&bench_peers::Question {
+                llama_cpp: &llama_cpp,
+                pairs: &pairs,
+                tests: [prompt, count],
+                turns,
+                threads,
+                json,
+            })
         }
         Chore::Validate { files } => validate::validate(&files),
     };

@@ -1,8 +1,8 @@
-//! `verify`: whether this device computes what the reference computed.
+//! `verify`: whether this device computes what the reference computed. It asks for exact products, as the reference's are.
 
 use super::super::golden::Golden;
 use super::super::model::Model;
-use super::super::open::Program;
+use super::super::open::{Program, Setup};
 use super::arguments::{Common, Verify};
 use super::output::{Outcome, print, print_json};
 use serde_json::json;
@@ -11,7 +11,7 @@ use serde_json::json;
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Verify) -> Outcome {
     let golden = Golden::read(&common.setup().path(program, "golden.json"))?;
     let bound = golden.tolerance.bound;
-    let mut engine = common.setup().engine::<M>(program, Some(golden.longest()))?;
+    let mut engine = Setup { exact: true, ..common.setup() }.engine::<M>(program, Some(golden.longest()))?;
     let device = engine.device().describe();
     let (mut ok, mut worst) = (true, 0.0_f64);
     let mut rows = Vec::new();

@@ -73,9 +73,29 @@ pub(super) unsafe fn codes<S: Simd, const BITS: usize>(from: *const u8, block: u
     }
 }
 
+/// What [`signed_codes`] lack.
+pub(super) const fn lacking<const BITS: usize>() -> i32 {
+    if BITS == 8 { 128 } else { 0 }
+}
+
+/// The codes of a block; of 8 bits, less 128.
+#[inline(always)]
+pub(super) unsafe fn signed_codes<const BITS: usize>(from: *const u8, block: usize) -> [i8; BLOCK] {
+    let codes = from.wrapping_add(block * BITS * BLOCK / 8);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if BITS == 8 {
+            return codes.cast::<[u8; BLOCK]>().read().map(|code| (code ^ 128).cast_signed());
+        }
+        let halves = [half_block::<BITS>(codes, false), half_block::<BITS>(codes, true)];
+        std::array::from_fn(|column| halves[column / 16][column % 16].cast_signed())
+    }
+}
+
 impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for AffineOf<BITS, GROUP, T> {
     const SCALING: Scaling = Scaling::Offset;
     const GROUP: usize = GROUP / BLOCK;
+    const LACKING: Option<i32> = Some(lacking::<BITS>());
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let groups = rows * blocks / <Self as Matrix>::GROUP;
@@ -89,6 +109,12 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for Affine
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { codes::<S, BITS>(self.codes, block, part) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        unsafe { signed_codes::<BITS>(self.codes, block) }
     }
 
     #[inline(always)]

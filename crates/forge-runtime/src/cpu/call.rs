@@ -1,13 +1,14 @@
 //! One dispatch, as a CPU kernel sees it: its buffers by name, its scalars, and its share of the work.
 
-use super::level::Level;
-
 use super::super::device::Kernel;
+use super::level::Level;
+use super::scratch::Line;
 use half::{bf16, f16};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes that a dispatch may touch.
 #[derive(Clone, Copy, Debug)]
@@ -34,57 +35,89 @@ unsafe impl Number for bf16 {}
 unsafe impl Number for i8 {}
 unsafe impl Number for u8 {}
 
-/// A dispatch, seen by one of the threads that run it.
-pub struct Call<'a> {
-    kernel: &'a Kernel,
-    regions: &'a [Region],
-    scalars: &'a [u32],
-    workers: usize,
-    level: Level,
-    taken: &'a AtomicUsize,
+/// What the threads share that run one round of a dispatch.
+pub(super) struct Round<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) regions: &'a [Region],
+    pub(super) scalars: &'a [u32],
+    /// How many threads there are.
+    pub(super) workers: usize,
+    pub(super) level: Level,
+    /// Whether x is never made codes.
+    pub(super) exact: bool,
+    /// Rounds before this one.
+    pub(super) number: usize,
+    /// Items that threads have taken.
+    pub(super) taken: AtomicUsize,
+    /// Whether there is to be another round.
+    pub(super) another: AtomicBool,
+    /// The device's, for what one round leaves to the next.
+    pub(super) room: &'a Mutex<Vec<Line>>,
 }
 
+/// A dispatch, seen by one of the threads that run it.
+pub struct Call<'a>(&'a Round<'a>);
+
 impl<'a> Call<'a> {
-    /// A dispatch of `kernel`.
+    /// A thread's part in a round.
     ///
     /// # Safety
     /// Regions must be valid while the call lives, those written must overlap no other, and all threads of one
-    /// dispatch must be given the same regions and the same counter `taken`, which starts at 0.
-    pub(super) unsafe fn new(
-        kernel: &'a Kernel,
-        regions: &'a [Region],
-        scalars: &'a [u32],
-        workers: usize,
-        level: Level,
-        taken: &'a AtomicUsize,
-    ) -> Call<'a> {
-        Call { kernel, regions, scalars, workers, level, taken }
+    /// dispatch must be given the same round, of which nothing is taken yet.
+    pub(super) unsafe fn new(round: &'a Round<'a>) -> Call<'a> {
+        Call(round)
     }
 
     /// The instructions to compute with.
     pub(super) fn level(&self) -> Level {
-        self.level
+        self.0.level
+    }
+
+    /// Whether numbers of x are to be what they are.
+    pub(super) fn exact(&self) -> bool {
+        self.0.exact
     }
 
     /// How many threads run this dispatch.
     pub fn workers(&self) -> usize {
-        self.workers
+        self.0.workers
+    }
+
+    /// Rounds of this dispatch before: all threads have ended one before any begins the next.
+    pub(super) fn round(&self) -> usize {
+        self.0.number
+    }
+
+    /// Says that there is to be another round.
+    pub(super) fn another_round(&self) {
+        self.0.another.store(true, Ordering::Relaxed);
+    }
+
+    /// Room for `count` elements that all threads share, from round to round. A dispatch asks for one number of them.
+    pub(super) fn room<T: Number>(&self, count: usize) -> Output<'a, T> {
+        let mut lines = self.0.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = (count * size_of::<T>()).div_ceil(size_of::<Line>());
+        // Whoever comes first makes it long enough for all, so that it stays where it is.
+        if lines.len() < needed {
+            lines.resize(needed, Line([0.0; 16]));
+        }
+        Output { start: lines.as_mut_ptr().cast(), count, life: PhantomData }
     }
 
     /// Scalar number `index` of the kernel's struct of scalars.
     pub fn scalar(&self, index: usize) -> usize {
-        match self.scalars.get(index) {
+        match self.0.scalars.get(index) {
             Some(&scalar) => scalar as usize,
-            None => panic!("kernel {} was dispatched without scalar {index}", self.kernel.name),
+            None => panic!("kernel {} was dispatched without scalar {index}", self.0.kernel.name),
         }
     }
 
     fn region<T: Number>(&self, name: &str, count: usize) -> Region {
-        let kernel = self.kernel.name;
-        let Some(slot) = self.kernel.buffers.iter().position(|buffer| *buffer == name) else {
-            panic!("kernel {kernel} has no buffer `{name}`: it has {:?}", self.kernel.buffers);
+        let kernel = self.0.kernel.name;
+        let Some(slot) = self.0.kernel.buffers.iter().position(|buffer| *buffer == name) else {
+            panic!("kernel {kernel} has no buffer `{name}`: it has {:?}", self.0.kernel.buffers);
         };
-        let Some(&region) = self.regions.get(slot) else {
+        let Some(&region) = self.0.regions.get(slot) else {
             panic!("kernel {kernel} was dispatched without buffer `{name}`");
         };
         assert!(
@@ -110,13 +143,13 @@ impl<'a> Call<'a> {
     /// The first `count` elements of the buffer `name`, to be written.
     pub fn output<T: Number>(&self, name: &str, count: usize) -> Output<'a, T> {
         let region = self.region::<T>(name, count);
-        assert!(region.written, "kernel {}: buffer `{name}` was bound to be read only", self.kernel.name);
+        assert!(region.written, "kernel {}: buffer `{name}` was bound to be read only", self.0.kernel.name);
         Output { start: region.start.cast(), count, life: PhantomData }
     }
 
     /// Ranges of `0..items`, `grain` at a time, until all threads together have taken all of them.
     pub fn share(&self, items: usize, grain: usize) -> Share<'a> {
-        Share { taken: self.taken, items, grain: grain.max(1) }
+        Share { taken: &self.0.taken, items, grain: grain.max(1) }
     }
 }
 

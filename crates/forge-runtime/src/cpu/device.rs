@@ -3,12 +3,13 @@
 use super::super::device::{Binding, Buffer, Device, Kernel, Pass};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
-use super::call::{Call, Region};
+use super::call::{Call, Region, Round};
 use super::level::Level;
 use super::pool::Pool;
+use super::scratch::Line;
 use memmap2::{Mmap, MmapMut};
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A CPU, as a device.
 pub struct CpuDevice {
@@ -17,6 +18,8 @@ pub struct CpuDevice {
     memory: [MmapMut; 3],
     pool: Pool,
     level: Level,
+    exact: bool,
+    room: Mutex<Vec<Line>>,
 }
 
 impl CpuDevice {
@@ -41,7 +44,15 @@ impl CpuDevice {
             ],
             pool: Pool::new(threads)?,
             level: Level::choose()?,
+            exact: false,
+            room: Mutex::default(),
         })
+    }
+
+    /// The same device with nothing rounded that is multiplied: rows of x stay f32, whatever weights are.
+    pub fn exact(mut self, exact: bool) -> CpuDevice {
+        self.exact = exact;
+        self
     }
 
     /// The same device with other instructions.
@@ -84,30 +95,44 @@ impl CpuDevice {
         for binding in bindings {
             regions.push(self.region(binding)?);
         }
-        let job = Job { kernel, regions: &regions, scalars, taken: AtomicUsize::new(0) };
-        let (level, workers) = (self.level, self.pool.threads());
-        self.pool.run(&|_| job.run(workers, level))
+        let mut round = Round {
+            kernel,
+            regions: &regions,
+            scalars,
+            workers: self.pool.threads(),
+            level: self.level,
+            exact: self.exact,
+            number: 0,
+            taken: AtomicUsize::new(0),
+            another: AtomicBool::new(false),
+            room: &self.room,
+        };
+        loop {
+            let job = Job(&round);
+            self.pool.run(&|_| job.run())?;
+            if !round.another.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            round.number += 1;
+            round.taken = AtomicUsize::new(0);
+            round.another = AtomicBool::new(false);
+        }
     }
 }
 
-/// What the threads of one dispatch share.
-struct Job<'a> {
-    kernel: &'a Kernel,
-    regions: &'a [Region],
-    scalars: &'a [u32],
-    taken: AtomicUsize,
-}
+/// A round of a dispatch, as threads are given it.
+struct Job<'a>(&'a Round<'a>);
 
 // SAFETY: the regions' pointers go to memory that outlives the dispatch; kernels write it only through
 // `Output::part`, whose promise is that parts are not shared.
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
-    fn run(&self, workers: usize, level: Level) {
+    fn run(&self) {
         // SAFETY: regions were checked against their buffers, which the device owns until the pass has ended; that
         // a model's dispatches do not write what they read elsewhere is the compiler's promise.
-        let call = unsafe { Call::new(self.kernel, self.regions, self.scalars, workers, level, &self.taken) };
-        (self.kernel.cpu)(&call);
+        let call = unsafe { Call::new(self.0) };
+        (self.0.kernel.cpu)(&call);
     }
 }
 

@@ -62,6 +62,8 @@ pub(super) trait Matrix: Copy {
     const GROUP: usize = 1;
     /// Blocks that a row is a multiple of.
     const WHOLE: usize = Self::GROUP;
+    /// What has to be added to its [`codes`](Matrix::codes), if it has any.
+    const LACKING: Option<i32> = None;
 
     /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
@@ -89,6 +91,12 @@ pub(super) trait Matrix: Copy {
     /// The scales of `count <= AT_ONCE` groups; where there are offsets, or scales of halves, each with its second after it.
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, _group: usize, _count: usize, _to: &mut [f32; 2 * AT_ONCE]) {}
+
+    /// The codes of a block whose numbers are codes times a scale, and plus an offset if there is one: see `LACKING`.
+    #[inline(always)]
+    unsafe fn codes(self, _block: usize) -> [i8; BLOCK] {
+        [0; BLOCK]
+    }
 
     /// Lanes `part * LANES ..` of a block: the numbers themselves.
     #[inline(always)]
@@ -233,6 +241,7 @@ pub struct Q8_0 {
 
 impl Matrix for Q8_0 {
     const SCALING: Scaling = Scaling::Scale;
+    const LACKING: Option<i32> = Some(0);
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q8_0 {
@@ -245,6 +254,12 @@ impl Matrix for Q8_0 {
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::load_i8(self.codes.add(block * BLOCK + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        unsafe { self.codes.add(block * BLOCK).cast::<[i8; BLOCK]>().read() }
     }
 
     #[inline(always)]
@@ -275,6 +290,7 @@ pub struct Q4_0 {
 
 impl Matrix for Q4_0 {
     const SCALING: Scaling = Scaling::Scale;
+    const LACKING: Option<i32> = Some(-8);
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q4_0 {
@@ -288,6 +304,13 @@ impl Matrix for Q4_0 {
         let column = part * S::LANES;
         // SAFETY: the caller's promise.
         unsafe { S::load_nibbles(self.codes.add(block * (BLOCK / 2) + column % 16), column >= 16) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.codes.add(block * (BLOCK / 2)).cast::<[u8; BLOCK / 2]>().read() };
+        std::array::from_fn(|column| (bytes[column % 16] >> (column / 16 * 4) & 15) as i8)
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|neon`.
+//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|neon|dot`.
 
 use super::simd::{Portable, Simd};
 
@@ -10,12 +10,15 @@ pub enum Level {
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX-512 F, BW, DQ and VL.
+    /// AVX-512 F, BW, DQ, VL and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// What every 64-bit ARM has.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// The same with products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    Dot,
 }
 
 impl Level {
@@ -25,6 +28,8 @@ impl Level {
         Level::Avx512,
         #[cfg(target_arch = "x86_64")]
         Level::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Level::Dot,
         #[cfg(target_arch = "aarch64")]
         Level::Neon,
         Level::Portable,
@@ -51,9 +56,12 @@ impl Level {
                     && has!("avx512bw")
                     && has!("avx512dq")
                     && has!("avx512vl")
+                    && has!("avx512vnni")
             }
             #[cfg(target_arch = "aarch64")]
             Level::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => std::arch::is_aarch64_feature_detected!("dotprod"),
         }
     }
 
@@ -79,6 +87,8 @@ impl Level {
             Level::Avx512 => "avx512",
             #[cfg(target_arch = "aarch64")]
             Level::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => "dot",
         }
     }
 
@@ -92,6 +102,8 @@ impl Level {
             Level::Avx512 => "AVX-512",
             #[cfg(target_arch = "aarch64")]
             Level::Neon => "NEON",
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => "NEON with dot products",
         }
     }
 
@@ -107,7 +119,10 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => unsafe { avx512(task) },
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => task.run::<super::neon::Neon>(),
+            Level::Neon => task.run::<super::neon::Neon<false>>(),
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Level::Dot => unsafe { dot(task) },
         }
     }
 }
@@ -125,7 +140,13 @@ unsafe fn avx2<T: Task>(task: T) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn avx512<T: Task>(task: T) {
     task.run::<super::x86::Avx512>();
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "dotprod")]
+unsafe fn dot<T: Task>(task: T) {
+    task.run::<super::neon::Neon<true>>();
 }

@@ -6,14 +6,15 @@
 //! in a fixed order, so results do not depend on how many threads there are.
 //!
 //! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Level`] of vector
-//! instructions; which one runs is found out when the device is made. All arithmetic is in f32, and weights are
-//! widened exactly.
+//! instructions; which one runs is found out when the device is made. Arithmetic is in f32, and weights are widened exactly,
+//! but for products of several rows, which may be encoded (`coded`).
 
 mod affine;
 mod append;
 mod argmax;
 mod attend;
 mod call;
+mod coded;
 mod convolve;
 mod delta_rule;
 mod delta_step;

@@ -5,10 +5,13 @@
 //! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
 //! panel after panel goes by.
 //!
-//! Where there are rows, two or more, each is computed alike to the bit, however many they are: products are summed over
-//! slices of `DEPTH` blocks, in the same order with panels and without. One row alone may be summed in another order.
+//! Where there are rows, two or more, each is computed alike to the bit, however many they are. There are three ways:
+//! - where weights are codes, rows are encoded ([`super::coded`]), unless the device is exact;
+//! - otherwise products in f32 are summed over slices of `DEPTH` blocks, in the same order with panels and without;
+//! - one row alone is always multiplied in f32, and may be summed in another order.
 
 use super::call::Call;
+use super::coded;
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
@@ -58,6 +61,9 @@ pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
 }
 
 pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
+    if M::LACKING.is_some() && call.scalar(0) > 1 && !call.exact() {
+        return coded::products::<M>(call, shape);
+    }
     call.level().run(Products::<M> { call, shape, format: PhantomData });
 }
 

@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 /// A cache line, so that vectors never straddle two.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; 16]);
+pub(super) struct Line(pub(super) [f32; 16]);
 
 thread_local! {
     static KEPT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };

@@ -12,8 +12,12 @@ pub(super) const TWICE4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4,
 pub(super) trait Simd: Copy + 'static {
     /// The vector.
     type V: Copy;
+    /// As many i32: sums of products of codes.
+    type Sums: Copy;
     /// Its elements.
     const LANES: usize;
+    /// By how much the bytes that `add_products` takes of a weight are larger than its codes: 128 where they are unsigned.
+    const RAISED: i32;
     /// Rows of weights that a tile of products holds, so that it fills the registers and does not spill.
     const TILE: usize;
 
@@ -65,6 +69,14 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn load_floats4(from: *const u8, high: bool) -> Self::V;
     /// One half, widened, in all lanes.
     unsafe fn splat_f16(from: *const f16) -> Self::V;
+
+    /// All lanes `x`.
+    unsafe fn splat_sums(x: i32) -> Self::Sums;
+    /// To each lane, four products: those of its four bytes of `weights` with the four codes of `x`, which all lanes share.
+    /// Exact: codes of x are at least -127.
+    unsafe fn add_products(sums: Self::Sums, weights: *const i8, x: *const i8) -> Self::Sums;
+    /// Each sum as a single: exact below 2^24.
+    unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
 
     /// Asks for the cache line of `address`, which may be any, to be brought near.
     #[inline(always)]
@@ -128,7 +140,9 @@ fn lanes(f: impl Fn(usize) -> f32) -> Lanes {
 
 impl Simd for Portable {
     type V = Lanes;
+    type Sums = [i32; LANES];
     const LANES: usize = LANES;
+    const RAISED: i32 = 0;
     const TILE: usize = 2;
 
     #[inline(always)]
@@ -240,6 +254,23 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn splat_f16(from: *const f16) -> Lanes {
         [unsafe { from.read_unaligned() }.to_f32(); LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn splat_sums(x: i32) -> [i32; LANES] {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: [i32; LANES], weights: *const i8, x: *const i8) -> [i32; LANES] {
+        let (weights, x) = unsafe { (weights.cast::<[[i8; 4]; LANES]>().read(), x.cast::<[i8; 4]>().read()) };
+        let product = |lane: usize, k: usize| i32::from(weights[lane][k]) * i32::from(x[k]);
+        std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
+    }
+
+    #[inline(always)]
+    unsafe fn sums_to_singles(sums: [i32; LANES]) -> Lanes {
+        lanes(|i| sums[i] as f32)
     }
 }
 

@@ -5,7 +5,7 @@
 //! half d, and two signed bytes for each block, one for each half of it. Either way there are two bytes for each block, and
 //! what they are multiplied by; products are exact.
 
-use super::affine::codes;
+use super::affine::{codes, lacking, signed_codes};
 use super::call::Call;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::simd::Simd;
@@ -68,6 +68,7 @@ impl<const BITS: usize> Pairs<BITS> {
 impl<const BITS: usize> Matrix for Pairs<BITS> {
     const SCALING: Scaling = Scaling::Offset;
     const WHOLE: usize = BLOCKS;
+    const LACKING: Option<i32> = Some(lacking::<BITS>());
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let [codes, scales] = find(call, weight, rows * blocks, BITS, PAIRS);
@@ -78,6 +79,12 @@ impl<const BITS: usize> Matrix for Pairs<BITS> {
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { codes::<S, BITS>(self.codes, block, part) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        unsafe { signed_codes::<BITS>(self.codes, block) }
     }
 
     #[inline(always)]

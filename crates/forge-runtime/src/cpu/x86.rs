@@ -35,7 +35,9 @@ pub(super) struct Avx2;
 
 impl Simd for Avx2 {
     type V = __m256;
+    type Sums = __m256i;
     const LANES: usize = 8;
+    const RAISED: i32 = 0;
     const TILE: usize = 3;
 
     #[inline(always)]
@@ -178,6 +180,27 @@ impl Simd for Avx2 {
     unsafe fn splat_f16(from: *const f16) -> __m256 {
         unsafe { _mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())) }
     }
+
+    #[inline(always)]
+    unsafe fn splat_sums(x: i32) -> __m256i {
+        unsafe { _mm256_set1_epi32(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: __m256i, weights: *const i8, x: *const i8) -> __m256i {
+        // One factor has to be unsigned, so x takes the weight's sign. Two products are at most 2 * 128 * 127, which 16 bits hold.
+        unsafe {
+            let weights = _mm256_loadu_si256(weights.cast());
+            let x = _mm256_sign_epi8(_mm256_set1_epi32(x.cast::<i32>().read_unaligned()), weights);
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), x);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums_to_singles(sums: __m256i) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(sums) }
+    }
 }
 
 /// The upper eight lanes added to the lower.
@@ -192,7 +215,9 @@ pub(super) struct Avx512;
 
 impl Simd for Avx512 {
     type V = __m512;
+    type Sums = __m512i;
     const LANES: usize = 16;
+    const RAISED: i32 = 128;
     const TILE: usize = 6;
 
     #[inline(always)]
@@ -337,5 +362,23 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn splat_f16(from: *const f16) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(from.cast::<i16>().read_unaligned())) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_sums(x: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: __m512i, weights: *const i8, x: *const i8) -> __m512i {
+        unsafe {
+            let x = _mm512_set1_epi32(x.cast::<i32>().read_unaligned());
+            _mm512_dpbusd_epi32(sums, _mm512_loadu_si512(weights.cast()), x)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums_to_singles(sums: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(sums) }
     }
 }

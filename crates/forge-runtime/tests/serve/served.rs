@@ -116,7 +116,7 @@ pub(crate) fn serve_model<M: Model>(setting: &Setting) -> Served {
     let (address, stop) = (server.address(), server.stop());
     let thread = std::thread::spawn(move || {
         let model = M::new(&weights, context, slots).unwrap();
-        let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap();
+        let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
         let engine = Engine::new(model, Slow(device, Duration::from_millis(pace)), context, slots);
         let sampling = Sampling { temperature: 0.9, ..Sampling::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)

@@ -330,13 +330,25 @@ pub enum Argument {
     Output(Vec<u8>),
 }
 
-/// Runs one kernel by itself; gives the bytes of its outputs, in order.
+/// Runs one kernel by itself, exactly; gives the bytes of its outputs, in order.
 pub fn run_kernel(
     kernel: &'static Kernel,
     arguments: &[Argument],
     scalars: &[u32],
     level: Level,
     threads: usize,
+) -> Vec<Vec<u8>> {
+    run_kernel_as(kernel, arguments, scalars, level, threads, true)
+}
+
+/// The same on a device that is exact, or is not.
+pub fn run_kernel_as(
+    kernel: &'static Kernel,
+    arguments: &[Argument],
+    scalars: &[u32],
+    level: Level,
+    threads: usize,
+    exact: bool,
 ) -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
@@ -372,7 +384,8 @@ pub fn run_kernel(
         logits: Span::new(Buffer::Scratch, 0, 0),
         next: nothing,
     };
-    let mut device = CpuDevice::new(&file, &layout, Some(threads)).unwrap().with_level(level);
+    let device = CpuDevice::new(&file, &layout, Some(threads)).unwrap();
+    let mut device = device.with_level(level).exact(exact);
     device.write(Buffer::Scratch, 0, &vec![0xff; size]);
     let mut bindings = Vec::new();
     for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {

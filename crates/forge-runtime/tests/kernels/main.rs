@@ -4,12 +4,13 @@
 //! that fill no tile. Buffers stand between stretches of NaN, so that reading outside shows.
 
 #[macro_use]
+#[path = "../support/mod.rs"]
 mod support;
 
 use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
 use support::{
     Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
-    silu, words_of,
+    run_kernel_as, silu, words_of,
 };
 
 const FORMATS: [Format; 15] = [
@@ -55,6 +56,8 @@ macro_rules! stored {
         }
     };
 }
+
+mod coded;
 
 fn project(call: &cpu::Call<'_>, (format, shape): &(Format, cpu::Project)) {
     stored!(format, project, call, shape);
@@ -198,7 +201,7 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
     for (outputs, inputs) in [(26, 70), (50, 4128), (6, 96)] {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
-            let x = random.numbers(140 * inputs);
+            let x = random.numbers(300 * inputs);
             let epilogue = Epilogue::Store;
             let shape = cpu::Project {
                 outputs,
@@ -211,18 +214,24 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
             };
             *SHAPE.write().unwrap() = Some((format, shape));
             let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
-            let products = |rows: std::ops::Range<usize>, level, threads| {
+            let products = |rows: std::ops::Range<usize>, level, threads, exact| {
                 let mut arguments = plane_arguments(&weight);
                 arguments.push(Argument::Numbers(x[rows.start * inputs..rows.end * inputs].to_vec()));
                 arguments.push(Argument::Output(vec![0; rows.len() * outputs * 4]));
-                run_kernel(kernel, &arguments, &[rows.len() as u32], level, threads).remove(0)
+                let scalars = [rows.len() as u32];
+                run_kernel_as(kernel, &arguments, &scalars, level, threads, exact).remove(0)
             };
             each_level(|level, threads| {
-                let all = products(0..140, level, threads);
-                for rows in [0..2, 1..4, 3..7, 2..7, 120..138, 127..129, 5..139] {
-                    let some = products(rows.clone(), level, threads);
-                    let same = some == all[rows.start * outputs * 4..rows.end * outputs * 4];
-                    assert!(same, "{level:?} {format:?} {outputs}x{inputs}: rows {rows:?} of 140");
+                for exact in [true, false] {
+                    let all = products(0..300, level, threads, exact);
+                    for rows in [0..2, 1..4, 3..7, 2..7, 120..138, 127..129, 5..139, 250..300] {
+                        let some = products(rows.clone(), level, threads, exact);
+                        let same = some == all[rows.start * outputs * 4..rows.end * outputs * 4];
+                        assert!(
+                            same,
+                            "{level:?} {format:?} {outputs}x{inputs} {exact}: rows {rows:?} of 300"
+                        );
+                    }
                 }
             });
         }

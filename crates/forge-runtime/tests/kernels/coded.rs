@@ -1,0 +1,146 @@
+//! Projections of several rows in whole numbers: what they are the product of, and that every machine gives the same bits.
+
+use super::support::{
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel_as,
+};
+use super::{FORMATS, cancelled, plane_arguments, planes, project};
+use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::{self, Epilogue, Format};
+use std::sync::{Mutex, PoisonError};
+
+/// The tests share a shape.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+kernel_under_test!(SHAPE, (Format, cpu::Project), project);
+
+/// Whether rows are encoded for weights of this format: those that are codes of a byte or less, 32 or more to a scale.
+fn encodes(format: Format) -> bool {
+    !matches!(format, Format::F32 | Format::F16 | Format::Bf16 | Format::Q6K | Format::Mxfp4)
+}
+
+/// A row as its codes have it: each number is the nearest of 255 between the largest of its 32 and its opposite.
+fn as_encoded(row: &[f32]) -> Vec<f64> {
+    let blocks = row.chunks(32).flat_map(|block| {
+        let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let factor = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+        block.iter().map(move |x| f64::from((x * factor).round_ties_even()) * f64::from(largest / 127.0))
+    });
+    blocks.collect()
+}
+
+/// A projection of rows, stored or added to what was there.
+struct Case {
+    format: Format,
+    outputs: usize,
+    inputs: usize,
+    weight: super::Matrix,
+}
+
+impl Case {
+    fn new(random: &mut Random, format: Format, outputs: usize, inputs: usize) -> Case {
+        Case { format, outputs, inputs, weight: matrix(random, format, outputs, inputs, 1.0) }
+    }
+
+    fn products(&self, x: &[f32], level: Level, threads: usize, exact: bool) -> Vec<f32> {
+        let Case { format, outputs, inputs, .. } = *self;
+        let shape = cpu::Project {
+            outputs,
+            inputs,
+            norm: None,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue: Epilogue::Store,
+        };
+        let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        *SHAPE.write().unwrap() = Some((format, shape));
+        let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
+        let rows = x.len() / inputs;
+        let mut arguments = plane_arguments(&self.weight);
+        arguments.push(Argument::Numbers(x.to_vec()));
+        arguments.push(Argument::Output(NAN.repeat(rows * outputs)));
+        numbers_of(&run_kernel_as(kernel, &arguments, &[rows as u32], level, threads, exact)[0])
+    }
+
+    /// Every product of rows with these numbers in place of x, and the size of its terms.
+    fn wanted(&self, x: &[f32], numbers: &[f64]) -> Vec<(f64, f64)> {
+        let inputs = self.inputs;
+        let rows = x.chunks(inputs).zip(numbers.chunks(inputs));
+        rows.flat_map(|(x, numbers)| {
+            self.weight.values.chunks(inputs).map(move |weights| {
+                let terms = weights.iter().zip(numbers).map(|(w, x)| f64::from(*w) * x);
+                let cancelled: f64 = x.iter().map(|x| cancelled(self.format, *x)).sum();
+                (terms.clone().sum(), terms.map(f64::abs).sum::<f64>() + cancelled)
+            })
+        })
+        .collect()
+    }
+}
+
+#[test]
+fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
+    let mut random = Random(11);
+    let shapes =
+        [(2, 8, 3), (3, 50, 56), (4, 33, 70), (5, 26, 40), (258, 30, 96), (6, 70, 1056), (2, 40, 4128)];
+    for (rows, outputs, inputs) in shapes {
+        for format in FORMATS {
+            let case = Case::new(&mut random, format, outputs, inputs);
+            let x = random.numbers(rows * inputs);
+            let numbers: Vec<f64> = match encodes(format) {
+                true => x.chunks(inputs).flat_map(as_encoded).collect(),
+                false => x.iter().copied().map(f64::from).collect(),
+            };
+            let wanted = case.wanted(&x, &numbers);
+            let portable = case.products(&x, Level::Portable, 1, false);
+            each_level(|level, threads| {
+                let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs}");
+                let found = case.products(&x, level, threads, false);
+                compare(&what, &found, &wanted);
+                assert!(!encodes(format) || bytes_of(&found) == bytes_of(&portable), "{what}: other bits");
+                let is_exact = bytes_of(&found) == bytes_of(&case.products(&x, level, threads, true));
+                assert_eq!(is_exact, !encodes(format), "{what}");
+            });
+        }
+    }
+}
+
+#[test]
+fn one_row_alone_is_never_encoded() {
+    let mut random = Random(12);
+    for format in FORMATS {
+        let case = Case::new(&mut random, format, 40, 100);
+        let x = random.numbers(100);
+        each_level(|level, threads| {
+            let [coded, exact] = [false, true].map(|exact| case.products(&x, level, threads, exact));
+            assert_eq!(bytes_of(&coded), bytes_of(&exact), "{level:?} {format:?}");
+        });
+    }
+}
+
+/// Largest numbers, smallest and none at all: rows beside them are what they are without.
+#[test]
+fn what_is_no_number_shows_and_what_is_next_to_nothing_is_nothing() {
+    let mut random = Random(13);
+    for format in FORMATS.into_iter().filter(|format| encodes(*format)) {
+        let case = Case::new(&mut random, format, 40, 70);
+        let plain = random.numbers(2 * 70);
+        for (odd, is_number) in [
+            (f32::NAN, false),
+            (f32::INFINITY, false),
+            (f32::NEG_INFINITY, false),
+            (1e-40, true),
+            (0.0, true),
+        ] {
+            let mut x = plain.clone();
+            x.extend(vec![if is_number { odd } else { 0.5 }; 70]);
+            x[2 * 70 + 33] = odd;
+            each_level(|level, threads| {
+                let what = format!("{level:?} {format:?} {odd}");
+                let found = case.products(&x, level, threads, false);
+                let alone = case.products(&plain, level, threads, false);
+                assert_eq!(bytes_of(&found[..80]), bytes_of(&alone), "{what}");
+                let shows = |y: &f32| if is_number { y.abs() < 1e-30 } else { y.is_nan() };
+                assert!(found[80..].iter().all(shows), "{what}: {:?}", &found[80..]);
+            });
+        }
+    }
+}

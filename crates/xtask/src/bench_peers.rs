@@ -1,0 +1,198 @@
+//! `cargo xtask bench-peers`: how fast programs are beside llama.cpp, on this machine, in one run.
+//!
+//! What is compared is a pair: a program that forge compiled, and a GGUF file of the same checkpoint in the same format. Both
+//! sides have a `bench` that prints the same JSON. They are run in turns, the one that goes first being the other each time, so
+//! that whatever else the machine does meets both; each turn gives one ratio, and what is told is the median of these, and
+//! the smallest and the largest.
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is asked.
+pub struct Question<'a> {
+    /// Where llama.cpp was built: it has `bin/llama-bench`.
+    pub llama_cpp: &'a Path,
+    /// `PROGRAM=FILE.gguf` each.
+    pub pairs: &'a [String],
+    /// Ids of a prompt, and ids that are generated.
+    pub tests: [u32; 2],
+    /// How many turns each side has.
+    pub turns: usize,
+    /// Threads of both.
+    pub threads: usize,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// One test of one pair.
+struct Cell {
+    model: String,
+    test: String,
+    /// Tokens per second, turn by turn: ours, theirs.
+    turns: Vec<[f64; 2]>,
+}
+
+/// Measures, and prints a table.
+pub fn bench_peers(question: &Question<'_>) -> Result<(), String> {
+    let peer = question.llama_cpp.join("bin/llama-bench");
+    let mut cells = Vec::new();
+    for pair in question.pairs {
+        let (program, file) = pair
+            .split_once('=')
+            .map(|(program, file)| (PathBuf::from(program), PathBuf::from(file)))
+            .ok_or_else(|| format!("{pair}: PROGRAM=FILE.gguf is wanted"))?;
+        for (prompt, count) in [(question.tests[0], 0), (0, question.tests[1])] {
+            if prompt + count > 0 {
+                cells.push(measured(question, [(&program, None), (&peer, Some(&file))], prompt, count)?);
+            }
+        }
+    }
+    if question.json {
+        println!(
+            "{:#}",
+            json!({ "threads": question.threads, "results": cells.iter().map(Cell::json).collect::<Vec<_>>() })
+        );
+        return Ok(());
+    }
+    println!("| model | test | forge t/s | llama.cpp t/s | ratio | of {} turns |", question.turns);
+    println!("|---|---|---:|---:|---:|---|");
+    cells.iter().for_each(|cell| println!("{}", cell.row()));
+    Ok(())
+}
+
+/// Both sides in turns.
+fn measured(
+    question: &Question<'_>,
+    sides: [(&Path, Option<&Path>); 2],
+    prompt: u32,
+    count: u32,
+) -> Result<Cell, String> {
+    let mut cell = Cell { model: String::new(), test: String::new(), turns: Vec::new() };
+    for turn in 0..question.turns {
+        let mut speeds = [0.0; 2];
+        let mut parameters = [0; 2];
+        let order = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            let (program, file) = sides[side];
+            let found = run(program, file, [prompt, count], question.threads)?;
+            parameters[side] = found.parameters;
+            speeds[side] = found.speed;
+            if side == 0 {
+                (cell.model, cell.test) = (found.model, found.test);
+            }
+        }
+        if parameters[0] != parameters[1] {
+            return Err(format!(
+                "{}: {} parameters, and the file has {}",
+                cell.model, parameters[0], parameters[1]
+            ));
+        }
+        cell.turns.push(speeds);
+    }
+    eprintln!("{}", cell.row());
+    Ok(cell)
+}
+
+/// What one run found.
+struct Found {
+    model: String,
+    test: String,
+    parameters: u64,
+    speed: f64,
+}
+
+/// Runs a program's `bench`, or llama-bench on a file: each once, after a run that does not count.
+fn run(
+    program: &Path,
+    file: Option<&Path>,
+    [prompt, count]: [u32; 2],
+    threads: usize,
+) -> Result<Found, String> {
+    let mut command = Command::new(program);
+    let threads = threads.to_string();
+    match file {
+        None => command.args(["bench", "--json", "--device", "cpu", "--threads", &threads]),
+        Some(file) => command.args(["-o", "json", "-t", &threads, "-m"]).arg(file),
+    };
+    command.args(["-p", &prompt.to_string(), "-n", &count.to_string(), "-r", "1"]);
+    let shown = program.display();
+    let output = command.output().map_err(|error| format!("{shown}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{shown}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let value: Value = serde_json::from_slice(&output.stdout).map_err(|error| format!("{shown}: {error}"))?;
+    // We print what all tests have in common once; llama-bench, with every test.
+    let (about, result) = match &value {
+        Value::Array(results) => (&results[0], &results[0]),
+        _ => (&value, &value["results"][0]),
+    };
+    let number = |value: &Value, key: &str| {
+        value[key].as_f64().ok_or_else(|| format!("{shown}: no `{key}` in what it printed"))
+    };
+    Ok(Found {
+        model: about["model_type"].as_str().unwrap_or_default().to_owned(),
+        test: result["test"].as_str().unwrap_or_default().to_owned(),
+        parameters: number(about, "model_n_params")? as u64,
+        speed: number(result, "avg_ts")?,
+    })
+}
+
+/// The middle one of numbers, the smallest and the largest.
+fn spread(numbers: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut sorted: Vec<f64> = numbers.collect();
+    sorted.sort_by(f64::total_cmp);
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    let half = sorted.len() / 2;
+    let middle = if sorted.len() % 2 == 1 { at(half) } else { (at(half.saturating_sub(1)) + at(half)) / 2.0 };
+    [middle, at(0), at(sorted.len().saturating_sub(1))]
+}
+
+impl Cell {
+    /// Of ours, of theirs, and of the ratio of each turn.
+    fn spreads(&self) -> [[f64; 3]; 3] {
+        let turns = || self.turns.iter();
+        [
+            spread(turns().map(|turn| turn[0])),
+            spread(turns().map(|turn| turn[1])),
+            spread(turns().map(|turn| turn[0] / turn[1])),
+        ]
+    }
+
+    fn row(&self) -> String {
+        let [ours, theirs, ratio] = self.spreads();
+        format!(
+            "| {} | {} | {:.1} | {:.1} | {:.2} | {:.2} to {:.2} |",
+            self.model, self.test, ours[0], theirs[0], ratio[0], ratio[1], ratio[2]
+        )
+    }
+
+    fn json(&self) -> Value {
+        let [ours, theirs, ratio] = self.spreads();
+        let value =
+            |[median, least, most]: [f64; 3]| json!({ "median": median, "least": least, "most": most });
+        json!({
+            "model": self.model, "test": self.test, "forge_ts": value(ours), "llama_cpp_ts": value(theirs), "ratio": value(ratio),
+            "turns_ts": self.turns,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_the_middle_one_of_its_turns() {
+        for (numbers, expected) in [
+            (vec![3.0], [3.0, 3.0, 3.0]),
+            (vec![4.0, 1.0, 2.0], [2.0, 1.0, 4.0]),
+            (vec![4.0, 1.0, 2.0, 3.0], [2.5, 1.0, 4.0]),
+        ] {
+            assert_eq!(spread(numbers.into_iter()), expected);
+        }
+        let turns = vec![[10.0, 5.0], [12.0, 10.0], [9.0, 3.0]];
+        let cell = Cell { model: "m".to_owned(), test: "pp1".to_owned(), turns };
+        assert_eq!(cell.row(), "| m | pp1 | 10.0 | 5.0 | 2.00 | 1.20 to 3.00 |");
+    }
+}
