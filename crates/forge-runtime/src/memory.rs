@@ -66,12 +66,37 @@ pub fn human(bytes: u64) -> String {
 /// does not tell.
 #[cfg(target_os = "linux")]
 pub fn physical() -> Option<u64> {
-    let table = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = table.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let machine = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024;
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let group = group.and_then(|limit| limit.trim().parse::<u64>().ok());
+    let machine = line_of_meminfo("MemTotal:")?;
+    Some(machine.min(group_limit().unwrap_or(u64::MAX)))
+}
+
+/// Bytes of memory that programs could have; `None` if the system does not tell.
+#[cfg(target_os = "linux")]
+pub fn available() -> Option<u64> {
+    let machine = line_of_meminfo("MemAvailable:")?;
+    let group = group_limit().map(|limit| limit.saturating_sub(group_taken().unwrap_or(0)));
     Some(machine.min(group.unwrap_or(u64::MAX)))
+}
+
+/// Bytes that the group of processes may have, if it is confined.
+#[cfg(target_os = "linux")]
+fn group_limit() -> Option<u64> {
+    std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
+}
+
+/// Bytes of it that are taken, and not by files, whose pages can be let go.
+#[cfg(target_os = "linux")]
+fn group_taken() -> Option<u64> {
+    let table = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").ok()?;
+    table.lines().find_map(|line| line.strip_prefix("anon "))?.trim().parse().ok()
+}
+
+/// Bytes that a line of the system's table of memory says.
+#[cfg(target_os = "linux")]
+fn line_of_meminfo(name: &str) -> Option<u64> {
+    let table = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 /// Bytes of memory of this machine; `None` if the system does not tell.

@@ -48,6 +48,8 @@ pub struct Setup {
     pub device: DeviceKind,
     /// Threads of the CPU device; as many as the machine runs at once if there is no number.
     pub threads: Option<usize>,
+    /// Whether the CPU device reads weights from the mapped file, and makes no copy in huge pages.
+    pub mapped: bool,
     /// Whether the CPU device rounds nothing that it multiplies: see [`CpuDevice::exact`].
     pub exact: bool,
     /// Positions of a slot; what is needed if there is no number.
@@ -62,6 +64,7 @@ impl Default for Setup {
             directory: None,
             device: DeviceKind::Auto,
             threads: None,
+            mapped: false,
             exact: false,
             context: None,
             slots: 1,
@@ -189,6 +192,7 @@ impl Setup {
         // Which experts are chosen is a matter of order, and of numbers that are near each other a code makes equals.
         let chooses = program.kernels.iter().any(|kernel| kernel.buffers.contains(&"routes"));
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
+        let device = if self.mapped { device } else { device.with_copied_weights() };
         Ok(Box::new(device.exact(self.exact || chooses)))
     }
 }

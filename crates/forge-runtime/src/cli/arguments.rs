@@ -27,7 +27,11 @@ pub(super) struct Common {
     /// Threads of the CPU device [default: as many as the machine runs at once]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Everywhere")]
     pub(super) threads: Option<u16>,
-    /// Multiply on the CPU by numbers as they are, also where weights are codes and there are several rows
+    /// Read weights on the CPU from the mapped file, whose pages programs share [default: on Linux a copy in huge pages, made at
+    /// the start, which is read faster and takes as much memory]
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub(super) mapped: bool,
+    /// Multiply on the CPU by numbers as they are, also where weights are codes
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(super) exact: bool,
     /// Positions to make room for [default: what the command needs; info: the model's, up to 8192]
@@ -48,6 +52,7 @@ impl Common {
             directory: self.model_dir.clone(),
             device: self.device,
             threads: self.threads.map(usize::from),
+            mapped: self.mapped,
             exact: self.exact,
             context: self.context,
             slots: self.slots.unwrap_or(1),

@@ -4,6 +4,7 @@ use super::super::device::{Binding, Buffer, Device, Kernel, Pass};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
 use super::call::{Call, Region, Round};
+use super::copied::copied;
 use super::level::Level;
 use super::pool::Pool;
 use super::scratch::Line;
@@ -47,6 +48,14 @@ impl CpuDevice {
             exact: false,
             room: Mutex::default(),
         })
+    }
+
+    /// The same device with a copy of its weights in huge pages, where that can be had.
+    pub fn with_copied_weights(mut self) -> CpuDevice {
+        if let Some(copy) = copied(&self.weights, &mut self.pool) {
+            self.weights = Arc::new(copy);
+        }
+        self
     }
 
     /// The same device with nothing rounded that is multiplied: rows of x stay f32, whatever weights are.

@@ -16,6 +16,7 @@ mod attend;
 mod call;
 mod coded;
 mod convolve;
+mod copied;
 mod delta_rule;
 mod delta_step;
 mod device;
