@@ -41,7 +41,7 @@ pub fn tolerance(cache: Format) -> Tolerance {
     }
 }
 
-/// How far logits of several rows may lie from those that the same program gives with `--exact`, where its weights are codes
+/// How far logits may lie from those that the same program gives with `--exact`, where its weights are codes
 /// and the CPU device encodes the rows that it multiplies by them: those of a text's middle position, when positions are in the
 /// order of their distance, and those of any.
 pub fn encoded_tolerances() -> [Tolerance; 2] {

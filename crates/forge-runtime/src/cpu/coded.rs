@@ -11,7 +11,7 @@
 //!
 //! each operation rounded by itself. So a row comes to the same, to the bit, on every machine, however many rows come with it.
 //! What is lost is what a code of x loses, 1/254 of the largest of its 32 at most; `--exact` loses nothing ([`super::project`]).
-//! One row alone never comes here.
+//! One row alone never comes here: see [`super::coded_row`].
 
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
@@ -39,11 +39,11 @@ const VECTORS: usize = 2;
 /// 32 columns of a row of x.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Coded {
-    codes: [i8; BLOCK],
-    scale: f32,
+pub(super) struct Coded {
+    pub(super) codes: [i8; BLOCK],
+    pub(super) scale: f32,
     /// The sum of its codes.
-    total: i32,
+    pub(super) total: i32,
 }
 
 // SAFETY: numbers without gaps.
@@ -103,7 +103,7 @@ impl Task for Encode<'_> {
 
 /// The codes of 32 numbers. If one of them is no number or infinite, the scale is no number, and so is what becomes of it.
 #[inline(always)]
-fn encoded(x: &[f32; BLOCK]) -> Coded {
+pub(super) fn encoded(x: &[f32; BLOCK]) -> Coded {
     // As words, sizes are in order, infinity after the numbers and what is no number after that.
     let largest = f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff)));
     // What is smaller than that is nothing beside any weight, and has no inverse.
@@ -167,9 +167,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             for row in 0..rows {
                 let values = &mut sums[row * PANEL..][..of_panel];
                 // SAFETY: a panel's outputs of these rows are this thread's.
-                unsafe {
-                    finish.outputs::<S>(first_row + row, first_output, values, &mut { OfShare::NOTHING });
-                }
+                unsafe { finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING }) };
             }
         }
     }

@@ -274,14 +274,14 @@ impl<M: Matrix> Task for Of<'_, M> {
                                 sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * *value);
                             } else {
                                 // SAFETY: this thread alone has these outputs of this pair.
-                                unsafe { finish.biased::<S>(*pair, (first, bias), values, &mut left) };
+                                unsafe { finish.biased(*pair, (first, bias), values, &mut left) };
                             }
                         }
                     }
                 }
                 for (row, sums) in sums.chunks_exact_mut(GRAIN).enumerate() {
                     // SAFETY: this thread alone has these outputs.
-                    unsafe { finish.outputs::<S>(row, first, &mut sums[..count], &mut left) };
+                    unsafe { finish.outputs(row, first, &mut sums[..count], &mut left) };
                 }
             }
             // SAFETY: this thread alone has this share.

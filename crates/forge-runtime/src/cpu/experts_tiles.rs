@@ -11,7 +11,8 @@ use super::call::Call;
 use super::finish::{Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
-use super::project::{DEPTH, PANEL, Project, ROWS, STRIDE, add_panel, whole_rows};
+use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
+use super::project::{Project, whole_rows};
 use super::route::MOST;
 use super::scratch::Scratch;
 use super::simd::Simd;
@@ -119,20 +120,6 @@ struct Products<'a, M> {
     format: PhantomData<M>,
 }
 
-impl<M: Matrix> Task for Products<'_, M> {
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        // SAFETY: the level exists, as this runs by it.
-        unsafe {
-            match S::TILE {
-                6 => self.panels::<S, 6>(),
-                3 => self.panels::<S, 3>(),
-                _ => self.panels::<S, 2>(),
-            }
-        }
-    }
-}
-
 /// Neighbouring pairs of one expert, at most [`ROWS`]: the expert, the first and how many, of its tiles.
 fn runs(tiles: &[u32]) -> Vec<[usize; 3]> {
     let mut runs: Vec<[usize; 3]> = Vec::new();
@@ -147,10 +134,10 @@ fn runs(tiles: &[u32]) -> Vec<[usize; 3]> {
     runs
 }
 
-impl<M: Matrix> Products<'_, M> {
-    /// Panel by panel of each expert's matrix, in tiles of `W` outputs.
+impl<M: Matrix> Task for Products<'_, M> {
+    /// Panel by panel of each expert's matrix.
     #[inline(always)]
-    unsafe fn panels<S: Simd, const W: usize>(self) {
+    fn run<S: Simd>(self) {
         let ExpertsTiles { experts, chosen, outputs, inputs, bias, ending, tile_rows } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
@@ -185,6 +172,10 @@ impl<M: Matrix> Products<'_, M> {
             let first_output = item % count_of_panels * PANEL;
             let of_panel = (outputs - first_output).min(PANEL);
             let first_row = expert * outputs + first_output;
+            let mut rows = [std::ptr::null(); ROWS];
+            for (row, pair) in rows.iter_mut().zip(own) {
+                *row = x[*pair as usize / share_x * blocks * BLOCK..].as_ptr();
+            }
             sums[..count * PANEL].fill(0.0);
             for first_block in (0..blocks).step_by(DEPTH) {
                 let depth = (blocks - first_block).min(DEPTH);
@@ -195,17 +186,15 @@ impl<M: Matrix> Products<'_, M> {
                         let block = (first_row + output) * blocks + first_block;
                         decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE));
                     }
-                    let row = |index: usize| {
-                        x[(own[index] as usize / share_x * blocks + first_block) * BLOCK..].as_ptr()
-                    };
-                    add_panel::<S, W>((panel, of_panel), (count, row), depth, sums);
                 }
+                let (rows, columns) = (&rows[..count], first_block * BLOCK..(first_block + depth) * BLOCK);
+                call.level().run(AddPanel { panel, outputs: of_panel, rows, columns, sums });
             }
             let bias = bias.get(first_row..).unwrap_or_default();
             for (pair, values) in own.iter().zip(sums.chunks_exact_mut(PANEL)) {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
                 // SAFETY: this thread alone has these outputs of this pair.
-                unsafe { finish.biased::<S>(*pair as usize, (first_output, bias), values, nothing) };
+                unsafe { finish.biased(*pair as usize, (first_output, bias), values, nothing) };
             }
         }
     }

@@ -1,7 +1,8 @@
 //! What becomes of a projection's results: deferred norm, bias, a function of each, and the epilogue.
 
-use super::argmax::ordered;
 use super::call::{Call, Output};
+use super::ending::{Ending, dot, multiply};
+use super::level::Level;
 use super::project::Project;
 use super::rotation::inverse_rms;
 use super::simd::Simd;
@@ -55,7 +56,7 @@ pub enum Activation {
 
 impl Epilogue {
     /// How many outputs become one number.
-    fn of_one(self) -> usize {
+    pub(super) fn of_one(self) -> usize {
         if matches!(self, Epilogue::Gate(_) | Epilogue::GateClamped { .. }) { 2 } else { 1 }
     }
 }
@@ -211,20 +212,21 @@ pub(super) const GRAIN: usize = 64;
 
 /// Where results go.
 pub(super) struct Finish<'a> {
+    level: Level,
     /// The deferred norm.
-    factor: Option<f32>,
+    pub(super) factor: Option<f32>,
     bias: &'a [f32],
-    each: Option<Each>,
+    pub(super) each: Option<Each>,
     /// What each result is multiplied by, where it is.
-    factors: &'a [f32],
-    y: Output<'a, f32>,
-    width: usize,
-    epilogue: Epilogue,
-    left: Left<'a>,
+    pub(super) factors: &'a [f32],
+    pub(super) y: Output<'a, f32>,
+    pub(super) width: usize,
+    pub(super) epilogue: Epilogue,
+    pub(super) left: Left<'a>,
 }
 
 /// What is left beside y.
-enum Left<'a> {
+pub(super) enum Left<'a> {
     Nothing,
     Squares { gained: Option<(&'a [f32], Output<'a, f32>)>, squares: Output<'a, f32> },
     Candidates(Output<'a, u32>),
@@ -233,9 +235,9 @@ enum Left<'a> {
 /// What one share of the outputs leaves.
 #[derive(Clone, Copy)]
 pub(super) struct OfShare {
-    squares: f32,
-    key: u32,
-    id: u32,
+    pub(super) squares: f32,
+    pub(super) key: u32,
+    pub(super) id: u32,
 }
 
 impl OfShare {
@@ -248,6 +250,7 @@ impl<'a> Finish<'a> {
         let Project { outputs, inputs, norm, own_norm, bias, each, epilogue } = *shape;
         let width = outputs / epilogue.of_one();
         Finish {
+            level: call.level(),
             factor: match own_norm {
                 // SAFETY: the level exists, as this runs by it.
                 Some(own) => Some(unsafe { inverse_rms::<S>(call.input("x", inputs), own.epsilon) }),
@@ -289,80 +292,21 @@ impl<'a> Finish<'a> {
 
     /// Puts the results of outputs `first..` of a row where they belong, and counts them in what their share leaves. No
     /// other thread may have them.
-    #[inline(always)]
-    pub(super) unsafe fn outputs<S: Simd>(
-        &self,
-        row: usize,
-        first: usize,
-        values: &mut [f32],
-        share: &mut OfShare,
-    ) {
+    pub(super) unsafe fn outputs(&self, row: usize, first: usize, values: &mut [f32], share: &mut OfShare) {
         let bias = self.bias.get(first..).unwrap_or_default();
         // SAFETY: the caller's promise.
-        unsafe { self.biased::<S>(row, (first, bias), values, share) };
+        unsafe { self.biased(row, (first, bias), values, share) };
     }
 
     /// The same with a bias that is not that of all rows, from `first` on; none where it is empty.
-    #[inline(always)]
-    pub(super) unsafe fn biased<S: Simd>(
+    pub(super) unsafe fn biased(
         &self,
         row: usize,
         (first, bias): (usize, &[f32]),
         values: &mut [f32],
         share: &mut OfShare,
     ) {
-        if let Some(factor) = self.factor {
-            for value in values.iter_mut() {
-                *value *= factor;
-            }
-        }
-        for (value, bias) in values.iter_mut().zip(bias) {
-            *value += bias;
-        }
-        if let Some(each) = self.each {
-            // SAFETY: the caller's promise.
-            unsafe { each.apply::<S>(values) };
-        }
-        let halved = self.epilogue.of_one();
-        let start = row * self.width + first / halved;
-        // SAFETY: the caller's promise.
-        let y = unsafe { self.y.part(start..start + values.len() / halved) };
-        match self.epilogue {
-            Epilogue::Store | Epilogue::Best { .. } => y.copy_from_slice(values),
-            Epilogue::Add | Epilogue::AddSquares(_) => {
-                for (y, value) in y.iter_mut().zip(values.iter()) {
-                    *y += *value;
-                }
-            }
-            Epilogue::Multiply { .. } => multiply(y, values, &self.factors[first..]),
-            // SAFETY: the caller's promise.
-            Epilogue::Gate(activation) => unsafe { gate::<S>(Gating::Plain(activation), values, y) },
-            Epilogue::GateClamped { limit, sharpness } => {
-                for pair in values.chunks_exact_mut(2) {
-                    clamp(pair, limit);
-                }
-                // SAFETY: the caller's promise.
-                unsafe { gate::<S>(Gating::Sharp(sharpness), values, y) };
-            }
-        }
-        match &self.left {
-            Left::Nothing => {}
-            Left::Squares { gained, .. } => {
-                if let Some((gain, gained)) = gained {
-                    // SAFETY: as y.
-                    multiply(unsafe { gained.part(first..first + y.len()) }, y, &gain[first..]);
-                }
-                share.squares += dot::<S>(y, y);
-            }
-            Left::Candidates(_) => {
-                for (output, &value) in (first..).zip(y.iter()) {
-                    let key = ordered(value);
-                    if key > share.key {
-                        (share.key, share.id) = (key, output as u32);
-                    }
-                }
-            }
-        }
+        self.level.run(Ending { finish: self, row, first, bias, values, share });
     }
 
     /// Leaves what share number `index` has counted. No other thread may have that share.
@@ -378,83 +322,5 @@ impl<'a> Finish<'a> {
                 }
             }
         }
-    }
-}
-
-#[inline(always)]
-fn multiply(to: &mut [f32], a: &[f32], b: &[f32]) {
-    for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
-        *to = a * b;
-    }
-}
-
-/// a · b
-#[inline(always)]
-fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
-    let whole = a.len() / S::LANES * S::LANES;
-    // SAFETY: vectors up to `whole` lie inside; `b` is as long as `a`.
-    let mut total = unsafe {
-        let mut sums = S::splat(0.0);
-        for i in (0..whole).step_by(S::LANES) {
-            sums = S::fma(S::load(a.as_ptr().add(i)), S::load(b[..a.len()].as_ptr().add(i)), sums);
-        }
-        S::sum(sums)
-    };
-    for (a, b) in a[whole..].iter().zip(&b[whole..]) {
-        total += a * b;
-    }
-    total
-}
-
-/// A gate that is not above the limit, and an up that is not beyond it. What is no number stays none.
-#[inline(always)]
-fn clamp(pair: &mut [f32], limit: f32) {
-    for x in &mut *pair {
-        *x = if *x > limit { limit } else { *x };
-    }
-    pair[1] = if pair[1] < -limit { -limit } else { pair[1] };
-}
-
-/// What becomes of gates and their ups, which are clamped already where they have to be.
-#[derive(Clone, Copy)]
-enum Gating {
-    /// activation(gate) * up
-    Plain(Activation),
-    /// gate / (1 + exp(-sharpness * gate)) * (up + 1)
-    Sharp(f32),
-}
-
-impl Gating {
-    /// Of every lane.
-    #[inline(always)]
-    unsafe fn of<S: Simd>(self, gate: S::V, up: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let one = S::splat(1.0);
-            match self {
-                Gating::Plain(activation) => S::mul(activation.of::<S>(gate), up),
-                Gating::Sharp(sharpness) => {
-                    let closed = S::exp(S::mul(S::splat(-sharpness), gate));
-                    S::mul(S::div(gate, S::add(one, closed)), S::add(up, one))
-                }
-            }
-        }
-    }
-}
-
-/// y = what becomes of gates and ups, for values that alternate them.
-#[inline(always)]
-unsafe fn gate<S: Simd>(gating: Gating, values: &[f32], y: &mut [f32]) {
-    let (mut gates, mut ups) = ([0.0_f32; 16], [0.0_f32; 16]);
-    for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
-        for (i, pair) in values.chunks_exact(2).enumerate() {
-            (gates[i], ups[i]) = (pair[0], pair[1]);
-        }
-        // SAFETY: a vector has at most 16 lanes.
-        unsafe {
-            let made = gating.of::<S>(S::load(gates.as_ptr()), S::load(ups.as_ptr()));
-            S::store(gates.as_mut_ptr(), made);
-        }
-        y.copy_from_slice(&gates[..y.len()]);
     }
 }

@@ -98,6 +98,21 @@ pub(super) trait Matrix: Copy {
         [0; BLOCK]
     }
 
+    /// Whether a row alone is encoded, too: `row_codes` gives what `codes` does, `LANES / 8` blocks at once.
+    const ROW: bool = false;
+
+    /// By how much `row_codes` are larger.
+    #[inline(always)]
+    fn raised<S: Simd>() -> i32 {
+        0
+    }
+
+    /// Codes of a block, or of two.
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, _block: usize) -> S::Codes {
+        unreachable!("rows of this format are not encoded")
+    }
+
     /// Lanes `part * LANES ..` of a block: the numbers themselves.
     #[inline(always)]
     unsafe fn widened<S: Simd>(self, block: usize, part: usize) -> S::V {
@@ -262,6 +277,19 @@ impl Matrix for Q8_0 {
         unsafe { self.codes.add(block * BLOCK).cast::<[i8; BLOCK]>().read() }
     }
 
+    const ROW: bool = true;
+
+    #[inline(always)]
+    fn raised<S: Simd>() -> i32 {
+        S::RAISED
+    }
+
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_codes(self.codes.add(block * BLOCK)) }
+    }
+
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(self, block: usize) {
         // SAFETY: the caller's promise.
@@ -311,6 +339,14 @@ impl Matrix for Q4_0 {
         // SAFETY: the caller's promise.
         let bytes = unsafe { self.codes.add(block * (BLOCK / 2)).cast::<[u8; BLOCK / 2]>().read() };
         std::array::from_fn(|column| (bytes[column % 16] >> (column / 16 * 4) & 15) as i8)
+    }
+
+    const ROW: bool = true;
+
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 //!
 //! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Level`] of vector
 //! instructions; which one runs is found out when the device is made. Arithmetic is in f32, and weights are widened exactly,
-//! but for products of several rows, which may be encoded (`coded`).
+//! but for products with codes, for which rows are encoded (`coded`, `coded_row`).
 
 mod affine;
 mod append;
@@ -15,6 +15,7 @@ mod argmax;
 mod attend;
 mod call;
 mod coded;
+mod coded_row;
 mod convolve;
 mod copied;
 mod delta_rule;
@@ -23,6 +24,7 @@ mod device;
 mod each_head;
 mod elementwise;
 mod embed;
+mod ending;
 mod experts;
 mod experts_tiles;
 mod finish;
@@ -35,6 +37,7 @@ mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod norm_add;
+mod panel;
 mod pool;
 mod project;
 mod rms_norm;

@@ -60,6 +60,7 @@ unsafe fn add_four<const DOT: bool>(mut sums: int32x4_t, weights: int8x16_t, x: 
 impl<const DOT: bool> Simd for Neon<DOT> {
     type V = Pair;
     type Sums = (int32x4_t, int32x4_t);
+    type Codes = (int8x16_t, int8x16_t);
     const LANES: usize = 8;
     const RAISED: i32 = 0;
     const TILE: usize = 2;
@@ -227,6 +228,37 @@ impl<const DOT: bool> Simd for Neon<DOT> {
             let [low, high] = [vld1q_s8(weights), vld1q_s8(weights.add(16))];
             (add_four::<DOT>(sums.0, low, x), add_four::<DOT>(sums.1, high, x))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i8) -> (int8x16_t, int8x16_t) {
+        unsafe { (vld1q_s8(from), vld1q_s8(from.add(16))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_codes(from: *const u8) -> (int8x16_t, int8x16_t) {
+        unsafe {
+            let bytes = vld1q_u8(from);
+            let low = vandq_u8(bytes, vdupq_n_u8(15));
+            (vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(vshrq_n_u8::<4>(bytes)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_codes(
+        sums: (int32x4_t, int32x4_t),
+        codes: (int8x16_t, int8x16_t),
+        x: *const i8,
+    ) -> (int32x4_t, int32x4_t) {
+        unsafe {
+            let low = add_four::<DOT>(sums.0, codes.0, vld1q_s8(x));
+            (low, add_four::<DOT>(sums.1, codes.1, vld1q_s8(x.add(16))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn each_in_eight(from: *const f32) -> Pair {
+        unsafe { Self::splat(from.read()) }
     }
 
     #[inline(always)]

@@ -6,19 +6,22 @@
 //! panel after panel goes by.
 //!
 //! Where there are rows, two or more, each is computed alike to the bit, however many they are. There are three ways:
-//! - where weights are codes, rows are encoded ([`super::coded`]), unless the device is exact;
+//! - where weights are codes, rows are encoded ([`super::coded`]), unless the device is exact; and so is one row alone where its
+//!   codes can be multiplied as the weights' are stored ([`super::coded_row`]);
 //! - otherwise products in f32 are summed over slices of `DEPTH` blocks, in the same order with panels and without;
-//! - one row alone is always multiplied in f32, and may be summed in another order.
+//! - one row alone may be summed in another order.
 
 use super::call::Call;
 use super::coded;
+use super::coded_row::{self, Row};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
+use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
-use super::tile::{decode, stored_products, tile_products, widened_products};
+use super::tile::{decode, stored_products, widened_products};
 use std::marker::PhantomData;
 
 /// What the compiler decided.
@@ -44,17 +47,6 @@ pub struct Project {
 
 /// As many rows are few.
 const FEW: usize = 4;
-/// Outputs of a panel: a multiple of every level's tile.
-pub(super) const PANEL: usize = 24;
-/// Blocks of a panel's rows.
-pub(super) const DEPTH: usize = 64;
-/// From one row of a panel to the next: off by a cache line, so that rows do not fall into one set of the cache.
-pub(super) const STRIDE: usize = DEPTH * BLOCK + 16;
-/// Rows of x that share a decoded panel.
-pub(super) const ROWS: usize = 128;
-/// Rows of x in a tile.
-const TILE_ROWS: usize = 4;
-
 /// Runs this thread's share, of a weight stored as `F`.
 pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
     F::project(call, shape);
@@ -111,17 +103,22 @@ impl<M: Matrix> Task for Products<'_, M> {
             rows,
             finish: Finish::new::<S>(call, self.shape, rows),
         };
+        if M::ROW && rows == 1 && blocks.is_multiple_of(2) && !call.exact() {
+            let mut row = Row::take();
+            row.encode(x);
+            // SAFETY: as below.
+            unsafe { work.few_rows::<S, 4, 1>(Some(&row)) };
+            return row.keep();
+        }
         // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
         // different outputs.
         unsafe {
-            match (rows, S::TILE) {
-                (1, _) => work.few_rows::<S, 4, 1>(),
-                (2, _) => work.few_rows::<S, 4, 2>(),
-                (3, _) => work.few_rows::<S, 2, 3>(),
-                (FEW, _) => work.few_rows::<S, 2, FEW>(),
-                (_, 6) => work.panels::<S, 6>(scratch),
-                (_, 3) => work.panels::<S, 3>(scratch),
-                _ => work.panels::<S, 2>(scratch),
+            match rows {
+                1 => work.few_rows::<S, 4, 1>(None),
+                2 => work.few_rows::<S, 4, 2>(None),
+                3 => work.few_rows::<S, 2, 3>(None),
+                FEW => work.few_rows::<S, 2, FEW>(None),
+                _ => work.panels::<S>(scratch),
             }
         }
     }
@@ -141,10 +138,10 @@ struct Work<'a, M> {
 }
 
 impl<M: Matrix> Work<'_, M> {
-    /// `X` rows of x, `W` outputs at once.
+    /// `X` rows of x, `W` outputs at once; or one that is encoded.
     #[inline(always)]
-    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self) {
-        let Work { call, matrix, outputs, blocks, x, .. } = *self;
+    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, encoded: Option<&Row>) {
+        let Work { call, outputs, blocks, x, .. } = *self;
         let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
         let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
         let mut values = [[0.0_f32; GRAIN]; X];
@@ -153,28 +150,23 @@ impl<M: Matrix> Work<'_, M> {
             let end = outputs.min((share + 1) * size);
             for start in (share * size..end).step_by(GRAIN) {
                 let range = start..end.min(start + GRAIN);
-                // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing.
-                let apart = range.len() / W;
+                // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing. Past
+                // the range the last is computed again.
+                let apart = range.len().div_ceil(W);
                 // SAFETY: the caller's promise.
                 unsafe {
                     for i in 0..apart {
-                        let first: [usize; W] =
-                            std::array::from_fn(|w| (range.start + w * apart + i) * blocks);
-                        let products = whole_products::<S, M, W, X>(matrix, first, x, blocks);
+                        let place = |w: usize| (w * apart + i).min(range.len() - 1);
+                        let first = std::array::from_fn(|w| (range.start + place(w)) * blocks);
+                        let products = self.of_few::<S, W, X>(first, x, encoded);
                         for (w, products) in products.iter().enumerate() {
                             for (row, product) in products.iter().enumerate() {
-                                values[row][w * apart + i] = *product;
+                                values[row][place(w)] = *product;
                             }
                         }
                     }
-                    for output in range.start + W * apart..range.end {
-                        let products = whole_products::<S, M, 1, X>(matrix, [output * blocks], x, blocks);
-                        for (row, product) in products[0].iter().enumerate() {
-                            values[row][output - range.start] = *product;
-                        }
-                    }
                     for (row, values) in values.iter_mut().enumerate() {
-                        self.finish.outputs::<S>(row, range.start, &mut values[..range.len()], &mut left);
+                        self.finish.outputs(row, range.start, &mut values[..range.len()], &mut left);
                     }
                 }
             }
@@ -183,9 +175,27 @@ impl<M: Matrix> Work<'_, M> {
         }
     }
 
-    /// Any number of rows, in tiles of `W` outputs.
+    /// Products of a few outputs.
     #[inline(always)]
-    unsafe fn panels<S: Simd, const W: usize>(&self, scratch: &mut [f32]) {
+    unsafe fn of_few<S: Simd, const W: usize, const X: usize>(
+        &self,
+        first: [usize; W],
+        x: [*const f32; X],
+        encoded: Option<&Row>,
+    ) -> [[f32; X]; W] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match encoded {
+                Some(row) => coded_row::products::<S, M, W>(self.matrix, first, row, self.blocks)
+                    .map(|product| [product; X]),
+                None => whole_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
+            }
+        }
+    }
+
+    /// Any number of rows.
+    #[inline(always)]
+    unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
         let Work { call, matrix, outputs, blocks, x, rows, .. } = *self;
         let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
         let count_of_panels = outputs.div_ceil(PANEL);
@@ -195,6 +205,8 @@ impl<M: Matrix> Work<'_, M> {
             let rows = (rows - first_row).min(ROWS);
             let first_output = item % count_of_panels * PANEL;
             let of_panel = (outputs - first_output).min(PANEL);
+            let row = |row: usize| x[((first_row + row).min(self.rows - 1)) * blocks * BLOCK..].as_ptr();
+            let x_rows: [*const f32; ROWS] = std::array::from_fn(row);
             sums[..rows * PANEL].fill(0.0);
             for first_block in (0..blocks).step_by(DEPTH) {
                 let depth = (blocks - first_block).min(DEPTH);
@@ -205,17 +217,15 @@ impl<M: Matrix> Work<'_, M> {
                         let to = panel.as_mut_ptr().add(output * STRIDE);
                         decode::<S, M>(matrix, block, depth, blocks, to);
                     }
-                    let x = x.as_ptr().add((first_row * blocks + first_block) * BLOCK);
-                    let row = |row: usize| x.add(row * blocks * BLOCK);
-                    add_panel::<S, W>((panel, of_panel), (rows, row), depth, sums);
                 }
+                let (rows, columns) = (&x_rows[..rows], first_block * BLOCK..(first_block + depth) * BLOCK);
+                call.level().run(AddPanel { panel, outputs: of_panel, rows, columns, sums });
             }
             for row in 0..rows {
                 let values = &mut sums[row * PANEL..][..of_panel];
                 // SAFETY: as above.
                 unsafe {
-                    self.finish
-                        .outputs::<S>(first_row + row, first_output, values, &mut { OfShare::NOTHING });
+                    self.finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING });
                 }
             }
         }
@@ -273,54 +283,5 @@ pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X
             }
         }
         sums
-    }
-}
-
-/// Adds the products of a panel with so many rows of x to their sums.
-#[inline(always)]
-pub(super) unsafe fn add_panel<S: Simd, const W: usize>(
-    (panel, of_panel): (&[f32], usize),
-    (rows, row): (usize, impl Fn(usize) -> *const f32),
-    depth: usize,
-    sums: &mut [f32],
-) {
-    for first in (0..rows).step_by(TILE_ROWS) {
-        let sums = &mut sums[first * PANEL..];
-        // SAFETY: the caller promises rows of `depth` blocks, and a panel decoded to as many.
-        unsafe {
-            match rows - first {
-                1 => add_tiles::<S, W, 1>(panel, of_panel, [row(first)], depth, sums),
-                2 => add_tiles::<S, W, 2>(panel, of_panel, [0, 1].map(|i| row(first + i)), depth, sums),
-                3 => add_tiles::<S, W, 3>(panel, of_panel, [0, 1, 2].map(|i| row(first + i)), depth, sums),
-                _ => {
-                    let x: [_; TILE_ROWS] = std::array::from_fn(|i| row(first + i));
-                    add_tiles::<S, W, TILE_ROWS>(panel, of_panel, x, depth, sums);
-                }
-            }
-        }
-    }
-}
-
-/// Adds the products of a panel with `X` rows of x to their sums.
-#[inline(always)]
-unsafe fn add_tiles<S: Simd, const W: usize, const X: usize>(
-    panel: &[f32],
-    of_panel: usize,
-    x: [*const f32; X],
-    depth: usize,
-    sums: &mut [f32],
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        for output in (0..of_panel).step_by(W) {
-            // Past the panel's last output the tile computes what an earlier panel left, and nobody looks at it.
-            let weights: [*const f32; W] = std::array::from_fn(|w| panel.as_ptr().add((output + w) * STRIDE));
-            let products = tile_products::<S, W, X>(weights, x, depth * BLOCK);
-            for (w, products) in products.iter().enumerate() {
-                for (i, product) in products.iter().enumerate() {
-                    sums[i * PANEL + output + w] += product;
-                }
-            }
-        }
     }
 }

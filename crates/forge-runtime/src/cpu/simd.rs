@@ -14,6 +14,8 @@ pub(super) trait Simd: Copy + 'static {
     type V: Copy;
     /// As many i32: sums of products of codes.
     type Sums: Copy;
+    /// Four codes of a weight for each of them.
+    type Codes: Copy;
     /// Its elements.
     const LANES: usize;
     /// By how much the bytes that `add_products` takes of a weight are larger than its codes: 128 where they are unsigned.
@@ -75,6 +77,14 @@ pub(super) trait Simd: Copy + 'static {
     /// To each lane, four products: those of its four bytes of `weights` with the four codes of `x`, which all lanes share.
     /// Exact: codes of x are at least -127.
     unsafe fn add_products(sums: Self::Sums, weights: *const i8, x: *const i8) -> Self::Sums;
+    /// `4 * LANES` signed bytes, larger by `RAISED`.
+    unsafe fn load_codes(from: *const i8) -> Self::Codes;
+    /// `4 * LANES` nibbles: of each block the low ones of its 16 bytes, then the high ones. They are not raised.
+    unsafe fn load_nibble_codes(from: *const u8) -> Self::Codes;
+    /// To each lane, the products of its four codes with four codes of `x`, each lane its own.
+    unsafe fn add_codes(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
+    /// Singles, each in eight lanes.
+    unsafe fn each_in_eight(from: *const f32) -> Self::V;
     /// Each sum as a single: exact below 2^24.
     unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
 
@@ -141,6 +151,7 @@ fn lanes(f: impl Fn(usize) -> f32) -> Lanes {
 impl Simd for Portable {
     type V = Lanes;
     type Sums = [i32; LANES];
+    type Codes = [[i8; 4]; LANES];
     const LANES: usize = LANES;
     const RAISED: i32 = 0;
     const TILE: usize = 2;
@@ -266,6 +277,29 @@ impl Simd for Portable {
         let (weights, x) = unsafe { (weights.cast::<[[i8; 4]; LANES]>().read(), x.cast::<[i8; 4]>().read()) };
         let product = |lane: usize, k: usize| i32::from(weights[lane][k]) * i32::from(x[k]);
         std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i8) -> [[i8; 4]; LANES] {
+        unsafe { from.cast::<[[i8; 4]; LANES]>().read() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_codes(from: *const u8) -> [[i8; 4]; LANES] {
+        let bytes = unsafe { from.cast::<[[u8; 4]; 4]>().read() };
+        std::array::from_fn(|i| bytes[i % 4].map(|byte| (byte >> (i / 4 * 4) & 15) as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn add_codes(sums: [i32; LANES], codes: [[i8; 4]; LANES], x: *const i8) -> [i32; LANES] {
+        let x = unsafe { x.cast::<[[i8; 4]; LANES]>().read() };
+        let product = |lane: usize, k: usize| i32::from(codes[lane][k]) * i32::from(x[lane][k]);
+        std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
+    }
+
+    #[inline(always)]
+    unsafe fn each_in_eight(from: *const f32) -> Lanes {
+        [unsafe { from.read() }; LANES]
     }
 
     #[inline(always)]

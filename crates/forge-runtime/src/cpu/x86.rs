@@ -36,6 +36,7 @@ pub(super) struct Avx2;
 impl Simd for Avx2 {
     type V = __m256;
     type Sums = __m256i;
+    type Codes = __m256i;
     const LANES: usize = 8;
     const RAISED: i32 = 0;
     const TILE: usize = 3;
@@ -198,6 +199,36 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_codes(from: *const i8) -> __m256i {
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_codes(from: *const u8) -> __m256i {
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            let both =
+                _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(bytes), _mm_srli_epi16::<4>(bytes));
+            _mm256_and_si256(both, _mm256_set1_epi8(15))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_codes(sums: __m256i, codes: __m256i, x: *const i8) -> __m256i {
+        // As above.
+        unsafe {
+            let x = _mm256_sign_epi8(_mm256_loadu_si256(x.cast()), codes);
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn each_in_eight(from: *const f32) -> __m256 {
+        unsafe { _mm256_broadcast_ss(&*from) }
+    }
+
+    #[inline(always)]
     unsafe fn sums_to_singles(sums: __m256i) -> __m256 {
         unsafe { _mm256_cvtepi32_ps(sums) }
     }
@@ -216,6 +247,7 @@ pub(super) struct Avx512;
 impl Simd for Avx512 {
     type V = __m512;
     type Sums = __m512i;
+    type Codes = __m512i;
     const LANES: usize = 16;
     const RAISED: i32 = 128;
     const TILE: usize = 6;
@@ -374,6 +406,36 @@ impl Simd for Avx512 {
         unsafe {
             let x = _mm512_set1_epi32(x.cast::<i32>().read_unaligned());
             _mm512_dpbusd_epi32(sums, _mm512_loadu_si512(weights.cast()), x)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i8) -> __m512i {
+        unsafe { _mm512_xor_si512(_mm512_loadu_si512(from.cast()), _mm512_set1_epi8(-128)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibble_codes(from: *const u8) -> __m512i {
+        unsafe {
+            // Each block's 16 bytes twice, the second time to be shifted.
+            let bytes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
+            let twice = _mm512_shuffle_i64x2::<0b01_01_00_00>(bytes, bytes);
+            let shifts = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
+            _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), _mm512_set1_epi8(15))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_codes(sums: __m512i, codes: __m512i, x: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_loadu_si512(x.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn each_in_eight(from: *const f32) -> __m512 {
+        unsafe {
+            let places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+            let two = _mm_castsi128_ps(_mm_loadl_epi64(from.cast()));
+            _mm512_permutexvar_ps(places, _mm512_castps128_ps512(two))
         }
     }
 

@@ -104,15 +104,23 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
 }
 
 #[test]
-fn one_row_alone_is_never_encoded() {
+fn one_row_alone_is_encoded_where_codes_meet_codes_as_they_are_stored() {
     let mut random = Random(12);
-    for format in FORMATS {
-        let case = Case::new(&mut random, format, 40, 100);
-        let x = random.numbers(100);
-        each_level(|level, threads| {
-            let [coded, exact] = [false, true].map(|exact| case.products(&x, level, threads, exact));
-            assert_eq!(bytes_of(&coded), bytes_of(&exact), "{level:?} {format:?}");
-        });
+    for (outputs, inputs) in [(40_usize, 100_usize), (3, 64), (70, 1056), (33, 96), (41, 2050)] {
+        for format in FORMATS {
+            let is_encoded = matches!(format, Format::Q8_0 | Format::Q4_0) && inputs.div_ceil(32) % 2 == 0;
+            let case = Case::new(&mut random, format, outputs, inputs);
+            let x = random.numbers(inputs);
+            let numbers =
+                if is_encoded { as_encoded(&x) } else { x.iter().copied().map(f64::from).collect() };
+            let wanted = case.wanted(&x, &numbers);
+            each_level(|level, threads| {
+                let what = format!("{level:?} {format:?} {outputs}x{inputs}");
+                let [found, exact] = [false, true].map(|exact| case.products(&x, level, threads, exact));
+                compare(&what, &found, &wanted);
+                assert_eq!(bytes_of(&found) != bytes_of(&exact), is_encoded, "{what}");
+            });
+        }
     }
 }
 
@@ -120,26 +128,24 @@ fn one_row_alone_is_never_encoded() {
 #[test]
 fn what_is_no_number_shows_and_what_is_next_to_nothing_is_nothing() {
     let mut random = Random(13);
-    for format in FORMATS.into_iter().filter(|format| encodes(*format)) {
-        let case = Case::new(&mut random, format, 40, 70);
-        let plain = random.numbers(2 * 70);
-        for (odd, is_number) in [
-            (f32::NAN, false),
-            (f32::INFINITY, false),
-            (f32::NEG_INFINITY, false),
-            (1e-40, true),
-            (0.0, true),
-        ] {
+    let odd_numbers =
+        [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, false), (1e-40, true), (0.0, true)];
+    for (format, inputs) in
+        FORMATS.into_iter().filter(|format| encodes(*format)).flat_map(|format| [(format, 70), (format, 128)])
+    {
+        let case = Case::new(&mut random, format, 40, inputs);
+        let plain = random.numbers(2 * inputs);
+        for (odd, is_number) in odd_numbers {
             let mut x = plain.clone();
-            x.extend(vec![if is_number { odd } else { 0.5 }; 70]);
-            x[2 * 70 + 33] = odd;
+            x.extend(vec![if is_number { odd } else { 0.5 }; inputs]);
+            x[2 * inputs + 33] = odd;
             each_level(|level, threads| {
-                let what = format!("{level:?} {format:?} {odd}");
-                let found = case.products(&x, level, threads, false);
-                let alone = case.products(&plain, level, threads, false);
-                assert_eq!(bytes_of(&found[..80]), bytes_of(&alone), "{what}");
-                let shows = |y: &f32| if is_number { y.abs() < 1e-30 } else { y.is_nan() };
-                assert!(found[80..].iter().all(shows), "{what}: {:?}", &found[80..]);
+                let what = format!("{level:?} {format:?} {inputs} {odd}");
+                let [found, beside, alone] =
+                    [&x[..], &plain, &x[2 * inputs..]].map(|x| case.products(x, level, threads, false));
+                assert_eq!(bytes_of(&found[..80]), bytes_of(&beside), "{what}");
+                let shows = |y: &f32| if is_number { y.abs() < 1e-30 } else { !y.is_finite() };
+                assert!(found[80..].iter().chain(&alone).all(shows), "{what}: {found:?} {alone:?}");
             });
         }
     }
