@@ -124,9 +124,6 @@ pub trait Pass {
     fn least_share(&self, planned: u32) -> u32 {
         planned
     }
-
-    /// Names what follows, for captures and profiles.
-    fn group(&mut self, _name: &str) {}
 }
 
 /// Something that runs passes.

@@ -88,7 +88,7 @@ impl MetalDevice {
 
 impl Device for MetalDevice {
     fn describe(&self) -> String {
-        format!("Metal, {}", self.device.name())
+        autoreleasepool(|_| format!("Metal, {}", self.device.name()))
     }
 
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
@@ -110,12 +110,9 @@ impl Device for MetalDevice {
             let encoder = commands
                 .computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)
                 .ok_or("Metal gave no encoder")?;
-            let mut pass = Encoding { device: self, encoder: &encoder, grouped: false, outcome: Ok(()) };
+            let mut pass = Encoding { device: self, encoder: &encoder, outcome: Ok(()) };
             encode(&mut pass);
-            let Encoding { grouped, outcome, .. } = pass;
-            if grouped {
-                encoder.popDebugGroup();
-            }
+            let outcome = pass.outcome;
             encoder.endEncoding();
             outcome?;
             commands.commit();
@@ -134,7 +131,6 @@ impl Device for MetalDevice {
 struct Encoding<'a> {
     device: &'a MetalDevice,
     encoder: &'a ProtocolObject<dyn MTLComputeCommandEncoder>,
-    grouped: bool,
     outcome: Result<(), String>,
 }
 
@@ -201,14 +197,6 @@ impl Pass for Encoding<'_> {
 
     fn barrier(&mut self) {
         self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
-    }
-
-    fn group(&mut self, name: &str) {
-        if self.grouped {
-            self.encoder.popDebugGroup();
-        }
-        self.encoder.pushDebugGroup(&NSString::from_str(name));
-        self.grouped = true;
     }
 }
 

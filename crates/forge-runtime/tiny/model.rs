@@ -130,14 +130,12 @@ impl Model for Tiny {
     fn forward(&self, pass: &mut dyn Pass, rows: u32, _kept: u32, _longest: u32) {
         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
         for (i, (layer, cache)) in self.layers.iter().zip(&self.caches).enumerate() {
-            pass.group(&format!("layer {i}"));
             self.layer(pass, layer, cache, i == 1, rows);
         }
     }
 
     fn head(&self, pass: &mut dyn Pass, _rows: u32, wanted: u32) {
         pass.barrier();
-        pass.group("head");
         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
         pass.barrier();
         kernels::head(pass, self.head, NORMED, LOGITS, wanted);
