@@ -48,7 +48,7 @@
 //!
 //! # Where things are
 //!
-//! `text`, `signature`, `rewrite`, `compile`, `program`: from text to code that can be called. `memory`, `map`, `arena`,
+//! `text`, `signature`, `rewrite`, `compile`, `program`: from text to code that can be called. `memory`, `poison`, `map`, `arena`,
 //! `shadow`: bytes, and what is remembered of them. `fibre`, `engine`, `waits`, `diverge`, `hooks`: threads. `watch`,
 //! `blame`, `fault`: the referee; `traffic`: what it counts. `sim`, `recording`, `replay`, `sample`, `mutants`: what others use.
 
@@ -63,6 +63,7 @@ mod hooks;
 mod map;
 mod memory;
 pub mod mutants;
+mod poison;
 mod program;
 pub mod recording;
 mod replay;

@@ -56,7 +56,7 @@ pub(crate) struct Buffer {
     pub(crate) bytes: usize,
     file: File,
     /// Where the host sees it.
-    host: Mapping,
+    pub(crate) host: Mapping,
     /// None where nothing writes: weights.
     pub(crate) shadow: Option<Box<Shadow>>,
     /// Writes before this time are forgotten: their bytes count as never written.

@@ -1,0 +1,77 @@
+//! Buffers that the host writes at an address, without a word to anybody.
+//!
+//! Such a buffer starts as numbers that nobody writes, each another and none a number in f32, f16 or bf16. What has
+//! changed since, and was not written by a kernel, the host has written: it is found out before a pass, when the host is
+//! done. A host that writes the very bytes that were there goes unnoticed, one time in four million a word.
+
+use crate::memory::{BufferId, Memory};
+use crate::shadow::{Cell, HOST};
+use std::io;
+
+/// The word number `index` of a buffer that nothing has written.
+fn poison(index: usize) -> [u8; 4] {
+    let mixed = (index as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
+    (0xffc0_0000 | mixed >> 10).to_le_bytes()
+}
+
+impl Memory {
+    /// A buffer of `bytes` bytes that nothing has written, for a host that writes at [`Memory::address`].
+    pub fn poisoned(&mut self, bytes: usize) -> io::Result<BufferId> {
+        let id = self.unwritten(bytes)?;
+        let address = self.address(id);
+        for at in 0..bytes {
+            // SAFETY: the mapping has so many bytes, and nobody else knows of it yet.
+            unsafe { address.add(at).write(poison(at / 4)[at % 4]) };
+        }
+        Ok(id)
+    }
+
+    /// Where the host sees a buffer. It may write there while no kernel runs, and [`Memory::notice`] has to be called
+    /// before one does.
+    pub fn address(&self, buffer: BufferId) -> *mut u8 {
+        self.buffers[buffer.index()].host.start as *mut u8
+    }
+
+    /// Finds out what of a poisoned buffer the host has written.
+    pub fn notice(&mut self, buffer: BufferId) {
+        let address = self.address(buffer);
+        let buffer = &mut self.buffers[buffer.index()];
+        let Some(shadow) = buffer.shadow.as_deref_mut() else { return };
+        // SAFETY: the mapping has so many bytes, and no kernel runs while `self` is borrowed.
+        let bytes = unsafe { std::slice::from_raw_parts(address, buffer.bytes) };
+        let size = 1 << shadow.shift;
+        for (index, (cell, found)) in shadow.cells.iter_mut().zip(bytes.chunks(size)).enumerate() {
+            let at = index * size;
+            if cell.wrote < HOST && *found != poison(at / 4)[at % 4..][..found.len()] {
+                *cell = Cell::by_host();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_host_writes_is_noticed_and_nothing_else() {
+        let mut memory = Memory::new();
+        let buffer = memory.poisoned(22).unwrap_or_else(|error| panic!("{error}"));
+        // SAFETY: the buffer has so many bytes.
+        unsafe { memory.address(buffer).add(8).cast::<u32>().write_unaligned(0) };
+        let written = |memory: &mut Memory| [0, 4, 8, 12, 16].map(|at| memory.written(buffer, at, 4));
+        assert_eq!(written(&mut memory), [false; 5], "before anybody has looked");
+        memory.notice(buffer);
+        assert_eq!(written(&mut memory), [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn poison_is_not_a_number_in_any_format() {
+        for index in 0..100 {
+            let word = u32::from_le_bytes(poison(index));
+            let half = half::f16::from_bits((word >> 16) as u16);
+            let bfloat = half::bf16::from_bits((word >> 16) as u16);
+            assert!(f32::from_bits(word).is_nan() && half.is_nan() && bfloat.is_nan(), "{word:#x}");
+        }
+    }
+}
