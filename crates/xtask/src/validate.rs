@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Compiles each file with `xcrun metal`, warnings as errors.
+/// Compiles each file with `xcrun metal` as the version of the language that the host code asks for, warnings as errors.
 pub(crate) fn validate(files: &[PathBuf]) -> Result<(), String> {
     if !cfg!(target_os = "macos") {
         return Err(
@@ -13,7 +13,7 @@ pub(crate) fn validate(files: &[PathBuf]) -> Result<(), String> {
     for file in files {
         let mut command = Command::new("xcrun");
         command
-            .args(["-sdk", "macosx", "metal", "-std=metal3.1", "-Wall", "-Werror", "-c"])
+            .args(["-sdk", "macosx", "metal", "-std=metal3.0", "-Wall", "-Werror", "-c"])
             .arg(file)
             .args(["-o", "/dev/null"]);
         let status =
