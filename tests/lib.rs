@@ -4,6 +4,7 @@
 //! Face transformers computed in f32. Whatever lies there is tested: adding a folder adds its tests. Crates are written
 //! to `target/tests` and built there as one workspace, so that cargo builds dependencies once and models side by side.
 
+pub mod emulated;
 mod mlx;
 mod workspace;
 
@@ -207,7 +208,23 @@ pub struct Built {
 /// Every model, with and without fusions, some in every format, a model of odd sizes, and models of mixed formats: compiled
 /// and built once for each test binary.
 pub fn all_built() -> &'static [Built] {
-    static BUILT: OnceLock<Vec<Built>> = OnceLock::new();
+    &all_with_driver().0
+}
+
+/// Those of [`all_built`] that hold a model of tests/models as it is, in f32, and the program that runs them over the emulated
+/// Metal, which there is on Linux. Where `FORGE_MODELS` is set there may be none.
+pub fn emulated() -> (Vec<&'static Built>, &'static Path) {
+    let (built, driver) = all_with_driver();
+    (built.iter().filter(|built| is_emulated(built)).collect(), driver)
+}
+
+fn is_emulated(built: &Built) -> bool {
+    let plain = built.overrides.is_empty() && built.kv.is_none() && built.disabled.is_empty();
+    plain && built.format == "f32" && root().join("tests/models").join(&built.model).is_dir()
+}
+
+fn all_with_driver() -> &'static (Vec<Built>, PathBuf) {
+    static BUILT: OnceLock<(Vec<Built>, PathBuf)> = OnceLock::new();
     BUILT.get_or_init(|| {
         let workspace = scratch().join("crates");
         let mut built = all_to_build();
@@ -215,12 +232,20 @@ pub fn all_built() -> &'static [Built] {
             crate_.directory = workspace.join(crate_.name());
             compile(crate_);
         }
-        let mut programs = build_together(&workspace, built.iter().map(Built::name), Work::Little);
+        let mut names: Vec<String> = built.iter().map(Built::name).collect();
+        let mut more = String::new();
+        if cfg!(target_os = "linux") {
+            let emulated: Vec<&Built> = built.iter().filter(|built| is_emulated(built)).collect();
+            more = emulated::write_driver(&workspace, &emulated);
+            names.push(emulated::DRIVER.to_owned());
+        }
+        let mut programs = workspace::build_with(&workspace, names.into_iter(), Work::Little, &more);
         for crate_ in &mut built {
             let name = crate_.name();
             crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
         }
-        built
+        let driver = programs.into_values().next().unwrap_or_default();
+        (built, driver)
     })
 }
 

@@ -74,13 +74,23 @@ pub fn build_together(
     members: impl Iterator<Item = String>,
     work: Work,
 ) -> BTreeMap<String, PathBuf> {
+    build_with(workspace, members, work, "")
+}
+
+/// As [`build_together`], with more to be said in the workspace's manifest.
+pub(crate) fn build_with(
+    workspace: &Path,
+    members: impl Iterator<Item = String>,
+    work: Work,
+    more: &str,
+) -> BTreeMap<String, PathBuf> {
     let members: Vec<String> = members.collect();
     let list: Vec<String> = members.iter().map(|name| format!("{name:?}")).collect();
     let (profile, target) = match work {
         Work::Little => ("[profile.release]\nopt-level = 0\n", "target"),
         Work::Much => ("[profile.release]\ndebug = false\n", "release"),
     };
-    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}", list.join(", "));
+    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}{more}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
     // The same versions as this project's own build, so that dependencies come from one list.
     let lock = workspace.join("Cargo.lock");

@@ -12,7 +12,7 @@ use tests::{
 /// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
 ///
 /// The models that tests make have none: nobody but the reference has computed them.
-fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
+pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
     if [ODD, MLX, SUPERBLOCKS.0].contains(&name) {
         return Vec::new();
     }
@@ -57,7 +57,7 @@ fn exact(built: &Built) -> bool {
 }
 
 /// The bound for a crate's logits against logits of the same weights.
-fn bound(built: &Built) -> f64 {
+pub(crate) fn bound(built: &Built) -> f64 {
     tolerance(built.cache()).bound
 }
 
@@ -163,7 +163,7 @@ fn programs_agree_with_the_reference() {
 /// Whether transformers turns positions of a text of this length otherwise with every id that it writes: with dynamic
 /// positions, beyond the context that the model was made for. A program turns them by its slot's context from the beginning,
 /// so that its text there is another one, and has to be the greedy one of those positions.
-fn is_restretched(name: &str, length: usize) -> bool {
+pub(crate) fn is_restretched(name: &str, length: usize) -> bool {
     let text = std::fs::read_to_string(model(name).join("config.json")).expect("a model has config.json");
     let config: Value = serde_json::from_str(&text).expect("config.json is JSON");
     config["rope_scaling"]["type"].as_str().or(config["rope_scaling"]["rope_type"].as_str())

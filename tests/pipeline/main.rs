@@ -4,4 +4,6 @@ mod examples;
 mod fable;
 mod faults;
 mod logits;
+#[cfg(target_os = "linux")]
+mod metal;
 mod routes;

@@ -1,0 +1,84 @@
+//! Buffers: bytes of their own, or memory of the host that the GPU sees without a copy.
+
+use crate::device::Shared;
+use crate::object::{Class, Id, methods};
+use forge_sim::BufferId;
+use std::ffi::c_void;
+use std::rc::Rc;
+
+/// A page of the machine that is emulated.
+const PAGE: usize = 16384;
+/// A page of any Linux that the emulation runs on, which is where mappings start here.
+const OWN_PAGE: usize = 4096;
+
+/// A buffer.
+pub(crate) struct Buffer {
+    pub(crate) id: BufferId,
+    pub(crate) length: usize,
+    /// Where the host sees it.
+    contents: *mut u8,
+    /// Whether that is the host's own memory.
+    pub(crate) lent: bool,
+}
+
+static BUFFER: Class = Class {
+    name: "MTLBuffer",
+    method: methods! {
+        "contents" => |buffer| -> *mut u8 { buffer.get::<Rc<Buffer>>().contents }
+        "length" => |buffer| -> usize { buffer.get::<Rc<Buffer>>().length }
+    },
+};
+
+/// A buffer of `length` bytes that nobody has written.
+pub(crate) fn own(shared: &Shared, length: usize) -> Result<Id, String> {
+    let mut machine = shared.borrow_mut();
+    let id = machine.memory().poisoned(length).map_err(|error| error.to_string())?;
+    let contents = machine.memory().address(id);
+    machine.shared.push(id);
+    Ok(Id::new(&BUFFER, Rc::new(Buffer { id, length, contents, lent: false })))
+}
+
+/// A buffer over memory of the host, which the emulation takes to be read only.
+pub(crate) fn over(shared: &Shared, bytes: *const u8, length: usize) -> Result<Id, String> {
+    if !bytes.addr().is_multiple_of(OWN_PAGE) || !length.is_multiple_of(PAGE) {
+        return Err(format!(
+            "a buffer of {length} bytes without a copy at {bytes:p}: it does not start and end on pages"
+        ));
+    }
+    let found = present(bytes, length);
+    if found.len() < certain(length) {
+        return Err(format!(
+            "a buffer of {length} bytes without a copy, of which the host has {}",
+            found.len()
+        ));
+    }
+    let mut machine = shared.borrow_mut();
+    let id = machine.memory().constant(&found).map_err(|error| error.to_string())?;
+    let contents = bytes.cast_mut();
+    Ok(Id::new(&BUFFER, Rc::new(Buffer { id, length, contents, lent: true })))
+}
+
+impl Buffer {
+    /// Whether memory that the host has lent is still what it was, which it compares with `copy`.
+    pub(crate) fn is_intact(&self, copy: &[u8]) -> bool {
+        let certain = certain(self.length);
+        !self.lent || present(self.contents, certain) == copy[..certain]
+    }
+}
+
+/// The bytes of a mapping that end on a page of our own though its length is counted in those of the machine: what follows
+/// in the last of those may be somebody else's.
+fn certain(length: usize) -> usize {
+    length - PAGE + OWN_PAGE
+}
+
+/// The bytes at an address, as far as there are any: the system is asked, which does not trip over an end.
+fn present(bytes: *const u8, length: usize) -> Vec<u8> {
+    let mut found = vec![0; length];
+    let to = libc::iovec { iov_base: found.as_mut_ptr().cast::<c_void>(), iov_len: length };
+    let from = libc::iovec { iov_base: bytes.cast_mut().cast::<c_void>(), iov_len: length };
+    // SAFETY: `to` is memory of our own, and of `from` the system reads only what there is.
+    let count = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    found.truncate(usize::try_from(count).unwrap_or(0));
+    found
+}

@@ -1,0 +1,109 @@
+//! The queue and its command buffers: what is encoded, when it is committed, and what came of it.
+
+use crate::account::{committed, complain};
+use crate::device::Shared;
+use crate::encoder;
+use crate::machine::Command;
+use crate::object::{Class, Id, methods};
+use crate::text;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// How far a command buffer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Commands can be encoded.
+    Open,
+    /// One of its encoders has not ended.
+    Encoding,
+    /// The host is done with it.
+    Committed,
+    /// The machine is done with it.
+    Completed,
+}
+
+/// A command buffer.
+pub(crate) struct Commands {
+    shared: Shared,
+    pub(crate) stage: Stage,
+    pub(crate) encoded: Vec<Command>,
+    /// What is wrong with it.
+    pub(crate) wrong: Vec<String>,
+}
+
+/// A command buffer as its encoders and its queue share it.
+pub(crate) type SharedCommands = Rc<RefCell<Commands>>;
+
+static QUEUE: Class = Class {
+    name: "MTLCommandQueue",
+    method: methods! {
+        "commandBuffer" => |queue| -> Id {
+            let shared = queue.get::<Shared>().as_ref().clone();
+            let commands = Commands { shared, stage: Stage::Open, encoded: Vec::new(), wrong: Vec::new() };
+            Id::new(&COMMANDS, Rc::new(RefCell::new(commands))).autorelease()
+        }
+    },
+};
+
+static COMMANDS: Class = Class {
+    name: "MTLCommandBuffer",
+    method: methods! {
+        "computeCommandEncoderWithDispatchType:" => |commands, kind: usize| -> Id {
+            let shared = commands.get::<SharedCommands>().as_ref().clone();
+            let before = std::mem::replace(&mut shared.borrow_mut().stage, Stage::Encoding);
+            if before != Stage::Open {
+                shared.borrow_mut().complain(format!("an encoder is made of a command buffer that is {before:?}"));
+            }
+            encoder::create(shared, kind == 1).autorelease()
+        }
+        "commit" => |commands| { commit(&commands.get::<SharedCommands>()) }
+        "waitUntilCompleted" => |commands| { wait(&commands.get::<SharedCommands>()) }
+        "error" => |commands| -> Id {
+            let commands = commands.get::<SharedCommands>();
+            let commands = commands.borrow();
+            if commands.stage != Stage::Completed || commands.wrong.is_empty() {
+                return Id::NONE;
+            }
+            text::error(&commands.wrong.join("; ")).autorelease()
+        }
+    },
+};
+
+/// A new queue.
+pub(crate) fn queue(shared: Shared) -> Id {
+    Id::new(&QUEUE, shared)
+}
+
+fn commit(own: &SharedCommands) {
+    let mut commands = own.borrow_mut();
+    match commands.stage {
+        Stage::Open => {}
+        Stage::Encoding => commands.complain("it is committed before its encoder has ended".to_owned()),
+        stage => return commands.complain(format!("it is committed and is {stage:?} already")),
+    }
+    commands.stage = Stage::Committed;
+    let barriers = commands.encoded.iter().filter(|command| matches!(command, Command::Barrier)).count();
+    committed(commands.encoded.len() - barriers, barriers);
+    let shared = commands.shared.clone();
+    drop(commands);
+    shared.borrow_mut().submit(own.clone());
+}
+
+fn wait(own: &SharedCommands) {
+    let shared = own.borrow().shared.clone();
+    match own.borrow().stage {
+        Stage::Committed => {}
+        Stage::Completed => return,
+        // Metal would wait for ever.
+        stage => return complain(format!("a command buffer is waited for and is {stage:?}, not committed")),
+    }
+    shared.borrow_mut().complete();
+}
+
+impl Commands {
+    /// Notes what is wrong, for the host and for whoever looks on.
+    pub(crate) fn complain(&mut self, what: String) {
+        complain(what.clone());
+        self.wrong.push(what);
+    }
+}

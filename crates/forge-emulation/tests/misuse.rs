@@ -1,0 +1,296 @@
+//! What hosts do right and wrong, message by message, and what the emulation has to say of it.
+
+#![cfg(target_os = "linux")]
+
+use forge_emulation::{Counts, complaints, counts, emulate, living};
+use std::ffi::{CStr, CString, c_char, c_void};
+
+type Id = *mut c_void;
+type Selector = *const c_char;
+
+unsafe extern "C-unwind" {
+    fn sel_registerName(name: *const c_char) -> Selector;
+    fn objc_msg_lookup(receiver: Id, selector: Selector) -> *const c_void;
+    fn objc_retain(object: Id) -> Id;
+    fn objc_release(object: Id);
+    fn objc_autoreleasePoolPush() -> *mut c_void;
+    fn objc_autoreleasePoolPop(pool: *mut c_void);
+    fn MTLCreateSystemDefaultDevice() -> Id;
+    #[link_name = "._OBJC_CLASS_NSString"]
+    static STRING: c_void;
+    #[link_name = "._OBJC_CLASS_MTLCompileOptions"]
+    static OPTIONS: c_void;
+}
+
+/// Sends a message with values of these types; gives what comes back.
+macro_rules! send {
+    ($receiver:expr, $selector:literal $(, $value:expr => $type:ty)* ; $result:ty) => {{
+        let name = CString::new($selector).expect("no zeros");
+        // SAFETY: the types are those of the method, as Metal's headers have them.
+        unsafe {
+            let selector = sel_registerName(name.as_ptr());
+            let method = objc_msg_lookup($receiver, selector);
+            let method: extern "C-unwind" fn(Id, Selector $(, $type)*) -> $result = std::mem::transmute(method);
+            method($receiver, selector $(, $value)*)
+        }
+    }};
+}
+
+const TEXT: &str = "#include <metal_stdlib>
+using namespace metal;
+struct Scale { uint count; };
+[[max_total_threads_per_threadgroup(32)]]
+kernel void scale(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                  constant Scale& args [[buffer(2)]], uint index [[thread_position_in_grid]]) {
+    if (index < args.count) y[index] = 2.0f * x[index];
+}
+";
+
+fn string(text: &str) -> Id {
+    let new = send!((&raw const STRING).cast_mut(), "alloc"; Id);
+    send!(new, "initWithBytes:length:encoding:", text.as_ptr() => *const u8, text.len() => usize, 4 => i32; Id)
+}
+
+/// A library of a text, or what the error says.
+fn library(device: Id, text: &str) -> Result<Id, String> {
+    let options = send!((&raw const OPTIONS).cast_mut(), "new"; Id);
+    send!(options, "setLanguageVersion:", 3 << 16 => usize; ());
+    send!(options, "setMathMode:", 0 => isize; ());
+    let (text, mut error) = (string(text), std::ptr::null_mut());
+    let library = send!(device, "newLibraryWithSource:options:error:", text => Id, options => Id, &mut error => *mut Id; Id);
+    release(&[text, options]);
+    if !library.is_null() {
+        return Ok(library);
+    }
+    let said = send!(error, "localizedDescription"; Id);
+    let said = send!(said, "UTF8String"; *const c_char);
+    // SAFETY: it is a string's, which lives until the pool is closed.
+    Err(unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned())
+}
+
+fn release(objects: &[Id]) {
+    // SAFETY: the caller has a reference of each.
+    objects.iter().for_each(|object| unsafe { objc_release(*object) });
+}
+
+/// Does this inside a pool.
+fn pooled<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: pools are closed in the order in which they were opened, the other way round.
+    unsafe {
+        let pool = objc_autoreleasePoolPush();
+        let result = work();
+        objc_autoreleasePoolPop(pool);
+        result
+    }
+}
+
+/// Does what a script says with one command buffer; gives what the host is told and the complaints that it is not told.
+/// There are 64 floats in `x` and `y`, of which nobody has written those of `y`; numbers are offsets, lengths and grids.
+fn host(script: &str) -> String {
+    emulate();
+    // SAFETY: there is no argument.
+    let device = unsafe { MTLCreateSystemDefaultDevice() };
+    let mut said = Vec::new();
+    pooled(|| {
+        let library = library(device, TEXT).expect("it compiles");
+        let name = string("scale");
+        let function = send!(library, "newFunctionWithName:", name => Id; Id);
+        let nowhere: *mut Id = std::ptr::null_mut();
+        let pipeline = send!(device, "newComputePipelineStateWithFunction:error:", function => Id, nowhere => *mut Id; Id);
+        let buffer = || send!(device, "newBufferWithLength:options:", 256 => usize, 0 => usize; Id);
+        let (x, y) = (buffer(), buffer());
+        let floats = send!(x, "contents"; *mut f32);
+        // SAFETY: the buffer has so many.
+        (0..64).for_each(|index| unsafe { floats.add(index).write(index as f32) });
+        let queue = send!(device, "newCommandQueue"; Id);
+        let commands = send!(queue, "commandBuffer"; Id);
+        let mut encoder = std::ptr::null_mut();
+        for word in script.split_whitespace() {
+            let (word, number) = word.split_once(':').unwrap_or((word, "0"));
+            let (number, threads) = number.split_once('x').unwrap_or((number, "32"));
+            let (number, threads): (usize, usize) =
+                (number.parse().expect("a number"), threads.parse().expect("a number"));
+            let encode =
+                |kind: usize| send!(commands, "computeCommandEncoderWithDispatchType:", kind => usize; Id);
+            let bind = |buffer, slot: usize| {
+                send!(encoder, "setBuffer:offset:atIndex:", buffer => Id, number => usize, slot => usize; ());
+            };
+            match word {
+                "encoder" => encoder = encode(1),
+                "serial" => encoder = encode(0),
+                "pipeline" => send!(encoder, "setComputePipelineState:", pipeline => Id; ()),
+                "x" => bind(x, 0),
+                "y" => bind(y, 1),
+                "y-as-x" => bind(y, 0),
+                "scalars" => {
+                    let words = [1000u32; 2000];
+                    send!(encoder, "setBytes:length:atIndex:", words.as_ptr().cast() => *const u8, number => usize, 2 => usize; ());
+                }
+                "dispatch" => send!(
+                    encoder,
+                    "dispatchThreadgroups:threadsPerThreadgroup:",
+                    [number, 1, 1] => [usize; 3],
+                    [threads, 1, 1] => [usize; 3];
+                    ()
+                ),
+                "barrier" => send!(encoder, "memoryBarrierWithScope:", 1 => usize; ()),
+                "end" => send!(encoder, "endEncoding"; ()),
+                "commit" => send!(commands, "commit"; ()),
+                "wait" => send!(commands, "waitUntilCompleted"; ()),
+                "host-writes" => unsafe { floats.write(7.0) },
+                _ => panic!("{word} is no word of a host"),
+            }
+        }
+        let error = send!(commands, "error"; Id);
+        let numbers = send!(y, "contents"; *const f32);
+        // SAFETY: the buffer has so many.
+        let last = unsafe { numbers.add(63).read() };
+        said.push(if error.is_null() { format!("y ends in {last}") } else { "error".to_owned() });
+        release(&[queue, x, y, pipeline, function, name, library]);
+    });
+    release(&[device]);
+    said.extend(complaints());
+    assert!(living().is_empty(), "{script}: {:?}", living());
+    said.join("; ")
+}
+
+#[test]
+fn a_host_is_told_what_it_does_wrong() {
+    let cases = [
+        // What is right.
+        ("encoder pipeline x y scalars:4 dispatch:2x32 end commit wait", "y ends in 126"),
+        ("encoder pipeline x y scalars:4 dispatch:2 barrier dispatch:2 end commit wait", "y ends in 126"),
+        ("serial pipeline x y scalars:4 dispatch:2 dispatch:2 end commit wait", "y ends in 126"),
+        ("encoder pipeline x y scalars:4 dispatch:2 end", "y ends in NaN"),
+        ("encoder pipeline x y scalars:4 dispatch:2 end commit", "nobody waits for it"),
+        // What is bound.
+        ("encoder x y scalars:4 dispatch:2 end commit wait", "dispatch of no kernel: no pipeline is set"),
+        ("encoder pipeline y scalars:4 dispatch:2 end commit wait", "`x` in slot 0 is not bound"),
+        (
+            "encoder pipeline x:256 y scalars:4 dispatch:2 end commit wait",
+            "offset 256 of a buffer of 256 bytes",
+        ),
+        (
+            "encoder pipeline x:6 y scalars:4 dispatch:2 end commit wait",
+            "byte 6, which is not a multiple of 4",
+        ),
+        ("encoder pipeline x y dispatch:2 end commit wait", "its scalars, 4 bytes, are not bound"),
+        (
+            "encoder pipeline x y scalars:8 dispatch:2 end commit wait",
+            "its scalars are 4 bytes and it is given 8",
+        ),
+        ("encoder pipeline x y scalars:4100 dispatch:2 end commit wait", "setBytes of 4100 bytes"),
+        // What is launched.
+        (
+            "encoder pipeline x y scalars:4 dispatch:1x64 end commit wait",
+            "threadgroups of [64, 1, 1] threads",
+        ),
+        ("encoder pipeline x y scalars:4 dispatch:0 end commit wait", "nothing would run"),
+        ("encoder pipeline x y scalars:4 dispatch:3 end commit wait", "out_of_bounds: scale line 7"),
+        ("encoder pipeline x:128 y scalars:4 dispatch:2 end commit wait", "of `x`, which has 128 bytes"),
+        ("encoder pipeline x y scalars:4 dispatch:2 dispatch:2 end commit wait", "no barrier stands between"),
+        ("encoder pipeline y-as-x y scalars:4 dispatch:2 end commit wait", "which nothing has written"),
+        // In which order.
+        ("encoder pipeline x y scalars:4 dispatch:2 commit wait", "before its encoder has ended"),
+        ("encoder end end", "endEncoding after the encoder has ended"),
+        (
+            "encoder pipeline x y scalars:4 end dispatch:2 commit wait",
+            "dispatchThreadgroups after the encoder",
+        ),
+        ("encoder encoder end", "a command buffer that is Encoding"),
+        ("encoder end commit encoder end", "a command buffer that is Committed"),
+        ("encoder end wait", "is Open, not committed"),
+        ("encoder end commit commit wait", "is Committed already"),
+        (
+            "encoder pipeline x y scalars:4 dispatch:2 end commit host-writes wait",
+            "while a pass was on its way",
+        ),
+        ("encoder", "an encoder is gone that has not ended"),
+    ];
+    let wrong: Vec<String> = cases
+        .iter()
+        .map(|(script, expected)| (script, expected, host(script)))
+        .filter(|(_, expected, said)| {
+            !said.contains(*expected) || (expected.starts_with("y ends") && said != *expected)
+        })
+        .map(|(script, expected, said)| format!("{script}: {said:?}, not {expected:?}"))
+        .collect();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_text_that_does_not_compile_is_an_error_with_its_line() {
+    emulate();
+    // SAFETY: there is no argument.
+    let device = unsafe { MTLCreateSystemDefaultDevice() };
+    pooled(|| {
+        let said = library(device, &TEXT.replace("x[index]", "z[index]")).expect_err("there is no z");
+        assert!(said.contains('7') && said.contains('z'), "{said}");
+        let whole = library(device, TEXT).expect("it compiles");
+        let name = string("shrink");
+        assert!(send!(whole, "newFunctionWithName:", name => Id; Id).is_null());
+        release(&[whole, name]);
+    });
+    release(&[device]);
+    assert_eq!((complaints(), living().len()), (Vec::new(), 0));
+}
+
+#[test]
+fn committed_work_is_counted() {
+    let before = counts();
+    host("encoder pipeline x y scalars:4 dispatch:2 barrier dispatch:2 end commit wait");
+    let Counts { command_buffers, dispatches, barriers } = counts();
+    let difference = [
+        command_buffers - before.command_buffers,
+        dispatches - before.dispatches,
+        barriers - before.barriers,
+    ];
+    assert_eq!(difference, [1, 2, 1]);
+}
+
+#[test]
+fn objects_live_as_long_as_somebody_has_a_reference() {
+    emulate();
+    let text = pooled(|| {
+        let text = string("kept");
+        // SAFETY: it is an object, of which the pool's reference is another.
+        unsafe { objc_retain(text) };
+        release(&[text]);
+        // SAFETY: there is no argument.
+        let device = unsafe { MTLCreateSystemDefaultDevice() };
+        let name = pooled(|| send!(device, "name"; Id));
+        let asked = std::panic::catch_unwind(|| send!(name, "UTF8String"; *const c_char));
+        assert!(asked.is_err(), "a name is gone with the pool that it was left to");
+        release(&[device]);
+        text
+    });
+    assert_eq!(living().into_iter().collect::<Vec<_>>(), [("NSString", 1)]);
+    release(&[text]);
+    assert!(living().is_empty());
+    release(&[text]);
+    assert_eq!(complaints(), ["a freed object is released"]);
+}
+
+#[test]
+fn memory_that_is_bound_without_a_copy_lies_on_pages() {
+    emulate();
+    // SAFETY: there is no argument.
+    let device = unsafe { MTLCreateSystemDefaultDevice() };
+    let memory = [0u8; 40000];
+    let start = memory.as_ptr().addr().next_multiple_of(4096) - memory.as_ptr().addr();
+    let none = std::ptr::null::<u8>();
+    let made = [(start, 16384), (start + 16, 16384), (start, 16000), (start, 0)].map(|(at, length)| {
+        let bytes = memory[at..].as_ptr();
+        let buffer = send!(
+            device,
+            "newBufferWithBytesNoCopy:length:options:deallocator:",
+            bytes => *const u8, length => usize, 0 => usize, none => *const u8;
+            Id
+        );
+        release(&[buffer]);
+        !buffer.is_null()
+    });
+    assert_eq!(made, [true, false, false, false]);
+    assert_eq!(complaints().len(), 3);
+    release(&[device]);
+}

@@ -1,0 +1,13 @@
+//! Empty libraries in the place of the Objective-C runtime's and Foundation's, which the emulation is itself.
+
+use std::path::Path;
+
+fn main() {
+    let directory = std::env::var("OUT_DIR").expect("cargo says where");
+    for name in ["objc", "gnustep-base"] {
+        let archive = Path::new(&directory).join(format!("lib{name}.a"));
+        std::fs::write(archive, "!<arch>\n").expect("cargo's folder is writable");
+    }
+    println!("cargo::rustc-link-search=native={directory}");
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,156 @@
+//! One program that runs compiled models through the unmodified `metal.rs` of the runtime, on Linux, over the emulated Metal
+//! of `forge-emulation`; and hosts with a fault planted, which the emulation has to find.
+//!
+//! The program is a member of the workspace that compiled models are built in, so that their libraries, and all that they
+//! depend on, are there already. It has `objc2` built for GNUstep's runtime. `objc2-metal` names Apple's framework in a way
+//! that no other system's compiler takes: the workspace has a copy of the registry's, with that one line mended.
+
+use crate::{Built, root, run, scratch};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+mod planted;
+
+pub use planted::{PLANTED, Planted};
+
+/// The program's name, and its folder's.
+pub const DRIVER: &str = "metal-driver";
+
+/// Writes the program for these crates into their workspace; gives what the workspace's manifest has to say for it.
+pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
+    let directory = workspace.join(DRIVER);
+    let metal = root().join("crates/forge-runtime/src/metal.rs");
+    let text = std::fs::read_to_string(&metal).expect("the runtime has a host for Metal");
+    let mut hosts = vec![("whole", metal)];
+    for planted in &PLANTED {
+        let path = directory.join(format!("hosts/{}.rs", planted.name));
+        write(&path, &planted.plant(&text));
+        hosts.push((planted.name, path));
+    }
+    write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
+    write(&directory.join("src/models.rs"), &models_text(crates));
+    let sources = root().join("tests/emulated/driver");
+    for (from, to) in [("main.rs", "src/main.rs"), ("build.rs", "build.rs")] {
+        write(&directory.join(to), &std::fs::read_to_string(sources.join(from)).expect("it lies here"));
+    }
+    write(&directory.join("Cargo.toml"), &manifest(crates));
+    format!(
+        "[patch.crates-io]\nobjc2-metal = {{ path = {:?} }}\n\
+         [profile.release.package.forge-sim]\nopt-level = 3\n[profile.release.package.corosensei]\nopt-level = 3\n",
+        mended_objc2_metal()
+    )
+}
+
+fn manifest(crates: &[&Built]) -> String {
+    let path = |name: &str| root().join("crates").join(name);
+    let mut text = format!(
+        "[package]\nname = {DRIVER:?}\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\n\
+         forge-runtime = {{ path = {:?}, default-features = false }}\nforge-emulation = {{ path = {:?} }}\n\
+         memmap2 = \"0.9\"\nserde = {{ version = \"1.0\", features = [\"derive\"] }}\nserde_json = \"1.0\"\n",
+        path("forge-runtime"),
+        path("forge-emulation"),
+    );
+    // What the runtime has for Apple's systems, for GNUstep's runtime.
+    let runtime = std::fs::read_to_string(path("forge-runtime").join("Cargo.toml")).expect("it is a crate");
+    let start = runtime.find("objc2 = ").expect("the runtime depends on objc2");
+    let end = start + runtime[start..].find("\n[").expect("its tests depend on more");
+    text += &runtime[start..end];
+    let plain = "objc2 = \"0.6.5\"";
+    assert!(text.contains(plain), "the runtime depends on another objc2");
+    text = text.replace(plain, "objc2 = { version = \"0.6.5\", features = [\"gnustep-2-1\"] }");
+    text += "\nblock2 = { version = \"0.6\", features = [\"gnustep-2-1\"] }\n";
+    for built in crates {
+        let name = built.name();
+        writeln!(text, "{name} = {{ path = \"../{name}\", default-features = false }}")
+            .expect("a text takes text");
+    }
+    text
+}
+
+fn hosts_text(hosts: &[(&str, PathBuf)]) -> String {
+    let mut text = "//! The host for Metal, as it is and with faults planted.\n\n".to_owned();
+    for (name, path) in hosts {
+        write!(
+            text,
+            "mod {name} {{\n    pub use forge_runtime::*;\n    #[path = {path:?}]\n    pub mod metal;\n}}\n\n"
+        )
+        .expect("a text takes text");
+    }
+    text += "pub fn find(name: &str) -> crate::Make {\n    match name {\n";
+    for (name, _) in hosts {
+        writeln!(
+            text,
+            "        {name:?} => |program, weights, layout| Ok(Box::new({name}::metal::MetalDevice::new(\
+             program.metal, program.kernels, weights, layout)?)),"
+        )
+        .expect("a text takes text");
+    }
+    text + "        _ => panic!(\"there is no host {name}\"),\n    }\n}\n"
+}
+
+fn models_text(crates: &[&Built]) -> String {
+    let mut text =
+        "//! The models.\n\npub fn run(job: &crate::Job) -> serde_json::Value {\n    match &*job.model {\n"
+            .to_owned();
+    for built in crates {
+        let main =
+            std::fs::read_to_string(built.directory.join("src/main.rs")).expect("a crate is a program");
+        let start = main.find("main::<").expect("a program names its model") + "main::<".len();
+        let model = &main[start..start + main[start..].find('>').expect("a type ends")];
+        let library = model.split("::").next().unwrap_or_default();
+        let name = built.name();
+        writeln!(text, "        {name:?} => crate::work::<{model}>(&{library}::PROGRAM, job),")
+            .expect("a text takes text");
+    }
+    text + "        name => panic!(\"there is no model {name}\"),\n    }\n}\n"
+}
+
+/// A copy of `objc2-metal` that asks for Apple's framework on Apple's systems only, as the other crates of its kind do.
+fn mended_objc2_metal() -> PathBuf {
+    static MENDED: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let arguments = ["metadata", "--format-version", "1", "--locked"];
+        let output = run(Command::new(env!("CARGO")).args(arguments).current_dir(root()));
+        let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+        let packages = metadata["packages"].as_array().expect("there are packages");
+        let package = packages.iter().find(|package| package["name"] == "objc2-metal");
+        let manifest =
+            package.and_then(|package| package["manifest_path"].as_str()).expect("it is depended on");
+        let from = Path::new(manifest).parent().expect("a manifest lies in a folder");
+        let to = scratch().join("objc2-metal");
+        copy(&from.join("src"), &to.join("src"));
+        write(&to.join("Cargo.toml"), &std::fs::read_to_string(manifest).expect("it was just named"));
+        let path = "src/generated/mod.rs";
+        let text = std::fs::read_to_string(from.join(path)).expect("the crate is generated");
+        let line = r#"#[link(name = "Metal", kind = "framework")]"#;
+        assert!(text.contains(line), "objc2-metal names its framework otherwise, perhaps as it should");
+        let mended = r#"#[cfg_attr(target_vendor = "apple", link(name = "Metal", kind = "framework"))]"#;
+        write(&to.join(path), &text.replace(line, mended));
+        to
+    };
+    MENDED.get_or_init(make).clone()
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("the registry has it").flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if source.is_dir() {
+            copy(&source, &target);
+        } else if !target.exists() {
+            write(&target, &std::fs::read_to_string(&source).expect("sources are text"));
+        }
+    }
+}
+
+/// Writes a file that does not say the same already.
+fn write(path: &Path, text: &str) {
+    if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return;
+    }
+    std::fs::create_dir_all(path.parent().expect("a file lies in a folder"))
+        .expect("the build folder is writable");
+    std::fs::write(path, text).expect("the build folder is writable");
+}

@@ -1,0 +1,123 @@
+//! Faults of the host, one at a time, as changes of the text of `metal.rs`.
+
+/// A fault.
+pub struct Planted {
+    /// What is wrong.
+    pub name: &'static str,
+    from: &'static str,
+    to: &'static str,
+    /// Part of what the emulation has to say of it.
+    pub found: &'static str,
+}
+
+const fn fault(name: &'static str, from: &'static str, to: &'static str, found: &'static str) -> Planted {
+    Planted { name, from, to, found }
+}
+
+/// Every fault that is planted.
+pub const PLANTED: [Planted; 21] = [
+    fault(
+        "offset_off_by_a_byte",
+        "offset,\n                    slot",
+        "offset + 1,\n slot",
+        "not a multiple of",
+    ),
+    fault(
+        "offset_of_the_next",
+        "offset,\n                    slot",
+        "offset + 256 * usize::from(buffer == Buffer::Scratch && slot == 0),\n slot",
+        "never_written",
+    ),
+    fault("offset_left_out", "offset,\n                    slot", "offset * 0,\n slot", "read_only"),
+    fault(
+        "two_buffers_swapped",
+        "Some(&self.device.buffers[index(buffer)])",
+        "Some(&self.device.buffers[[0, 2, 1, 3][index(buffer)]])",
+        "of a buffer of",
+    ),
+    fault(
+        "a_buffer_not_bound",
+        "in bindings.iter().enumerate() {",
+        "in bindings.iter().enumerate().skip(1) {",
+        "is not bound",
+    ),
+    fault(
+        "barriers_left_out",
+        "self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);",
+        "",
+        "hazard",
+    ),
+    fault(
+        "barriers_of_textures",
+        "MTLBarrierScope::Buffers)",
+        "MTLBarrierScope::Textures)",
+        "not that of buffers",
+    ),
+    fault(
+        "a_short_grid",
+        "MTLSize { width, height, depth },",
+        "MTLSize { width: width.div_ceil(2), height, depth },",
+        "never_written",
+    ),
+    fault(
+        "no_grid",
+        "MTLSize { width, height, depth },",
+        "MTLSize { width: 0, height, depth },",
+        "nothing would run",
+    ),
+    fault(
+        "too_few_threads",
+        "width: kernel.threads as usize",
+        "width: kernel.threads as usize / 2",
+        "the kernel is written for",
+    ),
+    fault("scalars_cut_short", "size_of_val(scalars),", "size_of_val(scalars) - 4,", "its scalars are"),
+    fault("too_many_scalars", "size_of_val(scalars),", "5000,", "setBytes"),
+    fault(
+        "scalars_in_another_slot",
+        "bindings.len(),\n                );",
+        "bindings.len() + 1,\n );",
+        "are not bound",
+    ),
+    fault(
+        "weights_given_back",
+        "_weights: weights })",
+        "_weights: Arc::new(memmap2::MmapMut::map_anon(1).unwrap().make_read_only().unwrap()) })",
+        "changed or given back",
+    ),
+    fault(
+        "weights_not_on_pages",
+        "map.len().next_multiple_of(PAGE)",
+        "map.len() + 1",
+        "start and end on pages",
+    ),
+    fault("encoder_not_ended", "encoder.endEncoding();", "", "before its encoder has ended"),
+    fault(
+        "committed_twice",
+        "commands.commit();",
+        "commands.commit();\n commands.commit();",
+        "Committed already",
+    ),
+    fault("not_waited_for", "commands.waitUntilCompleted();", "", "on its way"),
+    fault(
+        "no_pools",
+        "use objc2::rc::{Retained, autoreleasepool};",
+        "use objc2::rc::Retained;\nfn autoreleasepool<T>(f: impl FnOnce(()) -> T) -> T { f(()) }\n",
+        "there is no pool",
+    ),
+    fault(
+        "a_reference_too_many",
+        "commands.commit();",
+        "std::mem::forget(commands.clone());\n commands.commit();",
+        "objects grow",
+    ),
+    fault("fast_mathematics", "MTLMathMode::Safe", "MTLMathMode::Fast", "fast mathematics"),
+];
+
+impl Planted {
+    /// The text with the fault in it.
+    pub(crate) fn plant(&self, text: &str) -> String {
+        assert_eq!(text.matches(self.from).count(), 1, "{}: metal.rs has changed", self.name);
+        text.replace(self.from, self.to)
+    }
+}
