@@ -1,5 +1,6 @@
 //! `cargo xtask`: the chores of this project, one file each.
 
+mod darwin;
 mod test;
 mod validate;
 
@@ -80,6 +81,8 @@ enum Chore {
         #[arg(required = true, value_name = "PROGRAM=FILE.gguf")]
         pairs: Vec<String>,
     },
+    /// What every program carries, checked as for a Mac, on any system: nothing is linked and nothing runs.
+    Darwin,
     /// On a Mac: feed a kernels.metal to Apple's compiler, warnings as errors.
     Validate {
         /// The files; every crate that forge writes has one in src/.
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
                 json,
             })
         }
+        Chore::Darwin => darwin::darwin(),
         Chore::Validate { files } => validate::validate(&files),
     };
     match done {

@@ -41,7 +41,8 @@ fn have_clang() -> Result<(), String> {
     }
 }
 
-fn cargo(arguments: &[&str]) -> Result<(), String> {
+/// Runs cargo.
+pub(crate) fn cargo(arguments: &[&str]) -> Result<(), String> {
     run(Command::new(env!("CARGO")).args(arguments))
 }
 

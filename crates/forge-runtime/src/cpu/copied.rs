@@ -5,8 +5,9 @@
 //! mapping's pages are let go: a program has its weights in memory once. Who wants several programs to share one file's
 //! pages keeps the mapping, and so does a program for which there is too little memory free.
 
+use super::super::memory::available;
 use super::pool::Pool;
-use memmap2::{Mmap, MmapMut};
+use memmap2::{Advice, Mmap, MmapMut, UncheckedAdvice};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that a thread copies at once: some huge pages.
@@ -16,10 +17,7 @@ const LEAST: usize = 32 << 20;
 
 /// A copy of the mapped file; none where the system knows no huge pages or has no memory for it, or where caches have room
 /// for the file.
-#[cfg(target_os = "linux")]
 pub(super) fn copied(file: &Mmap, pool: &mut Pool) -> Option<Mmap> {
-    use super::super::memory::available;
-    use memmap2::{Advice, UncheckedAdvice};
     if file.len() < LEAST || available().is_some_and(|free| free < file.len() as u64) {
         return None;
     }
@@ -47,21 +45,13 @@ pub(super) fn copied(file: &Mmap, pool: &mut Pool) -> Option<Mmap> {
     copy.make_read_only().ok()
 }
 
-/// None: elsewhere there is no asking for huge pages.
-#[cfg(not(target_os = "linux"))]
-pub(super) fn copied(_: &Mmap, _: &mut Pool) -> Option<Mmap> {
-    None
-}
-
 /// Where the copy begins.
-#[cfg(target_os = "linux")]
 struct Start(*mut u8);
 
 // SAFETY: threads write different pieces.
-#[cfg(target_os = "linux")]
 unsafe impl Sync for Start {}
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -17,6 +17,7 @@ mod call;
 mod coded;
 mod coded_row;
 mod convolve;
+#[cfg(target_os = "linux")]
 mod copied;
 mod delta_rule;
 mod delta_step;
@@ -53,6 +54,18 @@ mod take;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+
+#[cfg(not(target_os = "linux"))]
+mod copied {
+    //! Elsewhere there is no asking for huge pages, and nothing is copied.
+
+    use super::pool::Pool;
+    use memmap2::Mmap;
+
+    pub(super) fn copied(_: &Mmap, _: &mut Pool) -> Option<Mmap> {
+        None
+    }
+}
 
 // Which of these a program names depends on its kernels.
 #[allow(unused_imports)]
