@@ -2,11 +2,17 @@
 //
 // Address spaces are real, so a pointer into `device` is no pointer into `threadgroup`. Nothing here has a body and
 // nothing can be linked. A function that is missing here is one that the simulator and other devices do not have.
+//
+// `ptx/metal_ptx.h` gives what is declared here bodies, for another GPU: it says first what a kernel is there, where
+// constants lie and what a lane holds of a matrix.
 
+#ifndef METAL_BODIES
 #define kernel
+#define constant __attribute__((address_space(2)))
+#define MATRIX_HELD
+#endif
 #define thread
 #define device __attribute__((address_space(1)))
-#define constant __attribute__((address_space(2)))
 #define threadgroup __attribute__((address_space(3)))
 
 typedef unsigned char uchar;
@@ -143,6 +149,7 @@ SIMDGROUP(float)
 template <class T, int Columns, int Rows>
 struct simdgroup_matrix {
     typedef T pair __attribute__((ext_vector_type(2)));
+    MATRIX_HELD
     thread pair& thread_elements();
 };
 

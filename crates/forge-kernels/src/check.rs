@@ -1,6 +1,6 @@
 //! Type-checks Metal text with clang: address spaces, overloads and conversions as Apple's compiler has them.
 //!
-//! This is the one module of the crate that does I/O: it starts clang and talks to it through pipes. Clang reads the
+//! With [`crate::ptx`] this is what of the crate does I/O: it starts clang and talks to it through pipes. Clang reads the
 //! text as C++14 after `check/metal_check.h`, which declares the part of Metal's library that kernels may use.
 
 use std::fmt;
@@ -17,7 +17,7 @@ pub const HEADER: &str = include_str!("../check/metal_check.h");
 const OLDEST: u32 = 15;
 
 /// What faults are told to be in.
-const FILE: &str = "kernels.metal";
+pub(crate) const FILE: &str = "kernels.metal";
 
 const OPTIONS: [&str; 17] = [
     "-x",
@@ -75,14 +75,19 @@ pub enum CheckError {
 
 /// A clang of version 15 or later, if one is on the path.
 pub fn find_clang() -> Option<PathBuf> {
+    candidates().find(|clang| is_recent(clang))
+}
+
+/// What a clang may be called, best first.
+pub(crate) fn candidates() -> impl Iterator<Item = PathBuf> {
     let versions = (OLDEST..=30).rev();
     let numbered = versions.flat_map(|version| [format!("clang-{version}"), format!("clang++-{version}")]);
     let preferred = ["clang-19", "clang++-19"].map(String::from);
     let plain = ["clang", "clang++"].map(String::from);
-    preferred.into_iter().chain(plain).chain(numbered).map(PathBuf::from).find(|clang| is_recent(clang))
+    preferred.into_iter().chain(plain).chain(numbered).map(PathBuf::from)
 }
 
-fn is_recent(clang: &Path) -> bool {
+pub(crate) fn is_recent(clang: &Path) -> bool {
     let Ok(output) = Command::new(clang).arg("--version").stdin(Stdio::null()).output() else { return false };
     version(&String::from_utf8_lossy(&output.stdout)).is_some_and(|version| version >= OLDEST)
 }
@@ -96,12 +101,17 @@ fn version(text: &str) -> Option<u32> {
 ///
 /// Warnings are faults as well.
 pub fn check_text(clang: &Path, text: &str) -> Result<(), CheckError> {
+    let input = format!("{HEADER}\n#line 1 \"{FILE}\"\n{}", for_clang(text, "static ")?);
+    feed(clang, &OPTIONS, &input).map(|_| ())
+}
+
+/// What clang writes to its output where it reads `input`, if it has nothing to say against it.
+pub(crate) fn feed(clang: &Path, options: &[&str], input: &str) -> Result<String, CheckError> {
     let run = |source| CheckError::Run { clang: clang.to_owned(), source };
-    let input = format!("{HEADER}\n#line 1 \"{FILE}\"\n{}", for_clang(text)?);
     let mut child = Command::new(clang)
-        .args(OPTIONS)
+        .args(options)
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(run)?;
@@ -115,14 +125,14 @@ pub fn check_text(clang: &Path, text: &str) -> Result<(), CheckError> {
     }
     written.map_err(run)?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(CheckError::Refused(vec![ClangFault { line: 0, message: said.trim().to_owned() }]))
 }
 
 /// The text as clang can read it, line for line: Metal's headers are left out, because ours has been read, and
-/// threadgroup arrays are made static, because C++ allows no automatic variable an address space.
-fn for_clang(text: &str) -> Result<String, crate::decl::DeclError> {
+/// threadgroup arrays are made `storage`, which is static, because C++ allows no automatic variable an address space.
+pub(crate) fn for_clang(text: &str, storage: &str) -> Result<String, crate::decl::DeclError> {
     let tokens = tokenize(text)?;
     let mut output = String::with_capacity(text.len());
     let mut copied = 0;
@@ -136,7 +146,7 @@ fn for_clang(text: &str) -> Result<String, crate::decl::DeclError> {
             copied = if is_header { token.offset + token.text.len() } else { token.offset };
         }
         if is_array {
-            output.push_str("static ");
+            output.push_str(storage);
         }
     }
     output.push_str(&text[copied..]);
@@ -168,6 +178,6 @@ mod tests {
     fn lines_stay_where_they_are() {
         let text = "#include <metal_stdlib>\nvoid f() {\n    threadgroup float a[2];\n    threadgroup float* b = a;\n}\n";
         let expected = "\nvoid f() {\n    static threadgroup float a[2];\n    threadgroup float* b = a;\n}\n";
-        assert_eq!(for_clang(text), Ok(expected.to_owned()));
+        assert_eq!(for_clang(text, "static "), Ok(expected.to_owned()));
     }
 }

@@ -14,7 +14,8 @@
 //! - A kernel reads nothing outside its arguments for any number of rows, and waits where, and only where, threads
 //!   read what others wrote.
 //!
-//! This crate does no I/O, except in [`check`], which runs clang over a text.
+//! This crate does no I/O, except in [`check`] and [`ptx`], which run clang over a text: to check it, and to translate it
+//! for an NVIDIA GPU.
 //!
 //! # Where things are
 //!
@@ -29,6 +30,7 @@ pub mod decl;
 mod error;
 mod knobs;
 mod limits;
+pub mod ptx;
 mod render;
 pub mod spec;
 

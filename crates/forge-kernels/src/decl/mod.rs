@@ -43,6 +43,8 @@ pub struct KernelDecl {
     pub buffers: Vec<Buffer>,
     /// The fields of its struct of scalars, all `uint`, in order; the struct takes the slot after the buffers.
     pub scalars: Vec<String>,
+    /// The name of that struct.
+    pub scalars_type: String,
     /// What it asks of the launch, in order.
     pub builtins: Vec<Builtin>,
     /// Threads of a threadgroup.

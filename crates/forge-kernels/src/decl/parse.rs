@@ -132,7 +132,8 @@ impl<'a> Cursor<'a> {
         if !self.is_symbol(0, "(") {
             return self.expected("`(`");
         }
-        let Signature { buffers, scalars, builtins } = signature(self.bracketed()?, name, line, structs)?;
+        let Signature { buffers, scalars, scalars_type, builtins } =
+            signature(self.bracketed()?, name, line, structs)?;
         if buffers.len() + 1 > KernelDecl::MOST_SLOTS {
             return fault(line, DeclFault::Slots { kernel: kernel(), slots: buffers.len() + 1 });
         }
@@ -156,6 +157,17 @@ impl<'a> Cursor<'a> {
             return fault(line, DeclFault::ThreadgroupMemory { kernel: kernel(), bytes });
         }
         let threadgroup_bytes = bytes as u32;
-        Ok(KernelDecl { name: kernel(), line, buffers, scalars, builtins, threads, threadgroup_bytes, grid })
+        let name = kernel();
+        Ok(KernelDecl {
+            name,
+            line,
+            buffers,
+            scalars,
+            scalars_type,
+            builtins,
+            threads,
+            threadgroup_bytes,
+            grid,
+        })
     }
 }

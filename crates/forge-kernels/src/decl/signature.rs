@@ -17,6 +17,7 @@ const BUILTINS: [(&str, bool); 4] = [
 pub(super) struct Signature {
     pub(super) buffers: Vec<Buffer>,
     pub(super) scalars: Vec<String>,
+    pub(super) scalars_type: String,
     pub(super) builtins: Vec<Builtin>,
 }
 
@@ -29,7 +30,7 @@ pub(super) fn signature(
 ) -> Result<Signature> {
     let mut cursor = Cursor { tokens, at: 0 };
     let (mut buffers, mut builtins) = (Vec::new(), Vec::new());
-    let mut scalars: Option<Vec<String>> = None;
+    let mut scalars: Option<(String, Vec<String>)> = None;
     cursor.skip_comments();
     while cursor.peek().is_some() {
         let constant_first = cursor.accept("const");
@@ -59,7 +60,8 @@ pub(super) fn signature(
                 if scalars.is_some() {
                     return fault(DeclFault::AfterScalars { name });
                 }
-                scalars = Some(scalar_names(&element, kernel, line, structs)?);
+                let names = scalar_names(&element, kernel, line, structs)?;
+                scalars = Some((element, names));
             }
             _ => builtins.push(cursor.builtin()?),
         }
@@ -70,7 +72,7 @@ pub(super) fn signature(
         cursor.skip_comments();
     }
     match scalars {
-        Some(scalars) => Ok(Signature { buffers, scalars, builtins }),
+        Some((scalars_type, scalars)) => Ok(Signature { buffers, scalars, scalars_type, builtins }),
         None => Err(DeclError { line, fault: DeclFault::NoScalars { kernel: kernel.to_owned() } }),
     }
 }

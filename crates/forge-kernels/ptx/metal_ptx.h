@@ -1,0 +1,293 @@
+// Metal's standard library for NVIDIA GPUs: a body for each function that `check/metal_check.h` declares, in the terms
+// of clang's NVPTX target. That file comes between the two halves of this one, so what kernels may use is said once.
+//
+// A simdgroup is a warp, a threadgroup a block, and memory of a device or a threadgroup has the same numbers as there.
+// Kernels call what meets others only where all lanes arrive, so every mask is of all lanes. Nothing is fast at the
+// cost of being right: functions are within a few units in the last place, as Metal's are with safe mathematics.
+
+#ifndef METAL_BODIES
+#define METAL_BODIES
+
+// A kernel is a function that its entry calls. Constants are ordinary memory, and scalars are the entry's own copy.
+#define kernel static inline __attribute__((always_inline))
+#define constant const
+// The two elements of a matrix that a lane holds.
+#define MATRIX_HELD pair held;
+// Kernels cannot name it; a body here may.
+typedef double wide;
+
+#else
+
+#define INLINE inline __attribute__((always_inline))
+
+// ── Vectors ──────────────────────────────────────────────────────────────────────────────────────
+#define VECTOR_BODIES(T)                                                                     \
+    INLINE T##2 make_##T##2(T x) { return T##2{x, x}; }                                      \
+    INLINE T##2 make_##T##2(T x, T y) { return T##2{x, y}; }                                 \
+    INLINE T##2 make_##T##2(T##2 v) { return v; }                                            \
+    INLINE T##3 make_##T##3(T x) { return T##3{x, x, x}; }                                   \
+    INLINE T##3 make_##T##3(T x, T y, T z) { return T##3{x, y, z}; }                         \
+    INLINE T##3 make_##T##3(T##3 v) { return v; }                                            \
+    INLINE T##4 make_##T##4(T x) { return T##4{x, x, x, x}; }                                \
+    INLINE T##4 make_##T##4(T x, T y, T z, T w) { return T##4{x, y, z, w}; }                 \
+    INLINE T##4 make_##T##4(T##2 a, T##2 b) { return T##4{a.x, a.y, b.x, b.y}; }             \
+    INLINE T##4 make_##T##4(T##3 a, T w) { return T##4{a.x, a.y, a.z, w}; }                  \
+    INLINE T##4 make_##T##4(T##4 v) { return v; }
+VECTOR_BODIES(char)
+VECTOR_BODIES(uchar)
+VECTOR_BODIES(short)
+VECTOR_BODIES(ushort)
+VECTOR_BODIES(int)
+VECTOR_BODIES(uint)
+VECTOR_BODIES(long)
+VECTOR_BODIES(ulong)
+VECTOR_BODIES(half)
+VECTOR_BODIES(float)
+INLINE float2 make_float2(half2 v) { return __builtin_convertvector(v, float2); }
+INLINE float3 make_float3(half3 v) { return __builtin_convertvector(v, float3); }
+INLINE float4 make_float4(half4 v) { return __builtin_convertvector(v, float4); }
+INLINE half2 make_half2(float2 v) { return __builtin_convertvector(v, half2); }
+INLINE half4 make_half4(float4 v) { return __builtin_convertvector(v, half4); }
+
+// ── Where a thread is ────────────────────────────────────────────────────────────────────────────
+// Threadgroups have one dimension, and whole simdgroups.
+INLINE uint thread_index() { return __nvvm_read_ptx_sreg_tid_x(); }
+INLINE uint lane_index() { return thread_index() & 31u; }
+INLINE void position(uint& p) { p = __nvvm_read_ptx_sreg_ctaid_x(); }
+INLINE void position(uint2& p) { p = uint2{uint(__nvvm_read_ptx_sreg_ctaid_x()), uint(__nvvm_read_ptx_sreg_ctaid_y())}; }
+INLINE void position(uint3& p) {
+    p = uint3{uint(__nvvm_read_ptx_sreg_ctaid_x()), uint(__nvvm_read_ptx_sreg_ctaid_y()), uint(__nvvm_read_ptx_sreg_ctaid_z())};
+}
+struct threadgroup_position_in_grid {
+    template <class P>
+    INLINE operator P() const {
+        P p;
+        position(p);
+        return p;
+    }
+};
+struct thread_index_in_threadgroup {
+    INLINE operator uint() const { return thread_index(); }
+};
+struct simdgroup_index_in_threadgroup {
+    INLINE operator uint() const { return thread_index() >> 5; }
+};
+struct thread_index_in_simdgroup {
+    INLINE operator uint() const { return lane_index(); }
+};
+
+namespace metal {
+
+template <class To, class From, class>
+INLINE To as_type(From value) {
+    return __builtin_bit_cast(To, value);
+}
+
+// ── Arithmetic ───────────────────────────────────────────────────────────────────────────────────
+#define ORDER_BODIES(T)                                   \
+    INLINE T min(T a, T b) { return b < a ? b : a; }      \
+    INLINE T max(T a, T b) { return a < b ? b : a; }      \
+    INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }
+ORDER_BODIES(int)
+ORDER_BODIES(uint)
+ORDER_BODIES(ulong)
+ORDER_BODIES(half)
+ORDER_BODIES(float)
+
+INLINE float fabs(float x) { return __builtin_fabsf(x); }
+INLINE float rint(float x) { return __builtin_rintf(x); }
+INLINE float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+INLINE float dot(float2 a, float2 b) { return fma(a.y, b.y, a.x * b.x); }
+INLINE float dot(float3 a, float3 b) { return fma(a.z, b.z, fma(a.y, b.y, a.x * b.x)); }
+INLINE float dot(float4 a, float4 b) { return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, a.x * b.x))); }
+
+// 2^x for a whole x, in two factors of which neither overflows before the product does.
+INLINE float times_power_of_two(float y, int exponent) {
+    int part = exponent >> 1;
+    float first = as_type<float>(uint(part + 127) << 23), second = as_type<float>(uint(exponent - part + 127) << 23);
+    return y * first * second;
+}
+
+namespace precise {
+
+// x = n log 2 + r with |r| <= log 2 / 2, and e^r by its series.
+INLINE float exp(float x) {
+    if (x != x) return x;
+    float n = __builtin_rintf(min(max(x, -150.0f), 130.0f) * 1.44269504f);
+    float r = fma(n, -0.693359375f, min(max(x, -150.0f), 130.0f));
+    r = fma(n, 2.12194440e-4f, r);
+    float y = 1.0f / 5040.0f;
+    y = fma(y, r, 1.0f / 720.0f);
+    y = fma(y, r, 1.0f / 120.0f);
+    y = fma(y, r, 1.0f / 24.0f);
+    y = fma(y, r, 1.0f / 6.0f);
+    y = fma(y, r, 0.5f);
+    y = fma(y, r, 1.0f);
+    y = fma(y, r, 1.0f);
+    return times_power_of_two(y, int(n));
+}
+
+INLINE float exp2(float x) {
+    if (x != x) return x;
+    float n = __builtin_rintf(min(max(x, -160.0f), 160.0f));
+    return times_power_of_two(exp((min(max(x, -160.0f), 160.0f) - n) * 0.693147182f), int(n));
+}
+
+// x = 2^n m with m between the roots of a half and of 2; log m is twice the area tangent of (m - 1) / (m + 1).
+INLINE float log(float x) {
+    if (!(x > 0.0f)) return x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
+    if (x == __builtin_inff()) return x;
+    int n = 0;
+    if (x < 1.17549435e-38f) {
+        x *= 8388608.0f;
+        n = -23;
+    }
+    uint bits = as_type<uint>(x);
+    int up = (bits & 0x7fffffu) > 0x3504f3u;
+    n += int(bits >> 23) - 127 + up;
+    float m = as_type<float>((bits & 0x7fffffu) | (up ? 0x3f000000u : 0x3f800000u));
+    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    float y = fma(fma(fma(fma(1.0f / 9.0f, z, 1.0f / 7.0f), z, 0.2f), z, 1.0f / 3.0f), z * s, s);
+    return fma(float(n), 0.693359375f, fma(float(n), -2.12194440e-4f, 2.0f * y));
+}
+
+INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+
+// A turn is a position times a frequency, which may be large: it is brought into a quarter in double precision.
+INLINE float turn(float x, int quarters) {
+    wide n = __builtin_rint(wide(x) * 0.63661977236758134308);
+    wide r = wide(x) - n * 1.57079632679489655800;
+    r -= n * 6.12323399573676603587e-17;
+    wide z = r * r;
+    int quarter = int(long(n) & 3) + quarters;
+    wide sine = r * (1.0 + z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z / 39916800)))));
+    wide cosine = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z / 479001600)))));
+    wide value = quarter & 1 ? cosine : sine;
+    return float(quarter & 2 ? -value : value);
+}
+INLINE float sin(float x) { return turn(x, 0); }
+INLINE float cos(float x) { return turn(x, 1); }
+
+// Near 0 by its series, where a quotient of sums would cancel.
+INLINE float tanh(float x) {
+    float z = x * x;
+    if (z < 0.12f) {
+        float y = fma(fma(-1382.0f / 155925.0f, z, 62.0f / 2835.0f), z, -17.0f / 315.0f);
+        y = fma(fma(y, z, 2.0f / 15.0f), z, -1.0f / 3.0f);
+        return fma(y, z * x, x);
+    }
+    float size = 1.0f - 2.0f / (exp(2.0f * __builtin_fabsf(x)) + 1.0f);
+    return x < 0.0f ? -size : size;
+}
+
+}  // namespace precise
+
+#define SAME_FUNCTIONS                                          \
+    INLINE float exp(float x) { return precise::exp(x); }       \
+    INLINE float exp2(float x) { return precise::exp2(x); }     \
+    INLINE float log(float x) { return precise::log(x); }       \
+    INLINE float sqrt(float x) { return precise::sqrt(x); }     \
+    INLINE float rsqrt(float x) { return precise::rsqrt(x); }   \
+    INLINE float sin(float x) { return precise::sin(x); }       \
+    INLINE float cos(float x) { return precise::cos(x); }       \
+    INLINE float tanh(float x) { return precise::tanh(x); }
+SAME_FUNCTIONS
+namespace fast {
+SAME_FUNCTIONS
+}
+
+// ── Threads together ─────────────────────────────────────────────────────────────────────────────
+INLINE void threadgroup_barrier(mem_flags) { __nvvm_bar_sync(0); }
+INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(0xffffffffu); }
+
+INLINE int lane_of(int value, uint lane) { return __nvvm_shfl_sync_idx_i32(0xffffffffu, value, int(lane), 31); }
+INLINE uint lane_of(uint value, uint lane) { return uint(lane_of(int(value), lane)); }
+INLINE float lane_of(float value, uint lane) { return as_type<float>(lane_of(as_type<int>(value), lane)); }
+INLINE half lane_of(half value, uint lane) { return as_type<half>(ushort(lane_of(uint(as_type<ushort>(value)), lane))); }
+
+#define SIMDGROUP_REDUCTION(T, name, combined)                          \
+    INLINE T name(T a) {                                                \
+        _Pragma("unroll") for (uint mask = 16u; mask > 0u; mask >>= 1) { \
+            T b = simd_shuffle_xor(a, ushort(mask));                    \
+            a = (combined);                                             \
+        }                                                               \
+        return a;                                                       \
+    }
+#define SIMDGROUP_BODIES(T)                                                                           \
+    INLINE T simd_shuffle(T value, ushort lane) { return lane_of(value, lane); }                      \
+    INLINE T simd_broadcast(T value, ushort lane) { return lane_of(value, lane); }                    \
+    INLINE T simd_shuffle_xor(T value, ushort mask) { return lane_of(value, lane_index() ^ mask); }   \
+    SIMDGROUP_REDUCTION(T, simd_sum, a + b)                                                           \
+    SIMDGROUP_REDUCTION(T, simd_max, max(a, b))                                                       \
+    SIMDGROUP_REDUCTION(T, simd_min, min(a, b))
+SIMDGROUP_BODIES(int)
+SIMDGROUP_BODIES(uint)
+SIMDGROUP_BODIES(half)
+SIMDGROUP_BODIES(float)
+
+// ── Matrices ─────────────────────────────────────────────────────────────────────────────────────
+// A lane holds two neighbours of a row, where Apple's hardware has them: kernels know that of `thread_elements`.
+INLINE uint matrix_row() { return ((lane_index() >> 2) & 4u) + ((lane_index() >> 1) & 3u); }
+INLINE uint matrix_column() { return ((lane_index() >> 2) & 2u) * 2u + (lane_index() & 1u) * 2u; }
+INLINE uint matrix_lane(uint row, uint column) {
+    return ((row >> 2) << 4) | ((column >> 2) << 3) | ((row & 3u) << 1) | ((column >> 1) & 1u);
+}
+
+template <class T, int Columns, int Rows>
+INLINE thread typename simdgroup_matrix<T, Columns, Rows>::pair& simdgroup_matrix<T, Columns, Rows>::thread_elements() {
+    return held;
+}
+
+template <class T, int Columns, int Rows>
+INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) {
+    simdgroup_matrix<T, Columns, Rows> matrix;
+    matrix.held.x = value;
+    matrix.held.y = value;
+    return matrix;
+}
+
+// The origin is that of the matrix in memory: it is not transposed.
+#define MATRIX_MEMORY_BODIES(space)                                                                                \
+    template <class T>                                                                                             \
+    INLINE void simdgroup_load(                                                                                    \
+        simdgroup_matrix<T, 8, 8>& matrix, const space T* source, ulong stride, ulong2 origin, bool transpose) {   \
+        const space T* corner = source + origin.y * stride + origin.x;                                             \
+        uint row = matrix_row(), column = matrix_column();                                                         \
+        matrix.held.x = transpose ? corner[column * stride + row] : corner[row * stride + column];                 \
+        matrix.held.y = transpose ? corner[(column + 1u) * stride + row] : corner[row * stride + column + 1u];     \
+    }                                                                                                              \
+    template <class T>                                                                                             \
+    INLINE void simdgroup_store(                                                                                   \
+        simdgroup_matrix<T, 8, 8> matrix, space T* target, ulong stride, ulong2 origin, bool transpose) {          \
+        space T* corner = target + origin.y * stride + origin.x;                                                   \
+        uint row = matrix_row(), column = matrix_column();                                                         \
+        corner[transpose ? column * stride + row : row * stride + column] = matrix.held.x;                         \
+        corner[transpose ? (column + 1u) * stride + row : row * stride + column + 1u] = matrix.held.y;             \
+    }
+MATRIX_MEMORY_BODIES(device)
+MATRIX_MEMORY_BODIES(threadgroup)
+
+// sum = a b + c: every lane is handed the row of a and the columns of b that its two elements are made of.
+template <class T, class U>
+INLINE void simdgroup_multiply_accumulate(
+    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b, simdgroup_matrix<T, 8, 8> c) {
+    uint row = matrix_row(), column = matrix_column();
+    float x = float(c.held.x), y = float(c.held.y);
+    _Pragma("unroll") for (uint k = 0u; k < 8u; k++) {
+        U even = lane_of(a.held.x, matrix_lane(row, k)), odd = lane_of(a.held.y, matrix_lane(row, k));
+        float factor = float(k & 1u ? odd : even);
+        x = fma(factor, float(lane_of(b.held.x, matrix_lane(k, column))), x);
+        y = fma(factor, float(lane_of(b.held.y, matrix_lane(k, column))), y);
+    }
+    sum.held.x = T(x);
+    sum.held.y = T(y);
+}
+template <class T, class U>
+INLINE void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& product, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b) {
+    simdgroup_multiply_accumulate(product, a, b, make_filled_simdgroup_matrix<T, 8, 8>(T(0)));
+}
+
+}  // namespace metal
+
+#endif

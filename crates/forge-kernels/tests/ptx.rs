@@ -1,0 +1,90 @@
+//! Kernels become PTX: every kind of them, and one whose entry is read here.
+
+mod common;
+
+use forge_kernels::{KernelDecl, Spec, assemble, ptx, render};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+fn clang() -> PathBuf {
+    ptx::find_clang().unwrap_or_else(|| {
+        panic!("no clang of version 15 or later that writes PTX is installed; `apt-get install clang-19`")
+    })
+}
+
+#[test]
+fn every_kind_of_kernel_becomes_an_entry() {
+    // Of each template one for each number of rows and one for each format: clang takes a second for some.
+    let specs = [common::others(), common::projections(), common::attentions()].concat();
+    let mut seen = BTreeSet::new();
+    let specs = specs
+        .into_iter()
+        .filter(|spec| kinds(spec).into_iter().fold(false, |new, kind| seen.insert(kind) | new));
+    let instances: Vec<_> = specs
+        .enumerate()
+        .map(|(index, spec)| {
+            render(&format!("kernel_{index}"), &spec).unwrap_or_else(|error| panic!("{error}"))
+        })
+        .collect();
+    let text = ptx::translate(&clang(), &assemble(&instances, "")).unwrap_or_else(|error| panic!("{error}"));
+    for instance in &instances {
+        let KernelDecl { name, threads, buffers, .. } = &instance.decl;
+        let entry =
+            text.split_once(&format!(".entry {name}(")).unwrap_or_else(|| panic!("{name} is no entry")).1;
+        let (parameters, rest) = entry.split_once(')').unwrap_or_else(|| panic!("{name} has no end"));
+        assert_eq!(parameters.matches(".param").count(), buffers.len() + 1, "{name}: {parameters}");
+        assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
+    }
+}
+
+/// A template's name, with its number of rows and with its format.
+fn kinds(spec: &Spec) -> [String; 2] {
+    let text = format!("{spec:?}");
+    let template = text.split('(').next().unwrap_or_default();
+    let field = |name: &str| {
+        text.split_once(name).map_or("", |(_, rest)| rest.split([',', ' ', ')']).next().unwrap_or(""))
+    };
+    [format!("{template} {}", field("rows: ")), format!("{template} {}", field("format: "))]
+}
+
+#[test]
+fn an_entry() {
+    let text = "#include <metal_stdlib>\nusing namespace metal;\n\
+        struct ScaleArgs {\n    uint rows;\n    uint kept;\n};\n\
+        // grid: rows\n\
+        [[max_total_threads_per_threadgroup(64)]]\n\
+        kernel void scale(\n\
+            device const float* x [[buffer(0)]],\n\
+            device half* y [[buffer(1)]],\n\
+            constant ScaleArgs& args [[buffer(2)]],\n\
+            uint2 group [[threadgroup_position_in_grid]],\n\
+            uint thread_id [[thread_index_in_threadgroup]]) {\n\
+            threadgroup float tile[64];\n\
+            tile[thread_id] = x[group.x * 64u + thread_id];\n\
+            threadgroup_barrier(mem_flags::mem_threadgroup);\n\
+            if (group.y < args.kept) {\n\
+                y[group.x * 64u + thread_id] = half(tile[63u - thread_id]);\n\
+            }\n\
+        }\n";
+    let text = ptx::translate(&clang(), text).unwrap_or_else(|error| panic!("{error}"));
+    let start = text.find(".visible").unwrap_or(0);
+    let end = text.find("\n{").unwrap_or(text.len());
+    insta::assert_snapshot!(&text[start..end].replace('\t', "    "), @r"
+    .visible .entry scale(
+        .param .u64 scale_param_0,
+        .param .u64 scale_param_1,
+        .param .align 4 .b8 scale_param_2[8]
+    )
+    .reqntid 64, 1, 1
+    ");
+}
+
+#[test]
+fn what_has_no_body_is_refused() {
+    let text = "struct CopyArgs {\n    uint rows;\n};\nuint elsewhere(uint);\n// grid: rows\n\
+        [[max_total_threads_per_threadgroup(32)]]\n\
+        kernel void copy(device uint* y [[buffer(0)]], constant CopyArgs& args [[buffer(1)]]) {\n\
+            y[0] = elsewhere(args.rows);\n}\n";
+    let error = ptx::translate(&clang(), text).expect_err("it calls what nobody has written");
+    assert!(matches!(error, ptx::PtxError::NoBody(_)), "{error}");
+}
