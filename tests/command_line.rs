@@ -1,6 +1,7 @@
 //! The compiler as somebody meets it who makes mistakes: every refusal names the thing, and leaves nothing behind.
 
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Output;
 use tests::{forge_with, model, models};
@@ -158,6 +159,75 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
     assert!(weights <= file && file < weights + 64 * 1024, "{weights} bytes of weights in a file of {file}");
     let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("it was written");
     assert!(page.contains("predicted") && page.contains("4 texts") && page.ends_with("</html>"), "{page}");
+}
+
+#[test]
+fn a_crate_has_of_cuda_what_it_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let llama = model("llama").display().to_string();
+    let crate_for = |target: &str| {
+        let out = folder.path().join(target);
+        let shown = out.display().to_string();
+        let output = forge_with(&[
+            "compile",
+            &llama,
+            "-o",
+            &shown,
+            "--name",
+            "llama",
+            "--no-golden",
+            "--target",
+            target,
+        ]);
+        assert!(output.status.success(), "{}", said(&output));
+        let mut texts = BTreeMap::new();
+        read(&out, &out, &mut texts);
+        // Where this repository lies says nothing, as it is or as HTML has it.
+        let places = [llama.clone(), llama.replace('/', "&#x2f;")];
+        for text in texts.values_mut() {
+            *text = places.iter().fold(text.clone(), |text, place| text.replace(place, "llama"));
+        }
+        texts
+    };
+    let speaks = |text: &str| ["cuda", "nvidia", "ptx"].iter().any(|word| text.to_lowercase().contains(word));
+    let plain = crate_for("metal");
+    let told: Vec<&String> = plain.iter().filter(|(_, text)| speaks(text)).map(|(name, _)| name).collect();
+    assert!(told.is_empty(), "{told:?}");
+    let both = crate_for("metal,cuda");
+    let more: Vec<&str> = both.keys().filter(|name| !plain.contains_key(*name)).map(String::as_str).collect();
+    insta::assert_snapshot!(more.join("\n"), @r"
+    src/kernels.ptx
+    src/runtime/cuda/card.rs
+    src/runtime/cuda/driver.rs
+    src/runtime/cuda/launches.rs
+    src/runtime/cuda/mod.rs
+    ");
+    let differ = both.iter().filter(|(name, text)| plain.get(*name).is_some_and(|plain| plain != *text));
+    insta::assert_snapshot!(differ.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("\n"), @r"
+    Cargo.toml
+    README.md
+    forge.json
+    report.html
+    src/kernels.rs
+    src/lib.rs
+    src/runtime/cli/info.rs
+    src/runtime/mod.rs
+    src/runtime/open.rs
+    ");
+    assert_eq!(crate_for("cuda"), both, "Metal is always among them");
+}
+
+/// The texts of a folder, by their paths within it.
+fn read(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>) {
+    for entry in std::fs::read_dir(folder).expect("it was written").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            read(root, &path, texts);
+        } else if let Ok(text) = std::fs::read_to_string(&path) {
+            let name = path.strip_prefix(root).expect("it is inside").display().to_string();
+            texts.insert(name, text);
+        }
+    }
 }
 
 #[test]

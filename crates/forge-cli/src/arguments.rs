@@ -113,6 +113,10 @@ pub(crate) struct CompileArguments {
     /// Apple's chip that kernels are laid out for and predictions are made for, m1 to m5-max [default: m4-max].
     #[arg(long, value_name = "CHIP")]
     pub(crate) chip: Option<String>,
+    /// GPUs that the program is for. Metal is always among them. cuda: NVIDIA GPUs of compute capability 7.0 (Volta) or later;
+    /// the same kernels, translated by a clang that can write PTX, as those of LLVM and of Linux can.
+    #[arg(long, value_enum, value_name = "GPU", value_delimiter = ',', default_value = "metal")]
+    pub(crate) target: Vec<Target>,
     /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,
     /// experts_shared, merge_projections, rotate_append, delta_mixer, each, heads_gate, gate_first, two_sums, residual, norm_add,
     /// fold_gain, attention_prologue, delta_prologue, take, experts_choose, deferred_norm, head_argmax, or all.
@@ -127,6 +131,22 @@ pub(crate) struct CompileArguments {
     /// Leave out golden.json: compiles faster, and the program's `verify` has nothing to compare with.
     #[arg(long)]
     pub(crate) no_golden: bool,
+}
+
+/// What kind of GPU a program can compute on, beside the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Target {
+    /// The GPUs of Macs.
+    Metal,
+    /// Those of NVIDIA.
+    Cuda,
+}
+
+impl CompileArguments {
+    /// Whether the program is for NVIDIA GPUs too.
+    pub(crate) fn cuda(&self) -> bool {
+        self.target.contains(&Target::Cuda)
+    }
 }
 
 /// The stages of the compiler.

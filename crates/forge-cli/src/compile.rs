@@ -6,6 +6,7 @@
 use crate::arguments::CompileArguments;
 use crate::auto;
 use crate::checkpoint::Directory;
+use crate::doctor;
 use crate::failure::Failure;
 use crate::options::{command_line, options};
 use crate::output::{MARKER, Staging};
@@ -18,7 +19,7 @@ use forge_weights::{PackedFile, Stored, Summary};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The weight file's name.
@@ -69,6 +70,8 @@ pub(crate) fn compile(
 ) -> Result<(Planned, Summary), Failure> {
     let started = Instant::now();
     let staging = Staging::begin(out, force)?;
+    // What is missing is told before anything is done.
+    let clang = if arguments.cuda() { Some(translator()?) } else { None };
 
     // Open, read, plan.
     let planned = plan(arguments)?;
@@ -84,18 +87,26 @@ pub(crate) fn compile(
         name: name.clone(),
         parameters: parameters(graph),
         converses: converses(&planned),
+        cuda: arguments.cuda(),
         command: command_line(arguments),
         version: env!("CARGO_PKG_VERSION"),
     };
-    let files =
+    let mut files =
         forge_metal::render(plan, &crate_options).map_err(|error| Failure::other(error.to_string()))?;
+    if let Some(clang) = clang {
+        let text = String::from_utf8_lossy(&files["src/kernels.metal"]);
+        let ptx = forge_kernels::ptx::translate(&clang, &text);
+        let ptx = ptx.map_err(|error| Failure::other(error.to_string()))?;
+        files.insert("src/kernels.ptx".to_owned(), ptx.into_bytes());
+    }
     for (path, bytes) in &files {
         staging.write(path, bytes)?;
     }
     let lines = |ours: bool| {
         let texts = files
             .iter()
-            .filter(|(path, _)| path.starts_with("src/runtime/") != ours && path.starts_with("src/"));
+            .filter(|(path, _)| path.starts_with("src/runtime/") != ours && path.starts_with("src/"))
+            .filter(|(path, _)| !path.ends_with(".ptx"));
         texts.map(|(_, bytes)| bytes.iter().filter(|byte| **byte == b'\n').count() as u64).sum::<u64>()
     };
     terminal::stage(
@@ -129,6 +140,16 @@ pub(crate) fn compile(
     staging.finish()?;
     say_ready(&planned, out, started);
     Ok((planned, written))
+}
+
+/// The clang that translates kernels for NVIDIA GPUs.
+fn translator() -> Result<PathBuf, Failure> {
+    forge_kernels::ptx::find_clang().ok_or_else(|| {
+        Failure::other(format!(
+            "--target cuda needs a clang of version 15 or later that can write PTX, and there is none on the path: {}",
+            doctor::ptx_advice()
+        ))
+    })
 }
 
 /// The stages that write nothing: open, read, plan.

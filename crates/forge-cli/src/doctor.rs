@@ -36,6 +36,14 @@ pub(crate) fn doctor() -> Result<(), Failure> {
         },
     ];
     findings.push(Finding {
+        name: "PTX",
+        found: forge_kernels::ptx::find_clang()
+            .map(|clang| format!("kernels for NVIDIA GPUs can be made ({})", clang.display()))
+            .ok_or_else(|| ptx_advice().to_owned()),
+        needed_for: "--target cuda",
+        required: false,
+    });
+    findings.push(Finding {
         name: "Metal",
         found: match cfg!(target_os = "macos") {
             true => version("xcrun", &["--find", "metal"]).ok_or_else(|| {
@@ -68,6 +76,15 @@ pub(crate) fn doctor() -> Result<(), Failure> {
 pub(crate) fn clang_advice() -> &'static str {
     if cfg!(target_os = "macos") {
         "xcode-select --install"
+    } else {
+        "sudo apt-get install clang-19 (or any clang from 15 on)"
+    }
+}
+
+/// What to type to get a clang that writes PTX. Apple's own cannot.
+pub(crate) fn ptx_advice() -> &'static str {
+    if cfg!(target_os = "macos") {
+        "brew install llvm, and put its clang on the path"
     } else {
         "sudo apt-get install clang-19 (or any clang from 15 on)"
     }

@@ -97,6 +97,7 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
         arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),
         arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
+        arguments.cuda().then(|| "--target metal,cuda".to_owned()),
         (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
         (!arguments.disable_fusion.is_empty())
             .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),

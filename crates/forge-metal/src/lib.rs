@@ -20,6 +20,7 @@ mod render;
 mod report;
 mod runtime_files;
 mod steps_text;
+mod targets;
 
 pub use render::{CrateFiles, CrateOptions, RenderError, render};
 pub use report::{Measurement, ReportFacts, Verdict, report, with_measurements};

@@ -22,6 +22,8 @@ pub(crate) struct Context {
     /// The crate's name as Rust code spells it.
     library: String,
     converses: bool,
+    /// Whether the crate is for NVIDIA GPUs too.
+    cuda: bool,
     model: ModelText,
     constants: Vec<Constant>,
     cache: CacheText,
@@ -208,6 +210,7 @@ impl Context {
             library: names::crate_name(&options.name).replace('-', "_"),
             binary: names::crate_name(&options.name),
             converses: options.converses,
+            cuda: options.cuda,
             model: model_text(plan, options),
             constants: constants(plan),
             cache: cache_text(plan),

@@ -20,13 +20,14 @@ pub(crate) fn crate_name(name: &str) -> String {
 }
 
 /// Crates that come with Rust, and those that a generated crate depends on.
-const TAKEN: [&str; 22] = [
+const TAKEN: [&str; 23] = [
     "alloc",
     "axum",
     "chrono",
     "clap",
     "core",
     "half",
+    "libloading",
     "llguidance",
     "memmap2",
     "minijinja",

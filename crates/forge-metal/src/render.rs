@@ -1,6 +1,6 @@
 //! The crate's files: contexts meet templates.
 
-use crate::{kernels_text, model_text, names, runtime_files};
+use crate::{kernels_text, model_text, names, runtime_files, targets};
 use forge_planner::Plan;
 use minijinja::{Environment, UndefinedBehavior, Value};
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ pub struct CrateOptions {
     pub parameters: u64,
     /// Whether the checkpoint has a chat template.
     pub converses: bool,
+    /// Whether it is for NVIDIA GPUs too. Then who writes it adds `src/kernels.ptx`, made of `src/kernels.metal`.
+    pub cuda: bool,
     /// The command that makes this crate again.
     pub command: String,
     /// Of this compiler.
@@ -69,7 +71,9 @@ pub fn render(plan: &Plan, options: &CrateOptions) -> Result<CrateFiles, RenderE
     files
         .insert("src/kernels.metal".to_owned(), forge_kernels::assemble(&plan.kernels, &header).into_bytes());
     for (path, text) in runtime_files::FILES {
-        files.insert(format!("src/runtime/{path}"), text.as_bytes().to_vec());
+        if let Some(text) = targets::fit(path, text, options.cuda) {
+            files.insert(format!("src/runtime/{path}"), text.into_bytes());
+        }
     }
     Ok(files)
 }

@@ -15,6 +15,8 @@
 pub mod cli;
 pub mod completion;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 pub mod engine;
 pub mod failure;

@@ -23,6 +23,9 @@ pub struct Program {
     pub directory: &'static str,
     /// The text of `kernels.metal`.
     pub metal: &'static str,
+    #[cfg(feature = "cuda")]
+    /// The same kernels as NVIDIA's driver takes them; empty where there are none.
+    pub ptx: &'static str,
     /// Every kernel in it.
     pub kernels: &'static [&'static Kernel],
 }
@@ -30,11 +33,14 @@ pub struct Program {
 /// Where to compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DeviceKind {
-    /// Metal where there is one, else the CPU
+    /// The GPU that the program is compiled for where there is one, else the CPU
     #[default]
     Auto,
     /// The GPU of a Mac
     Metal,
+    #[cfg(feature = "cuda")]
+    /// An NVIDIA GPU
+    Cuda,
     /// The CPU
     Cpu,
 }
@@ -170,21 +176,18 @@ impl Setup {
         Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
     }
 
-    #[cfg(target_vendor = "apple")]
-    fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
-        use super::metal::MetalDevice;
-        if self.device == DeviceKind::Cpu {
-            return self.cpu(program, loaded);
-        }
-        let (weights, layout) = (&loaded.weights, loaded.model.layout());
-        Ok(Box::new(MetalDevice::new(program.metal, program.kernels, weights, layout)?))
-    }
-
-    #[cfg(not(target_vendor = "apple"))]
     fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         match self.device {
-            DeviceKind::Metal => Err(Failure::misuse("there is no Metal on this machine: --device cpu")),
-            DeviceKind::Auto | DeviceKind::Cpu => self.cpu(program, loaded),
+            DeviceKind::Cpu => self.cpu(program, loaded),
+            DeviceKind::Metal => metal(program, loaded),
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda => cuda(program, loaded),
+            DeviceKind::Auto if cfg!(target_vendor = "apple") => metal(program, loaded),
+            #[cfg(feature = "cuda")]
+            DeviceKind::Auto if !program.ptx.is_empty() && super::cuda::card().is_ok() => {
+                cuda(program, loaded)
+            }
+            DeviceKind::Auto => self.cpu(program, loaded),
         }
     }
 
@@ -195,4 +198,25 @@ impl Setup {
         let device = if self.mapped { device } else { device.with_copied_weights() };
         Ok(Box::new(device.exact(self.exact || chooses)))
     }
+}
+
+#[cfg(target_vendor = "apple")]
+fn metal<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+    let (weights, layout) = (&loaded.weights, loaded.model.layout());
+    Ok(Box::new(super::metal::MetalDevice::new(program.metal, program.kernels, weights, layout)?))
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn metal<M: Model>(_: &Program, _: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+    Err(Failure::misuse("there is no Metal on this machine: --device cpu"))
+}
+
+#[cfg(feature = "cuda")]
+fn cuda<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+    super::cuda::card().map_err(|why| Failure::misuse(format!("{why}: --device cpu")))?;
+    let mut progress = super::cli::progress::Progress::new("copying weights to the GPU, MB");
+    let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
+    let (weights, layout) = (&loaded.weights, loaded.model.layout());
+    let device = super::cuda::CudaDevice::new(program.ptx, program.kernels, weights, layout, &mut copied)?;
+    Ok(Box::new(device))
 }

@@ -347,6 +347,18 @@ fn record_writes_every_pass_of_every_sequence() {
 }
 
 #[test]
+fn where_no_nvidia_gpu_is_the_program_runs_and_says_what_is_missing() {
+    let Err(why) = forge_runtime::cuda::card() else { return };
+    let folder = directory(0.0);
+    let output = run(&folder, "logits --ids 3 --device cuda");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(why.contains("NVIDIA"), "{why}");
+    assert!(text(&output.stderr).contains(&format!("{why}: --device cpu")), "{}", text(&output.stderr));
+    assert_eq!(run(&folder, "logits --ids 3 --device auto").status.code(), Some(0));
+    assert!(text(&run(&folder, "info").stdout).contains(&format!("cuda     {why}")));
+}
+
+#[test]
 fn what_goes_wrong_is_said_and_counted() {
     let folder = directory(0.0);
     for (line, code, part) in [
@@ -358,7 +370,7 @@ fn what_goes_wrong_is_said_and_counted() {
         ("generate --ids 3,4,5 --context 2", 2, "3 positions do not fit a context of 2"),
         ("logits --ids 3 --context 65", 2, "compiled for contexts up to 64, and --context asks for 65"),
         ("logits --ids 3 --device metal", 2, "no Metal on this machine"),
-        ("logits --ids 3 --device gpu", 2, "[possible values: auto, metal, cpu]"),
+        ("logits --ids 3 --device gpu", 2, "[possible values: auto, metal, cuda, cpu]"),
         ("logits --ids 3 --contxt 4", 2, "--context"),
         ("record --ids 3,4 --chunks 2,1 -o unwritten", 2, "takes 3 of 2 ids"),
         ("record --ids 3,4 --chunks 2,x -o unwritten", 2, "expected numbers of rows"),

@@ -314,7 +314,7 @@ mod tests {
             ("generate -p Hello --ids 1", false),
             ("generate --ids 1,x", false),
             ("generate -p Hello -n 0", false),
-            ("generate -p Hello --device cuda", false),
+            ("generate -p Hello --device tpu", false),
             ("logits --ids 1,2 --all --json --context 64 --threads 2 --slots 3", true),
             ("logits", false),
             ("bench -p 16,32 -n 4 -r 2 --json", true),

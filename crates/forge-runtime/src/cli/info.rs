@@ -15,10 +15,12 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
     let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
     let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
     let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
+    #[cfg(feature = "cuda")]
+    let card = super::super::cuda::card();
     if command.json {
         let formats: serde_json::Map<String, Value> =
             info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
-        print_json(&json!({
+        let told = json!({
             "model": info.name,
             "architecture": info.architecture,
             "parameters": info.parameters,
@@ -42,7 +44,10 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             "chunk": info.chunk,
             "kernels": kernels,
             "device": device,
-        }))?;
+        });
+        #[cfg(feature = "cuda")]
+        let told = with_card(told, card);
+        print_json(&told)?;
         return Ok(true);
     }
     let formats: Vec<String> =
@@ -78,6 +83,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         info.chunk,
         kernels.join(" "),
     ))?;
+    #[cfg(feature = "cuda")]
+    print(&format!("cuda     {}\n", card.unwrap_or_else(|why| why)))?;
     Ok(true)
 }
 
@@ -117,6 +124,15 @@ fn beyond(steps: &[(&str, &str)]) -> String {
     let label = |index| if index == 0 { "beyond 5" } else { "" };
     let lines = steps.iter().enumerate();
     lines.map(|(index, (step, reason))| format!("{:<8} {step:<width$}  {reason}\n", label(index))).collect()
+}
+
+/// What is told, and of which card kernels run on, if there is one.
+#[cfg(feature = "cuda")]
+fn with_card(mut told: Value, card: Result<String, String>) -> Value {
+    if let Ok(card) = card {
+        (told["device"], told["card"]) = (json!("cuda"), json!(card));
+    }
+    told
 }
 
 fn cost(cost: &Cost) -> Value {

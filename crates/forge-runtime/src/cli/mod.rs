@@ -13,7 +13,7 @@ mod interrupt;
 mod logits;
 mod output;
 mod perplexity;
-mod progress;
+pub(super) mod progress;
 mod record;
 #[cfg(feature = "serve")]
 mod serve;
