@@ -7,6 +7,7 @@ use crate::{executables, forge, root, run, scratch};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xtask::member::make_member;
 
 /// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
 /// keep their times, so that cargo builds only what has.
@@ -16,31 +17,9 @@ pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
     let out = fresh.path().join(&*name);
     let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
     run(Command::new(forge()).args(["compile", &from, "-o", &to, "--name", &name]).args(arguments));
-    make_member(&out);
+    let made = make_member(&out, &root().join("crates/forge-runtime"), "");
+    made.unwrap_or_else(|error| panic!("{error}"));
     update(&out, directory);
-}
-
-/// Makes a member of a workspace of a crate that forge wrote, which is a workspace of its own.
-fn make_member(directory: &Path) {
-    let edit = |name: &str, edit: &dyn Fn(&str) -> Option<String>| {
-        let file = directory.join(name);
-        let text = std::fs::read_to_string(&file).expect("it was just written");
-        let text = edit(&text).unwrap_or_else(|| panic!("{name} is not what it was: {text}"));
-        std::fs::write(&file, text).expect("it was just written");
-    };
-    edit("Cargo.toml", &|text| Some(text.split_once("# Kernels that are not inlined")?.0.to_owned()));
-    std::fs::remove_dir_all(directory.join("src/runtime")).expect("it was just written");
-    let runtime = root().join("crates/forge-runtime");
-    edit("Cargo.toml", &|text| {
-        let (before, after) = text.split_once("[dependencies]\n")?;
-        Some(format!(
-            "{before}[dependencies]\nforge-runtime = {{ path = {runtime:?}, default-features = false }}\n{after}"
-        ))
-    });
-    edit("src/lib.rs", &|text| {
-        text.contains("\npub mod runtime;\n")
-            .then(|| text.replace("\npub mod runtime;\n", "\npub use forge_runtime as runtime;\n"))
-    });
 }
 
 /// Makes `to` hold what `from` holds, touching only files that differ.

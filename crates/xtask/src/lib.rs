@@ -1,6 +1,7 @@
 //! What tests share with the chores.
 
 pub mod bench_peers;
+pub mod member;
 pub mod models;
 pub mod random_model;
 pub mod shapes;

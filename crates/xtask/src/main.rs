@@ -1,6 +1,7 @@
 //! `cargo xtask`: the chores of this project, one file each.
 
 mod darwin;
+mod gpu;
 mod test;
 mod validate;
 
@@ -24,6 +25,14 @@ struct Arguments {
 enum Chore {
     /// Everything that must pass: formatting, clippy, tests. Installs clang first where it is missing and it may.
     Test,
+    /// Pack programs for an NVIDIA GPU, and the script that judges them there: needs cargo and clang, and no such GPU.
+    Gpu {
+        /// Only these models of tests/models.
+        #[arg(long, value_delimiter = ',')]
+        models: Vec<String>,
+        /// Where they go.
+        out: PathBuf,
+    },
     /// Write docs/models.md: what forge compiles, told by the architectures' own files.
     Models,
     /// Write a checkpoint with random weights: the same bytes every time.
@@ -94,6 +103,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Test => test::test(),
+        Chore::Gpu { models, out } => gpu::pack(&out, &models),
         Chore::Models => models::write(),
         Chore::RandomModel { config, shard, out } => random_model::write_from(config.as_deref(), shard, &out),
         Chore::Shapes { chip, quant, length, json, configs } => {
