@@ -139,6 +139,11 @@ pub trait Device {
 
     /// Runs one pass to its end.
     fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
+
+    /// Bytes of weights a second that it reads where it does nothing else, measured; none where it cannot tell.
+    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+        Ok(None)
+    }
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
@@ -156,5 +161,9 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         (**self).run(encode)
+    }
+
+    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+        (**self).read_speed()
     }
 }

@@ -287,6 +287,8 @@ fn bench_measures_prompts_and_generation() {
     let result = json(&folder, "bench -p 4,20 -n 5 -r 2 --threads 1 --json");
     assert_eq!(result["n_threads"], 1);
     assert_eq!(result["model_type"], "tiny q8_0");
+    assert!(result["bytes_per_token"].as_u64().unwrap() > 1000);
+    assert!(result["read_bytes_per_second"].is_null(), "so few bytes are in caches");
     let tests: Vec<&str> =
         result["results"].as_array().unwrap().iter().map(|result| result["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp4", "pp20", "tg5"]);

@@ -1,9 +1,11 @@
 //! `bench`: how fast prompts are read (`ppN`) and ids generated (`tgN`), in the columns of llama-bench, so that what
-//! reads those reads these.
+//! reads those reads these. An id that is generated needs all weights, so that its speed is told in bytes as well, beside what
+//! the device reads at best.
 
 use super::super::device::Device;
 use super::super::engine::{Engine, Want};
 use super::super::failure::Failure;
+use super::super::memory::human;
 use super::super::model::Model;
 use super::super::open::Program;
 use super::arguments::{Bench, Common};
@@ -43,6 +45,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
         }
         results.push(result);
     }
+    let read_speed = engine.device().read_speed().map_err(Failure::from)?;
     if command.json {
         print_json(&json!({
             "model_type": about.model,
@@ -51,12 +54,30 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             "backends": about.backend(),
             "device": device,
             "n_threads": about.threads,
+            "bytes_per_token": M::INFO.decode.bytes_read,
+            "read_bytes_per_second": read_speed,
             "results": results.iter().map(Result::json).collect::<Vec<_>>(),
         }))?;
     } else {
         remark(&device);
+        let generated = results.iter().find(|result| result.generated > 0).map(Result::mean);
+        if let (Some(best), Some(generated)) = (read_speed, generated) {
+            remark(&reading(M::INFO.decode.bytes_read, generated, best));
+        }
     }
     Ok(true)
+}
+
+/// What ids are generated from, and how fast.
+fn reading(bytes: u64, per_second: f64, best: f64) -> String {
+    let reached = bytes as f64 * per_second;
+    format!(
+        "an id reads {}: {} a second, {:.0}% of the {} that these threads read at best",
+        human(bytes),
+        human(reached as u64),
+        100.0 * reached / best,
+        human(best as u64),
+    )
 }
 
 /// What all tests have in common.
@@ -180,4 +201,18 @@ fn generate<M: Model, D: Device>(engine: &mut Engine<M, D>, count: u32) -> std::
         next = engine.feed(0, &[next], Want::Next)?.next.last().copied().unwrap_or(0);
     }
     Ok(start.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_told_beside_what_can_be_read() {
+        let said = reading(1_170_000_000, 37.0, 52e9);
+        assert_eq!(
+            said,
+            "an id reads 1.17 GB: 43.29 GB a second, 83% of the 52.00 GB that these threads read at best"
+        );
+    }
 }

@@ -7,6 +7,7 @@ use super::call::{Call, Region, Round};
 use super::copied::copied;
 use super::level::Level;
 use super::pool::Pool;
+use super::read_speed::read_speed;
 use super::scratch::Line;
 use memmap2::{Mmap, MmapMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -201,5 +202,9 @@ impl Device for CpuDevice {
         let mut running = Running { device: self, outcome: Ok(()) };
         encode(&mut running);
         running.outcome
+    }
+
+    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+        read_speed(&self.weights, &mut self.pool)
     }
 }

@@ -139,13 +139,8 @@ impl<M: Matrix> Products<'_, M> {
         let mut output = 0;
         // SAFETY: the caller's promise.
         unsafe {
-            if let [row] = *rows {
-                while output + 4 <= count {
-                    let products = self.some::<S, 4, 1>(first + output, [x(row)]);
-                    values[0][output..output + 4].copy_from_slice(products.as_flattened());
-                    output += 4;
-                }
-            } else {
+            // One row meets those of the matrix one after the other, which is one stream from memory.
+            if rows.len() > 1 {
                 // Fewer than are taken together repeat the last.
                 let x: [_; TOGETHER] = std::array::from_fn(|i| x(rows[i.min(rows.len() - 1)]));
                 while output + 2 <= count {

@@ -41,6 +41,7 @@ mod norm_add;
 mod panel;
 mod pool;
 mod project;
+mod read_speed;
 mod rms_norm;
 mod rotate;
 mod rotate_append;

@@ -45,6 +45,9 @@ pub struct Project {
     pub epilogue: Epilogue,
 }
 
+/// Blocks of a row of weights from which on a row of x meets several at once. Shorter ones are read one after the other, which is
+/// one stream from memory: of several, each would end before the machine has foreseen much of it.
+const LONG: usize = 64;
 /// As many rows are few.
 const FEW: usize = 4;
 /// Runs this thread's share, of a weight stored as `F`.
@@ -103,17 +106,24 @@ impl<M: Matrix> Task for Products<'_, M> {
             rows,
             finish: Finish::new::<S>(call, self.shape, rows),
         };
+        let is_short = blocks < LONG;
         if M::ROW && rows == 1 && blocks.is_multiple_of(2) && !call.exact() {
             let mut row = Row::take();
             row.encode(x);
             // SAFETY: as below.
-            unsafe { work.few_rows::<S, 4, 1>(Some(&row)) };
+            unsafe {
+                match is_short {
+                    true => work.few_rows::<S, 1, 1>(Some(&row)),
+                    false => work.few_rows::<S, 4, 1>(Some(&row)),
+                }
+            }
             return row.keep();
         }
         // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
         // different outputs.
         unsafe {
             match rows {
+                1 if is_short => work.few_rows::<S, 1, 1>(None),
                 1 => work.few_rows::<S, 4, 1>(None),
                 2 => work.few_rows::<S, 4, 2>(None),
                 3 => work.few_rows::<S, 2, 3>(None),
