@@ -11,7 +11,7 @@
 //!
 //! each operation rounded by itself. So a row comes to the same, to the bit, on every machine, however many rows come with it.
 //! What is lost is what a code of x loses, 1/254 of the largest of its 32 at most; `--exact` loses nothing ([`super::project`]).
-//! One row alone never comes here: see [`super::coded_row`].
+//! A few rows never come here, nor one: see [`super::coded_few`] and [`super::coded_row`].
 
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]

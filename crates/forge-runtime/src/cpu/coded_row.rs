@@ -15,31 +15,36 @@ use std::cell::Cell;
 /// A row of x, encoded.
 #[derive(Default)]
 pub(super) struct Row {
-    codes: Vec<i8>,
+    /// Of whole sixteens of blocks, as scales and totals are: those past the row are zeros.
+    pub(super) codes: Vec<i8>,
     /// Of blocks.
-    scales: Vec<f32>,
-    /// Sums of the numbers that codes of blocks stand for.
-    totals: Vec<f32>,
+    pub(super) scales: Vec<f32>,
+    /// Sums of blocks' codes.
+    pub(super) totals: Vec<f32>,
 }
 
 thread_local! {
-    static KEPT: Cell<Row> = Cell::default();
+    static KEPT: Cell<Vec<Row>> = Cell::default();
+}
+
+/// The codes of rows of `columns`, which are whole blocks, in memory that the thread has kept.
+#[inline(always)]
+pub(super) fn encoded_rows(x: &[f32], columns: usize) -> Vec<Row> {
+    let mut rows = KEPT.take();
+    rows.resize_with(rows.len().max(x.len() / columns), Row::default);
+    rows.iter_mut().zip(x.chunks_exact(columns)).for_each(|(row, x)| row.encode(x));
+    rows
+}
+
+/// Keeps their memory for the next.
+pub(super) fn keep(rows: Vec<Row>) {
+    KEPT.set(rows);
 }
 
 impl Row {
-    /// The thread's, with what it had before.
-    pub(super) fn take() -> Row {
-        KEPT.take()
-    }
-
-    /// Keeps its memory for the next.
-    pub(super) fn keep(self) {
-        KEPT.set(self);
-    }
-
     /// The codes of `x`, which is whole blocks.
     #[inline(always)]
-    pub(super) fn encode(&mut self, x: &[f32]) {
+    fn encode(&mut self, x: &[f32]) {
         let Row { codes, scales, totals } = self;
         codes.clear();
         scales.clear();
@@ -48,11 +53,11 @@ impl Row {
             let Coded { codes: some, scale, total } = encoded(block);
             codes.extend(some);
             scales.push(scale);
-            totals.push(total as f32 * scale);
+            totals.push(total as f32);
         }
-        // Scales are read sixteen at once.
         scales.resize(scales.len().next_multiple_of(AT_ONCE), 0.0);
         totals.resize(scales.len(), 0.0);
+        codes.resize(scales.len() * BLOCK, 0);
     }
 }
 
@@ -73,27 +78,17 @@ pub(super) unsafe fn products<S: Simd, M: Matrix, const W: usize>(
             let count = (blocks - start).min(AT_ONCE);
             let mut factors = [[0.0; AT_ONCE]; W];
             for w in 0..W {
-                let mut scales = [0.0; 2 * AT_ONCE];
-                let block = first[w] + start;
-                matrix.scales::<S>(block / M::GROUP, count.div_ceil(M::GROUP), &mut scales);
-                let mut by_block = [[0.0; AT_ONCE]; 2];
-                for i in 0..AT_ONCE {
-                    match M::SCALING {
-                        Scaling::Offset => {
-                            by_block[0][i] = scales[i / M::GROUP * 2];
-                            by_block[1][i] = scales[i / M::GROUP * 2 + 1];
-                        }
-                        _ => by_block[0][i] = scales[i],
-                    }
-                }
+                let [scales, offsets] = scales_by_block::<S, M>(matrix, first[w] + start, count);
                 for i in (0..AT_ONCE).step_by(S::LANES) {
-                    let scale = S::load(&by_block[0][i]);
+                    let scale = S::load(&scales[i]);
                     let mut of_total = S::mul(scale, lacking);
                     if M::SCALING == Scaling::Offset {
-                        of_total = S::add(of_total, S::load(&by_block[1][i]));
+                        of_total = S::add(of_total, S::load(&offsets[i]));
                     }
-                    of_totals[w] = S::fma(of_total, S::load(&row.totals[start + i]), of_totals[w]);
-                    S::store(&mut factors[w][i], S::mul(scale, S::load(&row.scales[start + i])));
+                    let of_x = S::load(&row.scales[start + i]);
+                    let total = S::mul(S::load(&row.totals[start + i]), of_x);
+                    of_totals[w] = S::fma(of_total, total, of_totals[w]);
+                    S::store(&mut factors[w][i], S::mul(scale, of_x));
                 }
             }
             for i in (0..count).step_by(S::LANES / 8) {
@@ -112,4 +107,27 @@ pub(super) unsafe fn products<S: Simd, M: Matrix, const W: usize>(
         }
         all
     }
+}
+
+/// The scales of `count <= AT_ONCE` blocks, the first of which begins a group, and their offsets; zeros past them.
+#[inline(always)]
+pub(super) unsafe fn scales_by_block<S: Simd, M: Matrix>(
+    matrix: M,
+    block: usize,
+    count: usize,
+) -> [[f32; AT_ONCE]; 2] {
+    let mut scales = [0.0; 2 * AT_ONCE];
+    // SAFETY: the caller promises as many blocks.
+    unsafe { matrix.scales::<S>(block / M::GROUP, count.div_ceil(M::GROUP), &mut scales) };
+    let mut by_block = [[0.0; AT_ONCE]; 2];
+    for i in 0..AT_ONCE {
+        match M::SCALING {
+            Scaling::Offset => {
+                by_block[0][i] = scales[i / M::GROUP * 2];
+                by_block[1][i] = scales[i / M::GROUP * 2 + 1];
+            }
+            _ => by_block[0][i] = scales[i],
+        }
+    }
+    by_block
 }

@@ -15,6 +15,7 @@ mod argmax;
 mod attend;
 mod call;
 mod coded;
+mod coded_few;
 mod coded_row;
 mod convolve;
 #[cfg(target_os = "linux")]

@@ -6,14 +6,15 @@
 //! panel after panel goes by.
 //!
 //! Where there are rows, two or more, each is computed alike to the bit, however many they are. There are three ways:
-//! - where weights are codes, rows are encoded ([`super::coded`]), unless the device is exact; and so is one row alone where its
-//!   codes can be multiplied as the weights' are stored ([`super::coded_row`]);
+//! - where weights are codes, rows are encoded ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; and
+//!   so is one row alone where its codes can be multiplied as the weights' are stored ([`super::coded_row`]);
 //! - otherwise products in f32 are summed over slices of `DEPTH` blocks, in the same order with panels and without;
 //! - one row alone may be summed in another order.
 
 use super::call::Call;
 use super::coded;
-use super::coded_row::{self, Row};
+use super::coded_few;
+use super::coded_row::{self, Row, encoded_rows};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
@@ -56,7 +57,7 @@ pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
 }
 
 pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
-    if M::LACKING.is_some() && call.scalar(0) > 1 && !call.exact() {
+    if M::LACKING.is_some() && call.scalar(0) > FEW && !call.exact() {
         return coded::products::<M>(call, shape);
     }
     call.level().run(Products::<M> { call, shape, format: PhantomData });
@@ -107,17 +108,24 @@ impl<M: Matrix> Task for Products<'_, M> {
             finish: Finish::new::<S>(call, self.shape, rows),
         };
         let is_short = blocks < LONG;
-        if M::ROW && rows == 1 && blocks.is_multiple_of(2) && !call.exact() {
-            let mut row = Row::take();
-            row.encode(x);
+        let is_encoded = match rows {
+            1 => M::ROW && blocks.is_multiple_of(2),
+            _ => M::LACKING.is_some() && rows <= FEW,
+        };
+        if is_encoded && !call.exact() {
+            let x = encoded_rows(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {
-                match is_short {
-                    true => work.few_rows::<S, 1, 1>(Some(&row)),
-                    false => work.few_rows::<S, 4, 1>(Some(&row)),
+                match rows {
+                    1 if is_short => work.few_rows::<S, 1, 1>(Some(&x)),
+                    1 => work.few_rows::<S, 4, 1>(Some(&x)),
+                    2 if is_short => work.few_rows::<S, 1, 2>(Some(&x)),
+                    2 => work.few_rows::<S, 4, 2>(Some(&x)),
+                    3 => work.few_rows::<S, 2, 3>(Some(&x)),
+                    _ => work.few_rows::<S, 2, FEW>(Some(&x)),
                 }
             }
-            return row.keep();
+            return coded_row::keep(x);
         }
         // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
         // different outputs.
@@ -148,9 +156,9 @@ struct Work<'a, M> {
 }
 
 impl<M: Matrix> Work<'_, M> {
-    /// `X` rows of x, `W` outputs at once; or one that is encoded.
+    /// `X` rows of x, encoded or not, `W` outputs at once.
     #[inline(always)]
-    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, encoded: Option<&Row>) {
+    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, encoded: Option<&[Row]>) {
         let Work { call, outputs, blocks, x, .. } = *self;
         let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
         let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
@@ -191,13 +199,16 @@ impl<M: Matrix> Work<'_, M> {
         &self,
         first: [usize; W],
         x: [*const f32; X],
-        encoded: Option<&Row>,
+        encoded: Option<&[Row]>,
     ) -> [[f32; X]; W] {
         // SAFETY: the caller's promise.
         unsafe {
             match encoded {
-                Some(row) => coded_row::products::<S, M, W>(self.matrix, first, row, self.blocks)
-                    .map(|product| [product; X]),
+                Some(rows) if X == 1 => {
+                    let products = coded_row::products::<S, M, W>(self.matrix, first, &rows[0], self.blocks);
+                    products.map(|product| [product; X])
+                }
+                Some(rows) => coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks),
                 None => whole_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
             }
         }

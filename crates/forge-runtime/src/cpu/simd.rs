@@ -87,6 +87,16 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn each_in_eight(from: *const f32) -> Self::V;
     /// Each sum as a single: exact below 2^24.
     unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
+    /// The sum of each eight lanes of `128 / LANES` vectors.
+    #[inline(always)]
+    unsafe fn sums_of_eights(v: *const Self::V) -> [f32; 16] {
+        let mut sums = [0.0; 16];
+        for (i, to) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *to = unsafe { Self::sums(v.cast::<[Self::V; 4]>().add(i).read()) };
+        }
+        sums
+    }
 
     /// Asks for the cache line of `address`, which may be any, to be brought near.
     #[inline(always)]

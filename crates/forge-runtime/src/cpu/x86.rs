@@ -19,6 +19,18 @@ unsafe fn sums_of_eight([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     }
 }
 
+/// In each quarter, the sums of that quarter of each vector.
+#[inline(always)]
+unsafe fn sums_of_quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
+    unsafe {
+        let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+        let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+        let low = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+        _mm512_add_ps(low, _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)))
+    }
+}
+
 /// The sum of the lanes, in the order in which `sums_of_eight` takes them.
 #[inline(always)]
 unsafe fn sum_of_eight(v: __m256) -> f32 {
@@ -436,6 +448,21 @@ impl Simd for Avx512 {
             let places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
             let two = _mm_castsi128_ps(_mm_loadl_epi64(from.cast()));
             _mm512_permutexvar_ps(places, _mm512_castps128_ps512(two))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums_of_eights(v: *const __m512) -> [f32; 16] {
+        unsafe {
+            let [first, second] = v.cast::<[[__m512; 4]; 2]>().read();
+            // In each quarter of a vector the sums of that quarter of four vectors; the first half of a vector is one eight.
+            let (a, b) = (sums_of_quarters(first), sums_of_quarters(second));
+            let first = _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
+            let second = _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);
+            let places = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+            let mut sums = [0.0; 16];
+            _mm512_storeu_ps(sums.as_mut_ptr(), _mm512_permutexvar_ps(places, _mm512_add_ps(first, second)));
+            sums
         }
     }
 
