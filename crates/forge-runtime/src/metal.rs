@@ -47,6 +47,11 @@ pub struct MetalDevice {
     _weights: Arc<Mmap>,
 }
 
+/// Whether this machine has a GPU for Metal: some virtual ones have none.
+pub fn has_metal() -> bool {
+    autoreleasepool(|_| MTLCreateSystemDefaultDevice().is_some())
+}
+
 impl MetalDevice {
     /// Compiles `text`, makes a pipeline of each of `kernels`, and buffers of `layout`'s sizes.
     pub fn new(

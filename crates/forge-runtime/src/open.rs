@@ -182,7 +182,7 @@ impl Setup {
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
             DeviceKind::Cuda => cuda(program, loaded),
-            DeviceKind::Auto if cfg!(target_vendor = "apple") => metal(program, loaded),
+            DeviceKind::Auto if has_metal() => metal(program, loaded),
             #[cfg(feature = "cuda")]
             DeviceKind::Auto if !program.ptx.is_empty() && super::cuda::card().is_ok() => {
                 cuda(program, loaded)
@@ -198,6 +198,14 @@ impl Setup {
         let device = if self.mapped { device } else { device.with_copied_weights() };
         Ok(Box::new(device.exact(self.exact || chooses)))
     }
+}
+
+#[cfg(target_vendor = "apple")]
+use super::metal::has_metal;
+
+#[cfg(not(target_vendor = "apple"))]
+fn has_metal() -> bool {
+    false
 }
 
 #[cfg(target_vendor = "apple")]
