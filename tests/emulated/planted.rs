@@ -31,8 +31,8 @@ pub const PLANTED: [Planted; 21] = [
     fault("offset_left_out", "offset,\n                    slot", "offset * 0,\n slot", "read_only"),
     fault(
         "two_buffers_swapped",
-        "Some(&self.device.buffers[index(buffer)])",
-        "Some(&self.device.buffers[[0, 2, 1, 3][index(buffer)]])",
+        "Some(&self.device.buffers[buffer.index()])",
+        "Some(&self.device.buffers[[0, 2, 1, 3][buffer.index()]])",
         "of a buffer of",
     ),
     fault(

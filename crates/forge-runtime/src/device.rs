@@ -27,6 +27,11 @@ impl Buffer {
     /// Every buffer, in order.
     pub const ALL: [Buffer; 4] = [Buffer::Weights, Buffer::State, Buffer::Scratch, Buffer::Rows];
 
+    /// Its place in [`Buffer::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
     /// The name used in recordings.
     pub fn name(self) -> &'static str {
         match self {

@@ -80,14 +80,14 @@ impl MetalDevice {
 
     /// The bytes of a buffer from `offset`, if it has so many.
     fn bytes(&self, buffer: Buffer, offset: usize, count: usize) -> NonNull<u8> {
-        let length = self.lengths[index(buffer)];
+        let length = self.lengths[buffer.index()];
         assert!(
             offset.checked_add(count).is_some_and(|end| end <= length),
             "bytes {offset}..+{count} of {}, which has {length}",
             buffer.name()
         );
         // SAFETY: shared buffers have contents, and the offset lies inside them.
-        unsafe { self.buffers[index(buffer)].contents().cast::<u8>().add(offset) }
+        unsafe { self.buffers[buffer.index()].contents().cast::<u8>().add(offset) }
     }
 }
 
@@ -155,14 +155,14 @@ impl Encoding<'_> {
         self.encoder.setComputePipelineState(pipeline);
         for (slot, binding) in bindings.iter().enumerate() {
             let Binding { buffer, offset, bytes, .. } = *binding;
-            let length = self.device.lengths[index(buffer)];
+            let length = self.device.lengths[buffer.index()];
             if offset.checked_add(bytes).is_none_or(|end| end > length) {
                 return Err(format!("bytes {offset}..+{bytes} of {}, which has {length}", buffer.name()));
             }
             // SAFETY: the offset lies inside the buffer, and slots are those of the kernel's signature.
             unsafe {
                 self.encoder.setBuffer_offset_atIndex(
-                    Some(&self.device.buffers[index(buffer)]),
+                    Some(&self.device.buffers[buffer.index()]),
                     offset,
                     slot,
                 );
@@ -212,16 +212,6 @@ fn cores(name: &str) -> u32 {
         Some("Max") => 40,
         Some("Pro") => 20,
         _ => 10,
-    }
-}
-
-/// A buffer's place in [`Buffer::ALL`].
-fn index(buffer: Buffer) -> usize {
-    match buffer {
-        Buffer::Weights => 0,
-        Buffer::State => 1,
-        Buffer::Scratch => 2,
-        Buffer::Rows => 3,
     }
 }
 

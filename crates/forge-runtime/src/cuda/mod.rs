@@ -144,17 +144,17 @@ impl CudaDevice {
                     buffer.name()
                 )
             })?;
-            self.buffers[index(buffer)] = (address, bytes);
+            self.buffers[buffer.index()] = (address, bytes);
             // SAFETY: as above.
             unsafe { call!(driver, cuMemsetD8_v2, address, 0, room)? };
         }
         // SAFETY: the driver writes an address of this process there.
-        unsafe { call!(driver, cuMemHostAlloc, &mut self.rows, sizes[index(Buffer::Rows)].max(16), 0) }
+        unsafe { call!(driver, cuMemHostAlloc, &mut self.rows, sizes[Buffer::Rows.index()].max(16), 0) }
     }
 
     /// Where bytes of a buffer lie on the card, if it has so many.
     fn place(&self, buffer: Buffer, offset: usize, count: usize) -> Result<Address, String> {
-        let (start, length) = self.buffers[index(buffer)];
+        let (start, length) = self.buffers[buffer.index()];
         match offset.checked_add(count) {
             Some(end) if end <= length => Ok(start + offset as u64),
             _ => Err(format!("bytes {offset}..+{count} of {}, which has {length}", buffer.name())),
@@ -309,15 +309,5 @@ impl Pass for Encoding<'_> {
 
     fn cores(&self) -> u32 {
         self.device.card.multiprocessors
-    }
-}
-
-/// A buffer's place in [`Buffer::ALL`].
-fn index(buffer: Buffer) -> usize {
-    match buffer {
-        Buffer::Weights => 0,
-        Buffer::State => 1,
-        Buffer::Scratch => 2,
-        Buffer::Rows => 3,
     }
 }
