@@ -1,10 +1,9 @@
 // Of each channel, its last {{ taps }} values, each times the channel's tap for it: those of its slot's rows up to the row's own; then
 // y = {{ result }}. The channels are the first of rows of {{ pitch }}. The tail of a slot is a ring: what the row at position p had
 // lies at p % {{ taps }}. A thread has a channel, and takes the rows one after the other, so that it alone reads and writes the channel's
-// tail. Rows from `kept` on leave no trace there.
+// tail.
 struct {{ args }} {
     uint rows;
-    uint kept;
 };
 
 // grid: ceil({{ width }} / {{ threads }})
@@ -33,7 +32,7 @@ kernel void {{ name }}(
 
     // What the rows before had, the nearest first.
     float before[{{ taps - 1 }}];
-    for (uint row = 0u; row < args.kept; row++) {
+    for (uint row = 0u; row < args.rows; row++) {
         const uint slot = slots[row];
         const uint position = positions[row];
         device float* own = tail + ulong(slot) * {{ taps * width }}ul + ulong(channel);
@@ -65,8 +64,5 @@ kernel void {{ name }}(
             before[i] = before[i - 1u];
         }
         before[0] = value;
-    }
-    for (uint row = args.kept; row < args.rows; row++) {
-        y[row * {{ width }}u + channel] = 0.0f;
     }
 }

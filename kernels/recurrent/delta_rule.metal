@@ -4,8 +4,7 @@
 // S = decay * S, then S += k (strength * (v - S k)), and the result is {{ scale }} * S q, where q and k have been divided by
 // sqrt(sum of squares + {{ epsilon }}). Heads: {{ heads }} over {{ key_heads }}. A threadgroup has a head.
 // S lies column by column, one for each of {{ values }} channels of a value. Four lanes share a column, of which each holds every
-// fourth {{ vector }} in registers; it is read where a slot's rows begin, and written where they end. Rows from `kept` on leave no
-// trace.
+// fourth {{ vector }} in registers; it is read where a slot's rows begin, and written where they end.
 {% if gated %}
 //
 // Queries, keys and values are side by side in `convolved`. In `inputs` gates, strengths and times follow what these were made
@@ -13,7 +12,6 @@
 {% endif %}
 struct {{ args }} {
     uint rows;
-    uint kept;
 };
 
 // grid: {{ heads }}
@@ -60,7 +58,7 @@ kernel void {{ name }}(
 
     {{ vector }} held[{{ chunks }}];
     {{ vector }} keys[{{ chunks }}];
-    for (uint row = 0u; row < args.kept; row++) {
+    for (uint row = 0u; row < args.rows; row++) {
         const uint slot = slots[row];
         const uint position = positions[row];
         device {{ vector }}* own =
@@ -100,7 +98,7 @@ kernel void {{ name }}(
 {% include "recurrent/answer" %}
 
         bool ends = true;
-        if (row + 1u < args.kept) {
+        if (row + 1u < args.rows) {
             ends = slots[row + 1u] != slot || positions[row + 1u] != position + 1u;
         }
         #pragma unroll
@@ -108,11 +106,6 @@ kernel void {{ name }}(
             if (ends{{ counted }}{{ bounded }}) {
                 own[i * 4u + part] = held[i];
             }
-        }
-    }
-    for (uint row = args.kept; row < args.rows; row++) {
-        if (part == 0u{{ counted }}) {
-            heads[(row * {{ heads }}u + head) * {{ values }}u + column] = 0.0f;
         }
     }
 }

@@ -343,12 +343,11 @@ pub struct Take {
     pub of: usize,
 }
 
-/// See [`Spec::Convolve`]. Scalars: rows, kept. Buffers: x, taps, slots, positions, tail, y. Grid: by 128 threads over all channels.
+/// See [`Spec::Convolve`]. Scalars: rows. Buffers: x, taps, slots, positions, tail, y. Grid: by 128 threads over all channels.
 ///
 /// x is the first channels of wider rows. `taps` is `[channel, tap]`, the last tap being for the row's own value. `tail` is a
 /// ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros, whatever
 /// the ring holds.
-/// Rows from `kept` on leave no trace in it; their results are zeros.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Convolve {
     /// Channels of a row.
@@ -361,7 +360,7 @@ pub struct Convolve {
     pub activation: Option<Activation>,
 }
 
-/// See [`Spec::DeltaRule`]. Scalars: rows, kept. Buffers: query, key, value, time, strength, rate, bias, slots, positions, memory,
+/// See [`Spec::DeltaRule`]. Scalars: rows. Buffers: query, key, value, time, strength, rate, bias, slots, positions, memory,
 /// heads. Grid: value heads.
 ///
 /// With gates, buffers: convolved, inputs, rate, bias, gain, slots, positions, memory, heads. `convolved` has queries, keys and
@@ -369,7 +368,6 @@ pub struct Convolve {
 /// taken; heads are normed, and multiplied by the gain and by silu of the gates.
 ///
 /// `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds.
-/// Rows from `kept` on leave no trace in it; their results are zeros.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeltaRule {
     /// Query heads, and key heads.

@@ -187,14 +187,14 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
         Spec::Convolve(convolve) => {
             let threads = convolve.width.next_multiple_of(32).min(128);
             let names = buffers("x taps slots positions *tail *y");
-            (names, "rows kept", grid(convolve.width.div_ceil(threads).to_string(), "1", "1"))
+            (names, "rows", grid(convolve.width.div_ceil(threads).to_string(), "1", "1"))
         }
         Spec::DeltaRule(rule) => {
             let names = match rule.gated {
                 None => "query key value time strength rate bias slots positions *memory *heads",
                 Some(_) => "convolved inputs rate bias gain slots positions *memory *heads",
             };
-            (buffers(names), "rows kept", grid(rule.heads.to_string(), "1", "1"))
+            (buffers(names), "rows", grid(rule.heads.to_string(), "1", "1"))
         }
         Spec::DeltaStep(step) => {
             let names = "inputs taps rate bias gain slots positions *tail *memory *heads";

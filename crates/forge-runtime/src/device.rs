@@ -112,6 +112,15 @@ pub struct Kernel {
     pub cpu: fn(&super::cpu::Call<'_>),
 }
 
+/// Which of a model's two programs a pass is of. They round differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// That of one row, which is as fast as one row can be.
+    Decode,
+    /// That of any number of rows, where what a row comes to does not depend on which others come with it.
+    Batch,
+}
+
 /// What one submission does.
 pub trait Pass {
     /// Runs `kernel` over `groups` threadgroups. `bindings` are in the order of `kernel.buffers`.
@@ -142,8 +151,8 @@ pub trait Device {
     /// Copies bytes out of a buffer. Never called while a pass runs.
     fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]);
 
-    /// Runs one pass to its end.
-    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
+    /// Runs one pass of `program` to its end.
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
 
     /// Bytes of weights a second that it reads where it does nothing else, measured; none where it cannot tell.
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
@@ -164,8 +173,8 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).read(buffer, offset, bytes);
     }
 
-    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        (**self).run(encode)
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        (**self).run(program, encode)
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {

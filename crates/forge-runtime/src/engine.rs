@@ -3,16 +3,16 @@
 //! A row is an id with its slot and position. The engine writes rows to the device in passes of at most `chunk`
 //! rows, keeps how many positions each slot has, and refuses what does not fit before anything is computed.
 //!
-//! A model has one program for a single row and one for more, and they round differently. An engine of one slot uses
-//! both. One of several slots uses the second alone, so that what a text becomes does not depend on which others are
-//! there: a row that would be alone is given a companion, whose result nobody reads.
+//! A model has one program for a single row and one for any number, and they round differently ([`Program`]). An engine of
+//! one slot uses both. One of several slots uses the second alone, so that what a text becomes does not depend on which
+//! others are there.
 //!
 //! A slot can go back to an earlier position and take up another text from there. Layers that see the last positions only
 //! may have overwritten what a row there would see ([`Ring`]); then the slot has to begin anew, and [`Engine::truncate`]
 //! says so. So it has if layers remember a slot by a memory that has learnt more than the text up to there. This is decided here
 //! and nowhere else. As far as a slot can go back it can be copied to another.
 
-use super::device::{Buffer, Device, Span};
+use super::device::{Buffer, Device, Program, Span};
 use super::failure::Failure;
 use super::model::{Layout, Model, Ring};
 
@@ -236,48 +236,39 @@ impl<M: Model, D: Device> Engine<M, D> {
     /// Gives the logits of all wanted rows if `logits` is set, or else the next id after each.
     pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
         self.check_rows(rows, wanted)?;
-        let companion = if rows.len() == 1 { self.companion(rows[0]) } else { None };
+        let program = self.program(rows.len());
         // Whatever becomes of the pass, it may have written this far, and learnt what nobody knows.
         for row in rows {
             if let Some(slot) = self.slots.get_mut(row.slot as usize) {
                 slot.learnt = 0;
+                slot.most = if row.position == 0 { 1 } else { slot.most.max(row.position + 1) };
             }
             if let Some(remembered) = self.remembered.get_mut(row.slot as usize) {
                 // Of a text that this row is no continuation of.
                 remembered.take_if(|remembered| row.position < remembered.length);
             }
         }
-        for row in rows.iter().chain(&companion) {
-            if let Some(slot) = self.slots.get_mut(row.slot as usize) {
-                slot.most = if row.position == 0 { 1 } else { slot.most.max(row.position + 1) };
-            }
-        }
-        let written = || rows.iter().chain(&companion);
         let &Layout { ids, slots, positions, wanted: places, logits: told, next, .. } = self.model.layout();
-        self.write(ids, written().map(|row| row.id));
-        self.write(slots, written().map(|row| row.slot));
-        self.write(positions, written().map(|row| row.position));
-        let (count, kept) = (written().count() as u32, rows.len() as u32);
-        let longest = written().map(|row| row.position + 1).max().unwrap_or(0);
+        self.write(ids, rows.iter().map(|row| row.id));
+        self.write(slots, rows.iter().map(|row| row.slot));
+        self.write(positions, rows.iter().map(|row| row.position));
+        let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         let mut fed = Fed::default();
         let mut heads = wanted.chunks(M::INFO.head_rows as usize);
         let mut head = heads.next().unwrap_or(&[]);
         let mut first = true;
         loop {
-            // A wanted row that would be alone keeps itself company.
-            let twice = head.len() == 1 && self.slots.len() > 1;
-            let wanted = if twice { 2 } else { head.len() as u32 };
             if !head.is_empty() {
-                self.write(places, head.iter().copied().cycle().take(wanted as usize));
+                self.write(places, head.iter().copied());
             }
             let model = &self.model;
             self.device
-                .run(&mut |pass| {
+                .run(program, &mut |pass| {
                     if first {
-                        model.forward(pass, count, kept, longest);
+                        model.forward(pass, program, rows.len() as u32, longest);
                     }
                     if !head.is_empty() {
-                        model.head(pass, count, wanted);
+                        model.head(pass, program, head.len() as u32);
                     }
                 })
                 .map_err(Failure::Wrong)?;
@@ -304,13 +295,9 @@ impl<M: Model, D: Device> Engine<M, D> {
         Ok(fed)
     }
 
-    /// A row for `row` not to be alone, where there is another slot: at the end of the shortest of them, or in place of
-    /// its last position if it is full.
-    fn companion(&mut self, row: Row) -> Option<Row> {
-        let others = (0..).zip(&mut self.slots).filter(|&(slot, _)| slot != row.slot);
-        let (slot, shortest) = others.min_by_key(|(_, slot)| slot.length)?;
-        shortest.length = shortest.length.min(self.context - 1);
-        Some(Row { id: row.id, slot, position: shortest.length })
+    /// What so many rows are computed by.
+    fn program(&self, rows: usize) -> Program {
+        if rows == 1 && self.slots.len() == 1 { Program::Decode } else { Program::Batch }
     }
 
     /// Whether a pass of these rows can be computed.

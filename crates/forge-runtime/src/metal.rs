@@ -4,7 +4,7 @@
 //! the host reads and writes in place while no pass runs. A pass is one concurrent encoder: dispatches between two
 //! barriers may overlap, as [`Pass`] says, and the barriers are those that the model encodes.
 
-use super::device::{Binding, Buffer, Device, Kernel, Pass};
+use super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
 use super::model::Layout;
 use super::weights::WeightFile;
 use memmap2::Mmap;
@@ -109,7 +109,7 @@ impl Device for MetalDevice {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         autoreleasepool(|_| {
             let commands = self.queue.commandBuffer().ok_or("Metal gave no command buffer")?;
             let encoder = commands

@@ -21,12 +21,12 @@
 //!
 //!     fn layout(&self) -> &Layout { &self.layout }
 //!
-//!     fn forward(&self, pass: &mut dyn Pass, rows: u32, kept: u32, longest: u32) {
+//!     fn forward(&self, pass: &mut dyn Pass, program: Program, rows: u32, longest: u32) {
 //!         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
 //!         for (layer, cache) in self.layers.iter().zip(&self.caches) { /* ... */ }
 //!     }
 //!
-//!     fn head(&self, pass: &mut dyn Pass, rows: u32, wanted: u32) {
+//!     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: u32) {
 //!         pass.barrier();
 //!         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
 //!         // ... head -> LOGITS, argmax -> NEXT
@@ -34,7 +34,7 @@
 //! }
 //! ```
 
-use super::device::{Buffer, Pass, Span};
+use super::device::{Buffer, Pass, Program, Span};
 use super::failure::Failure;
 use super::state::State;
 use super::weights::WeightFile;
@@ -50,14 +50,14 @@ pub trait Model: Sized {
     /// Sizes of its buffers, and where the host writes and reads.
     fn layout(&self) -> &Layout;
 
-    /// Encodes the embedding and all layers for rows `0..rows` of what the host wrote (`1 ..= INFO.chunk`). Those from `kept`
-    /// on leave no trace in memories. `longest` is the largest position among them, plus 1.
-    fn forward(&self, pass: &mut dyn Pass, rows: u32, kept: u32, longest: u32);
+    /// Encodes the embedding and all layers for rows `0..rows` of what the host wrote: one of [`Program::Decode`],
+    /// `1 ..= INFO.chunk` of [`Program::Batch`]. `longest` is the largest position among them, plus 1.
+    fn forward(&self, pass: &mut dyn Pass, program: Program, rows: u32, longest: u32);
 
     /// Encodes the final norm, the head and the argmax for the rows that `layout().wanted` names, of which there
-    /// are `wanted` (`1 ..= INFO.head_rows`), out of the `rows` that [`Model::forward`] was given. It follows that in one
-    /// pass or comes in a later pass of its own, so it begins with a barrier.
-    fn head(&self, pass: &mut dyn Pass, rows: u32, wanted: u32);
+    /// are `wanted`: one, or `1 ..= INFO.head_rows` of [`Program::Batch`]. The program is that of [`Model::forward`], which it
+    /// follows in one pass or in a later pass of its own, so it begins with a barrier.
+    fn head(&self, pass: &mut dyn Pass, program: Program, wanted: u32);
 }
 
 /// What the compiler knows of a model.

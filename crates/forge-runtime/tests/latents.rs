@@ -7,7 +7,11 @@ mod support;
 use forge_runtime::cpu::{
     self, EachHead, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, Pairing, Rotation,
 };
-use support::{Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel};
+use forge_runtime::device::Program;
+use support::{
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
+    run_kernel_as,
+};
 
 fn each(call: &cpu::Call<'_>, (format, shape): &(Format, EachHead)) {
     match format {
@@ -62,6 +66,13 @@ fn every_head_multiplies_its_own_part() {
                         let y = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
                         let what = format!("{level:?} {format:?} {rows} rows of {shape:?}");
                         compare(&what, &numbers_of(&y[0]), &wanted);
+                        // A row of a batch comes to the same bits when it is the only one.
+                        let mut of_one = arguments.clone();
+                        let (x_at, y_at) = (of_one.len() - 2, of_one.len() - 1);
+                        of_one[x_at] = Argument::Numbers(x[..pitch].to_vec());
+                        of_one[y_at] = Argument::Output(NAN.repeat(heads * gives));
+                        let one = run_kernel_as(kernel, &of_one, &[1], Program::Batch, level, threads, true);
+                        assert!(rows == 1 || one[0] == y[0][..heads * gives * 4], "{what}: one by itself");
                     });
                 }
             }

@@ -3,7 +3,7 @@
 use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
 use runtime::cpu::level::Level;
-use runtime::device::{Binding, Kernel, Pass};
+use runtime::device::{Binding, Kernel, Pass, Program};
 use runtime::engine::{Engine, Row, Want};
 use runtime::failure::Failure;
 use runtime::golden::Golden;
@@ -167,18 +167,6 @@ fn a_slot_takes_over_what_another_one_has() {
     );
 }
 
-/// A slot that keeps another one company loses one position of its ring, and knows it.
-#[test]
-fn company_costs_a_position() {
-    let mut engine = engine(Level::available()[0], 1, 170, 2);
-    engine.feed(1, &long_text(), Want::Nothing).unwrap();
-    assert_eq!(engine.kept(1, 105), 105);
-    engine.feed(0, &[3; 155], Want::Nothing).unwrap();
-    // Slot 1 is the shorter one now.
-    engine.feed(0, &[4], Want::Nothing).unwrap();
-    assert_eq!((engine.length(1), engine.kept(1, 106), engine.kept(1, 105)), (150, 106, 0));
-}
-
 #[test]
 fn slots_do_not_see_each_other() {
     let mut engine = engine(Level::available()[0], 2, 30, 3);
@@ -247,19 +235,6 @@ proptest::proptest! {
             }
         }
     }
-}
-
-#[test]
-fn a_row_alone_costs_no_other_slot_more_than_its_last_position() {
-    let mut engine = engine(Level::available()[0], 1, 6, 3);
-    engine.feed(1, &IDS[..6], Want::Nothing).unwrap();
-    engine.feed(2, &IDS[..6], Want::Nothing).unwrap();
-    engine.feed(0, &[1], Want::Next).unwrap();
-    assert_eq!((engine.length(0), engine.length(1), engine.length(2)), (1, 5, 6));
-    engine.feed(2, &[], Want::Next).unwrap_err();
-    engine.truncate(2, 2);
-    engine.feed(1, &[1], Want::Next).unwrap();
-    assert_eq!((engine.length(0), engine.length(1), engine.length(2)), (1, 6, 2));
 }
 
 #[test]
@@ -351,8 +326,8 @@ fn a_recording_holds_what_the_device_was_told() {
     let weights = weights(&folder);
     let tiny = Tiny::new(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
-    tiny.forward(&mut counter, 1, 1, 1);
-    tiny.head(&mut counter, 1, 1);
+    tiny.forward(&mut counter, Program::Decode, 1, 1);
+    tiny.head(&mut counter, Program::Decode, 1);
     let cost = Tiny::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 

@@ -1,7 +1,7 @@
 //! The tiny model: 2 layers, the second of which sees 20 positions · hidden 40 · 4 query heads over 2 key/value heads of 10 · feed-forward 24 · vocabulary 50.
 
 use crate::kernels;
-use crate::runtime::device::{Buffer, Pass, Span};
+use crate::runtime::device::{Buffer, Pass, Program, Span};
 use crate::runtime::failure::Failure;
 use crate::runtime::model::{Cost, Info, Layout, Model, Ring};
 use crate::runtime::state::State;
@@ -127,14 +127,14 @@ impl Model for Tiny {
         &self.layout
     }
 
-    fn forward(&self, pass: &mut dyn Pass, rows: u32, _kept: u32, _longest: u32) {
+    fn forward(&self, pass: &mut dyn Pass, _program: Program, rows: u32, _longest: u32) {
         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
         for (i, (layer, cache)) in self.layers.iter().zip(&self.caches).enumerate() {
             self.layer(pass, layer, cache, i == 1, rows);
         }
     }
 
-    fn head(&self, pass: &mut dyn Pass, _rows: u32, wanted: u32) {
+    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: u32) {
         pass.barrier();
         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
         pass.barrier();

@@ -1,6 +1,6 @@
 //! One dispatch, as a CPU kernel sees it: its buffers by name, its scalars, and its share of the work.
 
-use super::super::device::Kernel;
+use super::super::device::{Kernel, Program};
 use super::level::Level;
 use super::scratch::Line;
 use half::{bf16, f16};
@@ -45,6 +45,8 @@ pub(super) struct Round<'a> {
     pub(super) level: Level,
     /// Whether x is never made codes.
     pub(super) exact: bool,
+    /// Of which the dispatch is a part.
+    pub(super) program: Program,
     /// Rounds before this one.
     pub(super) number: usize,
     /// Items that threads have taken.
@@ -76,6 +78,11 @@ impl<'a> Call<'a> {
     /// Whether numbers of x are to be what they are.
     pub(super) fn exact(&self) -> bool {
         self.0.exact
+    }
+
+    /// Whether there is one row that no others will be compared with, so that its sums may be in any order.
+    pub(super) fn alone(&self) -> bool {
+        self.0.program == Program::Decode
     }
 
     /// How many threads run this dispatch.

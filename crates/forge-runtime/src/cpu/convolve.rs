@@ -1,7 +1,6 @@
-//! Each channel's last values times its taps, activated or not; channels are the first of wider rows. Scalars: rows, kept. Buffers: x, taps, slots, positions, tail, y.
+//! Each channel's last values times its taps, activated or not; channels are the first of wider rows. Scalars: rows. Buffers: x, taps, slots, positions, tail, y.
 //!
 //! `tail` is a ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros.
-//! Rows from `kept` on leave no trace there; their results are zeros.
 
 use super::call::Call;
 use super::finish::{Activation, Each};
@@ -38,12 +37,12 @@ impl Task for Convolution<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Convolve { width, taps: count, pitch, activation } = *self.shape;
-        let (rows, kept) = (self.call.scalar(0), self.call.scalar(1));
+        let rows = self.call.scalar(0);
         let x = self.call.input::<f32>("x", rows * pitch);
         let taps = self.call.input::<f32>("taps", width * count);
         let slots = self.call.input::<u32>("slots", rows);
         let positions = self.call.input::<u32>("positions", rows);
-        let last = slots[..kept].iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
+        let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let tail = self.call.output::<f32>("tail", last * count * width);
         let y = self.call.output::<f32>("y", rows * width);
         for channels in self.call.share(width, CHANNELS) {
@@ -52,9 +51,6 @@ impl Task for Convolution<'_> {
                 // SAFETY: this thread alone has these channels.
                 let sums = unsafe { y.part(of_row(row)) };
                 sums.fill(0.0);
-                if row >= kept {
-                    continue;
-                }
                 let (slot, position) = (slots[row] as usize, positions[row] as usize);
                 // SAFETY: as above; one slice at a time is alive.
                 let ring = |position: usize| unsafe { tail.part(of_row(slot * count + position % count)) };

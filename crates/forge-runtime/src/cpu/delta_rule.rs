@@ -1,10 +1,9 @@
-//! What memories say to queries when they have learnt keys and values. Scalars: rows, kept. Buffers: query, key, value, time,
+//! What memories say to queries when they have learnt keys and values. Scalars: rows. Buffers: query, key, value, time,
 //! strength, rate, bias, slots, positions, memory, heads; with gates: convolved, inputs, rate, bias, gain, slots, positions, memory,
 //! heads.
 //!
-//! `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds. Rows from
-//! `kept` on leave no trace there; their results are zeros. `convolved` has queries, keys and values side by side; `inputs` what
-//! they were made of, then gates, strengths and times.
+//! `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds. `convolved` has
+//! queries, keys and values side by side; `inputs` what they were made of, then gates, strengths and times.
 
 use super::call::Call;
 use super::finish::{Activation, Each};
@@ -121,12 +120,12 @@ impl Task for Rule<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let DeltaRule { heads, keys, values, .. } = *self.shape;
-        let (call, rows, kept) = (self.call, self.call.scalar(0), self.call.scalar(1));
+        let (call, rows) = (self.call, self.call.scalar(0));
         let [rate, bias] = ["rate", "bias"].map(|name| call.input::<f32>(name, heads));
         let gain = self.shape.gated.map(|_| call.input::<f32>("gain", values));
         let rows_brought = Rows::of(call, self.shape, rows);
         let [slots, positions] = ["slots", "positions"].map(|name| call.input::<u32>(name, rows));
-        let last = slots[..kept].iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
+        let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let memory = call.output::<f32>("memory", last * heads * values * keys);
         let said = call.output::<f32>("heads", rows * heads * values);
         for head in call.share(heads, 1).flatten() {
@@ -134,10 +133,6 @@ impl Task for Rule<'_> {
                 let of_head = row * heads + head;
                 // SAFETY: this thread alone has this head.
                 let said = unsafe { said.part(of_head * values..(of_head + 1) * values) };
-                if row >= kept {
-                    said.fill(0.0);
-                    continue;
-                }
                 let start = (slots[row] as usize * heads + head) * values * keys;
                 // SAFETY: as above.
                 let memory = unsafe { memory.part(start..start + values * keys) };

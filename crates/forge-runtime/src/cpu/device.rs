@@ -1,6 +1,6 @@
 //! The device itself: four buffers in memory, and passes that run as they are encoded.
 
-use super::super::device::{Binding, Buffer, Device, Kernel, Pass};
+use super::super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
 use super::call::{Call, Region, Round};
@@ -100,7 +100,13 @@ impl CpuDevice {
         }
     }
 
-    fn dispatch(&mut self, kernel: &Kernel, bindings: &[Binding], scalars: &[u32]) -> Result<(), String> {
+    fn dispatch(
+        &mut self,
+        program: Program,
+        kernel: &Kernel,
+        bindings: &[Binding],
+        scalars: &[u32],
+    ) -> Result<(), String> {
         let mut regions = Vec::with_capacity(bindings.len());
         for binding in bindings {
             regions.push(self.region(binding)?);
@@ -112,6 +118,7 @@ impl CpuDevice {
             workers: self.pool.threads(),
             level: self.level,
             exact: self.exact,
+            program,
             number: 0,
             taken: AtomicUsize::new(0),
             another: AtomicBool::new(false),
@@ -149,6 +156,7 @@ impl Job<'_> {
 /// A pass that has not failed yet, or why it has.
 struct Running<'a> {
     device: &'a mut CpuDevice,
+    program: Program,
     outcome: Result<(), String>,
 }
 
@@ -163,7 +171,7 @@ impl Pass for Running<'_> {
         if self.outcome.is_ok() {
             self.outcome = self
                 .device
-                .dispatch(kernel, bindings, scalars)
+                .dispatch(self.program, kernel, bindings, scalars)
                 .map_err(|what| format!("kernel {}: {what}", kernel.name));
         }
     }
@@ -198,8 +206,8 @@ impl Device for CpuDevice {
         bytes.copy_from_slice(&from[offset..offset + bytes.len()]);
     }
 
-    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        let mut running = Running { device: self, outcome: Ok(()) };
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        let mut running = Running { device: self, program, outcome: Ok(()) };
         encode(&mut running);
         running.outcome
     }

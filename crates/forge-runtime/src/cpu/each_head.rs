@@ -90,7 +90,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let padded = if columns == blocks * BLOCK { 0 } else { rows * heads * blocks * BLOCK };
         let mut scratch = Scratch::take(padded);
         let x = whole_rows(&x[..rows * taken], columns, blocks * BLOCK, &mut scratch);
-        let products = Products { matrix, blocks, x, alone: rows == 1 };
+        let products = Products { matrix, blocks, x, alone: call.alone() };
         let shares = of_matrix.div_ceil(GRAIN);
         let mut values = [[0.0_f32; GRAIN]; TOGETHER];
         for item in call.share(heads * shares, 1).flatten() {

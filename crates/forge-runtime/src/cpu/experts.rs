@@ -8,11 +8,12 @@ use super::call::Call;
 use super::finish::{DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
-use super::project::{Project, sliced_products, whole_products, whole_rows};
+use super::project::{Project, sliced_products, whole_rows};
 use super::route::{MOST, Route, Router};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
+use super::tile::stored_products;
 use std::marker::PhantomData;
 
 /// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, [bias,] [squares,] y. With a route:
@@ -171,7 +172,7 @@ impl<M: Matrix> Products<'_, M> {
         // SAFETY: the caller's promise.
         unsafe {
             match X {
-                1 if self.alone => whole_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
+                1 if self.alone => stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
                 _ => sliced_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
             }
         }
@@ -227,7 +228,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let matrix = M::find(call, "weight", experts * outputs, blocks);
-        let products = Products { matrix, blocks, x, alone: rows == 1 };
+        let products = Products { matrix, blocks, x, alone: call.alone() };
         let project = Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue };
         let finish = Finish::new::<S>(call, &project, of_y);
         let (shares, size, at_once) = match is_sum {

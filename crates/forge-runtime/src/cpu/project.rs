@@ -5,11 +5,10 @@
 //! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
 //! panel after panel goes by.
 //!
-//! Where there are rows, two or more, each is computed alike to the bit, however many they are. There are three ways:
-//! - where weights are codes, rows are encoded ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; and
-//!   so is one row alone where its codes can be multiplied as the weights' are stored ([`super::coded_row`]);
-//! - otherwise products in f32 are summed over slices of `DEPTH` blocks, in the same order with panels and without;
-//! - one row alone may be summed in another order.
+//! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
+//! ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; otherwise products in f32 are summed over
+//! slices of `DEPTH` blocks, in the same order with panels and without. A row that is alone, in a program of its own, may be summed in
+//! another order ([`Way`]).
 
 use super::call::Call;
 use super::coded;
@@ -51,6 +50,7 @@ pub struct Project {
 const LONG: usize = 64;
 /// As many rows are few.
 const FEW: usize = 4;
+
 /// Runs this thread's share, of a weight stored as `F`.
 pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
     F::project(call, shape);
@@ -108,21 +108,23 @@ impl<M: Matrix> Task for Products<'_, M> {
             finish: Finish::new::<S>(call, self.shape, rows),
         };
         let is_short = blocks < LONG;
-        let is_encoded = match rows {
-            1 => M::ROW && blocks.is_multiple_of(2),
-            _ => M::LACKING.is_some() && rows <= FEW,
+        let is_encoded = match call.alone() {
+            true => M::ROW && blocks.is_multiple_of(2),
+            false => M::LACKING.is_some() && rows <= FEW,
         };
         if is_encoded && !call.exact() {
             let x = encoded_rows(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {
                 match rows {
-                    1 if is_short => work.few_rows::<S, 1, 1>(Some(&x)),
-                    1 => work.few_rows::<S, 4, 1>(Some(&x)),
-                    2 if is_short => work.few_rows::<S, 1, 2>(Some(&x)),
-                    2 => work.few_rows::<S, 4, 2>(Some(&x)),
-                    3 => work.few_rows::<S, 2, 3>(Some(&x)),
-                    _ => work.few_rows::<S, 2, FEW>(Some(&x)),
+                    1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(Way::Row(&x[0])),
+                    1 if call.alone() => work.few_rows::<S, 4, 1>(Way::Row(&x[0])),
+                    1 if is_short => work.few_rows::<S, 1, 1>(Way::Blocks(&x)),
+                    1 => work.few_rows::<S, 4, 1>(Way::Blocks(&x)),
+                    2 if is_short => work.few_rows::<S, 1, 2>(Way::Blocks(&x)),
+                    2 => work.few_rows::<S, 4, 2>(Way::Blocks(&x)),
+                    3 => work.few_rows::<S, 2, 3>(Way::Blocks(&x)),
+                    _ => work.few_rows::<S, 2, FEW>(Way::Blocks(&x)),
                 }
             }
             return coded_row::keep(x);
@@ -131,15 +133,29 @@ impl<M: Matrix> Task for Products<'_, M> {
         // different outputs.
         unsafe {
             match rows {
-                1 if is_short => work.few_rows::<S, 1, 1>(None),
-                1 => work.few_rows::<S, 4, 1>(None),
-                2 => work.few_rows::<S, 4, 2>(None),
-                3 => work.few_rows::<S, 2, 3>(None),
-                FEW => work.few_rows::<S, 2, FEW>(None),
+                1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(Way::Stored),
+                1 if call.alone() => work.few_rows::<S, 4, 1>(Way::Stored),
+                1 => work.few_rows::<S, 4, 1>(Way::Slices),
+                2 => work.few_rows::<S, 4, 2>(Way::Slices),
+                3 => work.few_rows::<S, 2, 3>(Way::Slices),
+                FEW => work.few_rows::<S, 2, FEW>(Way::Slices),
                 _ => work.panels::<S>(scratch),
             }
         }
     }
+}
+
+/// How outputs are computed of rows that are few.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// In f32, in the order that is fastest for one row.
+    Stored,
+    /// In f32, slice after slice, as panels are.
+    Slices,
+    /// Of codes, in the order that is fastest for one row.
+    Row(&'a Row),
+    /// Of codes, block after block, as panels are.
+    Blocks(&'a [Row]),
 }
 
 /// A projection, its shape worked out.
@@ -156,9 +172,9 @@ struct Work<'a, M> {
 }
 
 impl<M: Matrix> Work<'_, M> {
-    /// `X` rows of x, encoded or not, `W` outputs at once.
+    /// `X` rows of x, `W` outputs at once.
     #[inline(always)]
-    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, encoded: Option<&[Row]>) {
+    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: Way<'_>) {
         let Work { call, outputs, blocks, x, .. } = *self;
         let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
         let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
@@ -176,7 +192,7 @@ impl<M: Matrix> Work<'_, M> {
                     for i in 0..apart {
                         let place = |w: usize| (w * apart + i).min(range.len() - 1);
                         let first = std::array::from_fn(|w| (range.start + place(w)) * blocks);
-                        let products = self.of_few::<S, W, X>(first, x, encoded);
+                        let products = self.of_few::<S, W, X>(first, x, way);
                         for (w, products) in products.iter().enumerate() {
                             for (row, product) in products.iter().enumerate() {
                                 values[row][place(w)] = *product;
@@ -199,17 +215,18 @@ impl<M: Matrix> Work<'_, M> {
         &self,
         first: [usize; W],
         x: [*const f32; X],
-        encoded: Option<&[Row]>,
+        way: Way<'_>,
     ) -> [[f32; X]; W] {
         // SAFETY: the caller's promise.
         unsafe {
-            match encoded {
-                Some(rows) if X == 1 => {
-                    let products = coded_row::products::<S, M, W>(self.matrix, first, &rows[0], self.blocks);
+            match way {
+                Way::Stored => stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
+                Way::Slices => sliced_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
+                Way::Row(row) => {
+                    let products = coded_row::products::<S, M, W>(self.matrix, first, row, self.blocks);
                     products.map(|product| [product; X])
                 }
-                Some(rows) => coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks),
-                None => whole_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
+                Way::Blocks(rows) => coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks),
             }
         }
     }
@@ -266,24 +283,7 @@ pub(super) fn whole_rows<'a>(x: &'a [f32], inputs: usize, columns: usize, room: 
     room
 }
 
-/// The products of `W` whole rows of a matrix with `X` rows of x, in the order that is fastest for one row.
-#[inline(always)]
-pub(super) unsafe fn whole_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
-    matrix: M,
-    first: [usize; W],
-    x: [*const f32; X],
-    blocks: usize,
-) -> [[f32; X]; W] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match X {
-            1 => stored_products::<S, M, W, X>(matrix, first, x, blocks),
-            _ => sliced_products::<S, M, W, X>(matrix, first, x, blocks),
-        }
-    }
-}
-
-/// The same, summed over slices as panels are.
+/// The products of `W` whole rows of a matrix with `X` rows of x, summed over slices as panels are.
 #[inline(always)]
 pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,

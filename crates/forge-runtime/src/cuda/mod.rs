@@ -9,7 +9,7 @@ mod card;
 mod driver;
 mod launches;
 
-use super::device::{Binding, Buffer, Device, Kernel, Pass};
+use super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
 use super::model::Layout;
 use super::weights::WeightFile;
 use card::Card;
@@ -217,7 +217,7 @@ impl Device for CudaDevice {
         .unwrap_or_else(|error| panic!("{}: {error}", self.card));
     }
 
-    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         let mut launches = std::mem::take(&mut self.launches);
         launches.clear();
         let mut pass = Encoding { device: self, launches, outcome: Ok(()) };

@@ -23,10 +23,12 @@ mod layer;
 mod routes;
 
 use forge_runtime::cpu::{self, DeferredNorm, Epilogue, ExpertsInner, ExpertsSum, Format, Route, Squares};
+use forge_runtime::device::Program;
 use layer::Layer;
 use routes::{PLAIN, routed};
 use support::{
-    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel, words_of,
+    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel,
+    run_kernel_as, words_of,
 };
 
 const FORMATS: [Format; 6] = [
@@ -128,6 +130,39 @@ fn sums_over_experts_are_weighed() {
                 });
             }
         }
+    }
+}
+
+/// Whoever it is computed with, and if there is nobody.
+#[test]
+fn a_row_of_a_batch_comes_to_the_same_bits() {
+    kernel_under_test!(INNER, (Format, ExpertsInner), inner);
+    let run_inner = run as fn(&cpu::Call<'_>);
+    let mut random = Random(9);
+    let (rows, sizes) = (7, [5, 2, 1056, 30]);
+    for format in FORMATS {
+        let layer = Layer::new(&mut random, format, rows, sizes);
+        let (mut buffers, of_matrix) = planes(&layer.gate_up);
+        buffers.extend(["routes", "x", "y"]);
+        *INNER.write().unwrap() = Some((format, layer.inner_shape()));
+        let kernel = kernel("experts_inner", buffers, run_inner);
+        let results = layer.chosen * layer.inner;
+        each_level(|level, threads| {
+            let of = |rows: std::ops::Range<usize>| {
+                let mut arguments = of_matrix.clone();
+                let part = |width: usize| rows.start * width..rows.end * width;
+                arguments.push(Argument::Words(layer.routes[part(2 * layer.chosen)].to_vec()));
+                arguments.push(Argument::Numbers(layer.x[part(layer.width)].to_vec()));
+                arguments.push(Argument::Output(NAN.repeat(rows.len() * results)));
+                let scalars = [rows.len() as u32];
+                run_kernel_as(kernel, &arguments, &scalars, Program::Batch, level, threads, true).remove(0)
+            };
+            let all = of(0..rows);
+            for some in [0..1, 6..7, 2..4] {
+                let same = of(some.clone()) == all[some.start * results * 4..some.end * results * 4];
+                assert!(same, "{level:?} {format:?}: rows {some:?} of {rows}");
+            }
+        });
     }
 }
 

@@ -6,6 +6,7 @@ use super::support::{
 use super::{FORMATS, cancelled, plane_arguments, planes, project};
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{self, Epilogue, Format};
+use forge_runtime::device::Program::{self, Batch, Decode};
 use std::sync::{Mutex, PoisonError};
 
 /// The tests share a shape.
@@ -40,7 +41,7 @@ impl Case {
         Case { format, outputs, inputs, weight: matrix(random, format, outputs, inputs, 1.0) }
     }
 
-    fn products(&self, x: &[f32], level: Level, threads: usize, exact: bool) -> Vec<f32> {
+    fn products(&self, program: Program, x: &[f32], level: Level, threads: usize, exact: bool) -> Vec<f32> {
         let Case { format, outputs, inputs, .. } = *self;
         let shape = cpu::Project {
             outputs,
@@ -58,7 +59,7 @@ impl Case {
         let mut arguments = plane_arguments(&self.weight);
         arguments.push(Argument::Numbers(x.to_vec()));
         arguments.push(Argument::Output(NAN.repeat(rows * outputs)));
-        numbers_of(&run_kernel_as(kernel, &arguments, &[rows as u32], level, threads, exact)[0])
+        numbers_of(&run_kernel_as(kernel, &arguments, &[rows as u32], program, level, threads, exact)[0])
     }
 
     /// Every product of rows with these numbers in place of x, and the size of its terms.
@@ -79,8 +80,17 @@ impl Case {
 #[test]
 fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
     let mut random = Random(11);
-    let shapes =
-        [(2, 8, 3), (3, 50, 56), (4, 33, 70), (5, 26, 40), (258, 30, 96), (6, 70, 1056), (2, 40, 4128)];
+    let shapes = [
+        (1, 9, 3),
+        (1, 40, 2050),
+        (2, 8, 3),
+        (3, 50, 56),
+        (4, 33, 70),
+        (5, 26, 40),
+        (258, 30, 96),
+        (6, 70, 1056),
+        (2, 40, 4128),
+    ];
     for (rows, outputs, inputs) in shapes {
         for format in FORMATS {
             let case = Case::new(&mut random, format, outputs, inputs);
@@ -90,13 +100,13 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
                 false => x.iter().copied().map(f64::from).collect(),
             };
             let wanted = case.wanted(&x, &numbers);
-            let portable = case.products(&x, Level::Portable, 1, false);
+            let portable = case.products(Batch, &x, Level::Portable, 1, false);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} rows {format:?} {outputs}x{inputs}");
-                let found = case.products(&x, level, threads, false);
+                let found = case.products(Batch, &x, level, threads, false);
                 compare(&what, &found, &wanted);
                 assert!(!encodes(format) || bytes_of(&found) == bytes_of(&portable), "{what}: other bits");
-                let is_exact = bytes_of(&found) == bytes_of(&case.products(&x, level, threads, true));
+                let is_exact = bytes_of(&found) == bytes_of(&case.products(Batch, &x, level, threads, true));
                 assert_eq!(is_exact, !encodes(format), "{what}");
             });
         }
@@ -116,7 +126,8 @@ fn one_row_alone_is_encoded_where_codes_meet_codes_as_they_are_stored() {
             let wanted = case.wanted(&x, &numbers);
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {outputs}x{inputs}");
-                let [found, exact] = [false, true].map(|exact| case.products(&x, level, threads, exact));
+                let [found, exact] =
+                    [false, true].map(|exact| case.products(Decode, &x, level, threads, exact));
                 compare(&what, &found, &wanted);
                 assert_eq!(bytes_of(&found) != bytes_of(&exact), is_encoded, "{what}");
             });
@@ -141,8 +152,8 @@ fn what_is_no_number_shows_and_what_is_next_to_nothing_is_nothing() {
             x[2 * inputs + 33] = odd;
             each_level(|level, threads| {
                 let what = format!("{level:?} {format:?} {inputs} {odd}");
-                let [found, beside, alone] =
-                    [&x[..], &plain, &x[2 * inputs..]].map(|x| case.products(x, level, threads, false));
+                let [found, beside, alone] = [(Batch, &x[..]), (Batch, &plain), (Decode, &x[2 * inputs..])]
+                    .map(|(program, x)| case.products(program, x, level, threads, false));
                 assert_eq!(bytes_of(&found[..80]), bytes_of(&beside), "{what}");
                 let shows = |y: &f32| if is_number { y.abs() < 1e-30 } else { !y.is_finite() };
                 assert!(found[80..].iter().chain(&alone).all(shows), "{what}: {found:?} {alone:?}");

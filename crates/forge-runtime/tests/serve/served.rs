@@ -2,7 +2,7 @@
 
 use crate::model::Tiny;
 use crate::runtime::cpu::CpuDevice;
-use crate::runtime::device::{Buffer, Device, Pass};
+use crate::runtime::device::{Buffer, Device, Pass, Program};
 use crate::runtime::engine::Engine;
 use crate::runtime::failure::Failure;
 use crate::runtime::model::Model;
@@ -35,9 +35,9 @@ impl Device for Slow {
         self.0.read(buffer, offset, bytes);
     }
 
-    fn run(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         std::thread::sleep(self.1);
-        self.0.run(encode)
+        self.0.run(program, encode)
     }
 }
 

@@ -2,7 +2,7 @@
 //! The logit of id 0 is that number, and those of others lie around it, now this one highest and now that.
 
 use forge_runtime::cpu::Call;
-use forge_runtime::device::{Buffer, Kernel, Pass, Span};
+use forge_runtime::device::{Buffer, Kernel, Pass, Program, Span};
 use forge_runtime::failure::Failure;
 use forge_runtime::golden::largest;
 use forge_runtime::model::{Cost, Info, Layout, Model};
@@ -31,7 +31,7 @@ static TELL: Kernel =
     Kernel { name: "tell", buffers: &["sums", "wanted", "logits", "next"], threads: 32, cpu: tell };
 
 fn learn(call: &Call<'_>) {
-    let (rows, kept, all) = (call.scalar(0), call.scalar(1), call.scalar(2));
+    let (rows, all) = (call.scalar(0), call.scalar(1));
     let [ids, slots, positions] = ["ids", "slots", "positions"].map(|name| call.input::<u32>(name, rows));
     let memory = call.output::<f32>("memory", all);
     let sums = call.output::<f32>("sums", rows);
@@ -43,9 +43,7 @@ fn learn(call: &Call<'_>) {
                 unsafe { (&mut memory.part(slot..slot + 1)[0], &mut sums.part(row..row + 1)[0]) };
             let before = if positions[row] == 0 { 0.0 } else { *own };
             *sum = before / 2.0 + ids[row] as f32;
-            if row < kept {
-                *own = *sum;
-            }
+            *own = *sum;
         }
     }
 }
@@ -106,14 +104,14 @@ impl Model for Halving {
         &self.layout
     }
 
-    fn forward(&self, pass: &mut dyn Pass, rows: u32, kept: u32, _longest: u32) {
+    fn forward(&self, pass: &mut dyn Pass, _program: Program, rows: u32, _longest: u32) {
         let Layout { ids, slots, positions, .. } = self.layout;
         let bindings = [ids.read(), slots.read(), positions.read(), self.memory.write(), SUMS.write()];
         let slots = self.memory.bytes as u32 / 4;
-        pass.dispatch(&LEARN, &bindings, &[rows, kept, slots], [1, 1, 1]);
+        pass.dispatch(&LEARN, &bindings, &[rows, slots], [1, 1, 1]);
     }
 
-    fn head(&self, pass: &mut dyn Pass, _rows: u32, wanted: u32) {
+    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: u32) {
         pass.barrier();
         let bindings = [SUMS.read(), self.layout.wanted.read(), LOGITS.write(), NEXT.write()];
         pass.dispatch(&TELL, &bindings, &[wanted], [1, 1, 1]);

@@ -8,7 +8,7 @@ pub mod reference;
 
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{Call, CpuDevice, Format};
-use forge_runtime::device::{Binding, Buffer, Device, Kernel, Span};
+use forge_runtime::device::{Binding, Buffer, Device, Kernel, Program, Span};
 use forge_runtime::model::Layout;
 use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
@@ -330,7 +330,7 @@ pub enum Argument {
     Output(Vec<u8>),
 }
 
-/// Runs one kernel by itself, exactly; gives the bytes of its outputs, in order.
+/// Runs one kernel by itself, exactly, as a row alone or as a batch; gives the bytes of its outputs, in order.
 pub fn run_kernel(
     kernel: &'static Kernel,
     arguments: &[Argument],
@@ -338,14 +338,16 @@ pub fn run_kernel(
     level: Level,
     threads: usize,
 ) -> Vec<Vec<u8>> {
-    run_kernel_as(kernel, arguments, scalars, level, threads, true)
+    let program = if scalars[0] == 1 { Program::Decode } else { Program::Batch };
+    run_kernel_as(kernel, arguments, scalars, program, level, threads, true)
 }
 
-/// The same on a device that is exact, or is not.
+/// The same in a program, on a device that is exact, or is not.
 pub fn run_kernel_as(
     kernel: &'static Kernel,
     arguments: &[Argument],
     scalars: &[u32],
+    program: Program,
     level: Level,
     threads: usize,
     exact: bool,
@@ -393,7 +395,7 @@ pub fn run_kernel_as(
         let written = matches!(argument, Argument::Output(_));
         bindings.push(Binding { buffer: Buffer::Scratch, offset, bytes: bytes.len(), written });
     }
-    device.run(&mut |pass| pass.dispatch(kernel, &bindings, scalars, [1, 1, 1])).unwrap();
+    device.run(program, &mut |pass| pass.dispatch(kernel, &bindings, scalars, [1, 1, 1])).unwrap();
     let mut outputs = Vec::new();
     for binding in bindings.iter().filter(|binding| binding.written) {
         let mut read = vec![0; binding.bytes];

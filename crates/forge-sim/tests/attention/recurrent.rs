@@ -9,9 +9,8 @@ use forge_kernels::spec::{Convolve, DeltaRule, DeltaStep};
 #[path = "../../../forge-runtime/tests/support/mixer.rs"]
 mod mixer;
 
-/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on. The last row leaves no trace.
+/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on.
 const ROWS: [(u32, u32); 7] = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)];
-const KEPT: usize = 6;
 
 fn column(of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
     ROWS.iter().map(of).collect()
@@ -39,15 +38,11 @@ fn convolutions_see_the_last_rows_of_their_slot() {
             ("tail", Given::Bytes(&bytes_of(&before, Format::F32))),
             ("y", Given::Unwritten(ROWS.len() * width * 4)),
         ];
-        let left = kernels.run(index, &[("rows", ROWS.len()), ("kept", KEPT)], &given);
+        let left = kernels.run(index, &[("rows", ROWS.len())], &given);
         let (mut tail, mut wanted) = (wide(&before), Vec::new());
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             for channel in 0..width {
-                if row >= KEPT {
-                    wanted.push(0.0);
-                    continue;
-                }
                 let place = |position: usize| (slot * count + position % count) * width + channel;
                 tail[place(position)] = f64::from(x[row * width + channel]);
                 let seen = (0..count.min(position + 1)).map(|back| {
@@ -99,9 +94,9 @@ fn memories_learn_row_after_row() {
             ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
             ("heads", Given::Unwritten(rows * heads * values * 4)),
         ];
-        let left = kernels.run(index, &[("rows", rows), ("kept", KEPT)], &given);
+        let left = kernels.run(index, &[("rows", rows)], &given);
         let (mut memory, mut said) = (wide(&before), vec![0.0; rows * heads * values]);
-        for (row, (slot, position)) in ROWS.iter().enumerate().take(KEPT) {
+        for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
                 let unit = |x: &[f32]| -> Vec<f64> {
                     let part = wide(&x[(row * key_heads + head / (heads / key_heads)) * keys..][..keys]);
@@ -171,7 +166,7 @@ fn mixers_convolve_learn_and_let_through() {
             [SLOTS * of_slot, SLOTS * shape.memory()].map(|count| random.numbers(count));
         let (mut tail, mut memory) = (wide(&before_tail), wide(&before));
         let (mut convolved, mut said) = (Vec::new(), Vec::new());
-        for (row, (slot, position)) in ROWS.iter().enumerate().take(KEPT) {
+        for (row, (slot, position)) in ROWS.iter().enumerate() {
             let (slot, position) = (*slot as usize, *position as usize);
             let row = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
             let tail = &mut tail[slot * of_slot..(slot + 1) * of_slot];
@@ -180,9 +175,7 @@ fn mixers_convolve_learn_and_let_through() {
             said.extend(mixer::learn(shape, &weights, [&made, &wide(row)], memory, position));
             convolved.extend(made);
         }
-        convolved.resize(rows * shape.channels(), 0.0);
-        said.resize(rows * shape.heads * shape.values, 0.0);
-        let scalars = [("rows", rows), ("kept", KEPT)];
+        let scalars = [("rows", rows)];
         let given = [
             ("x", Given::Numbers(&inputs)),
             ("taps", Given::Numbers(&weights.taps)),

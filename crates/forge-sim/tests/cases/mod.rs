@@ -145,8 +145,6 @@ impl Writer {
         let context = CONTEXT as u32;
         let values: Vec<(&str, u32)> = vec![
             ("rows", rows as u32),
-            // The last of many rows leaves no trace in memories.
-            ("kept", if rows > 3 { rows as u32 - 1 } else { rows as u32 }),
             ("context", context),
             ("capacity", capacity),
             ("splits", launch.splits),
