@@ -7,3 +7,4 @@ mod logits;
 #[cfg(target_os = "linux")]
 mod metal;
 mod routes;
+mod streamed;

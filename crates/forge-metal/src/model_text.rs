@@ -9,8 +9,8 @@ use forge_ir::{Format, Latents};
 use forge_kernels::Spec;
 use forge_kernels::spec::{ExpertsInner, LatentAttend};
 use forge_planner::{
-    Application, Condition, FEW, Load, MAX_SHARES, Plan, Ring, SPLIT_POSITIONS, Schedule, Section, Step,
-    pass_cost,
+    Application, Condition, FEW, Load, MAX_SHARES, Operand, Plan, Ring, SPLIT_POSITIONS, Schedule, Section,
+    Step, pass_cost,
 };
 use serde::Serialize;
 
@@ -42,6 +42,8 @@ pub(crate) struct Context {
     layer_type: String,
     /// Whether layers remember slots otherwise than by keys and values; then each has its own.
     remembers: bool,
+    /// Whether some layers have experts.
+    has_experts: bool,
     layers: Vec<LayerText>,
     outer_fields: Vec<FieldText>,
     prologue: SchedulesText,
@@ -128,8 +130,19 @@ struct SectionText {
     fields: Vec<FieldText>,
     /// What it remembers of slots, if that is not keys and values.
     memories: Vec<MemoryField>,
+    experts: Option<ExpertsText>,
     decode: ScheduleText,
     batch: ScheduleText,
+}
+
+/// The experts of a layer: how many, and the fields that are their matrices.
+#[derive(Serialize)]
+struct ExpertsText {
+    experts: String,
+    chosen: String,
+    shared: String,
+    inner: String,
+    sum: String,
 }
 
 /// A field of what a layer remembers.
@@ -228,6 +241,7 @@ impl Context {
                 per_position: cache_phrase(plan),
                 scratch: names::size(plan.arena_bytes as u64),
             },
+            has_experts: layer_sections.iter().any(|section| section.experts.is_some()),
             layer_sections,
             layer_type,
             remembers,
@@ -509,9 +523,28 @@ fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section)
         function: names::identifier(&section.name),
         fields,
         memories: section.memories.iter().map(memory_field).collect(),
+        experts: experts_text(plan, section),
         decode: schedule(Schedule::Decode),
         batch: schedule(Schedule::Batch),
     }
+}
+
+fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
+    let matrices_of = |is_wanted: fn(&Spec) -> bool| {
+        section.decode.iter().find_map(|step| {
+            let variants = plan.functions[step.function].variants.iter();
+            let spec =
+                variants.map(|variant| &plan.kernels[variant.kernel].spec).find(|spec| is_wanted(spec))?;
+            let weight = step.arguments.iter().find(|argument| argument.parameter == "weight")?;
+            let Operand::Field(field) = weight.operand else { return None };
+            Some((spec, names::identifier(&section.fields[field].name)))
+        })
+    };
+    let (spec, inner) = matrices_of(|spec| matches!(spec, Spec::ExpertsInner(_)))?;
+    let (_, sum) = matrices_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
+    let Spec::ExpertsInner(ExpertsInner { experts, chosen, shared, .. }) = spec else { return None };
+    let [experts, chosen, shared] = [experts, chosen, shared].map(|count| names::number(*count as u64));
+    Some(ExpertsText { experts, chosen, shared, inner, sum })
 }
 
 fn memory_field(memory: &forge_planner::Memory) -> MemoryField {

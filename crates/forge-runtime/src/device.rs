@@ -8,6 +8,7 @@
 //! run in any order or at once; a barrier makes all writes before it visible to everything after it. The model
 //! places barriers itself, so every device sees the same program.
 
+use super::experts::Counts;
 use std::marker::PhantomData;
 
 /// One of a device's buffers.
@@ -77,6 +78,11 @@ impl<T> Span<T> {
     /// The same bytes, to be written (and perhaps read) by a kernel.
     pub const fn write(self) -> Binding {
         Binding { buffer: self.buffer, offset: self.offset, bytes: self.bytes, written: true }
+    }
+
+    /// The same bytes, as bytes.
+    pub const fn plane(self) -> Span<u8> {
+        Span::new(self.buffer, self.offset, self.bytes)
     }
 
     /// The first `count` elements.
@@ -158,6 +164,16 @@ pub trait Device {
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         Ok(None)
     }
+
+    /// What has been read of experts so far, where they are streamed from disk.
+    fn streamed(&self) -> Option<Counts> {
+        None
+    }
+
+    /// Bytes of experts a second that the disk gives at best, measured, where they are streamed.
+    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+        Ok(None)
+    }
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
@@ -179,5 +195,13 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         (**self).read_speed()
+    }
+
+    fn streamed(&self) -> Option<Counts> {
+        (**self).streamed()
+    }
+
+    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+        (**self).disk_speed()
     }
 }

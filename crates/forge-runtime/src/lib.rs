@@ -8,7 +8,7 @@
 //!
 //! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
 //! devices and [`recorder`] is one that only takes notes; [`model`] is the seam to the generated code, and [`state`] where
-//! it has what slots remember; [`engine`] feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text, which
+//! it has what slots remember; [`experts`] reads from disk what memory has no room for; [`engine`] feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text, which
 //! [`completion`] does for one text that is being written; [`template`] makes text of conversations; [`open`] makes an
 //! engine out of files, [`session`] holds one conversation on it, and `serve` many; [`cli`] is the program.
 
@@ -19,6 +19,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod engine;
+pub mod experts;
 pub mod failure;
 pub mod golden;
 pub mod memory;

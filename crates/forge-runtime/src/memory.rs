@@ -7,8 +7,10 @@ use super::weights::WeightFile;
 /// Memory of a running model, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The weight file.
+    /// The weight file, or what of it is in memory.
     pub weights: u64,
+    /// Seats of experts that are streamed from disk.
+    pub experts: u64,
     /// What slots remember.
     pub state: u64,
     /// Scratch, and what the host says of a batch.
@@ -20,14 +22,21 @@ impl Memory {
     pub fn of(weights: &WeightFile, layout: &Layout) -> Memory {
         Memory {
             weights: weights.bytes() as u64,
+            experts: 0,
             state: layout.state.bytes() as u64,
             arena: (layout.scratch_bytes + layout.rows_bytes) as u64,
         }
     }
 
+    /// The same where experts have seats and are streamed from disk.
+    pub fn with_seats(self, layout: &Layout, seats: u64) -> Memory {
+        let experts: usize = layout.experts.iter().map(|stacks| stacks.expert_bytes() * stacks.experts).sum();
+        Memory { weights: self.weights - experts as u64, experts: seats, ..self }
+    }
+
     /// All of it.
     pub fn total(self) -> u64 {
-        self.weights + self.state + self.arena
+        self.weights + self.experts + self.state + self.arena
     }
 
     /// An error if the machine has less.
@@ -43,7 +52,7 @@ impl Memory {
             human(machine),
             human(self.total()),
             self.total(),
-            self.weights,
+            self.weights + self.experts,
             self.state,
             self.arena,
         )))
@@ -76,6 +85,12 @@ pub fn available() -> Option<u64> {
     let machine = line_of_meminfo("MemAvailable:")?;
     let group = group_limit().map(|limit| limit.saturating_sub(group_taken().unwrap_or(0)));
     Some(machine.min(group.unwrap_or(u64::MAX)))
+}
+
+/// Bytes of memory that programs could have: unknown here.
+#[cfg(not(target_os = "linux"))]
+pub fn available() -> Option<u64> {
+    None
 }
 
 /// Bytes that the group of processes may have, if it is confined.
@@ -152,11 +167,11 @@ mod tests {
 
     #[test]
     fn a_model_larger_than_the_machine_is_refused() {
-        let memory = Memory { weights: 1 << 60, state: 2, arena: 3 };
+        let memory = Memory { weights: 1 << 60, experts: 0, state: 2, arena: 3 };
         if physical().is_some() {
             let message = memory.check(4096, 2).unwrap_err().to_string();
             assert!(message.contains(&((1_u64 << 60) + 5).to_string()), "{message}");
         }
-        assert_eq!(Memory { weights: 1, state: 2, arena: 3 }.check(1, 1), Ok(()));
+        assert_eq!(Memory { weights: 1, experts: 0, state: 2, arena: 3 }.check(1, 1), Ok(()));
     }
 }

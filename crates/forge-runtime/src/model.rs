@@ -35,6 +35,7 @@
 //! ```
 
 use super::device::{Buffer, Pass, Program, Span};
+use super::experts::Stacks;
 use super::failure::Failure;
 use super::state::State;
 use super::weights::WeightFile;
@@ -165,6 +166,8 @@ pub struct Layout {
     pub logits: Span<f32>,
     /// `[head_rows]` The id of the largest logit.
     pub next: Span<u32>,
+    /// The matrices of the experts of each layer that has any.
+    pub experts: Vec<Stacks>,
 }
 
 impl Layout {
@@ -180,7 +183,13 @@ impl Layout {
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
         let wanted = rows.take(head_rows);
-        Layout { state, scratch_bytes, rows_bytes: rows.bytes(), ids, slots, positions, wanted, logits, next }
+        let (rows_bytes, experts) = (rows.bytes(), Vec::new());
+        Layout { state, scratch_bytes, rows_bytes, ids, slots, positions, wanted, logits, next, experts }
+    }
+
+    /// The same, of a model with experts.
+    pub fn with_experts(self, experts: Vec<Stacks>) -> Layout {
+        Layout { experts, ..self }
     }
 }
 

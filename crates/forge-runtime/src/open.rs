@@ -6,8 +6,9 @@
 use super::cpu::CpuDevice;
 use super::device::{Device, Kernel};
 use super::engine::Engine;
+use super::experts::{Residence, Room, Streamed, WeightSource};
 use super::failure::Failure;
-use super::memory::Memory;
+use super::memory::{Memory, available};
 use super::model::Model;
 use super::sampler::Sampling;
 use super::template::Template;
@@ -15,6 +16,7 @@ use super::text::Text;
 use super::weights::WeightFile;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What a generated crate knows of itself.
 #[derive(Clone, Copy)]
@@ -56,6 +58,8 @@ pub struct Setup {
     pub threads: Option<usize>,
     /// Whether the CPU device reads weights from the mapped file, and makes no copy in huge pages.
     pub mapped: bool,
+    /// Where experts are; the CPU device alone streams them.
+    pub experts: Residence,
     /// Whether the CPU device rounds nothing that it multiplies: see [`CpuDevice::exact`].
     pub exact: bool,
     /// Positions of a slot; what is needed if there is no number.
@@ -71,6 +75,7 @@ impl Default for Setup {
             device: DeviceKind::Auto,
             threads: None,
             mapped: false,
+            experts: Residence::Resident,
             exact: false,
             context: None,
             slots: 1,
@@ -94,6 +99,8 @@ pub struct Loaded<M> {
     pub context: u32,
     /// What it takes.
     pub memory: Memory,
+    /// Seats of its experts, if they are streamed.
+    pub room: Option<Room>,
 }
 
 impl Setup {
@@ -165,19 +172,56 @@ impl Setup {
         let weights = WeightFile::open(&self.path(program, "weights.safetensors"))?;
         let model = M::new(&weights, context, self.slots)?;
         let memory = Memory::of(&weights, model.layout());
-        Ok(Loaded { model, weights, context, memory })
+        let room = self.room(&model, memory)?;
+        let memory = match &room {
+            Some(room) => memory.with_seats(model.layout(), room.bytes() as u64),
+            None => memory,
+        };
+        Ok(Loaded { model, weights, context, memory, room })
+    }
+
+    /// Seats for the experts, if they are to be streamed.
+    fn room<M: Model>(&self, model: &M, memory: Memory) -> Result<Option<Room>, Failure> {
+        let Residence::Streamed(bytes) = self.experts else { return Ok(None) };
+        let layers = &model.layout().experts;
+        if layers.is_empty() {
+            return Err(Failure::misuse(format!("{} has no experts: --experts resident", M::INFO.name)));
+        }
+        if !matches!(self.device, DeviceKind::Auto | DeviceKind::Cpu) {
+            return Err(Failure::misuse("experts are streamed to the CPU alone: --device cpu"));
+        }
+        if self.mapped {
+            return Err(Failure::misuse(
+                "--mapped leaves all weights in the file: without --experts streamed",
+            ));
+        }
+        let other = memory.with_seats(model.layout(), 0).total();
+        let bytes = match (bytes, available()) {
+            (Some(bytes), _) => bytes,
+            // What is left where a tenth of what is free stays free.
+            (None, Some(free)) => (free / 10 * 9).saturating_sub(other),
+            (None, None) => {
+                let what = "this system does not tell how much memory is free: --experts streamed:20G, say";
+                return Err(Failure::misuse(what));
+            }
+        };
+        Room::new(layers, bytes).map(Some)
     }
 
     /// [`Setup::load`], and then puts the model on the device.
     pub fn engine<M: Model>(&self, program: &Program, needed: Option<usize>) -> Result<Engine<M>, Failure> {
         let loaded = self.load::<M>(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
+        if loaded.room.is_none() {
+            loaded.weights.will_be_read();
+        }
         let device = self.device(program, &loaded)?;
         Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
     }
 
     fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         match self.device {
+            _ if loaded.room.is_some() => self.cpu(program, loaded),
             DeviceKind::Cpu => self.cpu(program, loaded),
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
@@ -195,7 +239,15 @@ impl Setup {
         // Which experts are chosen is a matter of order, and of numbers that are near each other a code makes equals.
         let chooses = program.kernels.iter().any(|kernel| kernel.buffers.contains(&"routes"));
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
-        let device = if self.mapped { device } else { device.with_copied_weights() };
+        let device = match &loaded.room {
+            Some(room) => {
+                let layers = &loaded.model.layout().experts;
+                let source = Arc::new(WeightSource::new(&loaded.weights)?);
+                device.with_streamed_experts(layers, Streamed::new(layers, room.clone(), source)?)
+            }
+            None if self.mapped => device,
+            None => device.with_copied_weights(),
+        };
         Ok(Box::new(device.exact(self.exact || chooses)))
     }
 }

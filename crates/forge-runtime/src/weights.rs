@@ -25,6 +25,7 @@ const ALIGNMENT: usize = 64;
 /// A mapped weight file.
 pub struct WeightFile {
     path: PathBuf,
+    file: File,
     map: Arc<Mmap>,
     tensors: HashMap<String, Tensor>,
 }
@@ -62,9 +63,17 @@ impl WeightFile {
                 (name, tensor)
             })
             .collect();
-        // Asking for the pages early is a courtesy; a system that refuses loses nothing but time.
-        let _ = map.advise(Advice::WillNeed);
-        Ok(WeightFile { path: path.to_path_buf(), map: Arc::new(map), tensors })
+        Ok(WeightFile { path: path.to_path_buf(), file, map: Arc::new(map), tensors })
+    }
+
+    /// Asks the system for all of its pages early: a courtesy, and a system that refuses loses nothing but time.
+    pub fn will_be_read(&self) {
+        let _ = self.map.advise(Advice::WillNeed);
+    }
+
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     /// The file's bytes, shared with the devices that read them.
@@ -196,6 +205,11 @@ pub type Affine<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, h
 pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::bf16>;
 
 impl F32 {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.values.plane()]
+    }
+
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<F32, Failure> {
         Ok(F32 { values: file.find(name, Dtype::F32, &[rows, padded(columns)])? })
@@ -203,6 +217,11 @@ impl F32 {
 }
 
 impl F16 {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.values.plane()]
+    }
+
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<F16, Failure> {
         Ok(F16 { values: file.find(name, Dtype::F16, &[rows, padded(columns)])? })
@@ -210,6 +229,11 @@ impl F16 {
 }
 
 impl Bf16 {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.values.plane()]
+    }
+
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Bf16, Failure> {
         Ok(Bf16 { values: file.find(name, Dtype::BF16, &[rows, padded(columns)])? })
@@ -217,6 +241,11 @@ impl Bf16 {
 }
 
 impl Q8_0 {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.codes.plane(), self.scales.plane()]
+    }
+
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Q8_0, Failure> {
         Ok(Q8_0 {
@@ -227,6 +256,11 @@ impl Q8_0 {
 }
 
 impl Q4_0 {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.codes.plane(), self.scales.plane()]
+    }
+
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Q4_0, Failure> {
         Ok(Q4_0 {
@@ -237,6 +271,11 @@ impl Q4_0 {
 }
 
 impl Mxfp4 {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.codes.plane(), self.scales.plane()]
+    }
+
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Mxfp4, Failure> {
         Ok(Mxfp4 {
@@ -247,6 +286,11 @@ impl Mxfp4 {
 }
 
 impl<const BITS: usize, const SCALES: usize> Superblocks<BITS, SCALES> {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.codes.plane(), self.scales.plane()]
+    }
+
     /// The matrix `name` of the file.
     pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
         let superblocks = columns.div_ceil(256);
@@ -254,6 +298,13 @@ impl<const BITS: usize, const SCALES: usize> Superblocks<BITS, SCALES> {
             codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, superblocks * 32 * BITS])?,
             scales: file.find(&format!("{name}.scales"), Dtype::U8, &[rows, superblocks * SCALES])?,
         })
+    }
+}
+
+impl<const BITS: usize, const GROUP: usize, T> AffineOf<BITS, GROUP, T> {
+    /// What it consists of.
+    pub fn planes(&self) -> Vec<Span<u8>> {
+        vec![self.codes.plane(), self.scales.plane()]
     }
 }
 

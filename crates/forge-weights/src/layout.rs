@@ -11,6 +11,15 @@ pub const PAGE: u64 = 16384;
 /// Every tensor begins at a multiple of this.
 pub const ALIGNMENT: u64 = 64;
 
+/// What disks read at once. Tensors of many of these begin at a multiple of it, so that rows of one that fill whole blocks are
+/// read past the system's cache, straight to where they are wanted.
+const BLOCK: u64 = 4096;
+
+/// What a tensor of so many bytes begins at a multiple of.
+fn alignment(bytes: u64) -> u64 {
+    if bytes >= 64 * BLOCK { BLOCK } else { ALIGNMENT }
+}
+
 /// The places of all tensors.
 #[derive(Debug)]
 pub(crate) struct FileLayout {
@@ -42,13 +51,13 @@ impl FileLayout {
             let mut place = Place::default();
             let rows = if packed.shape.len() == 2 { packed.shape[0] } else { 1 };
             for (index, plane) in packed.format.planes().iter().enumerate() {
-                let start = end.next_multiple_of(ALIGNMENT);
+                let shape = plane_shape(packed, plane);
+                let bytes = shape.iter().product::<u64>() * plane.element.bytes() as u64;
+                let start = end.next_multiple_of(alignment(bytes));
                 if start > end {
                     entries.push(entry(&format!("_padding.{paddings}"), "U8", &[start - end], end, start));
                     paddings += 1;
                 }
-                let shape = plane_shape(packed, plane);
-                let bytes = shape.iter().product::<u64>() * plane.element.bytes() as u64;
                 debug_assert!(
                     packed.shape.len() == 1
                         || bytes == (rows * plane_bytes(packed.format, packed.shape[1])[index]) as u64

@@ -1,5 +1,6 @@
 //! What can be typed.
 
+use super::super::experts::{Residence, speed};
 use super::super::failure::Failure;
 use super::super::open::{DeviceKind, Setup};
 use super::super::sampler::Sampling;
@@ -31,6 +32,10 @@ pub(super) struct Common {
     /// the start, which is read faster and takes as much memory]
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(super) mapped: bool,
+    /// Where a model's experts are on the CPU: `resident` in memory, or `streamed:20G` from disk, where those chosen lately have so
+    /// much memory (`streamed`: what is free) [default: resident]
+    #[arg(long, global = true, value_name = "WHERE", help_heading = "Everywhere")]
+    pub(super) experts: Option<Residence>,
     /// Multiply on the CPU by numbers as they are, also where weights are codes
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(super) exact: bool,
@@ -53,6 +58,7 @@ impl Common {
             device: self.device,
             threads: self.threads.map(usize::from),
             mapped: self.mapped,
+            experts: self.experts.unwrap_or_default(),
             exact: self.exact,
             context: self.context,
             slots: self.slots.unwrap_or(1),
@@ -260,6 +266,9 @@ pub(super) struct Verify {
 
 #[derive(Debug, Args)]
 pub(super) struct Info {
+    /// Say how fast a disk of this speed lets the model write, where its experts are streamed
+    #[arg(long, value_name = "BYTES/S", value_parser = speed)]
+    pub(super) disk: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -320,6 +329,9 @@ mod tests {
             ("bench -p 16,32 -n 4 -r 2 --json", true),
             ("--device cpu verify --json", true),
             ("info --json --model-dir elsewhere", true),
+            ("info --experts streamed:20G --disk 6GB/s", true),
+            ("info --disk fast", false),
+            ("generate --ids 1 --experts elsewhere", false),
             ("serve", cfg!(feature = "serve")),
             ("serve --port 70000", false),
             ("record --ids 1,2,3 --chunks 3 --chunks 2,1 -o F", true),

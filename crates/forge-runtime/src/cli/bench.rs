@@ -4,6 +4,7 @@
 
 use super::super::device::Device;
 use super::super::engine::{Engine, Want};
+use super::super::experts::Counts;
 use super::super::failure::Failure;
 use super::super::memory::human;
 use super::super::model::Model;
@@ -29,7 +30,11 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
     let tests = prompts.map(|count| (count, 0)).chain((command.count > 0).then_some((0, command.count)));
     for (prompt, generated) in tests {
         let mut samples = Vec::new();
+        let mut streamed = None;
         for repeat in 0..=command.repeat {
+            if repeat == 1 {
+                streamed = engine.device().streamed();
+            }
             let seconds = if prompt > 0 {
                 read_prompt(&mut engine, prompt)?
             } else {
@@ -39,13 +44,17 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
                 samples.push(f64::from(prompt + generated) / seconds);
             }
         }
-        let result = Result { prompt, generated, samples };
+        let ids = command.repeat * (prompt + generated);
+        let streamed = streamed.zip(engine.device().streamed());
+        let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids));
+        let result = Result { prompt, generated, samples, streamed };
         if !command.json {
             print(&about.row::<M>(&result))?;
         }
         results.push(result);
     }
     let read_speed = engine.device().read_speed().map_err(Failure::from)?;
+    let disk_speed = engine.device().disk_speed().map_err(Failure::from)?;
     if command.json {
         print_json(&json!({
             "model_type": about.model,
@@ -56,13 +65,19 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             "n_threads": about.threads,
             "bytes_per_token": M::INFO.decode.bytes_read,
             "read_bytes_per_second": read_speed,
-            "results": results.iter().map(Result::json).collect::<Vec<_>>(),
+            "disk_bytes_per_second": disk_speed,
+            "results": results.iter().map(|result| result.json(disk_speed)).collect::<Vec<_>>(),
         }))?;
     } else {
         remark(&device);
         let generated = results.iter().find(|result| result.generated > 0).map(Result::mean);
         if let (Some(best), Some(generated)) = (read_speed, generated) {
             remark(&reading(M::INFO.decode.bytes_read, generated, best));
+        }
+        for result in &results {
+            if let (Some(streamed), Some(disk)) = (&result.streamed, disk_speed) {
+                remark(&format!("{}: {}", result.name(), streamed.told(result.mean(), disk)));
+            }
         }
     }
     Ok(true)
@@ -145,6 +160,44 @@ struct Result {
     prompt: u32,
     generated: u32,
     samples: Vec<f64>,
+    /// Where experts are streamed.
+    streamed: Option<Streamed>,
+}
+
+/// What an id took of the disk.
+struct Streamed {
+    hits: f64,
+    bytes: f64,
+    /// Seconds in which nothing was computed.
+    stalled: f64,
+}
+
+impl Streamed {
+    fn of(counts: Counts, ids: u32) -> Streamed {
+        let each = 1.0 / f64::from(ids);
+        let stalled = counts.stalled.as_secs_f64() * each;
+        Streamed { hits: counts.hits(), bytes: counts.bytes as f64 * each, stalled }
+    }
+
+    /// Ids a second that the disk permits.
+    fn permitted(&self, disk: f64) -> Option<f64> {
+        (self.bytes > 0.0).then(|| disk / self.bytes)
+    }
+
+    fn told(&self, per_second: f64, disk: f64) -> String {
+        let mut text = format!("{:.1}% of experts found in memory", 100.0 * self.hits);
+        if let Some(permitted) = self.permitted(disk) {
+            text += &format!(
+                ", {} read and {:.2} ms waited an id; the disk gives {} a second at best, enough for {permitted:.2} ids, of which {:.0}% \
+                 are reached",
+                human(self.bytes as u64),
+                1000.0 * self.stalled,
+                human(disk as u64),
+                100.0 * per_second / permitted,
+            );
+        }
+        text
+    }
 }
 
 impl Result {
@@ -163,15 +216,22 @@ impl Result {
         (squares / count.saturating_sub(1).max(1) as f64).sqrt()
     }
 
-    fn json(&self) -> Value {
-        json!({
+    fn json(&self, disk: Option<f64>) -> Value {
+        let mut told = json!({
             "test": self.name(),
             "n_prompt": self.prompt,
             "n_gen": self.generated,
             "avg_ts": self.mean(),
             "stddev_ts": self.deviation(),
             "samples_ts": self.samples,
-        })
+        });
+        if let Some(streamed) = &self.streamed {
+            told["hit_rate"] = json!(streamed.hits);
+            told["disk_bytes_per_token"] = json!(streamed.bytes);
+            told["stalled_seconds_per_token"] = json!(streamed.stalled);
+            told["permitted_ts"] = json!(disk.and_then(|disk| streamed.permitted(disk)));
+        }
+        told
     }
 }
 
@@ -206,6 +266,18 @@ fn generate<M: Model, D: Device>(engine: &mut Engine<M, D>, count: u32) -> std::
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_disk_permits_is_told_beside_what_is_reached() {
+        let stalled = std::time::Duration::from_millis(500);
+        let counts = Counts { asked: 100, found: 75, bytes: 1_000_000_000, stalled };
+        let said = Streamed::of(counts, 10).told(18.0, 2e9);
+        assert_eq!(
+            said,
+            "75.0% of experts found in memory, 100 MB read and 50.00 ms waited an id; the disk gives 2.00 GB a second at \
+             best, enough for 20.00 ids, of which 90% are reached"
+        );
+    }
 
     #[test]
     fn bytes_are_told_beside_what_can_be_read() {

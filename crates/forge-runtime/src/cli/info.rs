@@ -1,5 +1,7 @@
 //! `info`: what the model is, what memory it takes to the byte, and what a token costs.
 
+use super::super::experts::Room;
+use super::super::failure::Failure;
 use super::super::memory::human;
 use super::super::model::{Cost, Model};
 use super::super::open::Program;
@@ -13,6 +15,11 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
     let setup = common.setup();
     let loaded = setup.load::<M>(program, None)?;
     let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
+    if command.disk.is_some() && loaded.room.is_none() {
+        return Err(
+            Failure::misuse("--disk says how fast experts are streamed: with --experts streamed").into()
+        );
+    }
     let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
     let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
     #[cfg(feature = "cuda")]
@@ -32,6 +39,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             "formats": formats,
             "memory": {
                 "weights_bytes": memory.weights,
+                "experts_bytes": memory.experts,
                 "kv_bytes": memory.state,
                 "arena_bytes": memory.arena,
                 "total_bytes": memory.total(),
@@ -41,6 +49,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             "decode": cost(&info.decode),
             "prefill": cost(&info.prefill),
             "beyond": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
+            "experts": loaded.room.as_ref().map(|room| streamed_json(room, command.disk)),
             "chunk": info.chunk,
             "kernels": kernels,
             "device": device,
@@ -57,6 +66,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
          weights  {:>16} bytes  {}\n\
          cache    {:>16} bytes  {slots} × {} in {}\n\
          arena    {:>16} bytes\n\
+         {}\
          total    {:>16} bytes  {}\n\
          decode   {}, {} read a token\n\
          {}\
@@ -74,6 +84,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         positions(&info, context),
         info.cache,
         memory.arena,
+        loaded.room.as_ref().map_or_else(String::new, |room| streamed(room, command.disk)),
         memory.total(),
         human(memory.total()),
         submitted(&info.decode),
@@ -86,6 +97,39 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
     #[cfg(feature = "cuda")]
     print(&format!("cuda     {}\n", card.unwrap_or_else(|why| why)))?;
     Ok(true)
+}
+
+/// Where experts are that are streamed, and what that is expected to cost.
+fn streamed(room: &Room, disk: Option<u64>) -> String {
+    let told = room.forecast();
+    let mut text = format!(
+        "experts  {:>16} bytes  {} seats for {} experts, streamed from disk\n\
+         disk     {} read a token if all are equally likely, which finds {:.1}% of them in memory\n",
+        room.bytes(),
+        room.seats(),
+        room.experts(),
+        human(told.bytes as u64),
+        100.0 * told.hits,
+    );
+    if let Some(disk) = disk {
+        let speed = match told.per_second(disk) {
+            Some(speed) => format!("at most {speed:.1} tokens/s"),
+            None => "no token waits".to_owned(),
+        };
+        text += &format!("         predicted of a disk of {} a second: {speed}\n", human(disk));
+    }
+    text
+}
+
+fn streamed_json(room: &Room, disk: Option<u64>) -> Value {
+    let told = room.forecast();
+    json!({
+        "seats": room.seats(),
+        "experts": room.experts(),
+        "hit_rate": told.hits,
+        "disk_bytes_per_token": told.bytes,
+        "predicted_tokens_per_second_at_most": disk.and_then(|disk| told.per_second(disk)),
+    })
 }
 
 /// What a slot keeps: `4096 positions of 256 bytes and 512 of 1280 bytes`, the latter in layers that see the last ones only.

@@ -55,6 +55,20 @@ pub(super) struct Round<'a> {
     pub(super) another: AtomicBool,
     /// The device's, for what one round leaves to the next.
     pub(super) room: &'a Mutex<Vec<Line>>,
+    /// Where experts are, if they are not all in memory.
+    pub(super) seated: Option<Seated>,
+}
+
+/// The experts of a dispatch that are in memory, where a few are at once.
+pub(super) struct Seated {
+    /// The seat of each expert, where it has one.
+    pub(super) seats: Vec<u32>,
+    /// Seats that there are.
+    pub(super) count: usize,
+    /// Experts that can have seats at once.
+    pub(super) at_once: usize,
+    /// Those that are wanted before the next round.
+    pub(super) asked: Mutex<Vec<usize>>,
 }
 
 /// A dispatch, seen by one of the threads that run it.
@@ -98,6 +112,33 @@ impl<'a> Call<'a> {
     /// Says that there is to be another round.
     pub(super) fn another_round(&self) {
         self.0.another.store(true, Ordering::Relaxed);
+    }
+
+    /// Of the experts that rows have, those whose matrices are multiplied in this round: all, or where experts have seats as many
+    /// as have them at once. Then the first round has none, and each asks for those of the next.
+    pub(super) fn at_hand(&self, experts: &[usize]) -> Range<usize> {
+        let Some(seated) = &self.0.seated else { return 0..experts.len() };
+        let group = |number: usize| {
+            let bound = |number: usize| experts.len().min(number * seated.at_once);
+            bound(number)..bound(number + 1)
+        };
+        let next = group(self.round());
+        if !next.is_empty() {
+            self.another_round();
+            // All threads ask for the same.
+            *seated.asked.lock().unwrap_or_else(PoisonError::into_inner) = experts[next].to_vec();
+        }
+        self.round().checked_sub(1).map_or(0..0, group)
+    }
+
+    /// Which of the matrices that are bound is an expert's.
+    pub(super) fn matrix_of(&self, expert: usize) -> usize {
+        self.0.seated.as_ref().map_or(expert, |seated| seated.seats[expert] as usize)
+    }
+
+    /// How many matrices are bound, where there are so many experts.
+    pub(super) fn matrices(&self, experts: usize) -> usize {
+        self.0.seated.as_ref().map_or(experts, |seated| seated.count)
     }
 
     /// Room for `count` elements that all threads share, from round to round. A dispatch asks for one number of them.

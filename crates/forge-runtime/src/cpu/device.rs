@@ -1,9 +1,10 @@
 //! The device itself: four buffers in memory, and passes that run as they are encoded.
 
 use super::super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+use super::super::experts::{Bound, Counts, Stacks, Streamed};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
-use super::call::{Call, Region, Round};
+use super::call::{Call, Region, Round, Seated};
 use super::copied::copied;
 use super::level::Level;
 use super::pool::Pool;
@@ -11,7 +12,7 @@ use super::read_speed::read_speed;
 use super::scratch::Line;
 use memmap2::{Mmap, MmapMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A CPU, as a device.
 pub struct CpuDevice {
@@ -22,6 +23,8 @@ pub struct CpuDevice {
     level: Level,
     exact: bool,
     room: Mutex<Vec<Line>>,
+    /// Experts that are read from disk; none where all are among the weights.
+    experts: Option<Streamed>,
 }
 
 impl CpuDevice {
@@ -48,14 +51,31 @@ impl CpuDevice {
             level: Level::choose()?,
             exact: false,
             room: Mutex::default(),
+            experts: None,
         })
     }
 
     /// The same device with a copy of its weights in huge pages, where that can be had.
     pub fn with_copied_weights(mut self) -> CpuDevice {
-        if let Some(copy) = copied(&self.weights, &mut self.pool) {
+        if let Some(copy) = copied(&self.weights, &[], &mut self.pool) {
             self.weights = Arc::new(copy);
         }
+        self
+    }
+
+    /// The same device with the experts of `layers` read from disk when they are chosen. Of its weights it has a copy, so that
+    /// nothing of the mapped file takes memory beside.
+    pub fn with_streamed_experts(mut self, layers: &[Stacks], streamed: Streamed) -> CpuDevice {
+        let mut left_out: Vec<_> = layers
+            .iter()
+            .flat_map(Stacks::planes)
+            .map(|plane| plane.offset..plane.offset + plane.bytes)
+            .collect();
+        left_out.sort_by_key(|range| range.start);
+        if let Some(copy) = copied(&self.weights, &left_out, &mut self.pool) {
+            self.weights = Arc::new(copy);
+        }
+        self.experts = Some(streamed);
         self
     }
 
@@ -100,6 +120,12 @@ impl CpuDevice {
         }
     }
 
+    /// What lies in seats of a plane of experts, if that is bound.
+    fn bound(&mut self, binding: &Binding) -> Option<Bound> {
+        let experts = self.experts.as_mut().filter(|_| binding.buffer == Buffer::Weights)?;
+        experts.bound(binding.offset)
+    }
+
     fn dispatch(
         &mut self,
         program: Program,
@@ -108,8 +134,17 @@ impl CpuDevice {
         scalars: &[u32],
     ) -> Result<(), String> {
         let mut regions = Vec::with_capacity(bindings.len());
+        let mut stack = None;
         for binding in bindings {
-            regions.push(self.region(binding)?);
+            let region = self.region(binding)?;
+            let bound = self.bound(binding);
+            // Where a plane of experts is bound, those that have seats are.
+            regions.push(bound.map_or(region, |it| Region {
+                start: it.start,
+                bytes: it.bytes,
+                written: false,
+            }));
+            stack = stack.or(bound);
         }
         let mut round = Round {
             kernel,
@@ -123,12 +158,23 @@ impl CpuDevice {
             taken: AtomicUsize::new(0),
             another: AtomicBool::new(false),
             room: &self.room,
+            seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| Seated {
+                seats: vec![0; experts.experts(stack.layer)],
+                at_once: experts.at_once(stack.layer),
+                count: experts.seats(stack.layer),
+                asked: Mutex::default(),
+            }),
         };
         loop {
             let job = Job(&round);
             self.pool.run(&|_| job.run())?;
             if !round.another.load(Ordering::Relaxed) {
                 return Ok(());
+            }
+            if let (Some(seated), Some(stack), Some(experts)) = (&mut round.seated, stack, &mut self.experts)
+            {
+                let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
+                experts.fetch(stack, &asked, &mut seated.seats)?;
             }
             round.number += 1;
             round.taken = AtomicUsize::new(0);
@@ -213,6 +259,15 @@ impl Device for CpuDevice {
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
-        read_speed(&self.weights, &mut self.pool)
+        // Where experts are streamed, what there is of them among the weights is no memory.
+        if self.experts.is_some() { Ok(None) } else { read_speed(&self.weights, &mut self.pool) }
+    }
+
+    fn streamed(&self) -> Option<Counts> {
+        self.experts.as_ref().map(Streamed::counts)
+    }
+
+    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+        self.experts.as_mut().map(Streamed::disk_speed).transpose()
     }
 }

@@ -218,7 +218,15 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
         };
         let pairs = Pairs::new(routes, chosen, experts);
+        let numbers: Vec<usize> = pairs.experts.iter().map(|(expert, _)| *expert).collect();
+        let at_hand = call.at_hand(&numbers);
+        if at_hand.is_empty() {
+            return;
+        }
         let is_sum = matches!(shape, Shape::Sum(_));
+        // Sums of experts that were at hand in earlier rounds; they are finished with the last.
+        let is_last = at_hand.end == numbers.len();
+        let parts = (is_sum && at_hand != (0..numbers.len())).then(|| call.room::<f32>(rows * outputs));
         // Rows of x, and of results.
         let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
@@ -227,7 +235,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let (room, sums) = scratch.split_at_mut(padded);
         let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
-        let matrix = M::find(call, "weight", experts * outputs, blocks);
+        let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
         let products = Products { matrix, blocks, x, alone: call.alone() };
         let project = Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue };
         let finish = Finish::new::<S>(call, &project, of_y);
@@ -235,7 +243,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             true => finish.shares(outputs, call.workers()),
             false => (outputs.div_ceil(GRAIN), GRAIN, 1),
         };
-        let turns = if is_sum { 1 } else { pairs.experts.len() };
+        let turns = if is_sum { 1 } else { at_hand.len() };
         let mut values = [[0.0_f32; GRAIN]; TOGETHER];
         for item in call.share(turns * shares, at_once).flatten() {
             // Everybody knows who was chosen; one tells everyone after this.
@@ -245,14 +253,23 @@ impl<M: Matrix> Task for Of<'_, M> {
                     .copy_from_slice(routes);
             }
             let (turn, share) = (item / shares, item % shares);
-            let with = if is_sum { 0..pairs.experts.len() } else { turn..turn + 1 };
+            let turn = at_hand.start + turn;
+            let with = if is_sum { at_hand.clone() } else { turn..turn + 1 };
             let mut left = OfShare::NOTHING;
             let end = outputs.min((share + 1) * size);
             for first in (share * size..end).step_by(GRAIN) {
                 let count = (end - first).min(GRAIN);
                 sums.fill(0.0);
+                if let Some(parts) = parts.filter(|_| at_hand.start > 0) {
+                    for (row, sums) in sums.chunks_exact_mut(GRAIN).enumerate() {
+                        let begin = row * outputs + first;
+                        // SAFETY: this thread alone has these outputs.
+                        sums[..count].copy_from_slice(unsafe { parts.part(begin..begin + count) });
+                    }
+                }
                 for (expert, of_expert) in with.clone().map(|index| pairs.of(index)) {
                     let bias = bias.get(expert * outputs + first..).unwrap_or_default();
+                    let first_row = call.matrix_of(expert) * outputs + first;
                     for some in of_expert.chunks(TOGETHER) {
                         let mut own = [0; TOGETHER];
                         for (own, pair) in own.iter_mut().zip(some) {
@@ -260,7 +277,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                         }
                         let own = &own[..some.len()];
                         // SAFETY: `find` saw that the matrices are whole, and x has `blocks * 32` columns a row.
-                        unsafe { products.of::<S>(expert * outputs + first, count, own, &mut values) };
+                        unsafe { products.of::<S>(first_row, count, own, &mut values) };
                         for (pair, values) in some.iter().zip(&mut values) {
                             let values = &mut values[..count];
                             if is_sum {
@@ -276,12 +293,18 @@ impl<M: Matrix> Task for Of<'_, M> {
                     }
                 }
                 for (row, sums) in sums.chunks_exact_mut(GRAIN).enumerate() {
+                    let (begin, sums) = (row * outputs + first, &mut sums[..count]);
                     // SAFETY: this thread alone has these outputs.
-                    unsafe { finish.outputs(row, first, &mut sums[..count], &mut left) };
+                    match parts.filter(|_| !is_last) {
+                        Some(parts) => unsafe { parts.part(begin..begin + count) }.copy_from_slice(sums),
+                        None => unsafe { finish.outputs(row, first, sums, &mut left) },
+                    }
                 }
             }
-            // SAFETY: this thread alone has this share.
-            unsafe { finish.leave(share, left) };
+            if is_last || !is_sum {
+                // SAFETY: this thread alone has this share.
+                unsafe { finish.leave(share, left) };
+            }
         }
     }
 }

@@ -143,7 +143,14 @@ impl<M: Matrix> Task for Products<'_, M> {
         let rows = call.scalar(0);
         let most = most_tiles(rows, &ExpertsGroup { experts, chosen, tile_rows });
         let pairs = call.input::<u32>("pairs", rows * chosen);
-        let runs = runs(call.input::<u32>("tiles", 3 * most));
+        let mut runs = runs(call.input::<u32>("tiles", 3 * most));
+        let mut numbers: Vec<usize> = runs.iter().map(|[expert, ..]| *expert).collect();
+        numbers.dedup();
+        let at_hand = &numbers[call.at_hand(&numbers)];
+        runs.retain(|[expert, ..]| at_hand.binary_search(expert).is_ok());
+        if runs.is_empty() {
+            return;
+        }
         // Pairs that share a row of x.
         let share_x = if ending == Epilogue::Store { 1 } else { chosen };
         let of_x = rows * chosen / share_x;
@@ -154,7 +161,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
         let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, &mut room[..padded]);
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
-        let matrix = M::find(call, "weight", experts * outputs, blocks);
+        let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
         let project = Project {
             outputs,
             inputs,
@@ -171,7 +178,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             let own = &pairs[first..first + count];
             let first_output = item % count_of_panels * PANEL;
             let of_panel = (outputs - first_output).min(PANEL);
-            let first_row = expert * outputs + first_output;
+            let first_row = call.matrix_of(expert) * outputs + first_output;
             let mut rows = [std::ptr::null(); ROWS];
             for (row, pair) in rows.iter_mut().zip(own) {
                 *row = x[*pair as usize / share_x * blocks * BLOCK..].as_ptr();
@@ -190,7 +197,7 @@ impl<M: Matrix> Task for Products<'_, M> {
                 let (rows, columns) = (&rows[..count], first_block * BLOCK..(first_block + depth) * BLOCK);
                 call.level().run(AddPanel { panel, outputs: of_panel, rows, columns, sums });
             }
-            let bias = bias.get(first_row..).unwrap_or_default();
+            let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
             for (pair, values) in own.iter().zip(sums.chunks_exact_mut(PANEL)) {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
                 // SAFETY: this thread alone has these outputs of this pair.

@@ -63,8 +63,9 @@ mod copied {
 
     use super::pool::Pool;
     use memmap2::Mmap;
+    use std::ops::Range;
 
-    pub(super) fn copied(_: &Mmap, _: &mut Pool) -> Option<Mmap> {
+    pub(super) fn copied(_: &Mmap, _: &[Range<usize>], _: &mut Pool) -> Option<Mmap> {
         None
     }
 }

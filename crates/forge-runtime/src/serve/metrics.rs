@@ -1,7 +1,9 @@
 //! What a server has done so far, for `/metrics` in the format of Prometheus.
 
+use super::super::experts::Counts;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A number that only grows, or a level.
@@ -71,9 +73,16 @@ pub(super) struct Metrics {
     pub(super) active: Count,
     /// Texts that wait for a slot.
     pub(super) waiting: Count,
+    /// What has been read of experts, where they are streamed.
+    streamed: Mutex<Option<Counts>>,
 }
 
 impl Metrics {
+    /// What has been read of experts so far.
+    pub(super) fn set_streamed(&self, counts: Option<Counts>) {
+        *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+
     /// As Prometheus reads it.
     pub(super) fn text(&self, slots: u32) -> String {
         let counters = [
@@ -112,6 +121,17 @@ impl Metrics {
         }
         for (name, help, time) in times {
             line(name, help, "counter", time.seconds().to_string());
+        }
+        if let Some(counts) = *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) {
+            let waited = counts.stalled.as_secs_f64().to_string();
+            for (name, help, value) in [
+                ("experts_asked", "Experts that layers asked for", counts.asked.to_string()),
+                ("experts_found", "Those of them that were in memory", counts.found.to_string()),
+                ("experts_bytes", "Bytes of experts read from disk", counts.bytes.to_string()),
+                ("experts_stalled_seconds", "Time in which passes waited for the disk", waited),
+            ] {
+                line(name, help, "counter", value);
+            }
         }
         for (name, help, level) in levels {
             line(name, help, "gauge", level.get().to_string());

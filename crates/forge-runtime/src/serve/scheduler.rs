@@ -169,6 +169,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
         self.metrics.busy.add(start.elapsed());
         self.metrics.passes.add(1);
         self.metrics.rows.add(pass.rows.len());
+        self.metrics.set_streamed(self.engine.device().streamed());
         let mut fed = match fed {
             Ok(fed) => fed,
             Err(failure) => {

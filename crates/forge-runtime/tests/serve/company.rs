@@ -1,7 +1,10 @@
 //! Several clients at once, and their coming and going.
 
 use crate::served::*;
+use serde_json::Value;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -93,4 +96,37 @@ fn a_server_that_stops_lets_answers_come_to_their_end() {
     }
     assert_eq!(said, alone);
     served.thread.take().unwrap().join().unwrap().unwrap();
+}
+
+/// What reads experts from a disk may fail in the middle of a pass, and so in the middle of a text.
+#[test]
+fn a_device_that_fails_ends_who_is_written_to_and_the_server_goes_on() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let served = serve(&Setting { slots: 2, pace: 10, broken: Some(broken.clone()), ..PLAIN });
+    let question = greedy(&ids(1, 3), 30);
+    let text = |answer: Value| answer["choices"][0]["text"].clone();
+    let whole = text(served.answer(PLAINLY, &question));
+    let (one, other) = (served.ask(PLAINLY, &question), served.ask(PLAINLY, &greedy(&ids(2, 3), 30)));
+    served.becomes("texts_active", 2.0);
+    broken.store(true, Ordering::Relaxed);
+    for asked in [one, other] {
+        let response = asked.response();
+        assert_eq!(response.status, 500);
+        assert!(response.json()["error"]["message"].as_str().unwrap().contains("the disk is broken"));
+    }
+    assert_eq!(served.metric("texts_failed_total"), 2.0);
+    assert_eq!(served.get("/ready").status, 200);
+    broken.store(false, Ordering::Relaxed);
+    assert_eq!(text(served.answer(PLAINLY, &question)), whole);
+    served.end();
+}
+
+#[test]
+fn what_was_read_of_experts_is_counted() {
+    let served = serve(&PLAIN);
+    served.answer(PLAINLY, &greedy(&ids(1, 3), 2));
+    for (name, value) in [("asked", 10.0), ("found", 7.0), ("bytes", 1000.0), ("stalled_seconds", 0.5)] {
+        assert_eq!(served.metric(&format!("experts_{name}_total")), value, "{name}");
+    }
+    served.end();
 }

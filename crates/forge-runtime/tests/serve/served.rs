@@ -2,8 +2,9 @@
 
 use crate::model::Tiny;
 use crate::runtime::cpu::CpuDevice;
-use crate::runtime::device::{Buffer, Device, Pass, Program};
+use crate::runtime::device::{Binding, Buffer, Device, Kernel, Pass, Program};
 use crate::runtime::engine::Engine;
+use crate::runtime::experts::Counts;
 use crate::runtime::failure::Failure;
 use crate::runtime::model::Model;
 use crate::runtime::sampler::Sampling;
@@ -15,12 +16,14 @@ use crate::support::http::{Asked, Response, send};
 use crate::support::reference::{Reference, write_letters, write_tokenizer};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A device that takes its time.
-pub(crate) struct Slow(CpuDevice, Duration);
+/// A device that takes its time, and fails while it is broken.
+pub(crate) struct Slow(CpuDevice, Duration, Arc<AtomicBool>);
 
 impl Device for Slow {
     fn describe(&self) -> String {
@@ -37,7 +40,39 @@ impl Device for Slow {
 
     fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         std::thread::sleep(self.1);
+        if self.2.load(Ordering::Relaxed) {
+            // In the middle of a pass, which leaves state half written.
+            self.0.run(program, &mut |pass| encode(&mut First { pass, left: 5 }))?;
+            return Err("experts cannot be read: the disk is broken".to_owned());
+        }
         self.0.run(program, encode)
+    }
+
+    fn streamed(&self) -> Option<Counts> {
+        Some(Counts { asked: 10, found: 7, bytes: 1000, stalled: Duration::from_millis(500) })
+    }
+}
+
+/// A pass of which no more than the first dispatches are run.
+struct First<'a> {
+    pass: &'a mut dyn Pass,
+    left: usize,
+}
+
+impl Pass for First<'_> {
+    fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
+        if self.left > 0 {
+            self.left -= 1;
+            self.pass.dispatch(kernel, bindings, scalars, groups);
+        }
+    }
+
+    fn barrier(&mut self) {
+        self.pass.barrier();
+    }
+
+    fn cores(&self) -> u32 {
+        self.pass.cores()
     }
 }
 
@@ -57,6 +92,8 @@ pub(crate) struct Setting {
     pub(crate) queue: u32,
     /// Milliseconds of a pass.
     pub(crate) pace: u64,
+    /// Whether passes fail.
+    pub(crate) broken: Option<Arc<AtomicBool>>,
     pub(crate) keys: Vec<String>,
     pub(crate) origins: Vec<String>,
     /// Whether ids are letters rather than words.
@@ -71,6 +108,7 @@ pub(crate) const PLAIN: Setting = Setting {
     context: 64,
     queue: 64,
     pace: 0,
+    broken: None,
     keys: Vec::new(),
     origins: Vec::new(),
     letters: false,
@@ -114,10 +152,12 @@ pub(crate) fn serve_model<M: Model>(setting: &Setting) -> Served {
     })
     .unwrap();
     let (address, stop) = (server.address(), server.stop());
+    let broken = setting.broken.clone().unwrap_or_default();
     let thread = std::thread::spawn(move || {
         let model = M::new(&weights, context, slots).unwrap();
         let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
-        let engine = Engine::new(model, Slow(device, Duration::from_millis(pace)), context, slots);
+        let device = Slow(device, Duration::from_millis(pace), broken);
+        let engine = Engine::new(model, device, context, slots);
         let sampling = Sampling { temperature: 0.9, ..Sampling::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)
     });

@@ -385,6 +385,7 @@ pub fn run_kernel_as(
         wanted: nothing,
         logits: Span::new(Buffer::Scratch, 0, 0),
         next: nothing,
+        experts: Vec::new(),
     };
     let device = CpuDevice::new(&file, &layout, Some(threads)).unwrap();
     let mut device = device.with_level(level).exact(exact);

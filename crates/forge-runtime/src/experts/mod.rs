@@ -1,0 +1,141 @@
+//! Experts streamed from disk: a model with more experts than memory has room for.
+//!
+//! The experts of a layer are [`Stacks`]: every plane (codes, scales) of their two matrices lies in the weight file expert below
+//! expert, so that what an expert has of a plane is one range of bytes. Where experts are streamed they are not in memory;
+//! some have a *seat* there. Seats lie in one region that is taken at the start, plane by plane as in the file, so
+//! that the kernels which read stacks read seats, and only look up which seat an expert has. Layers whose experts are
+//! of equal size share their seats ([`Room`]).
+//!
+//! Who needs an expert that has no seat takes that of the one that was not asked for longest (`seats`); a few threads read it
+//! from the file (`readers`, `source`), first what the layer multiplies first, so that the rest is read while that is
+//! computed (`streamed`). Experts that every row has keep their seats.
+//!
+//! What comes out is the same to the bit wherever experts are: seats are addresses, and sums keep the order of experts. A
+//! read that fails, or a file that is not what it was, ends the pass with an error, and what was being read has no seat.
+
+mod readers;
+mod room;
+mod seats;
+mod source;
+mod streamed;
+
+pub use room::{Forecast, Room};
+pub use source::{Source, WeightSource};
+pub use streamed::{Bound, Counts, Streamed};
+
+use super::device::Span;
+
+/// The matrices of a layer's experts: what the compiler tells of them.
+#[derive(Clone, Debug)]
+pub struct Stacks {
+    /// How many experts there are.
+    pub experts: usize,
+    /// How many a row has.
+    pub chosen: usize,
+    /// Those of them that every row has, the last ones.
+    pub shared: usize,
+    /// The planes of the matrices that are multiplied first, expert below expert.
+    pub inner: Vec<Span<u8>>,
+    /// Those of the matrices whose products are summed.
+    pub sum: Vec<Span<u8>>,
+}
+
+impl Stacks {
+    /// Every plane, in the order in which they are read.
+    pub fn planes(&self) -> impl Iterator<Item = Span<u8>> + '_ {
+        self.inner.iter().chain(&self.sum).copied()
+    }
+
+    /// Bytes of one expert.
+    pub fn expert_bytes(&self) -> usize {
+        self.planes().map(|plane| plane.bytes / self.experts).sum()
+    }
+
+    /// Experts that are chosen for a row.
+    pub fn picked(&self) -> usize {
+        self.chosen - self.shared
+    }
+}
+
+/// Where experts are while a program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Residence {
+    /// With all other weights.
+    #[default]
+    Resident,
+    /// On disk, but for those that have a seat in so many bytes of memory; in what is free if there is no number.
+    Streamed(Option<u64>),
+}
+
+impl std::str::FromStr for Residence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Residence, String> {
+        match text.split_once(':') {
+            None if text == "resident" => Ok(Residence::Resident),
+            None if text == "streamed" => Ok(Residence::Streamed(None)),
+            Some(("streamed", memory)) => Ok(Residence::Streamed(Some(bytes(memory)?))),
+            _ => Err("`resident`, `streamed` or `streamed:` and memory, such as streamed:20G, is wanted"
+                .to_owned()),
+        }
+    }
+}
+
+/// Bytes as people write them: `20G`, `1.5GB`, `800MiB`, `4096`.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = match unit.trim_end_matches(['B', 'b']) {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "M" | "m" => 1e6,
+        "G" | "g" => 1e9,
+        "T" | "t" => 1e12,
+        "Ki" => 1024.0,
+        "Mi" => 1024.0 * 1024.0,
+        "Gi" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(format!("`{text}` is no size: a number and a unit are wanted, such as 20G")),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number * unit >= 1.0 => Ok((number * unit) as u64),
+        _ => Err(format!("`{text}` is no size: a number and a unit are wanted, such as 20G")),
+    }
+}
+
+/// Bytes a second as people write them: `6GB/s`.
+pub fn speed(text: &str) -> Result<u64, String> {
+    bytes(text.strip_suffix("/s").unwrap_or(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, value) in [
+            ("20G", Some(20_000_000_000)),
+            ("1.5GB", Some(1_500_000_000)),
+            ("800MiB", Some(800 << 20)),
+            ("4096", Some(4096)),
+            ("", None),
+            ("0", None),
+            ("G", None),
+            ("3 apples", None),
+            ("-1G", None),
+        ] {
+            assert_eq!(bytes(text).ok(), value, "{text}");
+        }
+        assert_eq!(speed("6GB/s"), Ok(6_000_000_000));
+    }
+
+    #[test]
+    fn where_experts_are_is_said_in_a_word_and_a_size() {
+        assert_eq!("resident".parse(), Ok(Residence::Resident));
+        assert_eq!("streamed".parse(), Ok(Residence::Streamed(None)));
+        assert_eq!("streamed:2G".parse(), Ok(Residence::Streamed(Some(2_000_000_000))));
+        for wrong in ["", "mapped", "streamed:", "streamed:x", "resident:2G"] {
+            assert!(wrong.parse::<Residence>().is_err(), "{wrong}");
+        }
+    }
+}

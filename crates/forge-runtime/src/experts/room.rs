@@ -1,0 +1,180 @@
+//! The region in which experts have seats: how many there are, and where each plane of them lies.
+//!
+//! Layers whose experts have planes of equal sizes are a class and share its seats; other layers, as where a model mixes
+//! formats, are others. Memory is divided among classes by the bytes of all their experts.
+
+use super::super::failure::Failure;
+use super::Stacks;
+
+/// What planes begin at multiples of: enough for disks to write to them directly.
+const PAGE: usize = 4096;
+
+/// Seats for experts of one size.
+#[derive(Clone, Debug)]
+pub(super) struct Class {
+    /// Bytes that an expert has of each plane.
+    pub(super) planes: Vec<usize>,
+    /// Where in the region the seats of each plane begin.
+    pub(super) starts: Vec<usize>,
+    /// How many seats there are.
+    pub(super) seats: usize,
+    /// Experts of all its layers.
+    pub(super) experts: usize,
+    /// Those that every row has, which keep their seats.
+    pub(super) kept: usize,
+    /// The most that a row chooses in one layer.
+    picked: usize,
+}
+
+impl Class {
+    /// Bytes of an expert.
+    fn expert(&self) -> usize {
+        self.planes.iter().sum()
+    }
+
+    /// Bytes of all experts.
+    fn all(&self) -> u128 {
+        self.expert() as u128 * self.experts as u128
+    }
+
+    /// The fewest seats that a pass can go on with: an expert at a time would do, but each row would read all of its own again.
+    fn least(&self) -> usize {
+        (self.kept + self.picked + 1).min(self.experts)
+    }
+}
+
+/// The region, laid out.
+#[derive(Clone, Debug)]
+pub struct Room {
+    pub(super) classes: Vec<Class>,
+    /// The class of each layer that has experts.
+    pub(super) class_of: Vec<usize>,
+    bytes: usize,
+    /// Bytes of experts that a row reads, wherever they are; those that keep their seats left out.
+    of_row: u64,
+}
+
+/// What is to be expected of a row, if all experts are equally likely.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    /// The share of the experts chosen that has a seat.
+    pub hits: f64,
+    /// Bytes that are read from disk.
+    pub bytes: f64,
+}
+
+impl Forecast {
+    /// Tokens a second that a disk of so many bytes a second permits; none if nothing is read.
+    pub fn per_second(&self, disk: u64) -> Option<f64> {
+        (self.bytes > 0.0).then(|| disk as f64 / self.bytes)
+    }
+}
+
+impl Room {
+    /// As many seats for the experts of all layers as `memory` bytes have room for.
+    pub fn new(layers: &[Stacks], memory: u64) -> Result<Room, Failure> {
+        let mut room = Room { classes: Vec::new(), class_of: Vec::new(), bytes: 0, of_row: 0 };
+        for stacks in layers {
+            room.add(stacks);
+        }
+        let planes: usize = room.classes.iter().map(|class| class.planes.len()).sum();
+        let for_seats = memory.saturating_sub((planes * PAGE) as u64);
+        let all: u128 = room.classes.iter().map(Class::all).sum();
+        // What a class needs is what its share of the memory must hold.
+        let needed =
+            |class: &Class| ((class.least() * class.expert()) as u128 * all).div_ceil(class.all().max(1));
+        let enough = room.classes.iter().map(needed).max().unwrap_or(0) as u64 + (planes * PAGE) as u64;
+        for class in &mut room.classes {
+            let share = u128::from(for_seats) * class.all() / all.max(1);
+            class.seats = class.experts.min((share / class.expert().max(1) as u128) as usize);
+            if class.seats < class.least() {
+                return Err(Failure::misuse(format!(
+                    "--experts streamed: experts of {} bytes have {} seats in {memory} bytes, and {} are needed: \
+                     {enough} bytes are enough",
+                    class.expert(),
+                    class.seats,
+                    class.least(),
+                )));
+            }
+            for plane in &class.planes {
+                class.starts.push(room.bytes);
+                room.bytes = (room.bytes + class.seats * plane).next_multiple_of(PAGE);
+            }
+        }
+        Ok(room)
+    }
+
+    fn add(&mut self, stacks: &Stacks) {
+        let planes: Vec<usize> = stacks.planes().map(|plane| plane.bytes / stacks.experts).collect();
+        let known = self.classes.iter().position(|class| class.planes == planes);
+        let index = known.unwrap_or(self.classes.len());
+        if known.is_none() {
+            let (starts, seats, experts, kept, picked) = (Vec::new(), 0, 0, 0, 0);
+            self.classes.push(Class { planes, starts, seats, experts, kept, picked });
+        }
+        let class = &mut self.classes[index];
+        class.experts += stacks.experts;
+        class.kept += stacks.shared;
+        class.picked = class.picked.max(stacks.picked());
+        self.class_of.push(index);
+        self.of_row += (stacks.picked() * stacks.expert_bytes()) as u64;
+    }
+
+    /// Bytes of the region.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Seats of all classes.
+    pub fn seats(&self) -> usize {
+        self.classes.iter().map(|class| class.seats).sum()
+    }
+
+    /// Experts of all layers.
+    pub fn experts(&self) -> usize {
+        self.classes.iter().map(|class| class.experts).sum()
+    }
+
+    /// What is to be expected of a row, if all experts are equally likely: then those that have a seat are chosen as often as
+    /// others. Texts choose some experts more often, so that more is found in memory than is said here.
+    pub fn forecast(&self) -> Forecast {
+        let chosen = |class: &Class| (class.experts - class.kept) as f64;
+        let seated: f64 = self.classes.iter().map(|class| (class.seats - class.kept) as f64).sum();
+        let hits = seated / self.classes.iter().map(chosen).sum::<f64>().max(1.0);
+        Forecast { hits, bytes: (1.0 - hits) * self.of_row as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::device::{Buffer, Span};
+    use super::*;
+
+    fn stacks(experts: usize, shared: usize, plane: usize) -> Stacks {
+        let span = |bytes: usize| Span::new(Buffer::Weights, 0, bytes * experts);
+        Stacks { experts, chosen: 2 + shared, shared, inner: vec![span(2 * plane)], sum: vec![span(plane)] }
+    }
+
+    #[test]
+    fn as_many_seats_as_memory_has_room_for_and_never_more_than_experts() {
+        let layers = [stacks(8, 0, 1000), stacks(8, 0, 1000)];
+        let room = Room::new(&layers, 2 * 4096 + 5 * 3000 + 2999).unwrap();
+        assert_eq!((room.seats(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
+        assert_eq!(room.classes[0].starts, [0, 12_288]);
+        assert_eq!(room.bytes(), 12_288 + 8192);
+        assert_eq!(Room::new(&layers, 1 << 30).unwrap().seats(), 16);
+        let told = room.forecast();
+        assert_eq!((told.hits, told.bytes), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
+        assert_eq!(told.per_second(16_500), Some(2.0));
+    }
+
+    #[test]
+    fn memory_for_too_few_seats_is_refused_with_what_is_enough() {
+        for layers in [vec![stacks(8, 1, 1000)], vec![stacks(8, 0, 1000), stacks(4, 1, 64)]] {
+            let message = Room::new(&layers, 10_000).unwrap_err().to_string();
+            let enough = message.split_whitespace().rev().nth(3).unwrap().parse().unwrap();
+            assert!(Room::new(&layers, enough).is_ok(), "{message}");
+            assert!(Room::new(&layers, enough - 1).is_err(), "{message}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Who sits where: experts of some layers in the seats of their class.
+//!
+//! Whoever has been asked for keeps its seat until all others have been asked for since: the least recently used goes first.
+
+use std::collections::HashMap;
+
+/// An expert of a layer.
+pub(super) type Expert = (usize, usize);
+
+/// The seats of one class.
+#[derive(Clone, Debug)]
+pub(super) struct Seats {
+    of: HashMap<Expert, usize>,
+    seats: Vec<Seat>,
+    /// Counts what was asked for.
+    clock: u64,
+    kept: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seat {
+    expert: Option<Expert>,
+    /// When it was asked for last.
+    asked: u64,
+}
+
+/// Asked for this late, an expert is never the one that goes.
+const ALWAYS: u64 = u64::MAX;
+
+impl Seats {
+    /// So many seats, all of them free.
+    pub(super) fn new(count: usize) -> Seats {
+        Seats { of: HashMap::new(), seats: vec![Seat::default(); count], clock: 0, kept: 0 }
+    }
+
+    /// Seats that experts may lose.
+    pub(super) fn changing(&self) -> usize {
+        self.seats.len() - self.kept
+    }
+
+    /// The seat of an expert, if it has one.
+    pub(super) fn of(&self, expert: Expert) -> Option<usize> {
+        self.of.get(&expert).copied()
+    }
+
+    /// Begins to ask for experts: those asked for until the next time have their seats together.
+    pub(super) fn begin(&mut self) {
+        self.clock += 1;
+    }
+
+    /// Asks for an expert: its seat, if it has one, and it stays.
+    pub(super) fn ask(&mut self, expert: Expert) -> Option<usize> {
+        let seat = self.of(expert)?;
+        let asked = &mut self.seats[seat].asked;
+        *asked = (*asked).max(self.clock);
+        Some(seat)
+    }
+
+    /// A seat for an expert that has none: a free one, or that of whoever was not asked for longest. None if all have been asked
+    /// for since the beginning.
+    pub(super) fn take(&mut self, expert: Expert) -> Option<usize> {
+        let (seat, oldest) = self.seats.iter().enumerate().min_by_key(|(_, seat)| seat.asked)?;
+        if oldest.asked >= self.clock {
+            return None;
+        }
+        if let Some(other) = oldest.expert {
+            self.of.remove(&other);
+        }
+        self.of.insert(expert, seat);
+        self.seats[seat] = Seat { expert: Some(expert), asked: self.clock };
+        Some(seat)
+    }
+
+    /// Has an expert keep its seat for ever.
+    pub(super) fn keep(&mut self, expert: Expert) {
+        if let Some(seat) = self.of(expert) {
+            self.seats[seat].asked = ALWAYS;
+            self.kept += 1;
+        }
+    }
+
+    /// Takes the seat of an expert away: nobody knows what lies there.
+    pub(super) fn forget(&mut self, expert: Expert) {
+        if let Some(seat) = self.of.remove(&expert) {
+            self.seats[seat] = Seat::default();
+        }
+    }
+
+    /// Takes all seats away, but those that are kept.
+    pub(super) fn forget_all(&mut self) {
+        self.of.retain(|_, seat| self.seats[*seat].asked == ALWAYS);
+        self.seats.iter_mut().filter(|seat| seat.asked != ALWAYS).for_each(|seat| *seat = Seat::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks for some experts of a layer at once, and tells who was there.
+    fn ask(seats: &mut Seats, experts: &[usize]) -> Vec<usize> {
+        seats.begin();
+        let there: Vec<usize> = experts.iter().copied().filter(|&it| seats.ask((0, it)).is_some()).collect();
+        for expert in experts.iter().filter(|it| !there.contains(it)) {
+            seats.take((0, *expert)).unwrap();
+        }
+        there
+    }
+
+    #[test]
+    fn who_was_not_asked_for_longest_loses_the_seat() {
+        let mut seats = Seats::new(3);
+        assert!(ask(&mut seats, &[1, 2]).is_empty());
+        assert!(ask(&mut seats, &[3]).is_empty());
+        assert_eq!(ask(&mut seats, &[1]), [1]);
+        assert!(ask(&mut seats, &[4]).is_empty(), "in the place of 2");
+        assert_eq!(ask(&mut seats, &[1, 3, 4]), [1, 3, 4]);
+    }
+
+    #[test]
+    fn experts_asked_for_together_do_not_displace_one_another() {
+        let mut seats = Seats::new(2);
+        ask(&mut seats, &[1, 2]);
+        seats.begin();
+        assert!(seats.ask((0, 1)).is_some() && seats.take((0, 3)).is_some());
+        assert_eq!(seats.take((0, 4)), None);
+        assert_eq!((seats.of((0, 2)), seats.of((1, 1))), (None, None));
+    }
+
+    #[test]
+    fn who_is_kept_stays_and_who_is_forgotten_has_no_seat() {
+        let mut seats = Seats::new(3);
+        ask(&mut seats, &[9, 1]);
+        seats.keep((0, 9));
+        assert_eq!(seats.changing(), 2);
+        for expert in 2..20 {
+            ask(&mut seats, &[expert % 9]);
+        }
+        assert!(seats.of((0, 9)).is_some());
+        ask(&mut seats, &[1]);
+        seats.forget((0, 1));
+        assert!(ask(&mut seats, &[1]).is_empty());
+        seats.forget_all();
+        assert_eq!(ask(&mut seats, &[9, 1]), [9]);
+    }
+}

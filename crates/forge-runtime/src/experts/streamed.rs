@@ -1,0 +1,381 @@
+//! Experts in their seats: finds those that a layer asks for, and has the others read.
+//!
+//! What a layer multiplies first is waited for; what it multiplies then is read meanwhile, and waited for when a dispatch binds
+//! it. Before a seat changes hands all reads are done, so none ever writes where somebody else sits.
+
+use super::Stacks;
+use super::readers::{Half, Read, Readers};
+use super::room::Room;
+use super::seats::Seats;
+use super::source::Source;
+use memmap2::MmapMut;
+use std::collections::HashMap;
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What has been read, and what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Experts that layers asked for, but for those that keep their seats.
+    pub asked: u64,
+    /// Those of them that had a seat.
+    pub found: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Time in which nothing was computed because of reads.
+    pub stalled: Duration,
+}
+
+impl Counts {
+    /// The share of experts asked for that had a seat.
+    pub fn hits(&self) -> f64 {
+        if self.asked == 0 { 1.0 } else { self.found as f64 / self.asked as f64 }
+    }
+
+    /// What has been counted since `before`.
+    pub fn since(&self, before: &Counts) -> Counts {
+        Counts {
+            asked: self.asked - before.asked,
+            found: self.found - before.found,
+            bytes: self.bytes - before.bytes,
+            stalled: self.stalled - before.stalled,
+        }
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Counts) {
+        self.asked += more.asked;
+        self.found += more.found;
+        self.bytes += more.bytes;
+        self.stalled += more.stalled;
+    }
+}
+
+/// A plane that is bound: whose it is, and where its seats are.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// The layer, of those that have experts.
+    pub layer: usize,
+    half: Half,
+    /// Where the seats of the plane begin.
+    pub start: *mut u8,
+    /// Bytes of all of them.
+    pub bytes: usize,
+}
+
+/// The region of seats, and who fills it.
+pub struct Streamed {
+    layers: Vec<Stacks>,
+    room: Room,
+    // Before the region that they write to, so that they end before it goes.
+    readers: Readers,
+    region: MmapMut,
+    seats: Vec<Seats>,
+    /// Layer and plane, by where the plane lies in the weight file.
+    planes: HashMap<usize, (usize, usize)>,
+    source: Arc<dyn Source>,
+    /// Experts whose reads may not be done.
+    unsettled: Vec<(usize, usize)>,
+    counts: Counts,
+}
+
+impl Streamed {
+    /// Takes the region, and reads the experts that every row has.
+    pub fn new(layers: &[Stacks], room: Room, source: Arc<dyn Source>) -> Result<Streamed, String> {
+        let region = MmapMut::map_anon(room.bytes().max(1))
+            .map_err(|error| format!("no memory for experts, {} bytes: {error}", room.bytes()))?;
+        #[cfg(target_os = "linux")]
+        let _ = region.advise(memmap2::Advice::HugePage);
+        let places = |(layer, stacks): (usize, &Stacks)| {
+            let starts: Vec<usize> = stacks.planes().map(|plane| plane.offset).collect();
+            starts.into_iter().enumerate().map(move |(plane, start)| (start, (layer, plane)))
+        };
+        let mut streamed = Streamed {
+            planes: layers.iter().enumerate().flat_map(places).collect(),
+            seats: room.classes.iter().map(|class| Seats::new(class.seats)).collect(),
+            readers: Readers::new(source.clone())?,
+            layers: layers.to_vec(),
+            room,
+            region,
+            source,
+            unsettled: Vec::new(),
+            counts: Counts::default(),
+        };
+        for (layer, stacks) in layers.iter().enumerate() {
+            let every_row: Vec<usize> = (stacks.experts - stacks.shared..stacks.experts).collect();
+            streamed.seat(layer, &every_row)?;
+            for expert in every_row {
+                streamed.seats[streamed.room.class_of[layer]].keep((layer, expert));
+            }
+        }
+        streamed.settle()?;
+        streamed.counts = Counts::default();
+        Ok(streamed)
+    }
+
+    /// What has been counted so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What lies in seats of the plane of experts that begins at `offset` of the weight file; none if none does.
+    pub fn bound(&mut self, offset: usize) -> Option<Bound> {
+        let &(layer, plane) = self.planes.get(&offset)?;
+        let class = &self.room.classes[self.room.class_of[layer]];
+        let half = if plane < self.layers[layer].inner.len() { Half::Inner } else { Half::Sum };
+        // SAFETY: the room lies inside the region.
+        let start = unsafe { self.region.as_mut_ptr().add(class.starts[plane]) };
+        Some(Bound { layer, half, start, bytes: class.seats * class.planes[plane] })
+    }
+
+    /// Experts of a layer that there are.
+    pub fn experts(&self, layer: usize) -> usize {
+        self.layers[layer].experts
+    }
+
+    /// Seats that a layer's experts may have, with others.
+    pub fn seats(&self, layer: usize) -> usize {
+        self.room.classes[self.room.class_of[layer]].seats
+    }
+
+    /// Experts of a layer that can have seats at once.
+    pub fn at_once(&self, layer: usize) -> usize {
+        self.seats[self.room.class_of[layer]].changing()
+    }
+
+    /// Has what is bound of some experts of a layer in memory, and says which seats it is in: `seats[expert]`. They are at most
+    /// [`Streamed::at_once`], each once.
+    pub fn fetch(&mut self, bound: Bound, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
+        let start = Instant::now();
+        let outcome = self.seat(bound.layer, experts).and_then(|found| {
+            self.readers.wait(bound.half)?;
+            Ok(found)
+        });
+        self.counts.stalled += start.elapsed();
+        let found = match outcome {
+            Ok(found) => found,
+            Err(what) => return Err(self.fail(what)),
+        };
+        if bound.half == Half::Inner {
+            let kept = self.layers[bound.layer].experts - self.layers[bound.layer].shared;
+            let asked = experts.iter().filter(|expert| **expert < kept).count();
+            self.counts.asked += asked as u64;
+            self.counts.found += (found + asked - experts.len()) as u64;
+        }
+        let class = &self.seats[self.room.class_of[bound.layer]];
+        for expert in experts {
+            let seat = class.of((bound.layer, *expert));
+            seats[*expert] = seat.ok_or("an expert that was read has no seat")? as u32;
+        }
+        Ok(())
+    }
+
+    /// Gives seats to those of some experts of a layer that have none, and has them read; says how many had one.
+    fn seat(&mut self, layer: usize, experts: &[usize]) -> Result<usize, String> {
+        let index = self.room.class_of[layer];
+        self.seats[index].begin();
+        let missing: Vec<usize> = {
+            let seats = &mut self.seats[index];
+            experts.iter().copied().filter(|expert| seats.ask((layer, *expert)).is_none()).collect()
+        };
+        if missing.is_empty() {
+            return Ok(experts.len());
+        }
+        // Seats change hands: nobody may be writing there.
+        self.settle()?;
+        self.source.check()?;
+        let mut taken = Vec::with_capacity(missing.len());
+        for expert in &missing {
+            let seat = self.seats[index].take((layer, *expert));
+            taken.push(seat.ok_or("a layer asks for more experts than there are seats")?);
+            self.unsettled.push((layer, *expert));
+        }
+        let (class, stacks, region) =
+            (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
+        let inner = stacks.inner.len();
+        let mut reads = Vec::new();
+        for (plane, span) in stacks.planes().enumerate() {
+            let bytes = class.planes[plane];
+            let half = if plane < inner { Half::Inner } else { Half::Sum };
+            for (expert, seat) in missing.iter().zip(&taken) {
+                let from = (span.offset + expert * bytes) as u64;
+                // SAFETY: the seat lies inside the region.
+                let to = unsafe { region.add(class.starts[plane] + seat * bytes) };
+                reads.push(Read { half, from, to, bytes });
+                self.counts.bytes += bytes as u64;
+            }
+        }
+        // SAFETY: whoever had these seats is not bound any more, and who has them now is waited for.
+        unsafe { self.readers.ask(reads.into_iter()) };
+        Ok(experts.len() - missing.len())
+    }
+
+    /// Waits for all reads.
+    fn settle(&mut self) -> Result<(), String> {
+        self.readers.settle()?;
+        self.unsettled.clear();
+        Ok(())
+    }
+
+    /// Whoever was being read has no seat: what lies there is not known.
+    fn fail(&mut self, what: String) -> String {
+        // What fails after the first failure adds nothing to it.
+        let _ = self.readers.settle();
+        for (layer, expert) in std::mem::take(&mut self.unsettled) {
+            self.seats[self.room.class_of[layer]].forget((layer, expert));
+        }
+        format!("experts cannot be read: {what}")
+    }
+
+    /// Bytes a second that are read where nothing else is done: experts of all layers, until a second has passed. They take
+    /// the seats of others.
+    pub fn disk_speed(&mut self) -> Result<f64, String> {
+        self.settle()?;
+        self.seats.iter_mut().for_each(Seats::forget_all);
+        let (start, before) = (Instant::now(), self.counts);
+        for layer in (0..self.layers.len()).cycle() {
+            let open = self.layers[layer].experts - self.layers[layer].shared;
+            let some: Vec<usize> = (0..open.min(self.at_once(layer))).collect();
+            self.seat(layer, &some)?;
+            if start.elapsed() > Duration::from_secs(1) {
+                break;
+            }
+            // They are read again when it is their turn again.
+            if layer + 1 == self.layers.len() {
+                self.settle()?;
+                self.seats.iter_mut().for_each(Seats::forget_all);
+            }
+        }
+        self.settle()?;
+        let speed = (self.counts.bytes - before.bytes) as f64 / start.elapsed().as_secs_f64();
+        self.counts = before;
+        Ok(speed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::device::{Buffer, Span};
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Bytes of experts of each plane.
+    const INNER: usize = 96;
+    const SUM: usize = 40;
+
+    /// A disk whose bytes tell where they are; it is broken from some byte on, or has been changed if that is 0.
+    struct Disk(AtomicU64);
+
+    fn byte(at: u64) -> u8 {
+        (at * 7 % 253) as u8
+    }
+
+    impl Source for Disk {
+        fn read(&self, from: u64, to: &mut [u8]) -> Result<(), String> {
+            if from + to.len() as u64 > self.0.load(Ordering::Relaxed) {
+                return Err("the disk is broken".to_owned());
+            }
+            to.iter_mut().zip(from..).for_each(|(to, at)| *to = byte(at));
+            Ok(())
+        }
+
+        fn check(&self) -> Result<(), String> {
+            if self.0.load(Ordering::Relaxed) > 0 { Ok(()) } else { Err("it has been changed".to_owned()) }
+        }
+    }
+
+    /// Two layers of 6 experts, the last of which every row has; a row chooses 2. The planes lie one after the other.
+    fn layers() -> Vec<Stacks> {
+        let mut offset = 11;
+        let mut plane = |bytes: usize| {
+            offset += 6 * bytes;
+            Span::new(Buffer::Weights, offset - 6 * bytes, 6 * bytes)
+        };
+        let mut layer =
+            || Stacks { experts: 6, chosen: 3, shared: 1, inner: vec![plane(INNER)], sum: vec![plane(SUM)] };
+        vec![layer(), layer()]
+    }
+
+    /// With seats for so many experts.
+    fn streamed(seats: usize) -> (Streamed, Arc<Disk>) {
+        let disk = Arc::new(Disk(AtomicU64::new(u64::MAX)));
+        let room = Room::new(&layers(), (2 * 4096 + seats * (INNER + SUM)) as u64).unwrap();
+        assert_eq!(room.seats(), seats);
+        (Streamed::new(&layers(), room, disk.clone()).unwrap(), disk)
+    }
+
+    /// Has experts fetched for a layer, both halves, and compares what is in their seats with the disk.
+    fn fetch(streamed: &mut Streamed, layer: usize, experts: &[usize]) -> Result<(), String> {
+        for plane in layers()[layer].planes() {
+            let bound = streamed.bound(plane.offset).expect("it is one of its planes");
+            let mut seats = vec![u32::MAX; 6];
+            streamed.fetch(bound, experts, &mut seats)?;
+            let bytes = plane.bytes / 6;
+            for expert in experts {
+                // SAFETY: the reads of this half are done.
+                let found = unsafe {
+                    std::slice::from_raw_parts(bound.start.add(seats[*expert] as usize * bytes), bytes)
+                };
+                let from = (plane.offset + expert * bytes) as u64;
+                assert!(found.iter().zip(from..).all(|(found, at)| *found == byte(at)), "{layer} {expert}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn whoever_is_fetched_is_whole_and_who_was_lately_is_not_read_again() {
+        let (mut streamed, _) = streamed(5);
+        assert!(streamed.bound(10).is_none());
+        for (layer, experts, found) in [
+            (0, vec![0, 3, 5], 0),
+            (1, vec![4, 5], 0),
+            (0, vec![3, 0], 2),
+            (1, vec![1, 4], 1),
+            (0, vec![3, 2], 1),
+        ] {
+            let before = streamed.counts();
+            fetch(&mut streamed, layer, &experts).unwrap();
+            let counts = streamed.counts().since(&before);
+            let asked = experts.iter().filter(|expert| **expert != 5).count() as u64;
+            assert_eq!((counts.asked, counts.found), (asked, found), "{layer} {experts:?}");
+            assert_eq!(counts.bytes, (asked - found) * (INNER + SUM) as u64, "{layer} {experts:?}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_told_and_what_was_being_read_is_read_anew() {
+        let (mut streamed, disk) = streamed(5);
+        fetch(&mut streamed, 0, &[0, 1]).unwrap();
+        // Somewhere among the matrices that are summed: those before them can be read.
+        disk.0.store((11 + 6 * INNER + 4 * SUM) as u64, Ordering::Relaxed);
+        let message = fetch(&mut streamed, 0, &[0, 4]).unwrap_err();
+        assert_eq!(message, "experts cannot be read: the disk is broken");
+        fetch(&mut streamed, 0, &[0, 2]).unwrap();
+        disk.0.store(u64::MAX, Ordering::Relaxed);
+        fetch(&mut streamed, 0, &[4, 0, 5]).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_changed_is_not_read() {
+        let (mut streamed, disk) = streamed(5);
+        fetch(&mut streamed, 1, &[0, 1]).unwrap();
+        disk.0.store(0, Ordering::Relaxed);
+        assert_eq!(fetch(&mut streamed, 1, &[2]).unwrap_err(), "experts cannot be read: it has been changed");
+        fetch(&mut streamed, 1, &[0, 1, 5]).unwrap();
+    }
+
+    #[test]
+    fn the_speed_of_the_disk_is_measured_and_leaves_whole_experts() {
+        let (mut streamed, _) = streamed(5);
+        let before = streamed.counts();
+        assert!(streamed.disk_speed().unwrap() > 0.0);
+        assert_eq!(streamed.counts(), before);
+        for experts in [[0, 1, 5], [2, 3, 5]] {
+            fetch(&mut streamed, 0, &experts).unwrap();
+            fetch(&mut streamed, 1, &experts).unwrap();
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Models with experts, streamed from disk: what they compute is what they compute with all experts in memory, to the last
+//! digit, with the fewest seats that there may be and with more.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+use tests::{Built, all_built, id_list};
+
+fn said(built: &Built, experts: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(&built.program);
+    command.args(arguments).args(["--device", "cpu", "--experts", experts]);
+    command.output().expect("the program runs")
+}
+
+fn text(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// The least memory that the program says is enough.
+fn enough(built: &Built) -> Option<u64> {
+    let refused = said(built, "streamed:1", &["info"]);
+    let message = String::from_utf8(refused.stderr).expect("it is text");
+    assert!(!refused.status.success(), "a byte is no room for experts");
+    let words: Vec<&str> = message.split_whitespace().collect();
+    let end = words.windows(3).position(|words| words == ["bytes", "are", "enough"])?;
+    Some(words[end - 1].parse().expect("it is a number"))
+}
+
+#[test]
+fn streamed_experts_compute_what_resident_ones_do() {
+    let prompt: Vec<u32> = (0..41).map(|index| index * index * 31 % 60).collect();
+    let list = id_list(&prompt);
+    let mut streamed = 0;
+    for built in all_built() {
+        let kernels =
+            std::fs::read_to_string(built.directory.join("src/kernels.rs")).expect("it was written");
+        let enough = enough(built);
+        assert_eq!(enough.is_some(), kernels.contains("\"routes\""), "{}", built.name());
+        let Some(enough) = enough else { continue };
+        for arguments in [
+            vec!["logits", "--ids", &list, "--all", "--json"],
+            vec!["logits", "--ids", "1,2,3", "--all", "--json"],
+            vec!["logits", "--ids", "7", "--json"],
+            vec!["generate", "--ids", "1,2,3", "-n", "16", "--temperature", "0", "--ignore-eos"],
+        ] {
+            let resident = text(said(built, "resident", &arguments));
+            for memory in [enough, enough * 2] {
+                let found = text(said(built, &format!("streamed:{memory}"), &arguments));
+                assert_eq!(found, resident, "{}, {memory} bytes, {arguments:?}", built.name());
+            }
+        }
+        let told: Value =
+            serde_json::from_str(&text(said(built, &format!("streamed:{enough}"), &["info", "--json"])))
+                .expect("JSON");
+        println!("{}: {} of {} seats", built.name(), told["experts"]["seats"], told["experts"]["experts"]);
+        streamed += 1;
+    }
+    println!("{streamed} programs");
+}
