@@ -137,6 +137,7 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
                 BatchColumn::Slots => vec![0; rows],
                 BatchColumn::Positions => (first..load.length as u32).collect(),
                 BatchColumn::Wanted => (0..rows as u32).collect(),
+                BatchColumn::Next => vec![0; rows],
             })
         }
     }

@@ -100,7 +100,7 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
         .scratch
         .iter()
         .map(|scratch| {
-            let words = ["next", "candidates", "routes", "pairs", "tiles"];
+            let words = ["candidates", "routes", "pairs", "tiles"];
             let element = if words.contains(&base(&scratch.name)) { "u32" } else { "f32" };
             let name = names::identifier(&scratch.name);
             let shape = match (rows(scratch), scratch.width) {
@@ -199,7 +199,6 @@ fn about(name: &str) -> &'static str {
         "routed_each" => "what each expert of a row makes of it",
         "inner" => "silu(gate) · up",
         "final_normed" => "the wanted rows of the stream, normed",
-        "next" => "the likeliest token of each",
         _ => "",
     }
 }

@@ -4,7 +4,9 @@
 //! What a kernel loads beyond that (a row of x by every simdgroup) is served by the chip's caches, and is not counted
 //! here; the referee counts what is really loaded, and that its distinct bytes are these is tested.
 
-use crate::plan::{Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes};
+use crate::plan::{
+    BatchColumn, Condition, Counts, Field, FieldKind, Operand, Plan, Section, State, Step, packed_bytes,
+};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
 use forge_kernels::spec::{
@@ -75,6 +77,8 @@ pub struct Cost {
     pub scratch_written: u64,
     /// Bytes read of what the host says of rows.
     pub batch_read: u64,
+    /// Bytes written of what it is told of them: the next ids.
+    pub batch_written: u64,
     /// Additions and multiplications.
     pub operations: u64,
 }
@@ -87,7 +91,7 @@ impl Cost {
 
     /// All bytes written.
     pub fn written(&self) -> u64 {
-        self.cache_written + self.scratch_written
+        self.cache_written + self.scratch_written + self.batch_written
     }
 
     /// All bytes.
@@ -104,6 +108,7 @@ impl AddAssign for Cost {
         self.scratch_read += other.scratch_read;
         self.scratch_written += other.scratch_written;
         self.batch_read += other.batch_read;
+        self.batch_written += other.batch_written;
         self.operations += other.operations;
     }
 }
@@ -146,6 +151,7 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
                 cost.scratch_read += read;
                 cost.scratch_written += written;
             }
+            Operand::Batch(BatchColumn::Next) => cost.batch_written += step_of.rows * 4,
             Operand::Batch(_) => cost.batch_read += step_of.rows * 4,
         }
     }

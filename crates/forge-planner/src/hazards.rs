@@ -3,7 +3,7 @@
 //! Steps between two barriers may run in any order or at once. A step waits if any byte that it touches was written
 //! since the last barrier, or any byte that it writes was touched. Bytes are ranges of the arena after buffers have
 //! been placed there, so two buffers that share room wait for each other; keys and values of one layer; and nothing
-//! else, since weights and the batch are never written.
+//! else: weights are never written, and what is written of the batch, the next ids, is no step's of the same pass.
 //!
 //! A cache that several layers are bound to is written by one of them. It reads that itself, and a barrier stands between
 //! what it found and its next step, so those that read the cache in later sections need none for it.

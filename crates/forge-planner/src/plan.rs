@@ -281,6 +281,8 @@ pub enum BatchColumn {
     Positions,
     /// Which rows the head is applied to.
     Wanted,
+    /// The likeliest token after each of those: what a pass says of rows, and a pass after it may be told.
+    Next,
 }
 
 impl BatchColumn {
@@ -291,6 +293,7 @@ impl BatchColumn {
             BatchColumn::Slots => "slots",
             BatchColumn::Positions => "positions",
             BatchColumn::Wanted => "wanted",
+            BatchColumn::Next => "next",
         }
     }
 }

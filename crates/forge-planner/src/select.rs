@@ -254,12 +254,10 @@ impl<'a> Select<'a> {
                 }
             }
         }
-        // The host reads the head's results after the pass.
+        // The host reads logits after the pass.
         if let (Place::Epilogue, Some(last)) = (draft.place, steps.len().checked_sub(1)) {
-            for name in ["logits", "next"] {
-                if let Some(scratch) = self.plan.scratch.iter().position(|scratch| scratch.name == name) {
-                    self.alive(scratch, (draft.schedule, section, last), false);
-                }
+            if let Some(logits) = self.plan.scratch.iter().position(|scratch| scratch.name == "logits") {
+                self.alive(logits, (draft.schedule, section, last), false);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A device owns four buffers. `Weights` is the weight file, mapped and never written. `State` holds what slots
 //! remember. `Scratch` is one arena for everything that lives as long as a pass. `Rows` holds what the host says
-//! of a batch: ids, slots, positions. The model names bytes by [`Span`]; a device turns them into its own addresses.
+//! of a batch, ids, slots and positions, and what it is told of it, the next ids. The model names bytes by [`Span`]; a device turns them into its own addresses.
 //!
 //! A [`Pass`] is what one submission does: dispatches in order, and barriers. Dispatches between two barriers may
 //! run in any order or at once; a barrier makes all writes before it visible to everything after it. The model
@@ -20,7 +20,7 @@ pub enum Buffer {
     State,
     /// What lives as long as a pass.
     Scratch,
-    /// What the host says of a batch.
+    /// What the host says of a batch, and is told of it.
     Rows,
 }
 

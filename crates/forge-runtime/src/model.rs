@@ -15,7 +15,7 @@
 //!         let mut state = State::new(slots);
 //!         let keys: Span<f16> = state.cache(KEY_HEADS, context, HEAD);
 //!         // ... two lines a layer
-//!         let layout = Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS, NEXT);
+//!         let layout = Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS);
 //!         Ok(Llama { embed, layers, final_gain, caches, context, layout })
 //!     }
 //!
@@ -29,7 +29,7 @@
 //!     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: u32) {
 //!         pass.barrier();
 //!         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
-//!         // ... head -> LOGITS, argmax -> NEXT
+//!         // ... head -> LOGITS, argmax -> self.layout.next
 //!     }
 //! }
 //! ```
@@ -162,29 +162,23 @@ pub struct Layout {
     pub positions: Span<u32>,
     /// `[head_rows]` Which rows get logits.
     pub wanted: Span<u32>,
+    /// `[head_rows]` The id of the largest logit of each of these.
+    pub next: Span<u32>,
     /// `[head_rows, vocabulary]`
     pub logits: Span<f32>,
-    /// `[head_rows]` The id of the largest logit.
-    pub next: Span<u32>,
     /// The matrices of the experts of each layer that has any.
     pub experts: Vec<Stacks>,
 }
 
 impl Layout {
     /// Lays [`Buffer::Rows`] out; the rest is as given.
-    pub fn new(
-        info: &Info,
-        state: State,
-        scratch_bytes: usize,
-        logits: Span<f32>,
-        next: Span<u32>,
-    ) -> Layout {
+    pub fn new(info: &Info, state: State, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
-        let wanted = rows.take(head_rows);
+        let [wanted, next] = [rows.take(head_rows), rows.take(head_rows)];
         let (rows_bytes, experts) = (rows.bytes(), Vec::new());
-        Layout { state, scratch_bytes, rows_bytes, ids, slots, positions, wanted, logits, next, experts }
+        Layout { state, scratch_bytes, rows_bytes, ids, slots, positions, wanted, next, logits, experts }
     }
 
     /// The same, of a model with experts.

@@ -47,8 +47,7 @@ const HEADS: Span<f32> = Span::new(Buffer::Scratch, 6400, CHUNK * 40 * 4);
 const INNER_ROWS: Span<f32> = Span::new(Buffer::Scratch, 7680, CHUNK * INNER * 4);
 const PARTIALS: Span<f32> = Span::new(Buffer::Scratch, 8448, CHUNK * QUERY_HEADS * 2 * 12 * 4);
 const LOGITS: Span<f32> = Span::new(Buffer::Scratch, 11520, HEAD_ROWS * VOCABULARY * 4);
-const NEXT: Span<u32> = Span::new(Buffer::Scratch, 12320, HEAD_ROWS * 4);
-const SCRATCH_BYTES: usize = 12336;
+const SCRATCH_BYTES: usize = 12320;
 
 pub struct Tiny {
     embed: Q8_0, // [50, 40]
@@ -119,7 +118,7 @@ impl Model for Tiny {
             head: Q8_0::find(weights, "head", VOCABULARY, HIDDEN)?,
             caches: caches.into(),
             context,
-            layout: Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS, NEXT),
+            layout: Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS),
         })
     }
 
@@ -140,7 +139,7 @@ impl Model for Tiny {
         pass.barrier();
         kernels::head(pass, self.head, NORMED, LOGITS, wanted);
         pass.barrier();
-        kernels::argmax(pass, LOGITS, NEXT, wanted);
+        kernels::argmax(pass, LOGITS, self.layout.next, wanted);
     }
 }
 

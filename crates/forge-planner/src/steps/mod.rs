@@ -230,7 +230,6 @@ impl Select<'_> {
     /// The search for the likeliest token, after the head.
     pub(crate) fn argmax(&mut self, draft: &mut Draft<'_>, list: &Fused) {
         let Some(last) = list.operations.last() else { return };
-        let next = self.scratch("next", 1, FEW);
         let best =
             matches!(&last.kind, Kind::Project(project) if project.ending == crate::fused::Ending::Best);
         let candidates = self.plan.scratch.iter().position(|scratch| scratch.name == "candidates");
@@ -247,7 +246,7 @@ impl Select<'_> {
             }
         };
         let function = self.function(name, general, &[(draft.regimes(), spec)]);
-        let arguments = [(from.0, Operand::Scratch(from.1)), ("ids", Operand::Scratch(next))];
+        let arguments = [(from.0, Operand::Scratch(from.1)), ("ids", Operand::Batch(BatchColumn::Next))];
         draft.step(name, "next = the likeliest token.", function, &arguments);
     }
 

@@ -14,7 +14,6 @@ const CHUNK: usize = 8;
 const HEAD_ROWS: usize = 2;
 const SUMS: Span<f32> = Span::new(Buffer::Scratch, 0, CHUNK * 4);
 const LOGITS: Span<f32> = Span::new(Buffer::Scratch, 256, HEAD_ROWS * VOCABULARY * 4);
-const NEXT: Span<u32> = Span::new(Buffer::Scratch, 768, HEAD_ROWS * 4);
 
 pub struct Halving {
     memory: Span<f32>,
@@ -97,7 +96,7 @@ impl Model for Halving {
     fn new(_: &WeightFile, _: u32, slots: u32) -> Result<Halving, Failure> {
         let mut state = State::new(slots);
         let memory = state.memory(1);
-        Ok(Halving { memory, layout: Layout::new(&Self::INFO, state, 1024, LOGITS, NEXT) })
+        Ok(Halving { memory, layout: Layout::new(&Self::INFO, state, 1024, LOGITS) })
     }
 
     fn layout(&self) -> &Layout {
@@ -113,7 +112,7 @@ impl Model for Halving {
 
     fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: u32) {
         pass.barrier();
-        let bindings = [SUMS.read(), self.layout.wanted.read(), LOGITS.write(), NEXT.write()];
+        let bindings = [SUMS.read(), self.layout.wanted.read(), LOGITS.write(), self.layout.next.write()];
         pass.dispatch(&TELL, &bindings, &[wanted], [1, 1, 1]);
     }
 }
