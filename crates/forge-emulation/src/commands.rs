@@ -37,11 +37,7 @@ pub(crate) type SharedCommands = Rc<RefCell<Commands>>;
 static QUEUE: Class = Class {
     name: "MTLCommandQueue",
     method: methods! {
-        "commandBuffer" => |queue| -> Id {
-            let shared = queue.get::<Shared>().as_ref().clone();
-            let commands = Commands { shared, stage: Stage::Open, encoded: Vec::new(), wrong: Vec::new() };
-            Id::new(&COMMANDS, Rc::new(RefCell::new(commands))).autorelease()
-        }
+        "commandBuffer" => |queue| -> Id { open(&queue.get::<Shared>()) }
     },
 };
 
@@ -74,6 +70,13 @@ pub(crate) fn queue(shared: Shared) -> Id {
     Id::new(&QUEUE, shared)
 }
 
+/// A new command buffer.
+fn open(shared: &Shared) -> Id {
+    let (shared, stage) = (shared.clone(), Stage::Open);
+    let commands = Commands { shared, stage, encoded: Vec::new(), wrong: Vec::new() };
+    Id::new(&COMMANDS, Rc::new(RefCell::new(commands))).autorelease()
+}
+
 fn commit(own: &SharedCommands) {
     let mut commands = own.borrow_mut();
     match commands.stage {
@@ -97,7 +100,7 @@ fn wait(own: &SharedCommands) {
         // Metal would wait for ever.
         stage => return complain(format!("a command buffer is waited for and is {stage:?}, not committed")),
     }
-    shared.borrow_mut().complete();
+    shared.borrow_mut().complete(own);
 }
 
 impl Commands {

@@ -74,7 +74,7 @@ fn made(buffer: Result<Id, String>) -> Id {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.0.borrow_mut().complete() {
+        if self.0.borrow_mut().complete_all() {
             complain("a command buffer is committed and nobody waits for it".to_owned());
         }
     }

@@ -1,17 +1,21 @@
 //! The machine behind a device: its memory, the program that it executes, and what waits to be executed.
 //!
-//! Before passes are executed it finds out what the host has written since the last, and it notes all bytes when a pass is
-//! committed: whoever writes after that, and before the pass is done, writes what the GPU may be reading.
+//! Command buffers are executed in their order and as late as can be: when the host waits for them. What the host reads
+//! before is not there yet; what it writes after one was committed, that one must not touch. The machine looks at all bytes
+//! of the host's whenever one is committed or executed, and so knows which words the host has written meanwhile.
 
 use crate::account::executes;
 use crate::buffer::Buffer;
 use crate::commands::{Commands, SharedCommands, Stage};
 use crate::library::Function;
 use forge_sim::{BufferId, Memory, Program, Sim};
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 
 /// Accesses that a dispatch may make before it counts as one that does not end.
 const LIMIT: u64 = 1 << 31;
+/// Command buffers that a queue has at most, as Metal's have; who asks for another waits for the first.
+const MOST: usize = 64;
 
 /// What a command buffer has the machine do.
 pub(crate) enum Command {
@@ -39,9 +43,15 @@ pub(crate) struct Machine {
     sim: Option<Sim<'static>>,
     /// Buffers that the host may write.
     pub(crate) shared: Vec<BufferId>,
-    pending: Option<SharedCommands>,
-    /// What the host's buffers held when it was committed.
-    sealed: Option<u64>,
+    pending: VecDeque<Pending>,
+    /// What the host's buffers held when they were looked at last.
+    seen: Vec<Vec<u8>>,
+}
+
+/// A command buffer that is committed, and the words that the host has written since: buffers and offsets.
+struct Pending {
+    commands: SharedCommands,
+    disturbed: HashSet<(BufferId, usize)>,
 }
 
 impl Machine {
@@ -65,26 +75,46 @@ impl Machine {
         Ok(())
     }
 
-    /// Has a command buffer wait for its turn. One that nobody waits for is carried out when the next comes.
+    /// Has a command buffer wait for its turn.
     pub(crate) fn submit(&mut self, commands: SharedCommands) {
-        self.complete();
-        if executes() {
-            self.sealed = Some(self.seal());
+        if self.pending.len() == MOST {
+            self.complete_first();
         }
-        self.pending = Some(commands);
+        self.look();
+        self.pending.push_back(Pending { commands, disturbed: HashSet::new() });
     }
 
-    /// Carries out what is pending. Says whether anything was.
-    pub(crate) fn complete(&mut self) -> bool {
-        let Some(commands) = self.pending.take() else { return false };
-        let disturbed = self.sealed.take().is_some_and(|sealed| sealed != self.seal());
-        let mut commands = commands.borrow_mut();
-        if disturbed {
-            commands.complain("the host wrote into buffers while a pass was on its way".to_owned());
+    /// Carries out what is pending up to these, which are.
+    pub(crate) fn complete(&mut self, commands: &SharedCommands) {
+        let place = self.pending.iter().position(|pending| Rc::ptr_eq(&pending.commands, commands));
+        for _ in 0..place.map_or(0, |place| place + 1) {
+            self.complete_first();
         }
+    }
+
+    /// Carries out all that is pending. Says whether anything was.
+    pub(crate) fn complete_all(&mut self) -> bool {
+        let was_pending = !self.pending.is_empty();
+        while self.complete_first() {}
+        was_pending
+    }
+
+    fn complete_first(&mut self) -> bool {
+        self.look();
+        let Some(Pending { commands, disturbed }) = self.pending.pop_front() else { return false };
+        let mut commands = commands.borrow_mut();
         // What Metal would have stopped the program for is not executed.
         if executes() && commands.wrong.is_empty() {
+            disturbed.iter().for_each(|(buffer, offset)| self.memory().forget(*buffer, *offset));
             self.carry_out(&mut commands);
+            let touched =
+                disturbed.iter().filter(|(buffer, offset)| self.memory().recall(*buffer, *offset)).count();
+            if touched > 0 {
+                commands.complain(format!(
+                    "the host wrote into buffers while a pass was on its way that touches {touched} words of it"
+                ));
+            }
+            self.seen = self.contents();
         }
         commands.stage = Stage::Completed;
         true
@@ -123,18 +153,45 @@ impl Machine {
         }
     }
 
-    /// Notices what the host has written, and gives a number that changes with every byte.
-    fn seal(&mut self) -> u64 {
-        let mut sum = 0u64;
-        for id in self.shared.clone() {
-            let memory = self.memory();
-            memory.notice(id);
-            for word in memory.contents(id).chunks(8) {
-                let mut bytes = [0; 8];
-                bytes[..word.len()].copy_from_slice(word);
-                sum = (sum ^ u64::from_le_bytes(bytes)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    /// Notices what the host has written since it was looked last.
+    fn look(&mut self) {
+        if !executes() {
+            return;
+        }
+        let memory = match &mut self.sim {
+            Some(sim) => &mut sim.memory,
+            None => &mut self.memory,
+        };
+        for (index, id) in self.shared.iter().enumerate() {
+            memory.notice(*id);
+            if self.pending.is_empty() {
+                continue;
+            }
+            let before = self.seen.get(index).map_or(&[][..], Vec::as_slice);
+            for offset in differing_words(before, memory.contents(*id)) {
+                self.pending.iter_mut().for_each(|pending| _ = pending.disturbed.insert((*id, offset)));
             }
         }
-        sum
+        self.seen = self.contents();
     }
+
+    /// What the host's buffers hold.
+    fn contents(&mut self) -> Vec<Vec<u8>> {
+        let shared = self.shared.clone();
+        shared.into_iter().map(|id| self.memory().contents(id).to_vec()).collect()
+    }
+}
+
+/// Where whole words begin that are not the same in both.
+fn differing_words(before: &[u8], after: &[u8]) -> Vec<usize> {
+    /// Compared at once, since most of them are equal.
+    const STRETCH: usize = 4096;
+    let stretches = before.chunks(STRETCH).zip(after.chunks(STRETCH)).enumerate();
+    let differ = stretches.filter(|(_, (before, after))| before != after);
+    let words = differ.flat_map(|(stretch, (before, after))| {
+        let words = before.chunks_exact(4).zip(after.chunks_exact(4)).enumerate();
+        let differ = words.filter(|(_, (before, after))| before != after);
+        differ.map(move |(word, _)| stretch * STRETCH + word * 4)
+    });
+    words.collect()
 }

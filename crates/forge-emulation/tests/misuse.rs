@@ -137,7 +137,8 @@ fn host(script: &str) -> String {
                 "end" => send!(encoder, "endEncoding"; ()),
                 "commit" => send!(commands, "commit"; ()),
                 "wait" => send!(commands, "waitUntilCompleted"; ()),
-                "host-writes" => unsafe { floats.write(7.0) },
+                // SAFETY: the buffer has so many.
+                "host-writes" => unsafe { floats.add(number).write(7.0) },
                 _ => panic!("{word} is no word of a host"),
             }
         }
@@ -205,6 +206,8 @@ fn a_host_is_told_what_it_does_wrong() {
             "encoder pipeline x y scalars:4 dispatch:2 end commit host-writes wait",
             "while a pass was on its way",
         ),
+        // Its 32 threads read the first 32 of x.
+        ("encoder pipeline x y scalars:4 dispatch:1 end commit host-writes:32 wait", "y ends in NaN"),
         ("encoder", "an encoder is gone that has not ended"),
     ];
     let wrong: Vec<String> = cases

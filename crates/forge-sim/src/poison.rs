@@ -3,6 +3,9 @@
 //! Such a buffer starts as numbers that nobody writes, each another and none a number in f32, f16 or bf16. What has
 //! changed since, and was not written by a kernel, the host has written: it is found out before a pass, when the host is
 //! done. A host that writes the very bytes that were there goes unnoticed, one time in four million a word.
+//!
+//! A host may write while kernels wait for their turn, if they touch none of it: such a word is [forgotten](Memory::forget)
+//! before they run, and asked after when they have run.
 
 use crate::memory::{BufferId, Memory};
 use crate::shadow::{Cell, HOST};
@@ -46,6 +49,22 @@ impl Memory {
                 *cell = Cell::by_host();
             }
         }
+    }
+
+    /// Takes the word at `offset` for one that nobody has touched.
+    pub fn forget(&mut self, buffer: BufferId, offset: usize) {
+        if let Some(shadow) = self.buffers[buffer.index()].shadow.as_deref_mut() {
+            shadow.at(offset, 4).fill(Cell::default());
+        }
+    }
+
+    /// Whether a kernel has touched a word since it was forgotten. Now it is what the host has written there.
+    pub fn recall(&mut self, buffer: BufferId, offset: usize) -> bool {
+        let Some(shadow) = self.buffers[buffer.index()].shadow.as_deref_mut() else { return false };
+        let cells = shadow.at(offset, 4);
+        let touched = cells.iter().any(|cell| cell.wrote | cell.read != 0);
+        cells.fill(Cell::by_host());
+        touched
     }
 }
 
