@@ -1,7 +1,7 @@
 //! `forge verify`: a crate's Metal kernels, executed on this CPU under the referee.
 //!
 //! The crate is built, and its own program records what its model.rs submits for each text of golden.json: a decode
-//! step, a few rows, a prefill, and passes that continue what others began. `forge-sim` replays each dispatch from the
+//! step, a few rows, a prefill, passes that continue what others began, and ids that the device chooses. `forge-sim` replays each dispatch from the
 //! text of kernels.metal. What comes out is compared with the reference's logits, and everything that the referee saw
 //! is told by kernel and line.
 
@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+
+/// Ids that the device writes by itself after a text.
+const FOLLOWING: usize = 2;
 
 /// What golden.json holds.
 #[derive(Deserialize)]
@@ -72,11 +75,15 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
     let told_twice = texts.min_by_key(|sequence| sequence.ids.len()).map(|sequence| sequence.ids.len());
     // The reference gave every text a slot of this size, which decides how some models turn heads.
     let context = golden.sequences.iter().map(|sequence| sequence.ids.len()).max().unwrap_or(0);
+    let lengths = golden.sequences.iter().map(|sequence| sequence.ids.len());
+    let followed = lengths.filter(|length| length + FOLLOWING <= context).min();
     for (index, sequence) in golden.sequences.iter().enumerate() {
         // Logits of every row once, so that the head is run for a few rows too; for a long text that would take long.
         let all = sequence.chunks.first().is_some_and(|rows| (2..=forge_planner::FEW).contains(rows));
         let slots = if many(&sequence) && told_twice == Some(sequence.ids.len()) { 2 } else { 1 };
-        let recording = record(&built, directory, sequence, (all, slots, context))?;
+        // Once, the device goes on by itself for two ids: after a text that leaves room for them.
+        let is_followed = followed == Some(sequence.ids.len());
+        let recording = record(&built, directory, sequence, (all, slots, context, is_followed))?;
         let report = replay(&program, &recording, directory, (index + 1, golden.sequences.len()))?;
         findings.add(report, sequence);
     }
@@ -132,7 +139,7 @@ fn record(
     program: &Path,
     directory: &Path,
     sequence: &Sequence,
-    (all, slots, context): (bool, usize, usize),
+    (all, slots, context, is_followed): (bool, usize, usize, bool),
 ) -> Result<Recording, Failure> {
     let list = |numbers: &[String]| numbers.join(",");
     let ids: Vec<String> = sequence.ids.iter().map(u32::to_string).collect();
@@ -145,6 +152,7 @@ fn record(
         .arg("--model-dir")
         .arg(directory)
         .args(["--slots", &slots.to_string(), "--context", &context.to_string()])
+        .args(["--chain", &(if is_followed { FOLLOWING } else { 0 }).to_string()])
         .args(all.then_some("--all"))
         .output()
         .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?;

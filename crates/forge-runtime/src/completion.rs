@@ -182,6 +182,11 @@ impl Completion {
         }
     }
 
+    /// How many ids the text may still have.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
     /// Whether the text has as many ids as it may have.
     pub fn is_full(&self) -> bool {
         self.left == 0

@@ -6,7 +6,7 @@
 //!
 //! A [`Pass`] is what one submission does: dispatches in order, and barriers. Dispatches between two barriers may
 //! run in any order or at once; a barrier makes all writes before it visible to everything after it. The model
-//! places barriers itself, so every device sees the same program.
+//! places barriers itself, so every device sees the same program. One pass may have several ids written, one after the other.
 
 use super::experts::Counts;
 use std::marker::PhantomData;
@@ -85,11 +85,16 @@ impl<T> Span<T> {
         Span::new(self.buffer, self.offset, self.bytes)
     }
 
+    /// The elements from `first` on, `count` of them.
+    pub const fn part(self, first: usize, count: usize) -> Span<T> {
+        let (start, bytes) = (first * size_of::<T>(), count * size_of::<T>());
+        assert!(start + bytes <= self.bytes, "a span was asked for more than it has");
+        Span::new(self.buffer, self.offset + start, bytes)
+    }
+
     /// The first `count` elements.
     pub const fn first(self, count: usize) -> Span<T> {
-        let bytes = count * size_of::<T>();
-        assert!(bytes <= self.bytes, "a span was asked for more than it has");
-        Span::new(self.buffer, self.offset, bytes)
+        self.part(0, count)
     }
 }
 
@@ -146,19 +151,49 @@ pub trait Pass {
     }
 }
 
+/// How far a device writes ahead of the host, where ids are chosen on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// Ids of a pass.
+    pub ids: u32,
+    /// Passes that have begun before the host looks at the first of them.
+    pub passes: usize,
+}
+
+impl Lead {
+    /// The host sees each id before another is begun.
+    pub const NONE: Lead = Lead { ids: 1, passes: 1 };
+}
+
 /// Something that runs passes.
 pub trait Device {
     /// What it is, for people: `CPU, 2 threads, AVX-512`.
     fn describe(&self) -> String;
 
-    /// Copies bytes into a buffer. Never called while a pass runs.
+    /// Copies bytes into a buffer. Never called for bytes that a pass on its way touches.
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]);
 
-    /// Copies bytes out of a buffer. Never called while a pass runs.
+    /// Copies bytes out of a buffer. Never called for bytes that a pass on its way writes.
     fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]);
 
     /// Runs one pass of `program` to its end.
     fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>;
+
+    /// Begins a pass, which comes after all that have begun. A device that works by itself has it on its way and returns.
+    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.run(program, encode)
+    }
+
+    /// Waits until at most `left` passes are on their way.
+    fn wait(&mut self, left: usize) -> Result<(), String> {
+        let _ = left;
+        Ok(())
+    }
+
+    /// How far it is well for it to be ahead.
+    fn lead(&self) -> Lead {
+        Lead::NONE
+    }
 
     /// Bytes of weights a second that it reads where it does nothing else, measured; none where it cannot tell.
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
@@ -191,6 +226,18 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         (**self).run(program, encode)
+    }
+
+    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        (**self).begin(program, encode)
+    }
+
+    fn wait(&mut self, left: usize) -> Result<(), String> {
+        (**self).wait(left)
+    }
+
+    fn lead(&self) -> Lead {
+        (**self).lead()
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {

@@ -11,6 +11,12 @@
 //! may have overwritten what a row there would see ([`Ring`]); then the slot has to begin anew, and [`Engine::truncate`]
 //! says so. So it has if layers remember a slot by a memory that has learnt more than the text up to there. This is decided here
 //! and nowhere else. As far as a slot can go back it can be copied to another.
+//!
+//! Where the most probable id is wanted every time, the device goes on by itself for a while: see [`Chain`].
+
+mod chain;
+
+pub use chain::Chain;
 
 use super::device::{Buffer, Device, Program, Span};
 use super::failure::Failure;
@@ -237,22 +243,14 @@ impl<M: Model, D: Device> Engine<M, D> {
     pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
         self.check_rows(rows, wanted)?;
         let program = self.program(rows.len());
-        // Whatever becomes of the pass, it may have written this far, and learnt what nobody knows.
-        for row in rows {
-            if let Some(slot) = self.slots.get_mut(row.slot as usize) {
-                slot.learnt = 0;
-                slot.most = if row.position == 0 { 1 } else { slot.most.max(row.position + 1) };
-            }
-            if let Some(remembered) = self.remembered.get_mut(row.slot as usize) {
-                // Of a text that this row is no continuation of.
-                remembered.take_if(|remembered| row.position < remembered.length);
-            }
-        }
-        let &Layout { ids, slots, positions, wanted: places, logits: told, next, .. } = self.model.layout();
+        rows.iter().for_each(|row| self.touch(row.slot, row.position));
+        let layout = self.model.layout();
+        let &Layout { ids, slots, positions, wanted: places, logits: told, next, .. } = layout;
+        let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
+        let all = layout.rows(program, rows.len() as u32, longest);
         self.write(ids, rows.iter().map(|row| row.id));
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));
-        let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         let mut fed = Fed::default();
         let mut heads = wanted.chunks(M::INFO.head_rows as usize);
         let mut head = heads.next().unwrap_or(&[]);
@@ -265,10 +263,10 @@ impl<M: Model, D: Device> Engine<M, D> {
             self.device
                 .run(program, &mut |pass| {
                     if first {
-                        model.forward(pass, program, rows.len() as u32, longest);
+                        model.forward(pass, &all);
                     }
                     if !head.is_empty() {
-                        model.head(pass, program, head.len() as u32);
+                        model.head(pass, program, &model.layout().heads(head.len() as u32));
                     }
                 })
                 .map_err(Failure::Wrong)?;
@@ -293,6 +291,19 @@ impl<M: Model, D: Device> Engine<M, D> {
             }
         }
         Ok(fed)
+    }
+
+    /// Takes note of a row that is about to be computed: whatever becomes of it, it may have written this far, and learnt what
+    /// nobody knows.
+    fn touch(&mut self, slot: u32, position: u32) {
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            slot.learnt = 0;
+            slot.most = if position == 0 { 1 } else { slot.most.max(position + 1) };
+        }
+        if let Some(remembered) = self.remembered.get_mut(slot as usize) {
+            // Of a text that this row is no continuation of.
+            remembered.take_if(|remembered| position < remembered.length);
+        }
     }
 
     /// What so many rows are computed by.

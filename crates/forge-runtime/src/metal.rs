@@ -1,10 +1,11 @@
 //! The Metal device: the weight file as one buffer that is never copied, and one command buffer a pass.
 //!
 //! Kernels are compiled from their text when the device is made. State, scratch and rows are shared buffers, which
-//! the host reads and writes in place while no pass runs. A pass is one concurrent encoder: dispatches between two
-//! barriers may overlap, as [`Pass`] says, and the barriers are those that the model encodes.
+//! the host reads and writes in place, none of whose bytes a pass on its way touches. A pass is one concurrent encoder:
+//! dispatches between two barriers may overlap, as [`Pass`] says, and the barriers are those that the model encodes. Passes
+//! are of one queue, and Metal has each wait for those before it whose buffers it uses, which is all of them.
 
-use super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+use super::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
 use super::model::Layout;
 use super::weights::WeightFile;
 use memmap2::Mmap;
@@ -17,7 +18,7 @@ use objc2_metal::{
     MTLComputeCommandEncoder, MTLComputePipelineState, MTLCreateSystemDefaultDevice, MTLDevice,
     MTLDispatchType, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResourceOptions, MTLSize,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ const PAGE: usize = 16384;
 const SIMD_WIDTH: usize = 32;
 
 type Pipeline = Retained<ProtocolObject<dyn MTLComputePipelineState>>;
+type Commands = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
 type Memory = Retained<ProtocolObject<dyn MTLBuffer>>;
 
 /// The GPU of a Mac, as a device.
@@ -43,6 +45,8 @@ pub struct MetalDevice {
     buffers: [Memory; 4],
     lengths: [usize; 4],
     cores: u32,
+    /// Passes that nobody has waited for, in their order.
+    underway: VecDeque<Commands>,
     /// What the first buffer lies over; dropped after it.
     _weights: Arc<Mmap>,
 }
@@ -74,7 +78,8 @@ impl MetalDevice {
             ];
             let lengths = [weights.len(), layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes];
             let cores = cores(&device.name().to_string());
-            Ok(MetalDevice { device, queue, pipelines, buffers, lengths, cores, _weights: weights })
+            let underway = VecDeque::new();
+            Ok(MetalDevice { device, queue, pipelines, buffers, lengths, cores, underway, _weights: weights })
         })
     }
 
@@ -99,7 +104,7 @@ impl Device for MetalDevice {
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
         assert!(buffer != Buffer::Weights, "weights are never written");
         let to = self.bytes(buffer, offset, bytes.len());
-        // SAFETY: as many bytes as there are, and no pass runs.
+        // SAFETY: as many bytes as there are, and no pass touches them.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
@@ -109,7 +114,12 @@ impl Device for MetalDevice {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    fn run(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.begin(program, encode)?;
+        self.wait(0)
+    }
+
+    fn begin(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         autoreleasepool(|_| {
             let commands = self.queue.commandBuffer().ok_or("Metal gave no command buffer")?;
             let encoder = commands
@@ -121,14 +131,30 @@ impl Device for MetalDevice {
             encoder.endEncoding();
             outcome?;
             commands.commit();
-            commands.waitUntilCompleted();
-            match commands.error() {
-                Some(error) => {
-                    Err(format!("the GPU did not finish a pass: {}", error.localizedDescription()))
-                }
-                None => Ok(()),
-            }
+            self.underway.push_back(commands);
+            Ok(())
         })
+    }
+
+    fn wait(&mut self, left: usize) -> Result<(), String> {
+        autoreleasepool(|_| {
+            let mut outcome = Ok(());
+            while self.underway.len() > left {
+                let Some(commands) = self.underway.pop_front() else { break };
+                commands.waitUntilCompleted();
+                if let Some(error) = commands.error() {
+                    let said = error.localizedDescription();
+                    outcome = outcome.and(Err(format!("the GPU did not finish a pass: {said}")));
+                }
+            }
+            outcome
+        })
+    }
+
+    /// Predicted, not measured: two passes hide what the host does for each, four ids of a pass share the time between passes,
+    /// and a reader sees four ids at once.
+    fn lead(&self) -> Lead {
+        Lead { ids: 4, passes: 2 }
     }
 }
 

@@ -21,15 +21,15 @@
 //!
 //!     fn layout(&self) -> &Layout { &self.layout }
 //!
-//!     fn forward(&self, pass: &mut dyn Pass, program: Program, rows: u32, longest: u32) {
-//!         kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
+//!     fn forward(&self, pass: &mut dyn Pass, rows: &Rows) {
+//!         kernels::embed(pass, self.embed, rows.ids, STREAM, rows.count);
 //!         for (layer, cache) in self.layers.iter().zip(&self.caches) { /* ... */ }
 //!     }
 //!
-//!     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: u32) {
+//!     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: &Wanted) {
 //!         pass.barrier();
-//!         kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
-//!         // ... head -> LOGITS, argmax -> self.layout.next
+//!         kernels::final_norm(pass, STREAM, self.final_gain, wanted.wanted, NORMED, wanted.rows);
+//!         // ... head -> LOGITS, argmax -> wanted.next
 //!     }
 //! }
 //! ```
@@ -51,14 +51,40 @@ pub trait Model: Sized {
     /// Sizes of its buffers, and where the host writes and reads.
     fn layout(&self) -> &Layout;
 
-    /// Encodes the embedding and all layers for rows `0..rows` of what the host wrote: one of [`Program::Decode`],
-    /// `1 ..= INFO.chunk` of [`Program::Batch`]. `longest` is the largest position among them, plus 1.
-    fn forward(&self, pass: &mut dyn Pass, program: Program, rows: u32, longest: u32);
+    /// Encodes the embedding and all layers for these rows.
+    fn forward(&self, pass: &mut dyn Pass, rows: &Rows);
 
-    /// Encodes the final norm, the head and the argmax for the rows that `layout().wanted` names, of which there
-    /// are `wanted`: one, or `1 ..= INFO.head_rows` of [`Program::Batch`]. The program is that of [`Model::forward`], which it
+    /// Encodes the final norm, the head and the argmax for some of them. The program is that of [`Model::forward`], which it
     /// follows in one pass or in a later pass of its own, so it begins with a barrier.
-    fn head(&self, pass: &mut dyn Pass, program: Program, wanted: u32);
+    fn head(&self, pass: &mut dyn Pass, program: Program, wanted: &Wanted);
+}
+
+/// Rows: how many, what computes them, and where it is said what they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// What computes them.
+    pub program: Program,
+    /// One of [`Program::Decode`], `1 ..= INFO.chunk` of [`Program::Batch`].
+    pub count: u32,
+    /// The largest position among them, plus 1.
+    pub longest: u32,
+    /// `[count]` The id of each.
+    pub ids: Span<u32>,
+    /// `[count]` The slot of each.
+    pub slots: Span<u32>,
+    /// `[count]` The position of each in its slot.
+    pub positions: Span<u32>,
+}
+
+/// Rows that get logits, and where it goes what comes next.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// One of [`Program::Decode`], `1 ..= INFO.head_rows` of [`Program::Batch`].
+    pub rows: u32,
+    /// `[rows]` Which of the rows that [`Model::forward`] was given.
+    pub wanted: Span<u32>,
+    /// `[rows]` The id of the largest logit of each.
+    pub next: Span<u32>,
 }
 
 /// What the compiler knows of a model.
@@ -164,6 +190,8 @@ pub struct Layout {
     pub wanted: Span<u32>,
     /// `[head_rows]` The id of the largest logit of each of these.
     pub next: Span<u32>,
+    /// Where ids follow each other without the host.
+    pub strip: Strip,
     /// `[head_rows, vocabulary]`
     pub logits: Span<f32>,
     /// The matrices of the experts of each layer that has any.
@@ -171,19 +199,64 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Lays [`Buffer::Rows`] out; the rest is as given.
+    /// Lays [`Buffer::Rows`] out, what the host writes before what it reads; the rest is as given.
     pub fn new(info: &Info, state: State, scratch_bytes: usize, logits: Span<f32>) -> Layout {
         let mut rows = Arena::new(Buffer::Rows);
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
-        let [wanted, next] = [rows.take(head_rows), rows.take(head_rows)];
+        let wanted = rows.take(head_rows);
+        let [positions_of_strip, ids_of_strip] = [rows.take(Strip::PLACES), rows.take(Strip::PLACES)];
+        let strip = Strip { ids: ids_of_strip, positions: positions_of_strip };
+        let next = rows.take(head_rows);
         let (rows_bytes, experts) = (rows.bytes(), Vec::new());
-        Layout { state, scratch_bytes, rows_bytes, ids, slots, positions, wanted, next, logits, experts }
+        Layout { state, scratch_bytes, rows_bytes, ids, slots, positions, wanted, next, strip, logits, experts }
     }
 
     /// The same, of a model with experts.
     pub fn with_experts(self, experts: Vec<Stacks>) -> Layout {
         Layout { experts, ..self }
+    }
+
+    /// The first `count` rows of what the host writes.
+    pub const fn rows(&self, program: Program, count: u32, longest: u32) -> Rows {
+        let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
+        Rows { program, count, longest, ids, slots, positions: self.positions.first(count as usize) }
+    }
+
+    /// The first `rows` of those that the host names.
+    pub const fn heads(&self, rows: u32) -> Wanted {
+        let (wanted, next) = (self.wanted.first(rows as usize), self.next.first(rows as usize));
+        Wanted { rows, wanted, next }
+    }
+}
+
+/// Places of lone rows one after the other: the id that a row gives is that of the next place, after the last the first again.
+/// Slot and wanted row are those of the first row of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Strip {
+    /// `[PLACES]` The id of each, which the host writes or the row before it gives.
+    pub ids: Span<u32>,
+    /// `[PLACES]` The position of each.
+    pub positions: Span<u32>,
+}
+
+impl Strip {
+    /// As many ids as are on their way at most: those that a row still reads are not written over.
+    pub const PLACES: usize = 16;
+
+    /// What a row at a place, of a position, reads and gives.
+    pub const fn row(
+        &self,
+        layout: &Layout,
+        program: Program,
+        place: usize,
+        position: u32,
+    ) -> (Rows, Wanted) {
+        let (ids, positions) = (self.ids.part(place, 1), self.positions.part(place, 1));
+        let slots = layout.slots.first(1);
+        let next = self.ids.part((place + 1) % Strip::PLACES, 1);
+        let rows = Rows { program, count: 1, longest: position + 1, ids, slots, positions };
+        (rows, Wanted { rows: 1, wanted: layout.wanted.first(1), next })
     }
 }
 

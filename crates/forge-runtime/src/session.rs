@@ -10,7 +10,7 @@
 //! ```
 
 use super::completion::{Completion, Constraint, End, Piece, Settings};
-use super::device::Device;
+use super::device::{Device, Lead};
 use super::engine::{Engine, Want};
 use super::failure::Failure;
 use super::model::Model;
@@ -27,6 +27,8 @@ pub struct Session<M, D = Box<dyn Device>> {
     template: Option<Template>,
     /// What the slot holds.
     held: Vec<u32>,
+    /// Ids of a pass, where the device chooses them; as many as it likes if there is no number.
+    ahead: Option<u32>,
 }
 
 /// What happens while a text is written.
@@ -74,7 +76,13 @@ impl<M: Model> Session<M> {
 impl<M: Model, D: Device> Session<M, D> {
     /// A session on an engine whose slots are empty. Without a tokenizer there are ids only.
     pub fn new(engine: Engine<M, D>, text: Option<Text>, template: Option<Template>) -> Session<M, D> {
-        Session { engine, text, template, held: Vec::new() }
+        Session { engine, text, template, held: Vec::new(), ahead: None }
+    }
+
+    /// The same session, whose device writes so many ids in one pass where it chooses them itself.
+    pub fn chaining(mut self, ids: Option<u32>) -> Session<M, D> {
+        self.ahead = ids;
+        self
     }
 
     /// The engine. Who feeds its slot 0 ends the session's conversation.
@@ -122,8 +130,7 @@ impl<M: Model, D: Device> Session<M, D> {
         constraint: Option<Box<dyn Constraint>>,
         listen: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Written, Failure> {
-        let end = M::INFO.end;
-        let mut completion = Completion::new(self.text.as_ref(), end, prompt, settings, constraint);
+        let mut completion = Completion::new(self.text.as_ref(), M::INFO.end, prompt, settings, constraint);
         let start = Instant::now();
         let (reused, fresh) = self.rewind(prompt)?;
         let mut written = Written {
@@ -145,31 +152,58 @@ impl<M: Model, D: Device> Session<M, D> {
             }
         }
         written.read_time = start.elapsed();
+        let Some(first) = piece else { return Ok(written) };
         let start = Instant::now();
-        while let Some(mut now) = piece.take() {
-            written.ids.extend(now.id);
-            if now.end.is_none() && self.engine.length(SLOT) >= self.engine.context() {
-                let rest = completion.finish(End::Context)?;
-                now.text.push_str(&rest.text);
-                now.end = rest.end;
+        let mut writing = Writing { completion, written, listen };
+        if writing.completion.want() == Want::Next {
+            self.follow(&mut writing, first)?;
+        } else {
+            let mut next = writing.tell(first, self.is_full())?;
+            while let Some(id) = next {
+                let piece = self.feed(&mut writing.completion, &[id], true)?;
+                let Some(piece) = piece else { break };
+                next = writing.tell(piece, self.is_full())?;
             }
-            written.text.push_str(&now.text);
-            let is_broken = listen(Event::Piece(&now)).is_break();
-            if let Some(end) = now.end {
-                written.end = end;
-                break;
-            }
-            if is_broken {
-                let rest = completion.finish(End::Interrupted)?;
-                written.text.push_str(&rest.text);
-                let _ = listen(Event::Piece(&rest));
-                break;
-            }
-            let fed = now.id.as_slice();
-            piece = self.feed(&mut completion, fed, true)?;
         }
-        written.write_time = start.elapsed();
-        Ok(written)
+        writing.written.write_time = start.elapsed();
+        Ok(writing.written)
+    }
+
+    /// Writes what the device chooses by itself, which may be ahead.
+    fn follow(&mut self, writing: &mut Writing<'_>, first: Piece) -> Result<(), Failure> {
+        let Some(id) = writing.tell(first, self.is_full())? else { return Ok(()) };
+        let lead = self.lead();
+        let Session { engine, held, .. } = self;
+        let context = engine.context() as usize;
+        let mut chain = engine.chain(SLOT, id, lead)?;
+        let mut outcome = Ok(Some(id));
+        while let Ok(Some(id)) = outcome {
+            held.push(id);
+            outcome = chain
+                .next(writing.completion.left())
+                .and_then(|id| writing.completion.next(id))
+                .and_then(|piece| writing.tell(piece, held.len() >= context));
+        }
+        drop(chain);
+        // What was written beyond the end is none of the text.
+        self.engine.truncate(SLOT, self.held.len() as u32);
+        outcome.map(|_| ())
+    }
+
+    /// How far the device is to be ahead.
+    fn lead(&mut self) -> Lead {
+        let devices = self.engine.device().lead();
+        match self.ahead {
+            Some(ids) => Lead { ids, ..devices },
+            // What memories have learnt beyond the end of an answer could only be unlearnt by reading all of it again.
+            None if M::INFO.memory_bytes > 0 => Lead::NONE,
+            None => devices,
+        }
+    }
+
+    /// Whether there is no room for another id.
+    fn is_full(&self) -> bool {
+        self.held.len() >= self.engine.context() as usize
     }
 
     /// Leaves in the slot what `prompt` begins with; gives how much that is, and the ids that are to be read.
@@ -210,6 +244,39 @@ impl<M: Model, D: Device> Session<M, D> {
             (_, _, Some(logits)) => completion.choose(logits).map(Some),
             _ => Err(Failure::wrong("the device gave no logits")),
         }
+    }
+}
+
+/// A text on its way: what chooses it, what has come of it, and who hears of it.
+struct Writing<'a> {
+    completion: Completion,
+    written: Written,
+    listen: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+}
+
+impl Writing<'_> {
+    /// Tells of a piece, the last one if there `is_no_room` for more. Gives the id that the text goes on with, if it does.
+    fn tell(&mut self, mut piece: Piece, is_no_room: bool) -> Result<Option<u32>, Failure> {
+        let Writing { completion, written, listen } = self;
+        written.ids.extend(piece.id);
+        if piece.end.is_none() && is_no_room {
+            let rest = completion.finish(End::Context)?;
+            piece.text.push_str(&rest.text);
+            piece.end = rest.end;
+        }
+        written.text.push_str(&piece.text);
+        let is_broken = listen(Event::Piece(&piece)).is_break();
+        if let Some(end) = piece.end {
+            written.end = end;
+            return Ok(None);
+        }
+        if is_broken {
+            let rest = completion.finish(End::Interrupted)?;
+            written.text.push_str(&rest.text);
+            let _ = listen(Event::Piece(&rest));
+            return Ok(None);
+        }
+        Ok(piece.id)
     }
 }
 

@@ -326,8 +326,8 @@ fn a_recording_holds_what_the_device_was_told() {
     let weights = weights(&folder);
     let tiny = Tiny::new(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
-    tiny.forward(&mut counter, Program::Decode, 1, 1);
-    tiny.head(&mut counter, Program::Decode, 1);
+    tiny.forward(&mut counter, &tiny.layout().rows(Program::Decode, 1, 1));
+    tiny.head(&mut counter, Program::Decode, &tiny.layout().heads(1));
     let cost = Tiny::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 

@@ -40,6 +40,9 @@ fn session(context: u32) -> Session<Tiny, CpuDevice> {
     Session::new(Engine::new(tiny, device, context, 1), Some(text), Some(template))
 }
 
+/// How a session may be ahead: as its device likes, and by many ids.
+const CHAINS: [Option<u32>; 2] = [None, Some(8)];
+
 fn write(session: &mut Session<Tiny, CpuDevice>, prompt: &[u32], settings: Settings) -> Written {
     session.complete(prompt, settings, None, &mut |_| ControlFlow::Continue(())).unwrap()
 }
@@ -50,8 +53,11 @@ fn count(count: usize) -> Settings {
 
 #[test]
 fn what_a_slot_holds_is_not_read_again_and_changes_nothing() {
+    CHAINS.into_iter().for_each(|chain| held(session(64).chaining(chain)));
+}
+
+fn held(mut session: Session<Tiny, CpuDevice>) {
     let reference = Reference::new();
-    let mut session = session(64);
     let mut prompt: Vec<u32> = vec![5, 6, 7];
     // (what comes after the answer, how much of the next prompt is new)
     for (more, read) in [(vec![8, 9], 3), (vec![10], 3), (vec![11, 12, 13], 2)] {
@@ -106,14 +112,19 @@ fn texts_end_for_a_reason() {
     let prompt = [5, 6, 7];
     let greedy = Reference::new().greedy(&prompt, 20);
     let stop = format!("w{} w{}", greedy[1], greedy[2]);
-    for (context, settings, end, ids) in [
+    let cases = [
         (64, count(3), End::Count, 3),
         (64, Settings { stop: vec![stop], ..count(20) }, End::StopString, 3),
         // Positions 3 to 7 take five ids, and a sixth comes of the last.
         (8, count(20), End::Context, 6),
-    ] {
-        let written = write(&mut session(context), &prompt, settings);
-        assert_eq!((written.end, written.ids.as_slice()), (end, &greedy[..ids]));
+    ];
+    for ((context, settings, end, ids), chain) in
+        cases.into_iter().flat_map(|case| CHAINS.map(|chain| (case.clone(), chain)))
+    {
+        let mut session = session(context).chaining(chain);
+        let written = write(&mut session, &prompt, settings);
+        assert_eq!((written.end, written.ids.as_slice()), (end, &greedy[..ids]), "{chain:?}");
+        assert_eq!(session.length() as usize, 3 + ids - 1, "{chain:?}: the last id has not been read");
     }
     let mut session = session(64);
     let mut pieces = 0;

@@ -3,7 +3,7 @@
 use crate::kernels;
 use crate::runtime::device::{Buffer, Pass, Program, Span};
 use crate::runtime::failure::Failure;
-use crate::runtime::model::{Cost, Info, Layout, Model, Ring};
+use crate::runtime::model::{Cost, Info, Layout, Model, Ring, Rows, Wanted};
 use crate::runtime::state::State;
 use crate::runtime::weights::{Q4_0, Q8_0, WeightFile};
 use half::f16;
@@ -126,27 +126,28 @@ impl Model for Tiny {
         &self.layout
     }
 
-    fn forward(&self, pass: &mut dyn Pass, _program: Program, rows: u32, _longest: u32) {
-        kernels::embed(pass, self.embed, self.layout.ids, STREAM, rows);
+    fn forward(&self, pass: &mut dyn Pass, rows: &Rows) {
+        kernels::embed(pass, self.embed, rows.ids, STREAM, rows.count);
         for (i, (layer, cache)) in self.layers.iter().zip(&self.caches).enumerate() {
             self.layer(pass, layer, cache, i == 1, rows);
         }
     }
 
-    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: u32) {
+    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: &Wanted) {
+        let &Wanted { rows, wanted, next } = wanted;
         pass.barrier();
-        kernels::final_norm(pass, STREAM, self.final_gain, self.layout.wanted, NORMED, wanted);
+        kernels::final_norm(pass, STREAM, self.final_gain, wanted, NORMED, rows);
         pass.barrier();
-        kernels::head(pass, self.head, NORMED, LOGITS, wanted);
+        kernels::head(pass, self.head, NORMED, LOGITS, rows);
         pass.barrier();
-        kernels::argmax(pass, LOGITS, self.layout.next, wanted);
+        kernels::argmax(pass, LOGITS, next, rows);
     }
 }
 
 impl Tiny {
     /// One layer, 9 dispatches.
-    fn layer(&self, pass: &mut dyn Pass, layer: &Layer, cache: &Cache, is_ring: bool, rows: u32) {
-        let Layout { slots, positions, .. } = self.layout;
+    fn layer(&self, pass: &mut dyn Pass, layer: &Layer, cache: &Cache, is_ring: bool, rows: &Rows) {
+        let &Rows { count: rows, slots, positions, .. } = rows;
         pass.barrier();
         kernels::norm(pass, STREAM, layer.attention_gain, NORMED, rows);
         pass.barrier();

@@ -93,6 +93,15 @@ pub(super) enum Command {
     Record(Record),
 }
 
+/// Of what writes texts.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Chain {
+    /// Where the most probable id is always taken, have the device write N ids before it is looked at what they are [default:
+    /// what the device gains by; where a model's memories cannot go back, 1]
+    #[arg(long = "chain", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub(super) ids: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 pub(super) struct Generate {
     /// The text to continue; `-` reads it from standard input
@@ -119,6 +128,8 @@ pub(super) struct Generate {
     /// Go on after the id that ends a text
     #[arg(long)]
     pub(super) ignore_eos: bool,
+    #[command(flatten)]
+    pub(super) chain: Chain,
     /// Print one JSON object at the end, and nothing else
     #[arg(long)]
     pub(super) json: bool,
@@ -141,6 +152,8 @@ pub(super) struct Chat {
     /// A variable of the chat template, such as enable_thinking=false (may be given several times)
     #[arg(long = "variable", value_name = "NAME=VALUE")]
     pub(super) variables: Vec<String>,
+    #[command(flatten)]
+    pub(super) chain: Chain,
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
 }
@@ -252,6 +265,8 @@ pub(super) struct Bench {
     /// How often each is measured
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) repeat: u32,
+    #[command(flatten)]
+    pub(super) chain: Chain,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -297,6 +312,9 @@ pub(super) struct Record {
     /// Ask for the logits of every position, not only of each sequence's last
     #[arg(long)]
     pub(super) all: bool,
+    /// After each sequence have the device write N ids in one pass
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=8))]
+    pub(super) chain: u32,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
@@ -326,7 +344,8 @@ mod tests {
             ("generate -p Hello --device tpu", false),
             ("logits --ids 1,2 --all --json --context 64 --threads 2 --slots 3", true),
             ("logits", false),
-            ("bench -p 16,32 -n 4 -r 2 --json", true),
+            ("bench -p 16,32 -n 4 -r 2 --chain 8 --json", true),
+            ("generate --ids 1 --chain 9", false),
             ("--device cpu verify --json", true),
             ("info --json --model-dir elsewhere", true),
             ("info --experts streamed:20G --disk 6GB/s", true),
@@ -334,7 +353,7 @@ mod tests {
             ("generate --ids 1 --experts elsewhere", false),
             ("serve", cfg!(feature = "serve")),
             ("serve --port 70000", false),
-            ("record --ids 1,2,3 --chunks 3 --chunks 2,1 -o F", true),
+            ("record --ids 1,2,3 --chunks 3 --chunks 2,1 --chain 3 -o F", true),
             (
                 "generate --ids 1 --typical-p 0.9 --repetition-penalty 1.1 --presence-penalty -1 --logit-bias 3=-2.5",
                 true,

@@ -2,7 +2,7 @@
 //! reads those reads these. An id that is generated needs all weights, so that its speed is told in bytes as well, beside what
 //! the device reads at best.
 
-use super::super::device::Device;
+use super::super::device::{Device, Lead};
 use super::super::engine::{Engine, Want};
 use super::super::experts::Counts;
 use super::super::failure::Failure;
@@ -20,6 +20,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
     let needed = prompts.clone().chain([command.count, 1]).max().unwrap_or(1);
     let mut engine = common.setup().engine::<M>(program, Some(needed as usize))?;
     let device = engine.device().describe();
+    let devices = engine.device().lead();
+    let lead = Lead { ids: command.chain.ids.unwrap_or(devices.ids), ..devices };
     let threads = common.threads.map(usize::from);
     let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
     let about = About { model: described::<M>(), device: &device, threads: threads.unwrap_or(1) };
@@ -38,7 +40,9 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             let seconds = if prompt > 0 {
                 read_prompt(&mut engine, prompt)?
             } else {
-                generate(&mut engine, if repeat == 0 { generated.min(8) } else { generated })?
+                // Some passes, so that a device has seen what it will be told.
+                let some = 8.max(4 * lead.ids * lead.passes as u32);
+                generate(&mut engine, if repeat == 0 { generated.min(some) } else { generated }, lead)?
             };
             if repeat > 0 {
                 samples.push(f64::from(prompt + generated) / seconds);
@@ -252,13 +256,17 @@ fn read_prompt<M: Model, D: Device>(
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds to generate ids one by one, from an empty slot.
-fn generate<M: Model, D: Device>(engine: &mut Engine<M, D>, count: u32) -> std::result::Result<f64, Failure> {
+/// Seconds to generate ids, each of the one before, from an empty slot.
+fn generate<M: Model, D: Device>(
+    engine: &mut Engine<M, D>,
+    count: u32,
+    lead: Lead,
+) -> std::result::Result<f64, Failure> {
     engine.truncate(0, 0);
-    let mut next = M::INFO.begin.unwrap_or(0);
     let start = Instant::now();
-    for _ in 0..count {
-        next = engine.feed(0, &[next], Want::Next)?.next.last().copied().unwrap_or(0);
+    let mut chain = engine.chain(0, M::INFO.begin.unwrap_or(0), lead)?;
+    for left in (1..=count as usize).rev() {
+        chain.next(left)?;
     }
     Ok(start.elapsed().as_secs_f64())
 }

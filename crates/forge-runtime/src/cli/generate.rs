@@ -25,7 +25,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Genera
     let (ids, text) = prompt(program, &setup, command)?;
     let needed = (ids.len() + command.count as usize).min(M::INFO.context as usize).max(ids.len() + 1);
     let has_text = text.is_some();
-    let mut session = Session::new(setup.engine::<M>(program, Some(needed))?, text, None);
+    let session = Session::new(setup.engine::<M>(program, Some(needed))?, text, None);
+    let mut session = session.chaining(command.chain.ids);
     let settings = Settings {
         sampling,
         seed: command.sampling.seed(),

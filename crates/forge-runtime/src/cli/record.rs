@@ -1,5 +1,6 @@
 //! `record`: writes down what a device is told to do, computing nothing.
 
+use super::super::device::Lead;
 use super::super::engine::{Engine, Row};
 use super::super::failure::Failure;
 use super::super::model::Model;
@@ -12,9 +13,9 @@ use serde_json::json;
 /// Feeds each sequence to every slot at once from its start, and asks for the logits of its last position.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record) -> Outcome {
     let sequences = sequences(command)?;
-    let longest = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
+    let longest: usize = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
     let setup = common.setup();
-    let loaded = setup.load::<M>(program, Some(longest))?;
+    let loaded = setup.load::<M>(program, Some(longest + command.chain as usize))?;
     let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
     let mut engine = Engine::new(loaded.model, recorder, loaded.context, setup.slots);
     let at_once = (M::INFO.chunk / setup.slots).max(1) as usize;
@@ -42,6 +43,12 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
                     .device()
                     .explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
             }
+        }
+        if command.chain > 0 {
+            let lead = Lead { ids: command.chain, passes: 1 };
+            engine.chain(0, command.ids[done - 1], lead)?.next(command.chain as usize)?;
+            let pass = engine.device().passes() - 1;
+            engine.device().label(pass, &format!("sequence {sequence}, then {} ids", command.chain));
         }
     }
     let recording = engine.into_device().finish();

@@ -5,7 +5,7 @@ use forge_runtime::cpu::Call;
 use forge_runtime::device::{Buffer, Kernel, Pass, Program, Span};
 use forge_runtime::failure::Failure;
 use forge_runtime::golden::largest;
-use forge_runtime::model::{Cost, Info, Layout, Model};
+use forge_runtime::model::{Cost, Info, Layout, Model, Rows, Wanted};
 use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
 
@@ -103,16 +103,16 @@ impl Model for Halving {
         &self.layout
     }
 
-    fn forward(&self, pass: &mut dyn Pass, _program: Program, rows: u32, _longest: u32) {
-        let Layout { ids, slots, positions, .. } = self.layout;
+    fn forward(&self, pass: &mut dyn Pass, rows: &Rows) {
+        let &Rows { ids, slots, positions, count, .. } = rows;
         let bindings = [ids.read(), slots.read(), positions.read(), self.memory.write(), SUMS.write()];
         let slots = self.memory.bytes as u32 / 4;
-        pass.dispatch(&LEARN, &bindings, &[rows, slots], [1, 1, 1]);
+        pass.dispatch(&LEARN, &bindings, &[count, slots], [1, 1, 1]);
     }
 
-    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: u32) {
+    fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: &Wanted) {
         pass.barrier();
-        let bindings = [SUMS.read(), self.layout.wanted.read(), LOGITS.write(), self.layout.next.write()];
-        pass.dispatch(&TELL, &bindings, &[wanted], [1, 1, 1]);
+        let bindings = [SUMS.read(), wanted.wanted.read(), LOGITS.write(), wanted.next.write()];
+        pass.dispatch(&TELL, &bindings, &[wanted.rows], [1, 1, 1]);
     }
 }

@@ -9,7 +9,7 @@ pub mod reference;
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{Call, CpuDevice, Format};
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Program, Span};
-use forge_runtime::model::Layout;
+use forge_runtime::model::{Layout, Strip};
 use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
 use half::{bf16, f16};
@@ -386,6 +386,7 @@ pub fn run_kernel_as(
         logits: Span::new(Buffer::Scratch, 0, 0),
         next: nothing,
         experts: Vec::new(),
+        strip: Strip { ids: nothing, positions: nothing },
     };
     let device = CpuDevice::new(&file, &layout, Some(threads)).unwrap();
     let mut device = device.with_level(level).exact(exact);

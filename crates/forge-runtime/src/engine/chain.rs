@@ -1,0 +1,144 @@
+//! A text that the device writes on by itself: ids that each come of the one before, though no host has seen it.
+//!
+//! All that changes from one greedy id to the next is known beforehand, but for the id itself: slot, position, how far rows
+//! look back. So the host writes the positions, and has several rows computed in one pass, one after the other: each finds
+//! its id where the row before it has left its choice ([`Strip`]). Nothing of a model or a kernel knows of it. A device
+//! that works by itself is given the next pass before the host has looked at what came of the last one; a pass that begins
+//! with nobody before it on the way is told its first id by the host.
+//!
+//! Whoever ends the text meanwhile has let the device write too much. That does no harm: the engine counts as the slot's what
+//! has been looked at, and [`Engine::truncate`] goes back from there as from anything. Memories cannot go back by a few ids, so
+//! it is better for those who will go on with their text not to be ahead of them ([`Lead::NONE`]).
+
+use super::super::device::{Device, Lead};
+use super::super::failure::Failure;
+use super::super::model::{Model, Strip};
+use super::{Engine, Row};
+use std::collections::VecDeque;
+
+/// A text that the device writes on. The engine is nobody else's meanwhile; when it is dropped nothing is on its way.
+pub struct Chain<'e, M: Model, D: Device> {
+    engine: &'e mut Engine<M, D>,
+    lead: Lead,
+    slot: u32,
+    /// The last id that the host has seen.
+    last: u32,
+    /// Where the next row lies on the strip.
+    place: usize,
+    /// Its position in the slot.
+    position: u32,
+    /// Passes that have begun, and nobody has looked at.
+    begun: VecDeque<Begun>,
+    /// Ids that have been looked at, and nobody has asked for.
+    ahead: VecDeque<u32>,
+}
+
+/// The rows of a pass.
+struct Begun {
+    place: usize,
+    rows: u32,
+}
+
+impl<M: Model, D: Device> Engine<M, D> {
+    /// Goes on in `slot` with `id`, and then with the most probable id every time.
+    pub fn chain(&mut self, slot: u32, id: u32, lead: Lead) -> Result<Chain<'_, M, D>, Failure> {
+        self.check(slot, &[id])?;
+        let position = self.length(slot);
+        self.check_rows(&[Row { id, slot, position }], &[0])?;
+        if lead.ids == 0 || lead.passes == 0 || lead.ids as usize * lead.passes > Strip::PLACES {
+            return Err(Failure::misuse(format!("a device is ahead by 1 to {} ids", Strip::PLACES)));
+        }
+        let (slots, wanted) = (self.model.layout().slots.first(1), self.model.layout().wanted.first(1));
+        self.write(slots, [slot].into_iter());
+        self.write(wanted, [0].into_iter());
+        let (begun, ahead) = (VecDeque::new(), VecDeque::new());
+        Ok(Chain { engine: self, lead, slot, last: id, place: 0, position, begun, ahead })
+    }
+}
+
+impl<M: Model, D: Device> Chain<'_, M, D> {
+    /// The next id. No more than `left` are begun, this one included.
+    pub fn next(&mut self, left: usize) -> Result<u32, Failure> {
+        if self.ahead.is_empty() {
+            while self.begun.len() < self.lead.passes {
+                let begun: usize = self.begun.iter().map(|begun| begun.rows as usize).sum();
+                let room = (self.engine.context - self.position) as usize;
+                let rows = left.saturating_sub(begun).min(room).min(self.lead.ids as usize);
+                if rows == 0 {
+                    break;
+                }
+                self.begin(rows as u32)?;
+            }
+            self.look()?;
+        }
+        let next = self.ahead.pop_front();
+        next.ok_or_else(|| Failure::misuse(format!("{} positions are all there are", self.position)))
+    }
+
+    /// Has the device write `rows` ids in one pass.
+    fn begin(&mut self, rows: u32) -> Result<(), Failure> {
+        let (engine, slot) = (&mut *self.engine, self.slot);
+        let strip = engine.model.layout().strip;
+        if self.begun.is_empty() {
+            self.place = 0;
+            engine.write(strip.ids.first(1), [self.last].into_iter());
+        }
+        let (first, position) = (self.place, self.position);
+        let place = |row: u32| (first + row as usize) % Strip::PLACES;
+        for row in 0..rows {
+            engine.touch(slot, position + row);
+        }
+        let mut positions = position..position + rows;
+        for (place, count) in runs(first, rows as usize) {
+            engine.write(strip.positions.part(place, count), positions.by_ref().take(count));
+        }
+        let program = engine.program(1);
+        let model = &engine.model;
+        let begun = engine.device.begin(program, &mut |pass| {
+            for row in 0..rows {
+                if row > 0 {
+                    pass.barrier();
+                }
+                let (rows, wanted) = strip.row(model.layout(), program, place(row), position + row);
+                model.forward(pass, &rows);
+                model.head(pass, program, &wanted);
+            }
+        });
+        begun.map_err(Failure::Wrong)?;
+        self.begun.push_back(Begun { place: first, rows });
+        self.place = place(rows);
+        self.position += rows;
+        Ok(())
+    }
+
+    /// Waits for the pass that has begun first, and looks at its ids.
+    fn look(&mut self) -> Result<(), Failure> {
+        let Some(Begun { place, rows }) = self.begun.pop_front() else { return Ok(()) };
+        let engine = &mut *self.engine;
+        engine.device.wait(self.begun.len()).map_err(Failure::Wrong)?;
+        let ids = engine.model.layout().strip.ids;
+        for (place, count) in runs((place + 1) % Strip::PLACES, rows as usize) {
+            self.ahead.extend(engine.read(ids.part(place, count)));
+        }
+        self.last = self.ahead.back().copied().unwrap_or(self.last);
+        if let Some(slot) = engine.slots.get_mut(self.slot as usize) {
+            slot.length += rows;
+            // Those that are still on their way learn more.
+            slot.learnt = if self.begun.is_empty() { slot.length } else { 0 };
+        }
+        Ok(())
+    }
+}
+
+/// `count` places of the strip from `first` on, as runs of them: where each begins, and how many it has.
+fn runs(first: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+    let straight = count.min(Strip::PLACES - first);
+    [(first, straight), (0, count - straight)].into_iter().filter(|(_, count)| *count > 0)
+}
+
+impl<M: Model, D: Device> Drop for Chain<'_, M, D> {
+    fn drop(&mut self) {
+        // What nobody looks at may have failed.
+        let _ = self.engine.device.wait(0);
+    }
+}

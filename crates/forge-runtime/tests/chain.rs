@@ -1,0 +1,195 @@
+//! Texts that a device writes on by itself: what it writes, what of it is the slot's, and where it ends.
+
+use forge_runtime as runtime;
+use runtime::cpu::CpuDevice;
+use runtime::device::{Buffer, Device, Lead, Pass, Program};
+use runtime::engine::{Engine, Want};
+use runtime::model::Model;
+use runtime::recorder::Recorder;
+use runtime::weights::WeightFile;
+use support::halving::Halving;
+use support::reference::Reference;
+
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/kernels.rs"]
+mod kernels;
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../tiny/model.rs"]
+mod model;
+mod support;
+use model::Tiny;
+
+const PROMPT: [u32; 4] = [5, 6, 7, 31];
+
+/// Within what may be on its way at once.
+const LEADS: [Lead; 6] = [
+    Lead::NONE,
+    Lead { ids: 8, passes: 1 },
+    Lead { ids: 1, passes: 2 },
+    Lead { ids: 3, passes: 2 },
+    Lead { ids: 8, passes: 2 },
+    Lead { ids: 5, passes: 3 },
+];
+
+fn laid_out<M: Model>(context: u32, slots: u32) -> (M, WeightFile) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    Reference::new().write_weights(&path);
+    let weights = WeightFile::open(&path).unwrap();
+    (M::new(&weights, context, slots).unwrap(), weights)
+}
+
+fn engine<M: Model>(context: u32, slots: u32) -> Engine<M, CpuDevice> {
+    let (model, weights) = laid_out::<M>(context, slots);
+    let device = CpuDevice::new(&weights, model.layout(), Some(2)).unwrap().exact(true);
+    Engine::new(model, device, context, slots)
+}
+
+#[test]
+fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
+    let wanted = Reference::new().greedy(&PROMPT, 30);
+    for (lead, slots) in LEADS.into_iter().flat_map(|lead| [(lead, 1), (lead, 3)]) {
+        let slot = slots - 1;
+        let mut engine = engine::<Tiny>(40, slots);
+        let first = engine.feed(slot, &PROMPT, Want::Next).unwrap().next[0];
+        let mut chain = engine.chain(slot, first, lead).unwrap();
+        let written: Vec<u32> = (1..30).rev().map(|left| chain.next(left).unwrap()).collect();
+        drop(chain);
+        assert_eq!((first, &written[..]), (wanted[0], &wanted[1..]), "{lead:?}");
+        assert_eq!(engine.length(slot), 4 + 29, "{lead:?}: no more was begun than was wanted");
+        // The last id has not been read: the text goes on with it.
+        let next = engine.feed(slot, &written[28..], Want::Next).unwrap().next;
+        assert_eq!(next, Reference::new().greedy(&[&PROMPT[..], &wanted].concat(), 1), "{lead:?}");
+    }
+}
+
+/// A text that is ended after a few ids, though the device has gone on.
+#[test]
+fn what_was_written_beyond_the_end_is_none_of_the_text() {
+    let reference = Reference::new();
+    let wanted = reference.greedy(&PROMPT, 3);
+    for lead in LEADS {
+        let mut engine = engine::<Tiny>(60, 1);
+        let first = engine.feed(0, &PROMPT, Want::Next).unwrap().next[0];
+        let mut chain = engine.chain(0, first, lead).unwrap();
+        let written = [chain.next(100).unwrap(), chain.next(99).unwrap()];
+        drop(chain);
+        assert_eq!(written, wanted[1..]);
+        assert_eq!(engine.truncate(0, 6), 6);
+        let text = [&PROMPT[..], &wanted[..2], &[8, 9]].concat();
+        let next = engine.feed(0, &[8, 9], Want::Next).unwrap().next;
+        assert_eq!(next, reference.greedy(&text, 1), "{lead:?}");
+    }
+}
+
+#[test]
+fn a_chain_ends_where_positions_do() {
+    for lead in LEADS {
+        let mut engine = engine::<Tiny>(9, 1);
+        engine.feed(0, &PROMPT, Want::Nothing).unwrap();
+        let mut chain = engine.chain(0, 8, lead).unwrap();
+        (0..5).for_each(|_| _ = chain.next(100).unwrap());
+        let end = chain.next(100).unwrap_err();
+        assert!(end.to_string().contains("9 positions are all there are"), "{end}");
+        drop(chain);
+        assert_eq!(engine.length(0), 9);
+        assert!(engine.chain(0, 8, lead).is_err(), "there is no position for it");
+    }
+    let mut engine = engine::<Tiny>(9, 1);
+    for (slot, id, lead) in [
+        (1, 8, Lead::NONE),
+        (0, 50, Lead::NONE),
+        (0, 8, Lead { ids: 9, passes: 2 }),
+        (0, 8, Lead { ids: 0, passes: 1 }),
+        (0, 8, Lead { ids: 1, passes: 0 }),
+    ] {
+        assert!(engine.chain(slot, id, lead).is_err(), "{slot} {id} {lead:?}");
+    }
+}
+
+/// Memories are where the device has come to: they go back to where they were remembered, and not where a text has ended.
+#[test]
+fn memories_go_back_to_where_they_were_remembered() {
+    let text = [3, 1, 4];
+    let mut plain = engine::<Halving>(12, 1);
+    let mut wanted = plain.feed(0, &text, Want::Next).unwrap().next;
+    for _ in 0..4 {
+        let last = wanted[wanted.len() - 1];
+        wanted.extend(plain.feed(0, &[last], Want::Next).unwrap().next);
+    }
+    for lead in LEADS {
+        let mut engine = engine::<Halving>(12, 1);
+        engine.feed(0, &text[..2], Want::Nothing).unwrap();
+        engine.remember(0);
+        let first = engine.feed(0, &text[2..], Want::Next).unwrap().next[0];
+        let mut chain = engine.chain(0, first, lead).unwrap();
+        let written: Vec<u32> = (0..4).map(|_| chain.next(100).unwrap()).collect();
+        drop(chain);
+        assert_eq!(written, wanted[1..], "{lead:?}");
+        let is_ahead = lead != Lead::NONE;
+        assert_eq!(engine.truncate(0, 7), if is_ahead { 2 } else { 7 }, "{lead:?}");
+        engine.truncate(0, 2);
+        assert_eq!(engine.feed(0, &text[2..], Want::Next).unwrap().next, wanted[..1], "{lead:?}");
+    }
+}
+
+/// In one pass with a barrier between them; and what a row gives lies where the next one looks for its id.
+#[test]
+fn rows_of_a_pass_follow_each_other() {
+    let (tiny, weights) = laid_out::<Tiny>(40, 1);
+    let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
+    let mut engine = Engine::new(tiny, recorder, 40, 1);
+    engine.chain(0, 5, Lead { ids: 3, passes: 1 }).unwrap().next(3).unwrap();
+    let recording = engine.into_device().finish();
+    let passes = recording["passes"].as_array().unwrap();
+    assert_eq!(passes.len(), 1);
+    let commands = passes[0]["commands"].as_array().unwrap();
+    let barriers = commands.iter().filter(|command| !command["barrier"].is_null()).count() as u32;
+    let cost = Tiny::INFO.decode;
+    assert_eq!((commands.len() as u32 - barriers, barriers), (3 * cost.dispatches, 3 * cost.barriers + 2));
+    let place = |kernel: &str, buffer: usize| {
+        let dispatches = commands.iter().filter(|command| command["dispatch"]["kernel"] == kernel);
+        let binding =
+            |command: &serde_json::Value| command["dispatch"]["bindings"][buffer]["offset"].as_u64();
+        dispatches.map(|command| binding(command).unwrap()).collect::<Vec<_>>()
+    };
+    let (read, given) = (place("embed", 2), place("argmax", 1));
+    assert_eq!(read, [given[0] - 4, given[0], given[1]]);
+    assert_eq!(given[2], given[1] + 4);
+}
+
+/// A device whose passes fail, but for the first so many.
+struct Failing(CpuDevice, usize);
+
+impl Device for Failing {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        self.0.write(buffer, offset, bytes);
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        self.0.read(buffer, offset, bytes);
+    }
+
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.1 = self.1.checked_sub(1).ok_or("the device is lost")?;
+        self.0.run(program, encode)
+    }
+}
+
+#[test]
+fn what_a_failing_device_has_given_before_is_the_slots() {
+    let (tiny, weights) = laid_out::<Tiny>(40, 1);
+    let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
+    let mut engine = Engine::new(tiny, Failing(device, 2), 40, 1);
+    let mut chain = engine.chain(0, 5, Lead { ids: 3, passes: 1 }).unwrap();
+    let given: Vec<_> = (0..7).map(|_| chain.next(100).map_err(|failure| failure.to_string())).collect();
+    drop(chain);
+    let wanted = Reference::new().greedy(&[5], 6);
+    assert_eq!(given[..6], wanted.into_iter().map(Ok).collect::<Vec<_>>());
+    assert!(given[6].as_ref().is_err_and(|failure| failure.contains("the device is lost")), "{given:?}");
+    assert_eq!(engine.length(0), 6);
+}
