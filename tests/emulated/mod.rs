@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 mod planted;
 
-pub use planted::{PLANTED, Planted};
+pub use planted::{PLANTED, Planted, SKEWED};
 
 /// The program's name, and its folder's.
 pub const DRIVER: &str = "metal-driver";
@@ -33,7 +33,7 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
     write(&directory.join("src/models.rs"), &models_text(crates));
     let sources = root().join("tests/emulated/driver");
-    for (from, to) in [("main.rs", "src/main.rs"), ("build.rs", "build.rs")] {
+    for (from, to) in [("main.rs", "src/main.rs"), ("skewed.rs", "src/skewed.rs"), ("build.rs", "build.rs")] {
         write(&directory.join(to), &std::fs::read_to_string(sources.join(from)).expect("it lies here"));
     }
     write(&directory.join("Cargo.toml"), &manifest(crates));

@@ -5,7 +5,7 @@ use crate::logits::{bound, golden, is_restretched};
 use serde_json::{Value, json};
 use std::process::Command;
 use std::sync::Mutex;
-use tests::emulated::{PLANTED, Planted};
+use tests::emulated::{PLANTED, Planted, SKEWED};
 use tests::{Built, distance, emulated, ids, model, numbers, run};
 
 /// A text that a model is to write.
@@ -14,13 +14,26 @@ struct Text {
     ids: Vec<u32>,
     count: usize,
     context: usize,
+    /// Ids of a pass, and passes that have begun before the host looks at the first.
+    lead: (u32, usize),
 }
+
+/// The host looks at each id before the next; and it is behind by as many as there can be.
+const LEADS: [(u32, usize); 2] = [(1, 1), (8, 2)];
 
 /// What came of a job with a model on a host.
 fn drive(built: &Built, host: &str, texts: &[Text], executed: bool) -> Value {
-    let text = |text: &Text| json!({ "ids": text.ids, "count": text.count, "context": text.context, "executed": executed });
+    drive_skewed(built, (host, None), texts, executed)
+}
+
+/// The same, with a fault in what the host is told.
+fn drive_skewed(built: &Built, (host, skew): (&str, Option<&str>), texts: &[Text], executed: bool) -> Value {
+    let text = |text: &Text| {
+        let Text { ids, count, context, lead } = text;
+        json!({ "ids": ids, "count": count, "context": context, "lead": lead, "executed": executed })
+    };
     let texts: Vec<Value> = texts.iter().map(text).collect();
-    let job = json!({ "model": built.name(), "host": host, "texts": texts });
+    let job = json!({ "model": built.name(), "host": host, "skew": skew, "texts": texts });
     let output = run(Command::new(emulated().1).arg(job.to_string()));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
@@ -56,14 +69,15 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
     every_model(|built| {
         let prompts = golden(&built.model);
         // Where positions are turned by a slot's context, the reference's logits are of a slot that its prompt fills.
-        let each = if is_stretched(&built.model) { 2 } else { 1 };
+        let alone = usize::from(is_stretched(&built.model));
+        let each = alone + LEADS.len();
         let texts: Vec<Text> = prompts
             .iter()
             .flat_map(|(ids, greedy, _)| {
-                let context = ids.len() + greedy.len();
-                let whole = Text { ids: ids.clone(), count: greedy.len(), context };
-                let beginning = Text { count: 0, context: ids.len(), ..whole.clone() };
-                [beginning, whole].into_iter().skip(2 - each)
+                let (ids, context) = (ids.clone(), ids.len() + greedy.len());
+                let whole = LEADS.map(|lead| Text { ids: ids.clone(), count: greedy.len(), context, lead });
+                let beginning = Text { context: ids.len(), ids, count: 0, lead: LEADS[0] };
+                std::iter::once(beginning).filter(move |_| alone == 1).chain(whole)
             })
             .collect();
         let found = drive(built, "whole", &texts, true);
@@ -83,9 +97,11 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
                 complaints
                     .push(format!("logits after {} ids are {distance:.1e} deviations off", prompt.len()));
             }
-            let written = ids(&found[each - 1]["ids"]);
-            if written != *greedy && !is_restretched(&built.model, prompt.len() + greedy.len()) {
-                complaints.push(format!("{written:?} is not {greedy:?}"));
+            for (found, lead) in found[alone..].iter().zip(LEADS) {
+                let written = ids(&found["ids"]);
+                if written != *greedy && !is_restretched(&built.model, prompt.len() + greedy.len()) {
+                    complaints.push(format!("{written:?} is not {greedy:?}, ahead by {lead:?}"));
+                }
             }
         }
         complaints
@@ -93,19 +109,23 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
 }
 
 #[test]
-fn a_token_is_one_command_buffer_of_the_dispatches_and_barriers_that_info_tells() {
+fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_between_those_of_a_pass() {
     every_model(|built| {
-        let text = Text { ids: vec![1, 2, 3], count: 4, context: 8 };
-        let found = drive(built, "whole", &[text], false);
-        let info = built.json(&["info", "--json", "--context", "8"]);
-        let expected = ["dispatches", "barriers"].map(|what| info["decode"][what].clone());
-        let passes = found["texts"][0]["passes"].as_array().cloned().unwrap_or_default();
-        let wrong = passes.iter().skip(1).find(|pass| {
-            [&pass["dispatches"], &pass["barriers"], &pass["command_buffers"]]
-                != [&expected[0], &expected[1], &json!(1)]
-        });
-        assert_eq!(passes.len(), 4, "{found}");
-        wrong.map(|pass| format!("{pass}, and info says {expected:?}")).into_iter().collect()
+        let info = built.json(&["info", "--json", "--context", "32"]);
+        let told = ["dispatches", "barriers"].map(|what| info["decode"][what].as_u64().expect("it is told"));
+        let check = |lead: (u32, usize)| {
+            let text = Text { ids: vec![1, 2, 3], count: 22, context: 32, lead };
+            let found = drive(built, "whole", &[text], false);
+            let notes = found["texts"][0]["passes"].as_array().cloned().unwrap_or_default();
+            let sum = |what: &str| notes.iter().skip(1).filter_map(|note| note[what].as_u64()).sum::<u64>();
+            let ids = 21;
+            let passes = u64::div_ceil(ids, lead.0.into());
+            let expected = [passes, ids * told[0], ids * told[1] + ids - passes];
+            let counted = ["command_buffers", "dispatches", "barriers"].map(sum);
+            (counted != expected)
+                .then(|| format!("ahead by {lead:?}: {counted:?} is not {expected:?}, {found}"))
+        };
+        LEADS.into_iter().filter_map(check).collect()
     });
 }
 
@@ -114,15 +134,20 @@ fn a_token_is_one_command_buffer_of_the_dispatches_and_barriers_that_info_tells(
 fn no_object_is_left_of_a_thousand_tokens() {
     let (models, _) = emulated();
     let Some(built) = models.first() else { return };
-    let text = Text { ids: vec![1, 2, 3], count: 1001, context: 200 };
-    let found = drive(built, "whole", &[text], false);
-    let text = &found["texts"][0];
-    assert_eq!((&text["complaints"], &text["error"]), (&json!([]), &Value::Null));
-    let passes = text["passes"].as_array().expect("passes are listed");
-    assert_eq!(passes.len(), 1001);
-    let objects: Vec<&Value> = passes.iter().map(|pass| &pass["objects"]).collect();
-    assert!(objects.iter().all(|count| *count == objects[0]), "{objects:?}");
-    assert_eq!(found["living"], json!({}), "objects are left when the device is gone");
+    for lead in LEADS {
+        let text = Text { ids: vec![1, 2, 3], count: 1001, context: 200, lead };
+        let found = drive(built, "whole", &[text], false);
+        let text = &found["texts"][0];
+        assert_eq!((&text["complaints"], &text["error"]), (&json!([]), &Value::Null));
+        let notes = text["passes"].as_array().expect("passes are listed");
+        assert_eq!(notes.len(), 1001);
+        let objects: Vec<u64> = notes.iter().filter_map(|note| note["objects"].as_u64()).collect();
+        // A command buffer for each pass that is on its way when the host has looked at one.
+        let most = objects[0] + lead.1 as u64 - 1;
+        assert!(objects.iter().all(|count| (objects[0]..=most).contains(count)), "{objects:?}");
+        assert_eq!(objects[1000], objects[0], "nothing is on its way");
+        assert_eq!(found["living"], json!({}), "objects are left when the device is gone");
+    }
 }
 
 #[test]
@@ -130,7 +155,7 @@ fn every_fault_planted_in_the_host_is_found() {
     let (models, _) = emulated();
     let built =
         models.iter().find(|built| built.model == "llama").or(models.first()).expect("there is a model");
-    let text = Text { ids: (1..8).collect(), count: 3, context: 12 };
+    let text = Text { ids: (1..8).collect(), count: 7, context: 16, lead: (2, 2) };
     let whole = drive(built, "whole", std::slice::from_ref(&text), true);
     assert_eq!(whole["texts"][0]["complaints"], json!([]), "before anything is planted");
     let missed: Vec<String> = PLANTED
@@ -143,6 +168,11 @@ fn every_fault_planted_in_the_host_is_found() {
         })
         .collect();
     assert!(missed.is_empty(), "\n{}", missed.join("\n"));
+    for (skew, found) in SKEWED {
+        let job = drive_skewed(built, ("whole", Some(skew)), std::slice::from_ref(&text), true);
+        let said = said(&job, &whole);
+        assert!(said.contains(found), "{skew} should be found by {found:?}: {said}");
+    }
 }
 
 /// What shows that a host is not whole.

@@ -1,9 +1,9 @@
 //! `forge verify`: a crate's Metal kernels, executed on this CPU under the referee.
 //!
 //! The crate is built, and its own program records what its model.rs submits for each text of golden.json: a decode
-//! step, a few rows, a prefill, passes that continue what others began, and ids that the device chooses. `forge-sim` replays each dispatch from the
-//! text of kernels.metal. What comes out is compared with the reference's logits, and everything that the referee saw
-//! is told by kernel and line.
+//! step, a few rows, a prefill, passes that continue what others began, and one in which ids follow each other. `forge-sim`
+//! replays each dispatch from the text of kernels.metal. What comes out is compared with the reference's logits, and
+//! everything that the referee saw is told by kernel and line.
 
 use crate::build::Parts;
 use crate::compile::REPORT;

@@ -6,9 +6,10 @@
 
 mod hosts;
 mod models;
+mod skewed;
 
 use forge_emulation::{complaints, counts, emulate, execute, living};
-use forge_runtime::device::Device;
+use forge_runtime::device::{Device, Lead};
 use forge_runtime::engine::{Engine, Want};
 use forge_runtime::failure::Failure;
 use forge_runtime::golden::largest;
@@ -28,6 +29,8 @@ pub struct Job {
     model: String,
     /// `whole`, or what is wrong with the host.
     host: String,
+    /// What is wrong with passes, if anything is.
+    skew: Option<String>,
     texts: Vec<Text>,
 }
 
@@ -38,7 +41,9 @@ struct Text {
     /// How many ids are to follow.
     count: usize,
     context: u32,
-    /// Whether kernels are executed. If not, ids that follow are zeros, and those beyond the context begin it anew.
+    /// How far the device is ahead: ids of a pass, and passes.
+    lead: (u32, usize),
+    /// Whether kernels are executed. If not, nobody knows what ids follow, and those beyond the context begin it anew.
     executed: bool,
 }
 
@@ -51,15 +56,15 @@ fn main() {
 
 /// Does a job with a model.
 pub fn work<M: Model>(program: &Program, job: &Job) -> Value {
-    let texts: Vec<Value> = job.texts.iter().map(|text| write::<M>(program, &job.host, text)).collect();
+    let texts: Vec<Value> = job.texts.iter().map(|text| write::<M>(program, job, text)).collect();
     json!({ "texts": texts, "living": living() })
 }
 
-fn write<M: Model>(program: &Program, host: &str, text: &Text) -> Value {
+fn write<M: Model>(program: &Program, job: &Job, text: &Text) -> Value {
     execute(text.executed);
     let mut ids = Vec::new();
     let mut passes = Vec::new();
-    let outcome = written::<M>(program, host, text, &mut ids, &mut passes);
+    let outcome = written::<M>(program, job, text, &mut ids, &mut passes);
     let (logits, error) = match outcome {
         Ok(logits) => (logits, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
@@ -67,19 +72,22 @@ fn write<M: Model>(program: &Program, host: &str, text: &Text) -> Value {
     json!({ "logits": logits, "ids": ids, "passes": passes, "error": error, "complaints": complaints() })
 }
 
-/// Writes a text; gives the logits after its beginning. Of each pass it notes what was committed, and what objects there are
-/// after it.
+/// Writes a text; gives the logits after its beginning. Of it and of each id that follows it notes what was committed for it,
+/// and what objects there are after it.
 fn written<M: Model>(
     program: &Program,
-    host: &str,
+    job: &Job,
     text: &Text,
     ids: &mut Vec<u32>,
     passes: &mut Vec<Value>,
 ) -> Result<Vec<f32>, Failure> {
     let setup = Setup { context: Some(text.context), ..Setup::default() };
     let loaded = setup.load::<M>(program, None)?;
-    let device = hosts::find(host)(program, &loaded.weights, loaded.model.layout())?;
+    let mut device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout())?;
     assert_eq!(device.describe(), "Metal, Emulated GPU");
+    if let Some(skew) = &job.skew {
+        device = Box::new(skewed::Skewed::new(device, skew));
+    }
     drop(loaded.weights);
     let mut engine = Engine::new(loaded.model, device, text.context, 1);
     let mut before = counts();
@@ -95,17 +103,21 @@ fn written<M: Model>(
     };
     let logits = engine.feed(0, &text.ids, Want::Logits)?.logits.pop().unwrap_or_default();
     note();
-    for index in 0..text.count {
-        if index == 0 {
-            ids.push(if text.executed { largest(&logits) as u32 } else { 0 });
-            continue;
-        }
+    if text.count > 0 {
+        ids.push(if text.executed { largest(&logits) as u32 } else { 0 });
+    }
+    let (per_pass, passes) = text.lead;
+    while ids.len() < text.count {
         if engine.length(0) == text.context && !text.executed {
             engine.truncate(0, 0);
         }
-        let next = engine.feed(0, &[ids[index - 1]], Want::Next)?.next;
-        note();
-        ids.push(if text.executed { next[0] } else { 0 });
+        let room = (text.context - engine.length(0)) as usize;
+        let last = if text.executed { ids[ids.len() - 1] } else { 0 };
+        let mut chain = engine.chain(0, last, Lead { ids: per_pass, passes })?;
+        for left in (1..=room.min(text.count - ids.len())).rev() {
+            ids.push(chain.next(left)?);
+            note();
+        }
     }
     Ok(logits)
 }

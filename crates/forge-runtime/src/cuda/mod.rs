@@ -9,7 +9,7 @@ mod card;
 mod driver;
 mod launches;
 
-use super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+use super::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
 use super::model::Layout;
 use super::weights::WeightFile;
 use card::Card;
@@ -231,6 +231,10 @@ impl Device for CudaDevice {
         // SAFETY: the stream is the device's.
         unsafe { call!(driver, cuStreamSynchronize, *stream) }
             .map_err(|error| format!("the GPU did not finish a pass: {error}"))
+    }
+
+    fn lead(&self) -> Lead {
+        Lead { ids: 8, passes: 1 }
     }
 }
 

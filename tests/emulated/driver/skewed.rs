@@ -1,0 +1,107 @@
+//! Passes of several ids with a fault: what the engine has a device do, changed on its way there.
+
+use forge_runtime::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
+
+/// A device that is told something else than the engine says.
+pub struct Skewed {
+    device: Box<dyn Device>,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// No barrier stands between a row and the next.
+    NoBarrier,
+    /// A row's choice lies a place too far.
+    NextPlace,
+    /// A row's place is that of the row before it.
+    SamePosition,
+}
+
+impl Skewed {
+    /// The device with the fault of that name.
+    pub fn new(device: Box<dyn Device>, fault: &str) -> Skewed {
+        let fault = match fault {
+            "rows_without_a_barrier" => Fault::NoBarrier,
+            "an_id_for_another_row" => Fault::NextPlace,
+            "a_position_twice" => Fault::SamePosition,
+            _ => panic!("there is no fault {fault}"),
+        };
+        Skewed { device, fault }
+    }
+}
+
+impl Device for Skewed {
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        self.device.write(buffer, offset, bytes);
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        self.device.read(buffer, offset, bytes);
+    }
+
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.device.run(program, encode)
+    }
+
+    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        let fault = self.fault;
+        self.device.begin(program, &mut |pass| encode(&mut Skew { pass, fault, rows: 0, ended: false }))
+    }
+
+    fn wait(&mut self, left: usize) -> Result<(), String> {
+        self.device.wait(left)
+    }
+
+    fn lead(&self) -> Lead {
+        self.device.lead()
+    }
+}
+
+/// A pass on its way.
+struct Skew<'a> {
+    pass: &'a mut dyn Pass,
+    fault: Fault,
+    /// Rows that have chosen their id.
+    rows: usize,
+    /// Whether nothing has come since the last one has.
+    ended: bool,
+}
+
+impl Pass for Skew<'_> {
+    fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
+        let mut bindings = bindings.to_vec();
+        self.ended = false;
+        for (name, binding) in kernel.buffers.iter().zip(&mut bindings) {
+            let chooses = *name == "ids" && binding.written;
+            if chooses {
+                self.rows += 1;
+                self.ended = true;
+            }
+            match self.fault {
+                Fault::NextPlace if chooses => binding.offset += 4,
+                Fault::SamePosition if *name == "positions" && self.rows > 0 => binding.offset -= 4,
+                _ => {}
+            }
+        }
+        self.pass.dispatch(kernel, &bindings, scalars, groups);
+    }
+
+    fn barrier(&mut self) {
+        if !(self.ended && self.fault == Fault::NoBarrier) {
+            self.pass.barrier();
+        }
+    }
+
+    fn cores(&self) -> u32 {
+        self.pass.cores()
+    }
+
+    fn least_share(&self, planned: u32) -> u32 {
+        self.pass.least_share(planned)
+    }
+}
