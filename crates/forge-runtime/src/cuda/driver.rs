@@ -81,9 +81,14 @@ driver! {
     cuMemcpyHtoD_v2(Address, *const c_void, usize);
     cuMemcpyDtoH_v2(*mut c_void, Address, usize);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
+    cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
     cuStreamCreate(*mut Handle, u32);
     cuStreamDestroy_v2(Handle);
     cuStreamSynchronize(Handle);
+    cuEventCreate(*mut Handle, u32);
+    cuEventRecord(Handle, Handle);
+    cuEventSynchronize(Handle);
+    cuEventDestroy_v2(Handle);
     cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle);
     cuGraphCreate(*mut Handle, u32);
     cuGraphDestroy(Handle);

@@ -2,8 +2,9 @@
 //!
 //! The card has its own memory. Weights are copied there once, when the device is made; state and scratch lie there and
 //! nowhere else; what the host says of a batch is collected here and sent ahead of each pass, in one piece. Passes run on
-//! one stream, in the order of their launches; [`launches`] says when a pass is started as one graph. A pass has ended when
-//! `run` returns, and an error is the driver's own.
+//! one stream, in the order of their launches; [`launches`] says when a pass is started as one graph. An event after each
+//! pass says that it has ended; while others are on their way, what it has written is read on a stream that does not wait
+//! for them. An error is the driver's own.
 
 mod card;
 mod driver;
@@ -15,7 +16,7 @@ use super::weights::WeightFile;
 use card::Card;
 use driver::{Address, Driver, Handle, call};
 use launches::{Launches, Starter};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
@@ -25,16 +26,27 @@ const PIECE: usize = 64 << 20;
 /// Threadgroups along y and z that a launch has at most.
 const MOST_GROUPS: u32 = 65535;
 
+/// `CU_STREAM_NON_BLOCKING`: what is asked of the stream waits for no other.
+const ALONE: u32 = 1;
+
+/// `CU_EVENT_DISABLE_TIMING`
+const UNTIMED: u32 = 2;
+
 /// An NVIDIA GPU, as a device.
 pub struct CudaDevice {
     driver: Driver,
     card: Card,
     module: Handle,
     stream: Handle,
+    /// Where the host reads while passes are on their way.
+    reader: Handle,
+    /// What says that passes have ended, which are on their way in this order.
+    underway: VecDeque<Handle>,
     functions: HashMap<&'static str, Handle>,
     /// Weights, state, scratch and rows, in the order of [`Buffer::ALL`]: where they lie, and their bytes.
     buffers: [(Address, usize); 4],
-    /// What the host says of a batch, in memory that the card copies from by itself.
+    /// What the host says of a batch, in memory that the card copies from by itself. It writes nothing there that a pass on its
+    /// way still has to be sent.
     rows: Handle,
     /// Bytes of it that the card does not have yet.
     unsent: std::ops::Range<usize>,
@@ -68,6 +80,8 @@ impl CudaDevice {
             card,
             module: null_mut(),
             stream: null_mut(),
+            reader: null_mut(),
+            underway: VecDeque::new(),
             functions: HashMap::new(),
             buffers: [(0, 0); 4],
             rows: null_mut(),
@@ -80,6 +94,7 @@ impl CudaDevice {
         unsafe {
             call!(driver, cuCtxSetCurrent, context)?;
             call!(driver, cuStreamCreate, &mut device.stream, 0)?;
+            call!(driver, cuStreamCreate, &mut device.reader, ALONE)?;
         }
         device.translate(text, kernels)?;
         let weights = file.map();
@@ -212,12 +227,22 @@ impl Device for CudaDevice {
         let driver = &self.driver;
         // SAFETY: as above.
         sent.and_then(|()| unsafe {
-            call!(driver, cuMemcpyDtoH_v2, bytes.as_mut_ptr().cast(), place, bytes.len())
+            let to = bytes.as_mut_ptr().cast();
+            if self.underway.is_empty() {
+                return call!(driver, cuMemcpyDtoH_v2, to, place, bytes.len());
+            }
+            call!(driver, cuMemcpyDtoHAsync_v2, to, place, bytes.len(), self.reader)?;
+            call!(driver, cuStreamSynchronize, self.reader)
         })
         .unwrap_or_else(|error| panic!("{}: {error}", self.card));
     }
 
-    fn run(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.begin(program, encode)?;
+        self.wait(0)
+    }
+
+    fn begin(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         let mut launches = std::mem::take(&mut self.launches);
         launches.clear();
         let mut pass = Encoding { device: self, launches, outcome: Ok(()) };
@@ -228,18 +253,39 @@ impl Device for CudaDevice {
         self.send_rows()?;
         let CudaDevice { driver, stream, launches, starter, .. } = self;
         starter.start(driver, *stream, launches)?;
-        // SAFETY: the stream is the device's.
-        unsafe { call!(driver, cuStreamSynchronize, *stream) }
-            .map_err(|error| format!("the GPU did not finish a pass: {error}"))
+        let mut ended = null_mut();
+        // SAFETY: the driver writes a handle there, and the stream is the device's.
+        unsafe {
+            call!(driver, cuEventCreate, &mut ended, UNTIMED)?;
+            self.underway.push_back(ended);
+            call!(driver, cuEventRecord, ended, *stream)
+        }
+    }
+
+    fn wait(&mut self, left: usize) -> Result<(), String> {
+        let (driver, mut outcome) = (&self.driver, Ok(()));
+        while self.underway.len() > left {
+            let Some(ended) = self.underway.pop_front() else { break };
+            // SAFETY: the event is the device's, and nobody else waits for it.
+            let waited = unsafe {
+                let waited = call!(driver, cuEventSynchronize, ended);
+                let _ = (driver.cuEventDestroy_v2)(ended);
+                waited
+            };
+            outcome = outcome.and(waited.map_err(|error| format!("the GPU did not finish a pass: {error}")));
+        }
+        outcome
     }
 
     fn lead(&self) -> Lead {
-        Lead { ids: 8, passes: 1 }
+        Lead { ids: 4, passes: 2 }
     }
 }
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        // Whatever is on its way still uses what is given back here.
+        let _ = self.wait(0);
         self.starter.forget(&self.driver);
         // SAFETY: nobody uses any of it any more. An error would change nothing; memory and module go with the context
         // where nobody else has it.
@@ -253,8 +299,8 @@ impl Drop for CudaDevice {
             if !self.module.is_null() {
                 let _ = (self.driver.cuModuleUnload)(self.module);
             }
-            if !self.stream.is_null() {
-                let _ = (self.driver.cuStreamDestroy_v2)(self.stream);
+            for stream in [self.stream, self.reader].into_iter().filter(|stream| !stream.is_null()) {
+                let _ = (self.driver.cuStreamDestroy_v2)(stream);
             }
             let _ = (self.driver.cuDevicePrimaryCtxRelease_v2)(self.card.device);
         }
