@@ -277,8 +277,9 @@ impl Device for CudaDevice {
         outcome
     }
 
+    /// While one pass runs the host has the next ready. More ids in a pass are no faster: measured on an H200.
     fn lead(&self) -> Lead {
-        Lead { ids: 4, passes: 2 }
+        Lead { ids: 1, passes: 2 }
     }
 }
 
