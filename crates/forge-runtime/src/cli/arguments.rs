@@ -93,13 +93,13 @@ pub(super) enum Command {
     Record(Record),
 }
 
-/// Of what writes texts.
+/// How far the device may be ahead.
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct Chain {
+pub(super) struct Ahead {
     /// Where the most probable id is always taken, have the device write N ids before it is looked at what they are [default:
     /// what the device gains by; where a model's memories cannot go back, 1]
-    #[arg(long = "chain", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
-    pub(super) ids: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub(super) chain: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -129,7 +129,7 @@ pub(super) struct Generate {
     #[arg(long)]
     pub(super) ignore_eos: bool,
     #[command(flatten)]
-    pub(super) chain: Chain,
+    pub(super) ahead: Ahead,
     /// Print one JSON object at the end, and nothing else
     #[arg(long)]
     pub(super) json: bool,
@@ -153,7 +153,7 @@ pub(super) struct Chat {
     #[arg(long = "variable", value_name = "NAME=VALUE")]
     pub(super) variables: Vec<String>,
     #[command(flatten)]
-    pub(super) chain: Chain,
+    pub(super) ahead: Ahead,
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
 }
@@ -266,7 +266,7 @@ pub(super) struct Bench {
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) repeat: u32,
     #[command(flatten)]
-    pub(super) chain: Chain,
+    pub(super) ahead: Ahead,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -345,7 +345,10 @@ mod tests {
             ("logits --ids 1,2 --all --json --context 64 --threads 2 --slots 3", true),
             ("logits", false),
             ("bench -p 16,32 -n 4 -r 2 --chain 8 --json", true),
+            ("generate --ids 1 --chain 8", true),
+            ("generate --chain 8", false),
             ("generate --ids 1 --chain 9", false),
+            ("chat --chain 2", true),
             ("--device cpu verify --json", true),
             ("info --json --model-dir elsewhere", true),
             ("info --experts streamed:20G --disk 6GB/s", true),

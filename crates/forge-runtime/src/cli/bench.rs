@@ -21,7 +21,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
     let mut engine = common.setup().engine::<M>(program, Some(needed as usize))?;
     let device = engine.device().describe();
     let devices = engine.device().lead();
-    let lead = Lead { ids: command.chain.ids.unwrap_or(devices.ids), ..devices };
+    let lead = Lead { ids: command.ahead.chain.unwrap_or(devices.ids), ..devices };
     let threads = common.threads.map(usize::from);
     let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
     let about = About { model: described::<M>(), device: &device, threads: threads.unwrap_or(1) };

@@ -33,7 +33,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Chat) 
         return Err(no_conversations().into());
     }
     let session = Session::new(setup.engine::<M>(program, None)?, Some(text), template);
-    let session = session.chaining(command.chain.ids);
+    let session = session.chaining(command.ahead.chain);
     let settings = Settings {
         sampling,
         seed,

@@ -26,7 +26,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Genera
     let needed = (ids.len() + command.count as usize).min(M::INFO.context as usize).max(ids.len() + 1);
     let has_text = text.is_some();
     let session = Session::new(setup.engine::<M>(program, Some(needed))?, text, None);
-    let mut session = session.chaining(command.chain.ids);
+    let mut session = session.chaining(command.ahead.chain);
     let settings = Settings {
         sampling,
         seed: command.sampling.seed(),
