@@ -209,7 +209,19 @@ impl Layout {
         let strip = Strip { ids: ids_of_strip, positions: positions_of_strip };
         let next = rows.take(head_rows);
         let (rows_bytes, experts) = (rows.bytes(), Vec::new());
-        Layout { state, scratch_bytes, rows_bytes, ids, slots, positions, wanted, next, strip, logits, experts }
+        Layout {
+            state,
+            scratch_bytes,
+            rows_bytes,
+            ids,
+            slots,
+            positions,
+            wanted,
+            next,
+            strip,
+            logits,
+            experts,
+        }
     }
 
     /// The same, of a model with experts.
