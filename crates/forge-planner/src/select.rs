@@ -255,10 +255,10 @@ impl<'a> Select<'a> {
             }
         }
         // The host reads logits after the pass.
-        if let (Place::Epilogue, Some(last)) = (draft.place, steps.len().checked_sub(1)) {
-            if let Some(logits) = self.plan.scratch.iter().position(|scratch| scratch.name == "logits") {
-                self.alive(logits, (draft.schedule, section, last), false);
-            }
+        let logits = self.plan.scratch.iter().position(|scratch| scratch.name == "logits");
+        if let (Place::Epilogue, Some(last), Some(logits)) = (draft.place, steps.len().checked_sub(1), logits)
+        {
+            self.alive(logits, (draft.schedule, section, last), false);
         }
     }
 
