@@ -33,6 +33,7 @@ struct KernelText {
     constant: String,
     buffers: Vec<String>,
     threads: usize,
+    strips: Option<[usize; 2]>,
     cpu: String,
 }
 
@@ -45,6 +46,7 @@ impl Context {
             constant: constant(&instance.name),
             buffers: instance.decl.buffers.iter().map(|buffer| buffer.name.clone()).collect(),
             threads: instance.decl.threads as usize,
+            strips: strips(&instance.spec),
             cpu: cpu::expression(&instance.spec),
         });
         let mut weight_types: Vec<String> = plan
@@ -60,6 +62,16 @@ impl Context {
             .any(|function| function.parameters.iter().any(|parameter| parameter.contains("<f16>")));
         Context { functions, kernels: kernels.collect(), weight_types, half }
     }
+}
+
+/// Rows and columns of a kernel's matrix, where the CPU can have it in strips.
+fn strips(spec: &Spec) -> Option<[usize; 2]> {
+    let (format, shape) = match spec {
+        Spec::Project(of) => (of.format, [of.outputs, of.inputs]),
+        Spec::Embed(of) => (of.format, [of.vocabulary, of.width]),
+        _ => return None,
+    };
+    matches!(format, Format::Q8_0 | Format::Q4_0).then_some(shape)
 }
 
 /// A kernel's record in `kernels.rs`.

@@ -191,7 +191,7 @@ pub struct Layout {
     /// `[head_rows]` The id of the largest logit of each of these.
     pub next: Span<u32>,
     /// Where ids follow each other without the host.
-    pub strip: Strip,
+    pub wheel: Wheel,
     /// `[head_rows, vocabulary]`
     pub logits: Span<f32>,
     /// The matrices of the experts of each layer that has any.
@@ -205,8 +205,8 @@ impl Layout {
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
         let wanted = rows.take(head_rows);
-        let [positions_of_strip, ids_of_strip] = [rows.take(Strip::PLACES), rows.take(Strip::PLACES)];
-        let strip = Strip { ids: ids_of_strip, positions: positions_of_strip };
+        let [positions_of_wheel, ids_of_wheel] = [rows.take(Wheel::PLACES), rows.take(Wheel::PLACES)];
+        let wheel = Wheel { ids: ids_of_wheel, positions: positions_of_wheel };
         let next = rows.take(head_rows);
         let (rows_bytes, experts) = (rows.bytes(), Vec::new());
         Layout {
@@ -218,7 +218,7 @@ impl Layout {
             positions,
             wanted,
             next,
-            strip,
+            wheel,
             logits,
             experts,
         }
@@ -245,14 +245,14 @@ impl Layout {
 /// Places of lone rows one after the other: the id that a row gives is that of the next place, after the last the first again.
 /// Slot and wanted row are those of the first row of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip {
+pub struct Wheel {
     /// `[PLACES]` The id of each, which the host writes or the row before it gives.
     pub ids: Span<u32>,
     /// `[PLACES]` The position of each.
     pub positions: Span<u32>,
 }
 
-impl Strip {
+impl Wheel {
     /// As many ids as are on their way at most: those that a row still reads are not written over.
     pub const PLACES: usize = 16;
 
@@ -266,7 +266,7 @@ impl Strip {
     ) -> (Rows, Wanted) {
         let (ids, positions) = (self.ids.part(place, 1), self.positions.part(place, 1));
         let slots = layout.slots.first(1);
-        let next = self.ids.part((place + 1) % Strip::PLACES, 1);
+        let next = self.ids.part((place + 1) % Wheel::PLACES, 1);
         let rows = Rows { program, count: 1, longest: position + 1, ids, slots, positions };
         (rows, Wanted { rows: 1, wanted: layout.wanted.first(1), next })
     }

@@ -3,7 +3,7 @@
 //! A [`Program`] is what the generated crate knows of itself, a [`Setup`] what its user wants. Everything else about a
 //! run is in the files of the model's directory.
 
-use super::cpu::CpuDevice;
+use super::cpu::{CpuDevice, strips};
 use super::device::{Device, Kernel};
 use super::engine::Engine;
 use super::experts::{Residence, Room, Streamed, WeightSource};
@@ -239,16 +239,16 @@ impl Setup {
         // Which experts are chosen is a matter of order, and of numbers that are near each other a code makes equals.
         let chooses = program.kernels.iter().any(|kernel| kernel.buffers.contains(&"routes"));
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
-        let device = match &loaded.room {
+        let device = device.exact(self.exact || chooses);
+        Ok(Box::new(match &loaded.room {
             Some(room) => {
                 let layers = &loaded.model.layout().experts;
                 let source = Arc::new(WeightSource::new(&loaded.weights)?);
                 device.with_streamed_experts(layers, Streamed::new(layers, room.clone(), source)?)
             }
             None if self.mapped => device,
-            None => device.with_copied_weights(),
-        };
-        Ok(Box::new(device.exact(self.exact || chooses)))
+            None => device.with_copied_weights(&strips::survey(&loaded.model)),
+        }))
     }
 }
 

@@ -27,6 +27,7 @@ pub static EMBED: Kernel = Kernel {
     name: "embed",
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
+    strips: None,
     cpu: |call| {
         cpu::embed::<cpu::Q8_0>(
             call,
@@ -44,6 +45,7 @@ pub static NORM: Kernel = Kernel {
     name: "norm",
     buffers: &["x", "gain", "y"],
     threads: 64,
+    strips: None,
     cpu: |call| {
         cpu::rms_norm(
             call,
@@ -60,6 +62,7 @@ pub static FINAL_NORM: Kernel = Kernel {
     name: "final_norm",
     buffers: &["x", "gain", "wanted", "y"],
     threads: 64,
+    strips: None,
     cpu: |call| {
         cpu::rms_norm(
             call,
@@ -86,6 +89,7 @@ macro_rules! project {
             name: stringify!($name),
             buffers: &["weight_codes", "weight_scales", "x", "y"],
             threads: 64,
+            strips: None,
             cpu: |call| {
                 cpu::project::<cpu::$format>(
                     call,
@@ -123,6 +127,7 @@ macro_rules! rotate_append {
             name: $name,
             buffers: &["qkv", "slots", "positions", "q", "keys", "values"],
             threads: 64,
+            strips: None,
             cpu: |call| {
                 cpu::rotate_append(
                     call,
@@ -174,6 +179,7 @@ macro_rules! attend_split {
             name: $name,
             buffers: &["q", "keys", "values", "slots", "positions", "partials", "heads"],
             threads: 64,
+            strips: None,
             cpu: |call| {
                 let scale = 0.316_227_76;
                 let shape = cpu::Attend {
@@ -202,6 +208,7 @@ pub static ATTEND_JOIN: Kernel = Kernel {
     name: "attend_join",
     buffers: &["partials", "heads"],
     threads: 64,
+    strips: None,
     cpu: |call| cpu::attend_join(call, &cpu::AttendJoin { query_heads: 4, width: 10 }),
 };
 
@@ -238,6 +245,7 @@ pub static ARGMAX: Kernel = Kernel {
     name: "argmax",
     buffers: &["logits", "ids"],
     threads: 64,
+    strips: None,
     cpu: |call| cpu::argmax(call, &cpu::Argmax { vocabulary: 50 }),
 };
 

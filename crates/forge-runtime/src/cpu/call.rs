@@ -19,6 +19,8 @@ pub(super) struct Region {
     pub(super) bytes: usize,
     /// Whether they may be written.
     pub(super) written: bool,
+    /// Whether they are of a matrix in strips.
+    pub(super) strips: bool,
 }
 
 /// A number that any bytes are a value of.
@@ -179,6 +181,12 @@ impl<'a> Call<'a> {
             "kernel {kernel}: buffer `{name}` is not aligned"
         );
         region
+    }
+
+    /// Whether the matrix that has the buffer `name` lies in strips.
+    pub(super) fn in_strips(&self, name: &str) -> bool {
+        let slot = self.0.kernel.buffers.iter().position(|buffer| *buffer == name);
+        slot.and_then(|slot| self.0.regions.get(slot)).is_some_and(|region| region.strips)
     }
 
     /// The first `count` elements of the buffer `name`.

@@ -11,7 +11,7 @@
 //!
 //! each operation rounded by itself. So a row comes to the same, to the bit, on every machine, however many rows come with it.
 //! What is lost is what a code of x loses, 1/254 of the largest of its 32 at most; `--exact` loses nothing ([`super::project`]).
-//! A few rows never come here, nor one: see [`super::coded_few`] and [`super::coded_row`].
+//! A few rows never come here: see [`super::coded_few`] and [`super::strip_products`].
 
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
@@ -23,6 +23,7 @@ use super::level::Task;
 use super::project::Project;
 use super::scratch::Scratch;
 use super::simd::Simd;
+use super::strips::OUTPUTS;
 use std::marker::PhantomData;
 
 /// Outputs of a panel: two vectors, or four.
@@ -137,6 +138,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let Products { call, shape, x, blocks, .. } = self;
         let (all, outputs) = (call.scalar(0), shape.outputs);
         let matrix = M::find(call, "weight", outputs, blocks);
+        let in_strips = M::STRIPS && call.in_strips("weight_codes");
         let finish = Finish::new::<S>(call, shape, all);
         let mut panel = [EMPTY; DEPTH];
         let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TILE) * PANEL);
@@ -148,10 +150,15 @@ impl<M: Matrix> Task for Products<'_, M> {
             sums.fill(0.0);
             for first_block in (0..blocks).step_by(DEPTH) {
                 let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
-                for output in 0..of_panel {
-                    let first = (first_output + output) * blocks + first_block;
+                for output in (0..of_panel).step_by(if in_strips { OUTPUTS } else { 1 }) {
+                    let first = (first_output + output) * blocks;
                     // SAFETY: `find` saw that the matrix has all blocks of all outputs.
-                    unsafe { fill::<S, M>(matrix, first, output, panel) };
+                    unsafe {
+                        match in_strips {
+                            true => fill_strip::<S, M>(matrix, first / OUTPUTS + first_block, output, panel),
+                            false => fill::<S, M>(matrix, first + first_block, output, panel),
+                        }
+                    }
                 }
                 let x = &x[first_row * blocks..][..rows * blocks];
                 call.level().run(AddPanel {
@@ -195,6 +202,27 @@ unsafe fn fill<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel
                 }
                 _ => block.scales[output] = scales[group],
             }
+        }
+    }
+}
+
+/// Fills in a strip's blocks from `first`.
+#[inline(always)]
+unsafe fn fill_strip<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel: &mut [Filled]) {
+    let raised = u32::from_ne_bytes([S::RAISED as u8; 4]);
+    for (index, block) in panel.iter_mut().enumerate() {
+        for word in 0..BLOCK / 8 {
+            // SAFETY: the caller promises as many blocks as the panel has.
+            let [near, far] = unsafe { matrix.strip_words(first + index, word) };
+            for i in 0..OUTPUTS {
+                block.codes[word][output + i] = (near[i] ^ raised).to_ne_bytes().map(u8::cast_signed);
+                block.codes[word + 4][output + i] = (far[i] ^ raised).to_ne_bytes().map(u8::cast_signed);
+            }
+        }
+        for part in 0..OUTPUTS / S::LANES {
+            let to = block.scales[output + part * S::LANES..].as_mut_ptr();
+            // SAFETY: as above; a panel has whole strips.
+            unsafe { S::store(to, matrix.strip_scales::<S>(first + index, part)) };
         }
     }
 }

@@ -7,7 +7,7 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::coded_row::{Row, scales_by_block};
+use super::coded_row::Row;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::simd::Simd;
 use std::mem::MaybeUninit;
@@ -101,4 +101,23 @@ unsafe fn codes<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> (S
         }
         (S::load_codes(codes.as_ptr().cast()), S::RAISED)
     }
+}
+
+/// The scales of `count <= AT_ONCE` blocks, the first of which begins a group, and their offsets; zeros past them.
+#[inline(always)]
+unsafe fn scales_by_block<S: Simd, M: Matrix>(matrix: M, block: usize, count: usize) -> [[f32; AT_ONCE]; 2] {
+    let mut scales = [0.0; 2 * AT_ONCE];
+    // SAFETY: the caller promises as many blocks.
+    unsafe { matrix.scales::<S>(block / M::GROUP, count.div_ceil(M::GROUP), &mut scales) };
+    let mut by_block = [[0.0; AT_ONCE]; 2];
+    for i in 0..AT_ONCE {
+        match M::SCALING {
+            Scaling::Offset => {
+                by_block[0][i] = scales[i / M::GROUP * 2];
+                by_block[1][i] = scales[i / M::GROUP * 2 + 1];
+            }
+            _ => by_block[0][i] = scales[i],
+        }
+    }
+    by_block
 }

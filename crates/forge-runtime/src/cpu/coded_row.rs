@@ -1,15 +1,8 @@
-//! One row of x in whole numbers, straight from the stored codes: how a token meets its weights.
-//!
-//! Each thread encodes the row for itself, as [`super::coded`] does, which is little beside its share of the matrix. Codes of a
-//! block and of x are multiplied eight lanes a block, four columns a lane; lanes are scaled by block and added up in f32. What
-//! all codes of a block have too little, and its offset, meet the sum of its x, once for many blocks.
-
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
-#![allow(clippy::needless_range_loop)]
+//! A few rows of x in whole numbers, as [`super::coded`] encodes them: each thread does so for itself, which is little beside its
+//! share of a matrix.
 
 use super::coded::{Coded, encoded};
-use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
-use super::simd::Simd;
+use super::formats::{AT_ONCE, BLOCK};
 use std::cell::Cell;
 
 /// A row of x, encoded.
@@ -62,75 +55,4 @@ impl Row {
         totals.resize(scales.len(), 0.0);
         codes.resize(scales.len() * BLOCK, 0);
     }
-}
-
-/// The products of `W` rows of a matrix, which begin with blocks `first`, with a row of as many blocks, an even number.
-#[inline(always)]
-pub(super) unsafe fn products<S: Simd, M: Matrix, const W: usize>(
-    matrix: M,
-    first: [usize; W],
-    row: &Row,
-    blocks: usize,
-) -> [f32; W] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut sums = [S::splat(0.0); W];
-        let mut of_totals = [S::splat(0.0); W];
-        let lacking = S::splat((M::LACKING.unwrap_or(0) - M::raised::<S>()) as f32);
-        for start in (0..blocks).step_by(AT_ONCE) {
-            let count = (blocks - start).min(AT_ONCE);
-            let mut factors = [[0.0; AT_ONCE]; W];
-            for w in 0..W {
-                let [scales, offsets] = scales_by_block::<S, M>(matrix, first[w] + start, count);
-                for i in (0..AT_ONCE).step_by(S::LANES) {
-                    let scale = S::load(&scales[i]);
-                    let mut of_total = S::mul(scale, lacking);
-                    if M::SCALING == Scaling::Offset {
-                        of_total = S::add(of_total, S::load(&offsets[i]));
-                    }
-                    let of_x = S::load(&row.scales[start + i]);
-                    let total = S::mul(S::load(&row.totals[start + i]), of_x);
-                    of_totals[w] = S::fma(of_total, total, of_totals[w]);
-                    S::store(&mut factors[w][i], S::mul(scale, of_x));
-                }
-            }
-            for i in (0..count).step_by(S::LANES / 8) {
-                let x = row.codes.as_ptr().add((start + i) * BLOCK);
-                for w in 0..W {
-                    let block = first[w] + start + i;
-                    let codes = matrix.row_codes::<S>(block);
-                    let products = S::sums_to_singles(S::add_codes(S::splat_sums(0), codes, x));
-                    sums[w] = S::fma(products, S::each_in_eight(&factors[w][i]), sums[w]);
-                }
-            }
-        }
-        let mut all = [0.0; W];
-        for w in 0..W {
-            all[w] = S::sum(S::add(sums[w], of_totals[w]));
-        }
-        all
-    }
-}
-
-/// The scales of `count <= AT_ONCE` blocks, the first of which begins a group, and their offsets; zeros past them.
-#[inline(always)]
-pub(super) unsafe fn scales_by_block<S: Simd, M: Matrix>(
-    matrix: M,
-    block: usize,
-    count: usize,
-) -> [[f32; AT_ONCE]; 2] {
-    let mut scales = [0.0; 2 * AT_ONCE];
-    // SAFETY: the caller promises as many blocks.
-    unsafe { matrix.scales::<S>(block / M::GROUP, count.div_ceil(M::GROUP), &mut scales) };
-    let mut by_block = [[0.0; AT_ONCE]; 2];
-    for i in 0..AT_ONCE {
-        match M::SCALING {
-            Scaling::Offset => {
-                by_block[0][i] = scales[i / M::GROUP * 2];
-                by_block[1][i] = scales[i / M::GROUP * 2 + 1];
-            }
-            _ => by_block[0][i] = scales[i],
-        }
-    }
-    by_block
 }

@@ -1,62 +1,116 @@
-//! Weights in huge pages: a copy of the mapped file, made once by all threads and read by every step.
+//! Weights as the CPU wants them: a copy of the mapped file, made once by all threads and read by every step.
 //!
 //! A step reads every weight, and with pages of 4 KiB as a file is mapped in, it waits for their addresses. So the file's bytes are
-//! copied into anonymous memory for which the system is asked for huge pages, piece by piece, and of what has been copied the
-//! mapping's pages are let go: a program has its weights in memory once. Who wants several programs to share one file's
-//! pages keeps the mapping, and so does a program for which there is too little memory free.
+//! copied into anonymous memory for which the system is asked for huge pages, piece by piece, matrices that can lie in strips
+//! ([`super::strips`]) strip by strip; and of what has been copied the mapping's pages are let go: a program has its weights in
+//! memory once. Who wants several programs to share one file's pages keeps the mapping, and so does a program for which there is
+//! too little memory free.
 //!
 //! What is not to be in memory at all, as experts that are streamed, is left out: in the copy nobody has touched its pages, and
 //! so there are none.
 
 use super::super::memory::available;
 use super::pool::Pool;
+use super::strips::Matrix;
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that a thread copies at once: some huge pages.
 const PIECE: usize = 8 << 20;
-/// Bytes from which a file is copied.
+/// Bytes from which a file is copied in which no matrix is laid out.
 const LEAST: usize = 32 << 20;
 
-/// A copy of the mapped file but for what is `left_out`, in order; none where the system knows no huge pages or has no memory for
-/// it, or where caches have room for the file.
-pub(super) fn copied(file: &Mmap, left_out: &[Range<usize>], pool: &mut Pool) -> Option<Mmap> {
-    let pieces = pieces(file.len(), left_out);
-    let bytes: usize = pieces.iter().map(Range::len).sum();
+/// A copy of the mapped file with these matrices in strips, but for what is `left_out`, in order; none where the system has no
+/// memory for it, or where there is nothing to be gained: no matrix, and caches have room for the file, or the system knows no
+/// huge pages.
+pub(super) fn copied(
+    file: &Mmap,
+    left_out: &[Range<usize>],
+    matrices: &[Matrix],
+    pool: &mut Pool,
+) -> Option<Mmap> {
     // What is copied in part is copied for its own sake: the file's pages could be taken away.
-    if file.len() < LEAST && left_out.is_empty() || available().is_some_and(|free| free < bytes as u64) {
+    let for_its_order = !left_out.is_empty() || !matrices.is_empty();
+    let bytes = file.len() - left_out.iter().map(Range::len).sum::<usize>();
+    if file.len() < LEAST && !for_its_order || available().is_some_and(|free| free < bytes as u64) {
         return None;
     }
     let mut copy = MmapOptions::new().len(file.len()).no_reserve_swap().map_anon().ok()?;
-    copy.advise(Advice::HugePage).ok()?;
+    if copy.advise(Advice::HugePage).is_err() && !for_its_order {
+        return None;
+    }
+    let pieces = pieces(file.len(), left_out, matrices);
     let (to, taken) = (Start(copy.as_mut_ptr()), AtomicUsize::new(0));
     pool.run(&|_| {
         let to = &to;
-        while let Some(range) = pieces.get(taken.fetch_add(1, Ordering::Relaxed)) {
-            let piece = &file[range.clone()];
+        while let Some(piece) = pieces.get(taken.fetch_add(1, Ordering::Relaxed)) {
             // SAFETY: the copy is as long as the file, and every piece is one thread's. Pages of a file that are let go are
             // read again if somebody asks for them.
-            unsafe {
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), to.0.add(range.start), piece.len());
-                let _ = file.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, piece.len());
-            }
+            unsafe { piece.copy(file, to.0) };
         }
     })
     .ok()?;
     copy.make_read_only().ok()
 }
 
-/// What threads copy at once, of what is not left out.
-fn pieces(bytes: usize, left_out: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut pieces = Vec::new();
-    let mut first = 0;
-    for out in left_out.iter().cloned().chain(std::iter::once(bytes..bytes)) {
-        let kept = first..out.start;
-        pieces.extend(kept.clone().step_by(PIECE).map(|begin| begin..kept.end.min(begin + PIECE)));
-        first = out.end;
+/// What a thread copies at once.
+enum Piece<'a> {
+    AsItIs(Range<usize>),
+    Strips(&'a Matrix, Range<usize>),
+}
+
+/// The file's bytes but for those that are left out, each in one piece.
+fn pieces<'a>(length: usize, left_out: &[Range<usize>], matrices: &'a [Matrix]) -> Vec<Piece<'a>> {
+    let mut others: Vec<Range<usize>> = matrices.iter().flat_map(Matrix::planes).collect();
+    others.extend(left_out.iter().cloned());
+    others.sort_unstable_by_key(|other| other.start);
+    others.push(length..length);
+    let (mut pieces, mut end) = (Vec::new(), 0);
+    for other in others {
+        let between = end..other.start;
+        let cut = between.clone().step_by(PIECE).map(|first| first..between.end.min(first + PIECE));
+        pieces.extend(cut.map(Piece::AsItIs));
+        end = other.end;
+    }
+    for matrix in matrices {
+        let at_once = PIECE.div_ceil(matrix.of_strip()[0]);
+        let cut = (0..matrix.strips()).step_by(at_once);
+        pieces.extend(cut.map(|first| Piece::Strips(matrix, first..matrix.strips().min(first + at_once))));
     }
     pieces
+}
+
+impl Piece<'_> {
+    /// Copies it to where a copy of the file begins, and lets the file's pages go.
+    unsafe fn copy(&self, file: &Mmap, to: *mut u8) {
+        let done = match self {
+            Piece::AsItIs(range) => {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        file[range.clone()].as_ptr(),
+                        to.add(range.start),
+                        range.len(),
+                    );
+                }
+                vec![range.clone()]
+            }
+            Piece::Strips(matrix, strips) => {
+                for strip in strips.clone() {
+                    // SAFETY: the caller's promise.
+                    unsafe { matrix.lay_out(strip, file, to) };
+                }
+                let planes = matrix.starts().into_iter().zip(matrix.of_strip());
+                planes.map(|(start, size)| start + strips.start * size..start + strips.end * size).collect()
+            }
+        };
+        for range in done {
+            // SAFETY: the mapping is of a file, which is read again.
+            let _ =
+                unsafe { file.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
+        }
+    }
 }
 
 /// Where the copy begins.
@@ -75,10 +129,11 @@ mod tests {
         let mut file = MmapMut::map_anon(3 * PIECE).unwrap();
         file.fill(7);
         let file = file.make_read_only().unwrap();
-        let copy = copied(&file, &[5..PIECE + 1, PIECE + 1..2 * PIECE], &mut Pool::new(2).unwrap()).unwrap();
+        let copy =
+            copied(&file, &[5..PIECE + 1, PIECE + 1..2 * PIECE], &[], &mut Pool::new(2).unwrap()).unwrap();
         assert!(copy[..5].iter().chain(&copy[2 * PIECE..]).all(|byte| *byte == 7));
         assert!(copy[5..2 * PIECE].iter().all(|byte| *byte == 0));
-        assert!(pieces(10, &[0..4, 4..10]).is_empty());
+        assert!(pieces(10, &[0..4, 4..10], &[]).is_empty());
     }
 
     #[test]
@@ -87,11 +142,11 @@ mod tests {
         let mut file = MmapMut::map_anon(bytes).unwrap();
         file.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index * 31 / 7) as u8);
         let (expected, file) = (file.to_vec(), file.make_read_only().unwrap());
-        let copy = copied(&file, &[], &mut Pool::new(3).unwrap()).expect("there is memory");
+        let copy = copied(&file, &[], &[], &mut Pool::new(3).unwrap()).expect("there is memory");
         assert!(copy[..] == expected[..]);
         // Of memory that no file is behind, pages that are let go are zeros.
         assert!(file.iter().all(|byte| *byte == 0));
         let small = MmapMut::map_anon(LEAST - 1).unwrap().make_read_only().unwrap();
-        assert!(copied(&small, &[], &mut Pool::new(1).unwrap()).is_none());
+        assert!(copied(&small, &[], &[], &mut Pool::new(1).unwrap()).is_none());
     }
 }

@@ -10,6 +10,7 @@ use super::level::Level;
 use super::pool::Pool;
 use super::read_speed::read_speed;
 use super::scratch::Line;
+use super::strips::Matrix;
 use memmap2::{Mmap, MmapMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,8 @@ pub struct CpuDevice {
     pool: Pool,
     level: Level,
     exact: bool,
+    /// Where planes of weights begin that lie in strips, in order.
+    strips: Vec<usize>,
     room: Mutex<Vec<Line>>,
     /// Experts that are read from disk; none where all are among the weights.
     experts: Option<Streamed>,
@@ -50,17 +53,10 @@ impl CpuDevice {
             pool: Pool::new(threads)?,
             level: Level::choose()?,
             exact: false,
+            strips: Vec::new(),
             room: Mutex::default(),
             experts: None,
         })
-    }
-
-    /// The same device with a copy of its weights in huge pages, where that can be had.
-    pub fn with_copied_weights(mut self) -> CpuDevice {
-        if let Some(copy) = copied(&self.weights, &[], &mut self.pool) {
-            self.weights = Arc::new(copy);
-        }
-        self
     }
 
     /// The same device with the experts of `layers` read from disk when they are chosen. Of its weights it has a copy, so that
@@ -72,7 +68,7 @@ impl CpuDevice {
             .map(|plane| plane.offset..plane.offset + plane.bytes)
             .collect();
         left_out.sort_by_key(|range| range.start);
-        if let Some(copy) = copied(&self.weights, &left_out, &mut self.pool) {
+        if let Some(copy) = copied(&self.weights, &left_out, &[], &mut self.pool) {
             self.weights = Arc::new(copy);
         }
         self.experts = Some(streamed);
@@ -82,6 +78,18 @@ impl CpuDevice {
     /// The same device with nothing rounded that is multiplied: rows of x stay f32, whatever weights are.
     pub fn exact(mut self, exact: bool) -> CpuDevice {
         self.exact = exact;
+        self
+    }
+
+    /// The same device with a copy of its weights in huge pages, where that can be had, and these of their matrices in strips;
+    /// none if it is exact.
+    pub fn with_copied_weights(mut self, matrices: &[Matrix]) -> CpuDevice {
+        let matrices = if self.exact { &[] } else { matrices };
+        if let Some(copy) = copied(&self.weights, &[], matrices, &mut self.pool) {
+            self.weights = Arc::new(copy);
+            self.strips = matrices.iter().flat_map(Matrix::starts).collect();
+            self.strips.sort_unstable();
+        }
         self
     }
 
@@ -113,9 +121,12 @@ impl CpuDevice {
             None if written => return Err("weights are never written".to_owned()),
             None => (self.weights.as_ptr().cast_mut(), self.weights.len()),
         };
+        let strips = buffer == Buffer::Weights && self.strips.binary_search(&offset).is_ok();
         match offset.checked_add(bytes) {
-            // SAFETY: the offset lies inside the buffer.
-            Some(end) if end <= length => Ok(Region { start: unsafe { start.add(offset) }, bytes, written }),
+            Some(end) if end <= length => {
+                // SAFETY: the offset lies inside the buffer.
+                Ok(Region { start: unsafe { start.add(offset) }, bytes, written, strips })
+            }
             _ => Err(format!("bytes {offset}..+{bytes} of {}, which has {length}", buffer.name())),
         }
     }
@@ -143,6 +154,7 @@ impl CpuDevice {
                 start: it.start,
                 bytes: it.bytes,
                 written: false,
+                strips: false,
             }));
             stack = stack.or(bound);
         }

@@ -8,6 +8,7 @@ use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::simd::Simd;
 use super::stored::Stored;
+use super::strips::{OUTPUTS, number_of};
 use std::marker::PhantomData;
 
 /// What the compiler decided.
@@ -47,6 +48,7 @@ impl<M: Matrix> Task for Gather<'_, M> {
         let rows = self.call.scalar(0);
         let blocks = width.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let table = M::find(self.call, "table", vocabulary, blocks);
+        let in_strips = M::STRIPS && self.call.in_strips("table_codes");
         let ids = self.call.input::<u32>("ids", rows);
         let stream = self.call.output::<f32>("stream", rows * width);
         let mut widened = [0.0_f32; BLOCK];
@@ -57,9 +59,16 @@ impl<M: Matrix> Task for Gather<'_, M> {
             for (block, out) in out.chunks_mut(BLOCK).enumerate() {
                 // SAFETY: `find` saw that the table has all its blocks, and a block's parts fill `widened`.
                 unsafe {
-                    for part in 0..BLOCK / S::LANES {
-                        let v = S::mul(table.widened::<S>(id * blocks + block, part), S::splat(scale));
-                        S::store(widened.as_mut_ptr().add(part * S::LANES), v);
+                    if in_strips {
+                        let at = id / OUTPUTS * blocks + block;
+                        for (column, x) in widened.iter_mut().enumerate() {
+                            *x = number_of::<M>(table, at, id % OUTPUTS, column) * scale;
+                        }
+                    } else {
+                        for part in 0..BLOCK / S::LANES {
+                            let v = S::mul(table.widened::<S>(id * blocks + block, part), S::splat(scale));
+                            S::store(widened.as_mut_ptr().add(part * S::LANES), v);
+                        }
                     }
                 }
                 if adds {

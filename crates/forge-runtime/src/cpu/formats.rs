@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::simd::Simd;
+use super::strips::OUTPUTS;
 use half::{bf16, f16};
 
 /// Columns of a block: what is decoded at once. Groups of columns are whole blocks.
@@ -111,6 +112,38 @@ pub(super) trait Matrix: Copy {
     #[inline(always)]
     unsafe fn row_codes<S: Simd>(self, _block: usize) -> S::Codes {
         unreachable!("rows of this format are not encoded")
+    }
+
+    /// Whether it can lie in strips ([`super::strips`]), of which what follows tells.
+    const STRIPS: bool = false;
+
+    /// Words `word` and `word + 4` of `LANES` outputs of a strip, from output `part * LANES` on: codes as `row_codes` gives them.
+    /// `block` counts from the matrix's first, strip after strip.
+    #[inline(always)]
+    unsafe fn strip_codes<S: Simd>(self, _block: usize, _word: usize, _part: usize) -> [S::Codes; 2] {
+        unreachable!("there are no strips of this format")
+    }
+
+    /// Asks for these words of all outputs to be brought near; they need not exist.
+    #[inline(always)]
+    unsafe fn strip_prefetch<S: Simd>(self, _block: usize, _word: usize) {}
+
+    /// The same of all outputs, as `codes` gives them.
+    #[inline(always)]
+    unsafe fn strip_words(self, _block: usize, _word: usize) -> [[u32; OUTPUTS]; 2] {
+        unreachable!("there are no strips of this format")
+    }
+
+    /// The scale of an output of a strip.
+    #[inline(always)]
+    unsafe fn strip_scale(self, _block: usize, _output: usize) -> f32 {
+        unreachable!("there are no strips of this format")
+    }
+
+    /// Scales of `LANES` outputs of a strip.
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, _block: usize, _part: usize) -> S::V {
+        unreachable!("there are no strips of this format")
     }
 
     /// Lanes `part * LANES ..` of a block: the numbers themselves.
@@ -244,127 +277,6 @@ pub(super) unsafe fn widen_scales<S: Simd, T: Scale, const N: usize>(
         for i in (0..N).step_by(S::LANES) {
             S::store(to.as_mut_ptr().add(i), T::load::<S>(from.add(i)));
         }
-    }
-}
-
-/// Signed bytes and scales.
-#[derive(Clone, Copy)]
-pub struct Q8_0 {
-    codes: *const i8,
-    scales: *const f16,
-}
-
-impl Matrix for Q8_0 {
-    const SCALING: Scaling = Scaling::Scale;
-    const LACKING: Option<i32> = Some(0);
-
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
-        Q8_0 {
-            codes: call.input::<i8>(&format!("{weight}_codes"), rows * blocks * BLOCK).as_ptr(),
-            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_i8(self.codes.add(block * BLOCK + part * S::LANES)) }
-    }
-
-    #[inline(always)]
-    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
-        // SAFETY: the caller's promise.
-        unsafe { self.codes.add(block * BLOCK).cast::<[i8; BLOCK]>().read() }
-    }
-
-    const ROW: bool = true;
-
-    #[inline(always)]
-    fn raised<S: Simd>() -> i32 {
-        S::RAISED
-    }
-
-    #[inline(always)]
-    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_codes(self.codes.add(block * BLOCK)) }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { S::prefetch(self.codes.wrapping_add(block * BLOCK)) }
-    }
-
-    #[inline(always)]
-    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::splat_f16(self.scales.add(block)) }
-    }
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
-        // SAFETY: the caller's promise.
-        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
-    }
-}
-
-/// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
-#[derive(Clone, Copy)]
-pub struct Q4_0 {
-    codes: *const u8,
-    scales: *const f16,
-}
-
-impl Matrix for Q4_0 {
-    const SCALING: Scaling = Scaling::Scale;
-    const LACKING: Option<i32> = Some(-8);
-
-    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
-        Q4_0 {
-            codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * (BLOCK / 2)).as_ptr(),
-            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
-        let column = part * S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe { S::load_nibbles(self.codes.add(block * (BLOCK / 2) + column % 16), column >= 16) }
-    }
-
-    #[inline(always)]
-    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
-        // SAFETY: the caller's promise.
-        let bytes = unsafe { self.codes.add(block * (BLOCK / 2)).cast::<[u8; BLOCK / 2]>().read() };
-        std::array::from_fn(|column| (bytes[column % 16] >> (column / 16 * 4) & 15) as i8)
-    }
-
-    const ROW: bool = true;
-
-    #[inline(always)]
-    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch<S: Simd>(self, block: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { S::prefetch(self.codes.wrapping_add(block * (BLOCK / 2))) }
-    }
-
-    #[inline(always)]
-    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::splat_f16(self.scales.add(block)) }
-    }
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
-        // SAFETY: the caller's promise.
-        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
 

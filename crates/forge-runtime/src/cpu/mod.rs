@@ -7,12 +7,13 @@
 //!
 //! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Level`] of vector
 //! instructions; which one runs is found out when the device is made. Arithmetic is in f32, and weights are widened exactly,
-//! but for products with codes, for which rows are encoded (`coded`, `coded_row`).
+//! but for products with codes, for which rows are encoded (`coded`).
 
 mod affine;
 mod append;
 mod argmax;
 mod attend;
+mod blocks;
 mod call;
 mod coded;
 mod coded_few;
@@ -51,6 +52,8 @@ mod route;
 mod scratch;
 mod simd;
 mod stored;
+mod strip_products;
+pub mod strips;
 mod superblock;
 mod take;
 mod tile;
@@ -59,13 +62,14 @@ mod x86;
 
 #[cfg(not(target_os = "linux"))]
 mod copied {
-    //! Elsewhere there is no asking for huge pages, and nothing is copied.
+    //! Elsewhere nothing is copied: there is no asking for huge pages, nor how much memory is free.
 
     use super::pool::Pool;
+    use super::strips::Matrix;
     use memmap2::Mmap;
     use std::ops::Range;
 
-    pub(super) fn copied(_: &Mmap, _: &[Range<usize>], _: &mut Pool) -> Option<Mmap> {
+    pub(super) fn copied(_: &Mmap, _: &[Range<usize>], _: &[Matrix], _: &mut Pool) -> Option<Mmap> {
         None
     }
 }
@@ -77,6 +81,7 @@ pub use self::{
     append::{Append, append},
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
     attend::{Attend, AttendJoin, Gates, Prologue, attend, attend_join},
+    blocks::{Q4_0, Q8_0},
     call::{Call, Output},
     convolve::{Convolve, convolve},
     delta_rule::{DeltaRule, delta_rule},
@@ -88,7 +93,7 @@ pub use self::{
     experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
     experts_tiles::{ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles},
     finish::{Activation, DeferredNorm, Each, Epilogue, OwnNorm, Squares},
-    formats::{Bf16, F16, F32, Format, Q4_0, Q8_0},
+    formats::{Bf16, F16, F32, Format},
     latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},
     latent_attend::{LatentAttend, latent_attend},
     layer_norm::{LayerNorm, layer_norm},

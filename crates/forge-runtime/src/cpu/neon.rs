@@ -245,6 +245,30 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    unsafe fn load_nibble_pairs(from: *const u8) -> [(int8x16_t, int8x16_t); 2] {
+        unsafe {
+            let (a, b, low) = (vld1q_u8(from), vld1q_u8(from.add(16)), vdupq_n_u8(15));
+            let signed = vreinterpretq_s8_u8;
+            [
+                (signed(vandq_u8(a, low)), signed(vandq_u8(b, low))),
+                (signed(vshrq_n_u8::<4>(a)), signed(vshrq_n_u8::<4>(b))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_shared(
+        sums: (int32x4_t, int32x4_t),
+        codes: (int8x16_t, int8x16_t),
+        x: *const i8,
+    ) -> (int32x4_t, int32x4_t) {
+        unsafe {
+            let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().read_unaligned()));
+            (add_four::<DOT>(sums.0, codes.0, x), add_four::<DOT>(sums.1, codes.1, x))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn add_codes(
         sums: (int32x4_t, int32x4_t),
         codes: (int8x16_t, int8x16_t),
@@ -254,11 +278,6 @@ impl<const DOT: bool> Simd for Neon<DOT> {
             let low = add_four::<DOT>(sums.0, codes.0, vld1q_s8(x));
             (low, add_four::<DOT>(sums.1, codes.1, vld1q_s8(x.add(16))))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn each_in_eight(from: *const f32) -> Pair {
-        unsafe { Self::splat(from.read()) }
     }
 
     #[inline(always)]

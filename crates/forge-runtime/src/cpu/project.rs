@@ -8,12 +8,12 @@
 //! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
 //! ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; otherwise products in f32 are summed over
 //! slices of `DEPTH` blocks, in the same order with panels and without. A row that is alone, in a program of its own, may be summed in
-//! another order ([`Way`]).
+//! another order ([`Way`]). Of a matrix in strips rows are computed by [`super::strip_products`].
 
 use super::call::Call;
 use super::coded;
 use super::coded_few;
-use super::coded_row::{self, Row, encoded_rows};
+use super::coded_row::{Row, encoded_rows, keep};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
@@ -21,6 +21,7 @@ use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
+use super::strip_products::{self, FEW};
 use super::tile::{decode, stored_products, widened_products};
 use std::marker::PhantomData;
 
@@ -48,8 +49,6 @@ pub struct Project {
 /// Blocks of a row of weights from which on a row of x meets several at once. Shorter ones are read one after the other, which is
 /// one stream from memory: of several, each would end before the machine has foreseen much of it.
 const LONG: usize = 64;
-/// As many rows are few.
-const FEW: usize = 4;
 
 /// Runs this thread's share, of a weight stored as `F`.
 pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
@@ -59,6 +58,9 @@ pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
 pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     if M::LACKING.is_some() && call.scalar(0) > FEW && !call.exact() {
         return coded::products::<M>(call, shape);
+    }
+    if M::STRIPS && call.in_strips("weight_codes") {
+        return call.level().run(strip_products::Products::<M>::new(call, shape));
     }
     call.level().run(Products::<M> { call, shape, format: PhantomData });
 }
@@ -76,7 +78,6 @@ impl<M: Matrix> Task for Products<'_, M> {
         let call = self.call;
         let rows = call.scalar(0);
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-        let x = call.input::<f32>("x", rows * inputs);
         let of_one = self.shape.norm.is_some()
             || self.shape.own_norm.is_some()
             || matches!(
@@ -84,20 +85,12 @@ impl<M: Matrix> Task for Products<'_, M> {
                 Epilogue::AddSquares(_) | Epilogue::Best { .. } | Epilogue::Multiply { .. }
             );
         assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
-        let gain = self.shape.own_norm.filter(|norm| norm.gain).map(|_| call.input::<f32>("x_gain", inputs));
-        let fits = inputs == blocks * BLOCK && gain.is_none();
-        let padded = if fits { 0 } else { rows * blocks * BLOCK };
+        let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
+        let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
         let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
-        let x = match gain {
-            None => whole_rows(x, inputs, blocks * BLOCK, x_padded),
-            Some(gain) => {
-                x_padded[inputs..].fill(0.0);
-                x_padded.iter_mut().zip(x).zip(gain).for_each(|((to, x), gain)| *to = x * gain);
-                x_padded
-            }
-        };
+        let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
         let work = Work {
             call,
             matrix: M::find(call, "weight", outputs, blocks),
@@ -108,17 +101,13 @@ impl<M: Matrix> Task for Products<'_, M> {
             finish: Finish::new::<S>(call, self.shape, rows),
         };
         let is_short = blocks < LONG;
-        let is_encoded = match call.alone() {
-            true => M::ROW && blocks.is_multiple_of(2),
-            false => M::LACKING.is_some() && rows <= FEW,
-        };
+        // Of a row alone codes are made where that pays.
+        let is_encoded = M::LACKING.is_some() && rows <= FEW && (M::ROW || !call.alone());
         if is_encoded && !call.exact() {
             let x = encoded_rows(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {
                 match rows {
-                    1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(Way::Row(&x[0])),
-                    1 if call.alone() => work.few_rows::<S, 4, 1>(Way::Row(&x[0])),
                     1 if is_short => work.few_rows::<S, 1, 1>(Way::Blocks(&x)),
                     1 => work.few_rows::<S, 4, 1>(Way::Blocks(&x)),
                     2 if is_short => work.few_rows::<S, 1, 2>(Way::Blocks(&x)),
@@ -127,7 +116,7 @@ impl<M: Matrix> Task for Products<'_, M> {
                     _ => work.few_rows::<S, 2, FEW>(Way::Blocks(&x)),
                 }
             }
-            return coded_row::keep(x);
+            return keep(x);
         }
         // SAFETY: `find` saw that the matrix is whole, and x has `blocks * 32` columns a row; threads take
         // different outputs.
@@ -152,8 +141,6 @@ enum Way<'a> {
     Stored,
     /// In f32, slice after slice, as panels are.
     Slices,
-    /// Of codes, in the order that is fastest for one row.
-    Row(&'a Row),
     /// Of codes, block after block, as panels are.
     Blocks(&'a [Row]),
 }
@@ -222,10 +209,6 @@ impl<M: Matrix> Work<'_, M> {
             match way {
                 Way::Stored => stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
                 Way::Slices => sliced_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
-                Way::Row(row) => {
-                    let products = coded_row::products::<S, M, W>(self.matrix, first, row, self.blocks);
-                    products.map(|product| [product; X])
-                }
                 Way::Blocks(rows) => coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks),
             }
         }
@@ -268,6 +251,27 @@ impl<M: Matrix> Work<'_, M> {
             }
         }
     }
+}
+
+/// Rows of x as they meet weights: of `columns`, which are whole groups, and with the gain of a norm that is the projection's.
+#[inline(always)]
+pub(super) fn prepared_x<'a>(
+    call: &Call<'a>,
+    shape: &Project,
+    rows: usize,
+    columns: usize,
+    room: &'a mut [f32],
+) -> &'a [f32] {
+    let x = call.input::<f32>("x", rows * shape.inputs);
+    if !shape.own_norm.is_some_and(|norm| norm.gain) {
+        return whole_rows(x, shape.inputs, columns, room);
+    }
+    let gain = call.input::<f32>("x_gain", shape.inputs);
+    room[shape.inputs..].fill(0.0);
+    for ((to, x), gain) in room.iter_mut().zip(x).zip(gain) {
+        *to = x * gain;
+    }
+    room
 }
 
 /// Rows of x as long as rows of weights are: padded with zeros in `room`, or where they are if they are whole groups already.

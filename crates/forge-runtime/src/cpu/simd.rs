@@ -81,10 +81,12 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn load_codes(from: *const i8) -> Self::Codes;
     /// `4 * LANES` nibbles: of each block the low ones of its 16 bytes, then the high ones. They are not raised.
     unsafe fn load_nibble_codes(from: *const u8) -> Self::Codes;
+    /// The low nibbles of `4 * LANES` bytes, and the high ones. They are not raised.
+    unsafe fn load_nibble_pairs(from: *const u8) -> [Self::Codes; 2];
+    /// To each lane, the products of its four codes with four codes of `x`, which all lanes share.
+    unsafe fn add_shared(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
     /// To each lane, the products of its four codes with four codes of `x`, each lane its own.
     unsafe fn add_codes(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
-    /// Singles, each in eight lanes.
-    unsafe fn each_in_eight(from: *const f32) -> Self::V;
     /// Each sum as a single: exact below 2^24.
     unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
     /// The sum of each eight lanes of `128 / LANES` vectors.
@@ -301,15 +303,22 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_nibble_pairs(from: *const u8) -> [[[i8; 4]; LANES]; 2] {
+        let bytes = unsafe { from.cast::<[[u8; 4]; LANES]>().read() };
+        [0, 4].map(|shift| bytes.map(|four| four.map(|byte| (byte >> shift & 15) as i8)))
+    }
+
+    #[inline(always)]
+    unsafe fn add_shared(sums: [i32; LANES], codes: [[i8; 4]; LANES], x: *const i8) -> [i32; LANES] {
+        let x = unsafe { [x.cast::<[i8; 4]>().read(); LANES] };
+        unsafe { Self::add_codes(sums, codes, x.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn add_codes(sums: [i32; LANES], codes: [[i8; 4]; LANES], x: *const i8) -> [i32; LANES] {
         let x = unsafe { x.cast::<[[i8; 4]; LANES]>().read() };
         let product = |lane: usize, k: usize| i32::from(codes[lane][k]) * i32::from(x[lane][k]);
         std::array::from_fn(|i| sums[i] + (product(i, 0) + product(i, 1)) + (product(i, 2) + product(i, 3)))
-    }
-
-    #[inline(always)]
-    unsafe fn each_in_eight(from: *const f32) -> Lanes {
-        [unsafe { from.read() }; LANES]
     }
 
     #[inline(always)]

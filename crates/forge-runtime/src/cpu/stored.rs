@@ -1,12 +1,13 @@
 //! Number formats of weights, as types: kernels are compiled for the formats that a program names, and for no others.
 
 use super::affine::{Affine, AffineBf16};
+use super::blocks::{Q4_0, Q8_0};
 use super::call::Call;
 use super::each_head::{self, EachHead};
 use super::embed::{self, Embed};
 use super::experts::{self, ExpertsInner, ExpertsSum};
 use super::experts_tiles::{self, ExpertsTiles};
-use super::formats::{Bf16, F16, F32, Q4_0, Q8_0};
+use super::formats::{Bf16, F16, F32};
 use super::mxfp4::Mxfp4;
 use super::project::{self, Project};
 use super::superblock::{Pairs, Q6K};

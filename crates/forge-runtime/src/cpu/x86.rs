@@ -226,6 +226,24 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_nibble_pairs(from: *const u8) -> [__m256i; 2] {
+        unsafe {
+            let (bytes, low) = (_mm256_loadu_si256(from.cast()), _mm256_set1_epi8(15));
+            [_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_shared(sums: __m256i, codes: __m256i, x: *const i8) -> __m256i {
+        // As above.
+        unsafe {
+            let x = _mm256_sign_epi8(_mm256_set1_epi32(x.cast::<i32>().read_unaligned()), codes);
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn add_codes(sums: __m256i, codes: __m256i, x: *const i8) -> __m256i {
         // As above.
         unsafe {
@@ -233,11 +251,6 @@ impl Simd for Avx2 {
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
             _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn each_in_eight(from: *const f32) -> __m256 {
-        unsafe { _mm256_broadcast_ss(&*from) }
     }
 
     #[inline(always)]
@@ -438,17 +451,21 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn add_codes(sums: __m512i, codes: __m512i, x: *const i8) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_loadu_si512(x.cast())) }
+    unsafe fn load_nibble_pairs(from: *const u8) -> [__m512i; 2] {
+        unsafe {
+            let (bytes, low) = (_mm512_loadu_si512(from.cast()), _mm512_set1_epi8(15));
+            [_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low)]
+        }
     }
 
     #[inline(always)]
-    unsafe fn each_in_eight(from: *const f32) -> __m512 {
-        unsafe {
-            let places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-            let two = _mm_castsi128_ps(_mm_loadl_epi64(from.cast()));
-            _mm512_permutexvar_ps(places, _mm512_castps128_ps512(two))
-        }
+    unsafe fn add_shared(sums: __m512i, codes: __m512i, x: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_codes(sums: __m512i, codes: __m512i, x: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_loadu_si512(x.cast())) }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 //!
 //! All that changes from one greedy id to the next is known beforehand, but for the id itself: slot, position, how far rows
 //! look back. So the host writes the positions, and has several rows computed in one pass, one after the other: each finds
-//! its id where the row before it has left its choice ([`Strip`]). Nothing of a model or a kernel knows of it. A device
+//! its id where the row before it has left its choice ([`Wheel`]). Nothing of a model or a kernel knows of it. A device
 //! that works by itself is given the next pass before the host has looked at what came of the last one; a pass that begins
 //! with nobody before it on the way is told its first id by the host.
 //!
@@ -12,7 +12,7 @@
 
 use super::super::device::{Device, Lead};
 use super::super::failure::Failure;
-use super::super::model::{Model, Strip};
+use super::super::model::{Model, Wheel};
 use super::{Engine, Row};
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub struct Chain<'e, M: Model, D: Device> {
     slot: u32,
     /// The last id that the host has seen.
     last: u32,
-    /// Where the next row lies on the strip.
+    /// Where the next row lies on the wheel.
     place: usize,
     /// Its position in the slot.
     position: u32,
@@ -45,8 +45,8 @@ impl<M: Model, D: Device> Engine<M, D> {
         self.check(slot, &[id])?;
         let position = self.length(slot);
         self.check_rows(&[Row { id, slot, position }], &[0])?;
-        if lead.ids == 0 || lead.passes == 0 || lead.ids as usize * lead.passes > Strip::PLACES {
-            return Err(Failure::misuse(format!("a device is ahead by 1 to {} ids", Strip::PLACES)));
+        if lead.ids == 0 || lead.passes == 0 || lead.ids as usize * lead.passes > Wheel::PLACES {
+            return Err(Failure::misuse(format!("a device is ahead by 1 to {} ids", Wheel::PLACES)));
         }
         let (slots, wanted) = (self.model.layout().slots.first(1), self.model.layout().wanted.first(1));
         self.write(slots, [slot].into_iter());
@@ -78,19 +78,19 @@ impl<M: Model, D: Device> Chain<'_, M, D> {
     /// Has the device write `rows` ids in one pass.
     fn begin(&mut self, rows: u32) -> Result<(), Failure> {
         let (engine, slot) = (&mut *self.engine, self.slot);
-        let strip = engine.model.layout().strip;
+        let wheel = engine.model.layout().wheel;
         if self.begun.is_empty() {
             self.place = 0;
-            engine.write(strip.ids.first(1), [self.last].into_iter());
+            engine.write(wheel.ids.first(1), [self.last].into_iter());
         }
         let (first, position) = (self.place, self.position);
-        let place = |row: u32| (first + row as usize) % Strip::PLACES;
+        let place = |row: u32| (first + row as usize) % Wheel::PLACES;
         for row in 0..rows {
             engine.touch(slot, position + row);
         }
         let mut positions = position..position + rows;
         for (place, count) in runs(first, rows as usize) {
-            engine.write(strip.positions.part(place, count), positions.by_ref().take(count));
+            engine.write(wheel.positions.part(place, count), positions.by_ref().take(count));
         }
         let program = engine.program(1);
         let model = &engine.model;
@@ -99,7 +99,7 @@ impl<M: Model, D: Device> Chain<'_, M, D> {
                 if row > 0 {
                     pass.barrier();
                 }
-                let (rows, wanted) = strip.row(model.layout(), program, place(row), position + row);
+                let (rows, wanted) = wheel.row(model.layout(), program, place(row), position + row);
                 model.forward(pass, &rows);
                 model.head(pass, program, &wanted);
             }
@@ -116,8 +116,8 @@ impl<M: Model, D: Device> Chain<'_, M, D> {
         let Some(Begun { place, rows }) = self.begun.pop_front() else { return Ok(()) };
         let engine = &mut *self.engine;
         engine.device.wait(self.begun.len()).map_err(Failure::Wrong)?;
-        let ids = engine.model.layout().strip.ids;
-        for (place, count) in runs((place + 1) % Strip::PLACES, rows as usize) {
+        let ids = engine.model.layout().wheel.ids;
+        for (place, count) in runs((place + 1) % Wheel::PLACES, rows as usize) {
             self.ahead.extend(engine.read(ids.part(place, count)));
         }
         self.last = self.ahead.back().copied().unwrap_or(self.last);
@@ -130,9 +130,9 @@ impl<M: Model, D: Device> Chain<'_, M, D> {
     }
 }
 
-/// `count` places of the strip from `first` on, as runs of them: where each begins, and how many it has.
+/// `count` places of the wheel from `first` on, as runs of them: where each begins, and how many it has.
 fn runs(first: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
-    let straight = count.min(Strip::PLACES - first);
+    let straight = count.min(Wheel::PLACES - first);
     [(first, straight), (0, count - straight)].into_iter().filter(|(_, count)| *count > 0)
 }
 

@@ -10,8 +10,8 @@ mod support;
 use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
 use forge_runtime::device::Program;
 use support::{
-    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, matrix, numbers_of, run_kernel,
-    run_kernel_as, silu, words_of,
+    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, matrix,
+    numbers_of, run_kernel, run_kernel_as, silu, words_of,
 };
 
 const FORMATS: [Format; 15] = [
@@ -244,8 +244,12 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
 fn embed_widens_rows_exactly() {
     kernel_under_test!(SHAPE, (Format, cpu::Embed), embed);
     let mut random = Random(2);
-    for (vocabulary, width) in [(7, 1), (5, 31), (9, 32), (300, 56), (4, 200)] {
-        for format in FORMATS {
+    let shapes = [(7, 1), (5, 31), (9, 32), (300, 56), (4, 200), (48, 70)];
+    for ((vocabulary, width), format) in
+        shapes.iter().flat_map(|shape| FORMATS.map(|format| (*shape, format)))
+    {
+        let strips = vocabulary % 16 == 0 && matches!(format, Format::Q8_0 | Format::Q4_0);
+        for in_strips in if strips { vec![false, true] } else { vec![false] } {
             let table = matrix(&mut random, format, vocabulary, width, 1.0);
             let mut ids: Vec<u32> = (0..11).map(|_| random.below(vocabulary) as u32).collect();
             ids.push(vocabulary as u32 - 1);
@@ -260,9 +264,15 @@ fn embed_widens_rows_exactly() {
             let mut buffers = planes(format, "table");
             buffers.extend(["ids", "stream"]);
             let mut arguments = plane_arguments(&table);
+            if in_strips {
+                arguments = table.planes.iter().cloned().map(Argument::Weights).collect();
+            }
             arguments.push(Argument::Words(ids.clone()));
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
-            let kernel = kernel("embed", buffers, run);
+            let kernel = match in_strips {
+                false => kernel("embed", buffers, run),
+                true => kernel_in_strips("embed", buffers, [vocabulary, width], run),
+            };
             let before = random.numbers(ids.len() * width);
             for adds in [false, true] {
                 let shape = cpu::Embed { vocabulary, width, scale: 1.0, adds, squares: None };
@@ -275,8 +285,20 @@ fn embed_widens_rows_exactly() {
                     }
                 }
                 each_level(|level, threads| {
-                    let stream = run_kernel(kernel, &arguments, &[ids.len() as u32], level, threads);
-                    compare(&format!("{level:?} {format:?} {width}"), &numbers_of(&stream[0]), &wanted);
+                    let stream = run_kernel_as(
+                        kernel,
+                        &arguments,
+                        &[ids.len() as u32],
+                        Program::Batch,
+                        level,
+                        threads,
+                        !in_strips,
+                    );
+                    compare(
+                        &format!("{level:?} {format:?} {width} {in_strips}"),
+                        &numbers_of(&stream[0]),
+                        &wanted,
+                    );
                 });
             }
         }

@@ -24,10 +24,16 @@ static LEARN: Kernel = Kernel {
     name: "learn",
     buffers: &["ids", "slots", "positions", "memory", "sums"],
     threads: 32,
+    strips: None,
     cpu: learn,
 };
-static TELL: Kernel =
-    Kernel { name: "tell", buffers: &["sums", "wanted", "logits", "next"], threads: 32, cpu: tell };
+static TELL: Kernel = Kernel {
+    name: "tell",
+    buffers: &["sums", "wanted", "logits", "next"],
+    threads: 32,
+    strips: None,
+    cpu: tell,
+};
 
 fn learn(call: &Call<'_>) {
     let (rows, all) = (call.scalar(0), call.scalar(1));

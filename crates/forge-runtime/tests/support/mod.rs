@@ -7,9 +7,10 @@ pub mod http;
 pub mod reference;
 
 use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::strips;
 use forge_runtime::cpu::{Call, CpuDevice, Format};
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Program, Span};
-use forge_runtime::model::{Layout, Strip};
+use forge_runtime::model::{Layout, Wheel};
 use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
 use half::{bf16, f16};
@@ -31,7 +32,24 @@ pub const NAN: [u8; 4] = [0xff; 4];
 
 /// A kernel with these buffers.
 pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&Call<'_>)) -> &'static Kernel {
-    Box::leak(Box::new(Kernel { name, buffers: Box::leak(buffers.into_boxed_slice()), threads: 32, cpu }))
+    Box::leak(Box::new(Kernel {
+        name,
+        buffers: Box::leak(buffers.into_boxed_slice()),
+        threads: 32,
+        strips: None,
+        cpu,
+    }))
+}
+
+/// The same, of a matrix in strips.
+pub fn kernel_in_strips(
+    name: &'static str,
+    buffers: Vec<&'static str>,
+    shape: [usize; 2],
+    cpu: fn(&Call<'_>),
+) -> &'static Kernel {
+    let buffers = Box::leak(buffers.into_boxed_slice());
+    Box::leak(Box::new(Kernel { name, buffers, threads: 32, strips: Some(shape), cpu }))
 }
 
 /// Checks numbers one by one: `wanted` gives each with the size of the terms that make it up.
@@ -324,6 +342,8 @@ pub fn write_weights(path: &Path, tensors: &[Tensor]) {
 #[derive(Clone)]
 pub enum Argument {
     Bytes(Vec<u8>),
+    /// A plane of the kernel's matrix, in the weight file: in strips if the kernel takes them.
+    Weights(Vec<u8>),
     Words(Vec<u32>),
     Numbers(Vec<f32>),
     /// Written, and read back afterwards: so many bytes, beginning as these.
@@ -354,13 +374,19 @@ pub fn run_kernel_as(
 ) -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
-    write_weights(&path, &[vector("none", &[0.0])]);
+    let mut tensors = vec![vector("none", &[0.0; 16])];
+    for argument in arguments {
+        if let Argument::Weights(bytes) = argument {
+            tensors.push((format!("plane {}", tensors.len()), "U8", vec![bytes.len()], bytes.clone()));
+        }
+    }
+    write_weights(&path, &tensors);
     let file = WeightFile::open(&path).unwrap();
     // Each argument ends with a page of its own kind of garbage, so that reading past it shows.
     let bytes: Vec<Vec<u8>> = arguments
         .iter()
         .map(|argument| match argument {
-            Argument::Bytes(bytes) | Argument::Output(bytes) => bytes.clone(),
+            Argument::Bytes(bytes) | Argument::Weights(bytes) | Argument::Output(bytes) => bytes.clone(),
             Argument::Words(words) => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
             Argument::Numbers(numbers) => bytes_of(numbers),
         })
@@ -386,16 +412,29 @@ pub fn run_kernel_as(
         logits: Span::new(Buffer::Scratch, 0, 0),
         next: nothing,
         experts: Vec::new(),
-        strip: Strip { ids: nothing, positions: nothing },
+        wheel: Wheel { ids: nothing, positions: nothing },
     };
+    let (mut bindings, mut in_file) = (Vec::new(), 16384 + 64);
+    for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {
+        let (bytes, written) = (bytes.len(), matches!(argument, Argument::Output(_)));
+        if let Argument::Weights(_) = argument {
+            bindings.push(Binding { buffer: Buffer::Weights, offset: in_file, bytes, written });
+            in_file = (in_file + bytes).next_multiple_of(64);
+        } else {
+            bindings.push(Binding { buffer: Buffer::Scratch, offset, bytes, written });
+        }
+    }
     let device = CpuDevice::new(&file, &layout, Some(threads)).unwrap();
     let mut device = device.with_level(level).exact(exact);
+    if let Some(shape) = kernel.strips {
+        let matrix = strips::Matrix::new(shape, &bindings[0], &bindings[1]).expect("whole strips");
+        device = device.with_copied_weights(&[matrix]);
+    }
     device.write(Buffer::Scratch, 0, &vec![0xff; size]);
-    let mut bindings = Vec::new();
-    for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {
-        device.write(Buffer::Scratch, offset, bytes);
-        let written = matches!(argument, Argument::Output(_));
-        bindings.push(Binding { buffer: Buffer::Scratch, offset, bytes: bytes.len(), written });
+    for (binding, bytes) in
+        bindings.iter().zip(&bytes).filter(|(binding, _)| binding.buffer == Buffer::Scratch)
+    {
+        device.write(Buffer::Scratch, binding.offset, bytes);
     }
     device.run(program, &mut |pass| pass.dispatch(kernel, &bindings, scalars, [1, 1, 1])).unwrap();
     let mut outputs = Vec::new();

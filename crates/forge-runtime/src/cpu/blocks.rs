@@ -1,0 +1,207 @@
+//! Formats of 32 codes to a scale, row by row and in strips.
+
+use super::call::Call;
+use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling, widen_scales};
+use super::simd::Simd;
+use super::strips::OUTPUTS;
+use half::f16;
+
+/// Signed bytes and scales.
+#[derive(Clone, Copy)]
+pub struct Q8_0 {
+    codes: *const i8,
+    scales: *const f16,
+}
+
+impl Matrix for Q8_0 {
+    const SCALING: Scaling = Scaling::Scale;
+    const LACKING: Option<i32> = Some(0);
+
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        Q8_0 {
+            codes: call.input::<i8>(&format!("{weight}_codes"), rows * blocks * BLOCK).as_ptr(),
+            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_i8(self.codes.add(block * BLOCK + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        unsafe { self.codes.add(block * BLOCK).cast::<[i8; BLOCK]>().read() }
+    }
+
+    const ROW: bool = true;
+    const STRIPS: bool = true;
+
+    #[inline(always)]
+    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let near = self.codes.add((block * 8 + word) * 4 * OUTPUTS + part * 4 * S::LANES);
+            [S::load_codes(near), S::load_codes(near.add(4 * 4 * OUTPUTS))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
+        let near = self.codes.wrapping_add((block * 8 + word) * 4 * OUTPUTS);
+        // SAFETY: the caller's promise.
+        unsafe {
+            S::prefetch(near);
+            S::prefetch(near.wrapping_add(4 * 4 * OUTPUTS));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let near = self.codes.cast::<[u32; OUTPUTS]>().add(block * 8 + word);
+            [near.read(), near.add(4).read()]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scale(self, block: usize, output: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.scales.add(block * OUTPUTS + output).read().to_f32() }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(self.scales.add(block * OUTPUTS + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    fn raised<S: Simd>() -> i32 {
+        S::RAISED
+    }
+
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_codes(self.codes.add(block * BLOCK)) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * BLOCK)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
+    }
+}
+
+/// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
+#[derive(Clone, Copy)]
+pub struct Q4_0 {
+    codes: *const u8,
+    scales: *const f16,
+}
+
+impl Matrix for Q4_0 {
+    const SCALING: Scaling = Scaling::Scale;
+    const LACKING: Option<i32> = Some(-8);
+
+    fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
+        Q4_0 {
+            codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * (BLOCK / 2)).as_ptr(),
+            scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
+        let column = part * S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibbles(self.codes.add(block * (BLOCK / 2) + column % 16), column >= 16) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.codes.add(block * (BLOCK / 2)).cast::<[u8; BLOCK / 2]>().read() };
+        std::array::from_fn(|column| (bytes[column % 16] >> (column / 16 * 4) & 15) as i8)
+    }
+
+    const ROW: bool = true;
+    const STRIPS: bool = true;
+
+    #[inline(always)]
+    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            S::load_nibble_pairs(self.codes.add((block * 4 + word) * 4 * OUTPUTS + part * 4 * S::LANES))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add((block * 4 + word) * 4 * OUTPUTS)) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
+        // SAFETY: the caller's promise.
+        let mut near = unsafe { self.codes.cast::<[u32; OUTPUTS]>().add(block * 4 + word).read() };
+        let mut far = near;
+        for (near, far) in near.iter_mut().zip(&mut far) {
+            (*near, *far) = (*near & 0x0f0f_0f0f, *far >> 4 & 0x0f0f_0f0f);
+        }
+        [near, far]
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scale(self, block: usize, output: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.scales.add(block * OUTPUTS + output).read().to_f32() }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(self.scales.add(block * OUTPUTS + part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(self, block: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.codes.wrapping_add(block * (BLOCK / 2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, block: usize, _half: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat_f16(self.scales.add(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(self, group: usize, count: usize, to: &mut [f32; 2 * AT_ONCE]) {
+        // SAFETY: the caller's promise.
+        unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
+    }
+}

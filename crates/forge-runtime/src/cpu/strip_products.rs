@@ -1,0 +1,187 @@
+//! y = W x for a few rows, or one, where W lies in strips ([`super::strips`]): how a token meets its weights.
+//!
+//! Each thread encodes the rows for itself, as [`super::coded`] does, which is little beside its share of the matrix. Lanes are
+//! outputs: four codes of each meet the same four codes of x, a block's products are scaled, and blocks are added first to last, each
+//! operation rounded by itself. So a row comes to the same bits here and among many.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use super::call::Call;
+use super::coded_row::{Row, encoded_rows, keep};
+use super::finish::{Finish, Left, OfShare};
+use super::formats::{BLOCK, Matrix};
+use super::level::Task;
+use super::project::{Project, prepared_x};
+use super::scratch::Scratch;
+use super::simd::Simd;
+use super::strips::OUTPUTS;
+use std::marker::PhantomData;
+
+/// Blocks of a strip that are asked for ahead: the machine by itself foresees too few of them.
+const AHEAD: usize = 2;
+
+/// The most outputs that a thread takes at once.
+const MOST: usize = 256;
+
+/// As many rows are few.
+pub(super) const FEW: usize = 4;
+
+/// A projection of a few rows.
+pub(super) struct Products<'a, M> {
+    call: &'a Call<'a>,
+    shape: &'a Project,
+    format: PhantomData<M>,
+}
+
+impl<'a, M> Products<'a, M> {
+    pub(super) fn new(call: &'a Call<'a>, shape: &'a Project) -> Products<'a, M> {
+        Products { call, shape, format: PhantomData }
+    }
+}
+
+impl<M: Matrix> Task for Products<'_, M> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Products { call, shape, .. } = self;
+        let (rows, outputs, blocks) = (call.scalar(0), shape.outputs, shape.inputs.div_ceil(BLOCK));
+        let finish = Finish::new::<S>(call, shape, rows);
+        let (shares, size) = match (finish.shares(outputs, call.workers()), &finish.left) {
+            ((_, size, _), Left::Nothing) => {
+                let size = size.next_multiple_of(OUTPUTS);
+                (outputs.div_ceil(size), size)
+            }
+            ((shares, size, _), _) => (shares, size),
+        };
+        // A thread takes whole strips and whole shares.
+        let least = least_common_multiple(size, OUTPUTS);
+        let wanted = (outputs / (call.workers() * 4)).clamp(OUTPUTS, MOST);
+        let piece = least * (wanted / least).max(1);
+        let mut scratch = Scratch::take(rows * (blocks * BLOCK + piece));
+        let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
+        let x = encoded_rows(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
+        let matrix = M::find(call, "weight", outputs, blocks);
+        for item in call.share((shares * size).div_ceil(piece), 1).flatten() {
+            // The last shares may have no outputs.
+            let (start, end) = (item * piece, outputs.min((item + 1) * piece));
+            let strips = end.saturating_sub(start) / OUTPUTS;
+            let of = OfStrips { matrix, first: start / OUTPUTS * blocks, strips, blocks, rows: &x };
+            // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
+            unsafe {
+                match rows {
+                    1 => of.products::<S, 1, 4>(values, piece),
+                    2 => of.products::<S, 2, 2>(values, piece),
+                    3 => of.products::<S, 3, 2>(values, piece),
+                    _ => of.products::<S, FEW, 1>(values, piece),
+                }
+            }
+            for share in start / size..shares.min((start + piece) / size) {
+                let mut left = OfShare::NOTHING;
+                let range = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                for row in 0..rows {
+                    if !range.is_empty() {
+                        let values = &mut values[row * piece + range.start - start..][..range.len()];
+                        // SAFETY: these outputs are this thread's.
+                        unsafe { finish.outputs(row, range.start, values, &mut left) };
+                    }
+                }
+                // SAFETY: so is this share.
+                unsafe { finish.leave(share, left) };
+            }
+        }
+        keep(x);
+    }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut of, mut rest) = (a, b);
+    while rest > 0 {
+        (of, rest) = (rest, of % rest);
+    }
+    a / of * b
+}
+
+/// Strips of a matrix, and what they are multiplied with.
+struct OfStrips<'a, M> {
+    matrix: M,
+    /// The first strip's first block.
+    first: usize,
+    strips: usize,
+    /// Of a strip, and of a row.
+    blocks: usize,
+    rows: &'a [Row],
+}
+
+impl<M: Matrix> OfStrips<'_, M> {
+    /// The products of the strips with `X` rows: those of each row `pitch` after those of the one before it. `W` strips are
+    /// computed at once, which are as many streams from memory; they lie apart, so that each stream is long.
+    #[inline(always)]
+    unsafe fn products<S: Simd, const X: usize, const W: usize>(&self, to: &mut [f32], pitch: usize) {
+        let apart = self.strips.div_ceil(W);
+        for i in 0..apart {
+            // Past the last strip that one is computed again.
+            let mut strips = [0; W];
+            for w in 0..W {
+                strips[w] = (w * apart + i).min(self.strips - 1);
+            }
+            // SAFETY: the caller's promise.
+            let sums = unsafe { self.at_once::<S, X, W>(strips) };
+            for w in 0..W {
+                for r in 0..X {
+                    for part in 0..OUTPUTS / S::LANES {
+                        let to = &mut to[r * pitch + strips[w] * OUTPUTS + part * S::LANES..][..S::LANES];
+                        // SAFETY: a slice of a vector's lanes.
+                        unsafe { S::store(to.as_mut_ptr(), sums[w][r][part]) };
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn at_once<S: Simd, const X: usize, const W: usize>(
+        &self,
+        strips: [usize; W],
+    ) -> [[[S::V; 2]; X]; W] {
+        let OfStrips { matrix, first, blocks, rows, .. } = *self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
+            let mut sums = [[[S::splat(0.0); 2]; X]; W];
+            for block in 0..blocks {
+                let mut nothing = [S::splat_sums(0); X];
+                for r in 0..X {
+                    let total = *rows[r].totals.get_unchecked(block) as i32;
+                    nothing[r] = S::splat_sums(total * missing);
+                }
+                for w in 0..W {
+                    let at = first + strips[w] * blocks + block;
+                    let mut products = [[S::splat_sums(0); 2]; X];
+                    for r in 0..X {
+                        products[r] = [nothing[r]; 2];
+                    }
+                    for word in 0..BLOCK / 8 {
+                        matrix.strip_prefetch::<S>(at + AHEAD, word);
+                        for part in 0..OUTPUTS / S::LANES {
+                            let [near, far] = matrix.strip_codes::<S>(at, word, part);
+                            for r in 0..X {
+                                let x = rows[r].codes.as_ptr().add(block * BLOCK + 4 * word);
+                                let with_near = S::add_shared(products[r][part], near, x);
+                                products[r][part] = S::add_shared(with_near, far, x.add(BLOCK / 2));
+                            }
+                        }
+                    }
+                    for part in 0..OUTPUTS / S::LANES {
+                        let scales = matrix.strip_scales::<S>(at, part);
+                        for r in 0..X {
+                            let of_block = S::mul(S::sums_to_singles(products[r][part]), scales);
+                            let of_x = S::splat(*rows[r].scales.get_unchecked(block));
+                            sums[w][r][part] = S::add(sums[w][r][part], S::mul(of_block, of_x));
+                        }
+                    }
+                }
+            }
+            sums
+        }
+    }
+}
