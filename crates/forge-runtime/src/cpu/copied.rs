@@ -11,7 +11,7 @@
 
 use super::super::memory::available;
 use super::pool::Pool;
-use super::strips::Matrix;
+use super::strips::Strips;
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ const LEAST: usize = 32 << 20;
 pub(super) fn copied(
     file: &Mmap,
     left_out: &[Range<usize>],
-    matrices: &[Matrix],
+    matrices: &[Strips],
     pool: &mut Pool,
 ) -> Option<Mmap> {
     // What is copied in part is copied for its own sake: the file's pages could be taken away.
@@ -57,12 +57,12 @@ pub(super) fn copied(
 /// What a thread copies at once.
 enum Piece<'a> {
     AsItIs(Range<usize>),
-    Strips(&'a Matrix, Range<usize>),
+    InStrips(&'a Strips, Range<usize>),
 }
 
 /// The file's bytes but for those that are left out, each in one piece.
-fn pieces<'a>(length: usize, left_out: &[Range<usize>], matrices: &'a [Matrix]) -> Vec<Piece<'a>> {
-    let mut others: Vec<Range<usize>> = matrices.iter().flat_map(Matrix::planes).collect();
+fn pieces<'a>(length: usize, left_out: &[Range<usize>], matrices: &'a [Strips]) -> Vec<Piece<'a>> {
+    let mut others: Vec<Range<usize>> = matrices.iter().flat_map(Strips::planes).collect();
     others.extend(left_out.iter().cloned());
     others.sort_unstable_by_key(|other| other.start);
     others.push(length..length);
@@ -74,9 +74,9 @@ fn pieces<'a>(length: usize, left_out: &[Range<usize>], matrices: &'a [Matrix]) 
         end = other.end;
     }
     for matrix in matrices {
-        let at_once = PIECE.div_ceil(matrix.of_strip()[0]);
-        let cut = (0..matrix.strips()).step_by(at_once);
-        pieces.extend(cut.map(|first| Piece::Strips(matrix, first..matrix.strips().min(first + at_once))));
+        let at_once = PIECE.div_ceil(matrix.of_one()[0]);
+        let cut = (0..matrix.count()).step_by(at_once);
+        pieces.extend(cut.map(|first| Piece::InStrips(matrix, first..matrix.count().min(first + at_once))));
     }
     pieces
 }
@@ -96,12 +96,12 @@ impl Piece<'_> {
                 }
                 vec![range.clone()]
             }
-            Piece::Strips(matrix, strips) => {
+            Piece::InStrips(matrix, strips) => {
                 for strip in strips.clone() {
                     // SAFETY: the caller's promise.
                     unsafe { matrix.lay_out(strip, file, to) };
                 }
-                let planes = matrix.starts().into_iter().zip(matrix.of_strip());
+                let planes = matrix.starts().into_iter().zip(matrix.of_one());
                 planes.map(|(start, size)| start + strips.start * size..start + strips.end * size).collect()
             }
         };

@@ -10,7 +10,7 @@ use super::level::Level;
 use super::pool::Pool;
 use super::read_speed::read_speed;
 use super::scratch::Line;
-use super::strips::Matrix;
+use super::strips::Strips;
 use memmap2::{Mmap, MmapMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,11 +83,11 @@ impl CpuDevice {
 
     /// The same device with a copy of its weights in huge pages, where that can be had, and these of their matrices in strips;
     /// none if it is exact.
-    pub fn with_copied_weights(mut self, matrices: &[Matrix]) -> CpuDevice {
+    pub fn with_copied_weights(mut self, matrices: &[Strips]) -> CpuDevice {
         let matrices = if self.exact { &[] } else { matrices };
         if let Some(copy) = copied(&self.weights, &[], matrices, &mut self.pool) {
             self.weights = Arc::new(copy);
-            self.strips = matrices.iter().flat_map(Matrix::starts).collect();
+            self.strips = matrices.iter().flat_map(Strips::starts).collect();
             self.strips.sort_unstable();
         }
         self

@@ -65,11 +65,11 @@ mod copied {
     //! Elsewhere nothing is copied: there is no asking for huge pages, nor how much memory is free.
 
     use super::pool::Pool;
-    use super::strips::Matrix;
+    use super::strips::Strips;
     use memmap2::Mmap;
     use std::ops::Range;
 
-    pub(super) fn copied(_: &Mmap, _: &[Range<usize>], _: &[Matrix], _: &mut Pool) -> Option<Mmap> {
+    pub(super) fn copied(_: &Mmap, _: &[Range<usize>], _: &[Strips], _: &mut Pool) -> Option<Mmap> {
         None
     }
 }

@@ -24,44 +24,47 @@ pub(super) const OUTPUTS: usize = 16;
 
 /// A matrix of the weight file that can lie in strips.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Matrix {
-    /// Its bytes in the file.
-    codes: [usize; 2],
-    scales: [usize; 2],
-    /// Strips that it makes.
-    strips: usize,
+pub struct Strips {
+    /// Where its codes begin in the file and end, and its scales.
+    planes: [[usize; 2]; 2],
+    /// How many they are.
+    count: usize,
     /// Blocks of a row.
     blocks: usize,
 }
 
-/// The matrices that `model` reads in strips wherever it reads them.
-pub fn survey<M: Model>(model: &M) -> Vec<Matrix> {
+/// What `model` reads in strips wherever it reads it.
+pub fn survey<M: Model>(model: &M) -> Vec<Strips> {
     let mut survey = Survey::default();
     let layout = model.layout();
     for (program, count) in [(Program::Decode, 1), (Program::Batch, 1), (Program::Batch, M::INFO.chunk)] {
         model.forward(&mut survey, &layout.rows(program, count, count));
         model.head(&mut survey, program, &layout.heads(count.min(M::INFO.head_rows)));
     }
-    let Survey { in_strips, others } = survey;
-    let is_read_otherwise = |matrix: &Matrix| {
-        let apart =
-            |[start, end]: &[usize; 2], other: &Range<usize>| *end <= other.start || other.end <= *start;
-        let planes = [&matrix.codes, &matrix.scales];
-        planes.iter().any(|plane| others.iter().any(|other| !apart(plane, other)))
-            || in_strips.iter().any(|other| {
-                let reads = [other.codes, other.scales].map(|[start, end]| start..end);
-                other != matrix && planes.iter().any(|plane| reads.iter().any(|read| !apart(plane, read)))
-            })
-    };
-    in_strips.iter().filter(|matrix| !is_read_otherwise(matrix)).cloned().collect()
+    survey.found()
 }
 
 /// A pass that computes nothing, and notes what is read of the weights.
 #[derive(Default)]
 struct Survey {
-    in_strips: BTreeSet<Matrix>,
+    in_strips: BTreeSet<Strips>,
     /// What is read in other ways.
     others: Vec<Range<usize>>,
+}
+
+impl Survey {
+    /// Matrices of which nothing is read in another way, be it as a matrix of another shape.
+    fn found(self) -> Vec<Strips> {
+        let Survey { in_strips, others } = self;
+        let alone = |matrix: &&Strips| {
+            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(Strips::planes);
+            let meets = |other: Range<usize>| {
+                matrix.planes().iter().any(|own| own.start < other.end && other.start < own.end)
+            };
+            !shaped.chain(others.iter().cloned()).any(meets)
+        };
+        in_strips.iter().filter(alone).cloned().collect()
+    }
 }
 
 impl Pass for Survey {
@@ -70,17 +73,17 @@ impl Pass for Survey {
             let slot = kernel.buffers.iter().position(|buffer| buffer.ends_with(name));
             slot.and_then(|slot| bindings.get(slot)).filter(|binding| binding.buffer == Buffer::Weights)
         };
-        let matrix = match (kernel.strips, plane("_codes"), plane("_scales")) {
-            (Some(shape), Some(codes), Some(scales)) => Matrix::new(shape, codes, scales),
+        let strips = match (kernel.strips, plane("_codes"), plane("_scales")) {
+            (Some(shape), Some(codes), Some(scales)) => Strips::new(shape, codes, scales),
             _ => None,
         };
-        let planes = matrix.as_ref().map(|matrix| [matrix.codes[0], matrix.scales[0]]);
+        let starts = strips.as_ref().map(Strips::starts);
         for binding in bindings.iter().filter(|binding| binding.buffer == Buffer::Weights) {
-            if !planes.is_some_and(|planes| planes.contains(&binding.offset)) {
+            if !starts.is_some_and(|starts| starts.contains(&binding.offset)) {
                 self.others.push(binding.offset..binding.offset + binding.bytes);
             }
         }
-        self.in_strips.extend(matrix);
+        self.in_strips.extend(strips);
     }
 
     fn barrier(&mut self) {}
@@ -90,39 +93,34 @@ impl Pass for Survey {
     }
 }
 
-impl Matrix {
-    /// A matrix of so many rows and columns, if it makes whole strips.
-    pub fn new([rows, columns]: [usize; 2], codes: &Binding, scales: &Binding) -> Option<Matrix> {
-        let (strips, blocks) = (rows / OUTPUTS, columns.div_ceil(BLOCK));
-        let matrix = Matrix {
-            codes: [codes.offset, codes.offset + codes.bytes],
-            scales: [scales.offset, scales.offset + scales.bytes],
-            strips,
-            blocks,
-        };
+impl Strips {
+    /// Of a matrix of so many rows and columns, if that makes whole strips.
+    pub fn new([rows, columns]: [usize; 2], codes: &Binding, scales: &Binding) -> Option<Strips> {
+        let (count, blocks) = (rows / OUTPUTS, columns.div_ceil(BLOCK));
         let of_codes = [4, 8].map(|words| rows * blocks * words * 4);
-        let is_whole = strips * OUTPUTS == rows && scales.bytes == rows * blocks * 2;
-        (is_whole && of_codes.contains(&codes.bytes)).then_some(matrix)
+        let is_whole = count * OUTPUTS == rows && scales.bytes == rows * blocks * 2;
+        let planes = [codes, scales].map(|plane| [plane.offset, plane.offset + plane.bytes]);
+        (is_whole && of_codes.contains(&codes.bytes)).then_some(Strips { planes, count, blocks })
     }
 
     /// Where its planes begin.
     pub(super) fn starts(&self) -> [usize; 2] {
-        [self.codes[0], self.scales[0]]
+        self.planes.map(|[start, _]| start)
     }
 
     /// Its planes.
     pub(super) fn planes(&self) -> [Range<usize>; 2] {
-        [self.codes, self.scales].map(|[start, end]| start..end)
+        self.planes.map(|[start, end]| start..end)
     }
 
-    /// Strips that it makes.
-    pub(super) fn strips(&self) -> usize {
-        self.strips
+    /// How many they are.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
-    /// Bytes of a strip in each plane.
-    pub(super) fn of_strip(&self) -> [usize; 2] {
-        [self.codes, self.scales].map(|[start, end]| (end - start) / self.strips)
+    /// Bytes of one in each plane.
+    pub(super) fn of_one(&self) -> [usize; 2] {
+        self.planes.map(|[start, end]| (end - start) / self.count)
     }
 
     /// Writes strip number `strip` of the file's matrix to where it lies in the copy.
@@ -130,16 +128,17 @@ impl Matrix {
     /// # Safety
     /// `copy` has to begin as many bytes as the file has, and nobody else may touch those of this strip.
     pub(super) unsafe fn lay_out(&self, strip: usize, file: &[u8], copy: *mut u8) {
-        let [of_codes, of_scales] = self.of_strip();
-        let [codes, scales] =
-            [(self.codes[0], of_codes), (self.scales[0], of_scales)].map(|(start, size)| {
-                let start = start + strip * size;
-                // SAFETY: planes lie in the file, and so in the copy.
-                let to = unsafe { std::slice::from_raw_parts_mut(copy.add(start), size) };
-                (&file[start..start + size], to)
-            });
-        beside::<4>(codes.0, codes.1);
-        beside::<2>(scales.0, scales.1);
+        let plane = |start: usize, size: usize| {
+            let start = start + strip * size;
+            // SAFETY: planes lie in the file, and so in the copy.
+            let to = unsafe { std::slice::from_raw_parts_mut(copy.add(start), size) };
+            (&file[start..start + size], to)
+        };
+        let ([codes, scales], [of_codes, of_scales]) = (self.starts(), self.of_one());
+        let (rows, to) = plane(codes, of_codes);
+        beside::<4>(rows, to);
+        let (rows, to) = plane(scales, of_scales);
+        beside::<2>(rows, to);
     }
 }
 
@@ -166,5 +165,44 @@ fn beside<const N: usize>(rows: &[u8], to: &mut [u8]) {
         for (output, to) in to.iter_mut().enumerate() {
             *to = rows[output * width + word];
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found where kernels read a matrix of 1,024 bytes of codes, each as of a shape or in a way of its own.
+    fn found(reads: &[Option<[usize; 2]>]) -> usize {
+        let mut survey = Survey::default();
+        for strips in reads {
+            let buffers = &["weight_codes", "weight_scales", "bias", "y"];
+            let kernel = Kernel { name: "reader", buffers, threads: 32, strips: *strips, cpu: |_| () };
+            let weight = |offset, bytes| Binding { buffer: Buffer::Weights, offset, bytes, written: false };
+            let y = Binding { buffer: Buffer::Scratch, offset: 0, bytes: 64, written: true };
+            let bindings = [weight(0, 1024), weight(2048, 128), weight(4096, 64), y];
+            survey.dispatch(Box::leak(Box::new(kernel)), &bindings, &[1], [1, 1, 1]);
+        }
+        survey.found().len()
+    }
+
+    #[test]
+    fn a_matrix_lies_in_strips_where_everybody_reads_it_so() {
+        assert_eq!(found(&[Some([32, 64])]), 1);
+        assert_eq!(found(&[Some([32, 64]), Some([32, 63])]), 1, "columns are padded");
+        assert_eq!(found(&[None]), 0);
+        assert_eq!(found(&[Some([32, 64]), None]), 0, "one reads rows");
+        assert_eq!(found(&[Some([32, 64]), Some([16, 128])]), 0, "one reads another shape");
+        assert_eq!(found(&[Some([8, 256])]), 0, "no whole strip");
+        assert_eq!(found(&[Some([32, 32])]), 0, "not so many bytes");
+    }
+
+    #[test]
+    fn words_of_sixteen_rows_lie_side_by_side() {
+        let rows: Vec<u8> = (0..16).flat_map(|row| [[row, 0, 9, 9], [row, 1, 9, 9]]).flatten().collect();
+        let mut strip = vec![0; rows.len()];
+        beside::<4>(&rows, &mut strip);
+        let words: Vec<[u8; 2]> = strip.chunks(4).map(|word| [word[0], word[1]]).collect();
+        assert_eq!((words[0], words[1], words[15], words[16]), ([0, 0], [1, 0], [15, 0], [0, 1]));
     }
 }

@@ -7,7 +7,7 @@ pub mod http;
 pub mod reference;
 
 use forge_runtime::cpu::level::Level;
-use forge_runtime::cpu::strips;
+use forge_runtime::cpu::strips::Strips;
 use forge_runtime::cpu::{Call, CpuDevice, Format};
 use forge_runtime::device::{Binding, Buffer, Device, Kernel, Program, Span};
 use forge_runtime::model::{Layout, Wheel};
@@ -427,7 +427,7 @@ pub fn run_kernel_as(
     let device = CpuDevice::new(&file, &layout, Some(threads)).unwrap();
     let mut device = device.with_level(level).exact(exact);
     if let Some(shape) = kernel.strips {
-        let matrix = strips::Matrix::new(shape, &bindings[0], &bindings[1]).expect("whole strips");
+        let matrix = Strips::new(shape, &bindings[0], &bindings[1]).expect("whole strips");
         device = device.with_copied_weights(&[matrix]);
     }
     device.write(Buffer::Scratch, 0, &vec![0xff; size]);
