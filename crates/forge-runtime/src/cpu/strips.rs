@@ -112,7 +112,11 @@ impl Strips {
     pub(super) fn planes(&self) -> [Range<usize>; 2] {
         self.planes.map(|[start, end]| start..end)
     }
+}
 
+/// How they come about, where weights are copied.
+#[cfg(target_os = "linux")]
+impl Strips {
     /// How many they are.
     pub(super) fn count(&self) -> usize {
         self.count
@@ -158,6 +162,7 @@ pub(super) unsafe fn number_of<M: formats::Matrix>(
 }
 
 /// Sixteen rows of words of `N` bytes: the first word of each row, then the second of each.
+#[cfg(target_os = "linux")]
 fn beside<const N: usize>(rows: &[u8], to: &mut [u8]) {
     let rows = rows.as_chunks::<N>().0;
     let width = rows.len() / OUTPUTS;
@@ -197,6 +202,7 @@ mod tests {
         assert_eq!(found(&[Some([32, 32])]), 0, "not so many bytes");
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn words_of_sixteen_rows_lie_side_by_side() {
         let rows: Vec<u8> = (0..16).flat_map(|row| [[row, 0, 9, 9], [row, 1, 9, 9]]).flatten().collect();
