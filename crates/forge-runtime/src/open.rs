@@ -240,14 +240,17 @@ impl Setup {
         let chooses = program.kernels.iter().any(|kernel| kernel.buffers.contains(&"routes"));
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
         let device = device.exact(self.exact || chooses);
+        let mut progress = super::cli::progress::Progress::new("copying weights, MB");
+        let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
         Ok(Box::new(match &loaded.room {
             Some(room) => {
                 let layers = &loaded.model.layout().experts;
                 let source = Arc::new(WeightSource::new(&loaded.weights)?);
-                device.with_streamed_experts(layers, Streamed::new(layers, room.clone(), source)?)
+                let streamed = Streamed::new(layers, room.clone(), source)?;
+                device.with_streamed_experts(layers, streamed, &mut told)
             }
             None if self.mapped => device,
-            None => device.with_copied_weights(&strips::survey(&loaded.model)),
+            None => device.with_copied_weights(&strips::survey(&loaded.model), &mut told),
         }))
     }
 }

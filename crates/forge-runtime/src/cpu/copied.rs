@@ -14,6 +14,7 @@ use super::pool::Pool;
 use super::strips::Strips;
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that a thread copies at once: some huge pages.
@@ -29,6 +30,7 @@ pub(super) fn copied(
     left_out: &[Range<usize>],
     matrices: &[Strips],
     pool: &mut Pool,
+    told: &mut Told<'_>,
 ) -> Option<Mmap> {
     // What is copied in part is copied for its own sake: the file's pages could be taken away.
     let for_its_order = !left_out.is_empty() || !matrices.is_empty();
@@ -41,18 +43,27 @@ pub(super) fn copied(
         return None;
     }
     let pieces = pieces(file.len(), left_out, matrices);
-    let (to, taken) = (Start(copy.as_mut_ptr()), AtomicUsize::new(0));
+    let (to, told) = (Start(copy.as_mut_ptr()), Mutex::new(told));
+    let (taken, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     pool.run(&|_| {
         let to = &to;
         while let Some(piece) = pieces.get(taken.fetch_add(1, Ordering::Relaxed)) {
             // SAFETY: the copy is as long as the file, and every piece is one thread's. Pages of a file that are let go are
             // read again if somebody asks for them.
-            unsafe { piece.copy(file, to.0) };
+            let more = unsafe { piece.copy(file, to.0) };
+            let done = done.fetch_add(more, Ordering::Relaxed) + more;
+            // Whoever finds another one telling leaves it at that.
+            if let Ok(mut told) = told.try_lock() {
+                told(done, bytes);
+            }
         }
     })
     .ok()?;
     copy.make_read_only().ok()
 }
+
+/// Who is told how many bytes are copied, and of how many.
+pub(super) type Told<'a> = dyn FnMut(usize, usize) + Send + 'a;
 
 /// What a thread copies at once.
 enum Piece<'a> {
@@ -82,8 +93,8 @@ fn pieces<'a>(length: usize, left_out: &[Range<usize>], matrices: &'a [Strips]) 
 }
 
 impl Piece<'_> {
-    /// Copies it to where a copy of the file begins, and lets the file's pages go.
-    unsafe fn copy(&self, file: &Mmap, to: *mut u8) {
+    /// Copies it to where a copy of the file begins, and lets the file's pages go. Gives how many bytes it has.
+    unsafe fn copy(&self, file: &Mmap, to: *mut u8) -> usize {
         let done = match self {
             Piece::AsItIs(range) => {
                 // SAFETY: the caller's promise.
@@ -105,11 +116,13 @@ impl Piece<'_> {
                 planes.map(|(start, size)| start + strips.start * size..start + strips.end * size).collect()
             }
         };
+        let bytes = done.iter().map(Range::len).sum();
         for range in done {
             // SAFETY: the mapping is of a file, which is read again.
             let _ =
                 unsafe { file.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
         }
+        bytes
     }
 }
 
@@ -129,8 +142,14 @@ mod tests {
         let mut file = MmapMut::map_anon(3 * PIECE).unwrap();
         file.fill(7);
         let file = file.make_read_only().unwrap();
-        let copy =
-            copied(&file, &[5..PIECE + 1, PIECE + 1..2 * PIECE], &[], &mut Pool::new(2).unwrap()).unwrap();
+        let copy = copied(
+            &file,
+            &[5..PIECE + 1, PIECE + 1..2 * PIECE],
+            &[],
+            &mut Pool::new(2).unwrap(),
+            &mut |_, _| (),
+        )
+        .unwrap();
         assert!(copy[..5].iter().chain(&copy[2 * PIECE..]).all(|byte| *byte == 7));
         assert!(copy[5..2 * PIECE].iter().all(|byte| *byte == 0));
         assert!(pieces(10, &[0..4, 4..10], &[]).is_empty());
@@ -142,11 +161,17 @@ mod tests {
         let mut file = MmapMut::map_anon(bytes).unwrap();
         file.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index * 31 / 7) as u8);
         let (expected, file) = (file.to_vec(), file.make_read_only().unwrap());
-        let copy = copied(&file, &[], &[], &mut Pool::new(3).unwrap()).expect("there is memory");
+        let mut most = 0;
+        let mut told = |done: usize, of: usize| {
+            assert_eq!(of, bytes);
+            most = done.max(most);
+        };
+        let copy = copied(&file, &[], &[], &mut Pool::new(3).unwrap(), &mut told).expect("there is memory");
+        assert!(most > 0 && most <= bytes, "{most} of {bytes}");
         assert!(copy[..] == expected[..]);
         // Of memory that no file is behind, pages that are let go are zeros.
         assert!(file.iter().all(|byte| *byte == 0));
         let small = MmapMut::map_anon(LEAST - 1).unwrap().make_read_only().unwrap();
-        assert!(copied(&small, &[], &[], &mut Pool::new(1).unwrap()).is_none());
+        assert!(copied(&small, &[], &[], &mut Pool::new(1).unwrap(), &mut |_, _| ()).is_none());
     }
 }

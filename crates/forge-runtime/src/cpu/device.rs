@@ -5,7 +5,7 @@ use super::super::experts::{Bound, Counts, Stacks, Streamed};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
 use super::call::{Call, Region, Round, Seated};
-use super::copied::copied;
+use super::copied::{Told, copied};
 use super::level::Level;
 use super::pool::Pool;
 use super::read_speed::read_speed;
@@ -61,14 +61,19 @@ impl CpuDevice {
 
     /// The same device with the experts of `layers` read from disk when they are chosen. Of its weights it has a copy, so that
     /// nothing of the mapped file takes memory beside.
-    pub fn with_streamed_experts(mut self, layers: &[Stacks], streamed: Streamed) -> CpuDevice {
+    pub fn with_streamed_experts(
+        mut self,
+        layers: &[Stacks],
+        streamed: Streamed,
+        told: &mut Told<'_>,
+    ) -> CpuDevice {
         let mut left_out: Vec<_> = layers
             .iter()
             .flat_map(Stacks::planes)
             .map(|plane| plane.offset..plane.offset + plane.bytes)
             .collect();
         left_out.sort_by_key(|range| range.start);
-        if let Some(copy) = copied(&self.weights, &left_out, &[], &mut self.pool) {
+        if let Some(copy) = copied(&self.weights, &left_out, &[], &mut self.pool, told) {
             self.weights = Arc::new(copy);
         }
         self.experts = Some(streamed);
@@ -82,10 +87,10 @@ impl CpuDevice {
     }
 
     /// The same device with a copy of its weights in huge pages, where that can be had, and these of their matrices in strips;
-    /// none if it is exact.
-    pub fn with_copied_weights(mut self, matrices: &[Strips]) -> CpuDevice {
+    /// none if it is exact. `told` hears how many bytes are copied, and of how many.
+    pub fn with_copied_weights(mut self, matrices: &[Strips], told: &mut Told<'_>) -> CpuDevice {
         let matrices = if self.exact { &[] } else { matrices };
-        if let Some(copy) = copied(&self.weights, &[], matrices, &mut self.pool) {
+        if let Some(copy) = copied(&self.weights, &[], matrices, &mut self.pool, told) {
             self.weights = Arc::new(copy);
             self.strips = matrices.iter().flat_map(Strips::starts).collect();
             self.strips.sort_unstable();

@@ -69,7 +69,15 @@ mod copied {
     use memmap2::Mmap;
     use std::ops::Range;
 
-    pub(super) fn copied(_: &Mmap, _: &[Range<usize>], _: &[Strips], _: &mut Pool) -> Option<Mmap> {
+    pub(super) type Told<'a> = dyn FnMut(usize, usize) + Send + 'a;
+
+    pub(super) fn copied(
+        _: &Mmap,
+        _: &[Range<usize>],
+        _: &[Strips],
+        _: &mut Pool,
+        _: &mut Told<'_>,
+    ) -> Option<Mmap> {
         None
     }
 }

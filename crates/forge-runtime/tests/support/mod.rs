@@ -428,7 +428,7 @@ pub fn run_kernel_as(
     let mut device = device.with_level(level).exact(exact);
     if let Some(shape) = kernel.strips {
         let matrix = Strips::new(shape, &bindings[0], &bindings[1]).expect("whole strips");
-        device = device.with_copied_weights(&[matrix]);
+        device = device.with_copied_weights(&[matrix], &mut |_, _| ());
     }
     device.write(Buffer::Scratch, 0, &vec![0xff; size]);
     for (binding, bytes) in
