@@ -4,7 +4,7 @@ use super::support::{
     Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, matrix, numbers_of,
     run_kernel_as,
 };
-use super::{FORMATS, cancelled, plane_arguments, planes, project};
+use super::{FORMATS, cancelled, plain, plane_arguments, planes, project};
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{self, Activation, Epilogue, Format, Squares};
 use forge_runtime::device::Program::{self, Batch, Decode};
@@ -57,15 +57,7 @@ impl Case {
         exact: bool,
     ) -> Vec<f32> {
         let Case { format, outputs, inputs, .. } = *self;
-        let shape = cpu::Project {
-            outputs,
-            inputs,
-            norm: None,
-            own_norm: None,
-            bias: false,
-            each: None,
-            epilogue: Epilogue::Store,
-        };
+        let shape = plain(outputs, inputs, Epilogue::Store);
         let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         *SHAPE.write().unwrap() = Some((format, shape));
         let buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
@@ -179,15 +171,7 @@ fn strips_leave_what_follows_needs() {
             let case = Case::new(&mut random, format, outputs, inputs);
             let (x, before, gain) =
                 (random.numbers(inputs), random.numbers(outputs), random.numbers(outputs));
-            let shape = cpu::Project {
-                outputs,
-                inputs,
-                norm: None,
-                own_norm: None,
-                bias: false,
-                each: None,
-                epilogue,
-            };
+            let shape = plain(outputs, inputs, epilogue);
             let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
             *SHAPE.write().unwrap() = Some((format, shape));
             let left = |in_strips: bool, level, threads| {

@@ -87,6 +87,11 @@ fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
     }
 }
 
+/// A projection of which nothing becomes but what the epilogue says.
+fn plain(outputs: usize, inputs: usize, epilogue: Epilogue) -> cpu::Project {
+    cpu::Project { outputs, inputs, norm: None, own_norm: None, bias: false, each: None, epilogue }
+}
+
 fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
     matrix.planes.iter().map(|plane| Argument::Bytes(plane.clone())).collect()
 }
@@ -203,16 +208,7 @@ fn a_row_among_others_is_projected_to_the_same_bits_however_many_they_are() {
         for format in FORMATS {
             let weight = matrix(&mut random, format, outputs, inputs, 1.0);
             let x = random.numbers(300 * inputs);
-            let epilogue = Epilogue::Store;
-            let shape = cpu::Project {
-                outputs,
-                inputs,
-                norm: None,
-                own_norm: None,
-                bias: false,
-                each: None,
-                epilogue,
-            };
+            let shape = plain(outputs, inputs, Epilogue::Store);
             *SHAPE.write().unwrap() = Some((format, shape));
             let kernel = kernel("project", [planes(format, "weight"), vec!["x", "y"]].concat(), run);
             let products = |rows: std::ops::Range<usize>, level, threads, exact| {
