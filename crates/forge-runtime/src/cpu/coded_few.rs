@@ -7,7 +7,7 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::coded_row::Row;
+use super::coded_rows::Row;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::simd::Simd;
 use std::mem::MaybeUninit;

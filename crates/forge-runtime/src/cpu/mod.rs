@@ -17,7 +17,7 @@ mod blocks;
 mod call;
 mod coded;
 mod coded_few;
-mod coded_row;
+mod coded_rows;
 mod convolve;
 #[cfg(target_os = "linux")]
 mod copied;

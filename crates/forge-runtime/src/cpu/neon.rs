@@ -223,11 +223,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         weights: *const i8,
         x: *const i8,
     ) -> (int32x4_t, int32x4_t) {
-        unsafe {
-            let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().read_unaligned()));
-            let [low, high] = [vld1q_s8(weights), vld1q_s8(weights.add(16))];
-            (add_four::<DOT>(sums.0, low, x), add_four::<DOT>(sums.1, high, x))
-        }
+        unsafe { Self::add_shared(sums, Self::load_codes(weights), x) }
     }
 
     #[inline(always)]

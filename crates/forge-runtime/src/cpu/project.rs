@@ -13,7 +13,7 @@
 use super::call::Call;
 use super::coded;
 use super::coded_few;
-use super::coded_row::{Row, encoded_rows, keep};
+use super::coded_rows::{Row, encoded_rows, keep};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;

@@ -8,7 +8,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::call::Call;
-use super::coded_row::{Row, encoded_rows, keep};
+use super::coded_rows::{Row, encoded_rows, keep};
 use super::finish::{Finish, Left, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;

@@ -201,13 +201,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn add_products(sums: __m256i, weights: *const i8, x: *const i8) -> __m256i {
-        // One factor has to be unsigned, so x takes the weight's sign. Two products are at most 2 * 128 * 127, which 16 bits hold.
-        unsafe {
-            let weights = _mm256_loadu_si256(weights.cast());
-            let x = _mm256_sign_epi8(_mm256_set1_epi32(x.cast::<i32>().read_unaligned()), weights);
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), x);
-            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
+        unsafe { Self::add_shared(sums, _mm256_loadu_si256(weights.cast()), x) }
     }
 
     #[inline(always)]
@@ -235,22 +229,12 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn add_shared(sums: __m256i, codes: __m256i, x: *const i8) -> __m256i {
-        // As above.
-        unsafe {
-            let x = _mm256_sign_epi8(_mm256_set1_epi32(x.cast::<i32>().read_unaligned()), codes);
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
-            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
+        unsafe { add_four(sums, codes, _mm256_set1_epi32(x.cast::<i32>().read_unaligned())) }
     }
 
     #[inline(always)]
     unsafe fn add_codes(sums: __m256i, codes: __m256i, x: *const i8) -> __m256i {
-        // As above.
-        unsafe {
-            let x = _mm256_sign_epi8(_mm256_loadu_si256(x.cast()), codes);
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
-            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
+        unsafe { add_four(sums, codes, _mm256_loadu_si256(x.cast())) }
     }
 
     #[inline(always)]
@@ -263,6 +247,17 @@ impl Simd for Avx2 {
 #[inline(always)]
 unsafe fn halved(v: __m512) -> __m256 {
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }
+}
+
+/// To each lane, four products of codes. One factor has to be unsigned, so x takes the weight's sign. Two products are at most
+/// 2 * 128 * 127, which 16 bits hold.
+#[inline(always)]
+unsafe fn add_four(sums: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+    // SAFETY: the caller's level has these instructions.
+    unsafe {
+        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+        _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
 }
 
 /// Sixteen lanes.
