@@ -115,13 +115,13 @@ impl Sequence {
     }
 }
 
-/// The index of the largest number, the lowest of equals.
+/// The index of the largest number, the lowest of equals; 0 if none is a number.
 pub fn largest(logits: &[f32]) -> usize {
-    let mut best = 0;
+    let mut best = None;
     for (index, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = index;
+        if !logit.is_nan() && best.is_none_or(|(_, most)| logit > most) {
+            best = Some((index, logit));
         }
     }
-    best
+    best.map_or(0, |(index, _)| index)
 }

@@ -18,6 +18,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
+pub mod draw;
 pub mod engine;
 pub mod experts;
 pub mod failure;

@@ -2,15 +2,27 @@
 //!
 //! In this order. First logits are adjusted: `bias` is added; the logits of ids that the prompt or the answer has are
 //! divided by `repetition_penalty` (multiplied where they are negative); those of ids that the answer has lose
-//! `presence_penalty` once and `frequency_penalty` for each time. A constraint takes its ids out. Then ids are left out:
-//! logits are divided by the temperature and made probabilities; the `top_k` most probable ids are kept; of these the
-//! ones whose surprise is nearest to the expected one, as many as have `typical_p` of the probability; of these the
-//! fewest whose probabilities sum to `top_p`; of these the ones at least `min_p` times as probable as the most probable.
-//! Shares are of what the step before has kept. One of what is left is drawn by its probability. Of equally probable ids
-//! the lower comes first. Temperature 0 takes the first id after the adjustments.
+//! `presence_penalty` once and `frequency_penalty` for each time. A constraint takes its ids out. Then ids are weighed and
+//! left out: the `top_k` heaviest are kept; of these the ones whose surprise is nearest to the expected one, as many as have
+//! `typical_p` of the weight; of these the fewest first that have `top_p` of the weight; of these the ones at least
+//! `min_p` times as heavy as the heaviest. Shares are of what the step before has kept. One of what is left is drawn by its
+//! weight. Heavier ids come before lighter ones, of equals the lower. Temperature 0 takes the first id of the largest
+//! logit after the adjustments.
 //!
-//! The same logits, settings and seed give the same ids, on every machine.
+//! Weights are whole numbers. With l the largest logit that is a number, an id whose logit is x weighs
+//! `2^31 · 2^(-d)`, `d = (l - x) · s`, where `s` is log2(e) / temperature, rounded to f32 and kept within its normal numbers;
+//! `d` is the difference rounded to f32, then the product rounded, cut off behind 26 binary places, and its power is
+//! that of [`draw::power`](super::draw::power). Where d is 32 or more, an id weighs nothing and is never drawn; nor is what is not a
+//! number, nor minus infinity; where logits are infinite these alone weigh anything. The shares are whole numbers, too:
+//! `top_p` in parts of 2^32, rounded up, of which the product with the weight that is kept is rounded up again; `min_p` in
+//! parts of 2^31, rounded up, and its product likewise. A draw is one of 64 random bits, b, numbered from 0 within a text: it
+//! takes the lowest id so that it and those below it weigh more than the whole part of `b · total / 2^64`, or 0 if none
+//! weighs anything.
+//!
+//! The same logits, settings and seed give the same ids, on every machine, whether host or device draws. `typical_p`
+//! alone takes logarithms, and only the host knows it.
 
+use super::draw::{Draw, HEAVIEST, Weights, random};
 use super::golden::largest;
 use std::collections::BTreeMap;
 
@@ -75,6 +87,21 @@ impl Sampling {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
+    /// What a device is told to draw an id: that of the number `index` among those of `seed`.
+    pub fn draw(&self, seed: u64, index: u32) -> Draw {
+        let scale = (std::f64::consts::LOG2_E / f64::from(self.temperature)) as f32;
+        let parts = |share: f32, whole: f64| (f64::from(share) * whole).ceil() as u32;
+        Draw {
+            scale: if self.is_greedy() { 0.0 } else { scale.clamp(f32::MIN_POSITIVE, f32::MAX) },
+            top_k: u32::try_from(self.top_k).unwrap_or(u32::MAX),
+            // All is more than a word says.
+            top_p: if self.top_p < 1.0 { parts(self.top_p, 4_294_967_296.0) } else { 0 },
+            min_p: parts(self.min_p, f64::from(HEAVIEST)),
+            seed,
+            index,
+        }
+    }
+
     /// What is wrong with the settings.
     pub fn check(&self) -> Result<(), String> {
         let at_least_0 = |value: f32| value >= 0.0 && value.is_finite();
@@ -107,17 +134,12 @@ impl Sampling {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    random: Random,
+    seed: u64,
+    /// How many ids chance has chosen.
+    drawn: u32,
     /// How often each id is in the answer; with none for ids that only the prompt has.
     seen: BTreeMap<u32, u32>,
-    candidates: Vec<Candidate>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    id: u32,
-    /// A logit first, then a probability that is not normalised.
-    weight: f64,
+    weights: Weights,
 }
 
 impl Sampler {
@@ -125,7 +147,7 @@ impl Sampler {
     pub fn new(sampling: Sampling, seed: u64, prompt: &[u32]) -> Sampler {
         let seen =
             if sampling.counts_ids() { prompt.iter().map(|&id| (id, 0)).collect() } else { BTreeMap::new() };
-        Sampler { sampling, random: Random(seed), seen, candidates: Vec::new() }
+        Sampler { sampling, seed, drawn: 0, seen, weights: Weights::default() }
     }
 
     /// How ids are chosen.
@@ -161,85 +183,35 @@ impl Sampler {
     }
 
     fn draw_one(&mut self, logits: &[f32]) -> u32 {
-        self.keep(logits);
-        let total = sum(&self.candidates);
-        let mut left = self.random.next() * total;
-        for candidate in &self.candidates {
-            left -= candidate.weight;
-            if left < 0.0 {
-                return candidate.id;
-            }
+        let draw = self.sampling.draw(self.seed, self.drawn);
+        self.drawn = self.drawn.wrapping_add(1);
+        if self.sampling.typical_p == 1.0 {
+            return self.weights.draw(logits, &draw);
         }
-        self.candidates.last().map_or(0, |candidate| candidate.id)
-    }
-
-    /// Fills `candidates` with the ids that may be drawn, the most probable first where the order matters.
-    fn keep(&mut self, logits: &[f32]) {
-        let Sampling { temperature, top_k, typical_p, top_p, min_p, .. } = self.sampling;
-        let candidates = &mut self.candidates;
-        candidates.clear();
-        candidates.extend(
-            (0..)
-                .zip(logits)
-                .map(|(id, &logit)| Candidate { id, weight: f64::from(logit) / f64::from(temperature) }),
-        );
-        let top = candidates.iter().map(|candidate| candidate.weight).fold(f64::NEG_INFINITY, f64::max);
-        for candidate in &mut *candidates {
-            candidate.weight = (candidate.weight - top).exp();
-        }
-        // What is not a number must not be drawn.
-        candidates.retain(|candidate| candidate.weight > 0.0);
-        let order = |a: &Candidate, b: &Candidate| b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id));
-        if top_k > 0 && top_k < candidates.len() {
-            candidates.select_nth_unstable_by(top_k - 1, order);
-            candidates.truncate(top_k);
-            candidates.sort_unstable_by(order);
-        }
-        if typical_p < 1.0 {
-            let total = sum(candidates);
-            let surprise = |candidate: &Candidate| -(candidate.weight / total).ln();
-            let expected: f64 = candidates.iter().map(|c| c.weight / total * surprise(c)).sum();
-            let distance = |candidate: &Candidate| (surprise(candidate) - expected).abs();
-            candidates.sort_unstable_by(|a, b| distance(a).total_cmp(&distance(b)).then(order(a, b)));
-            keep_share(candidates, typical_p);
-            candidates.sort_unstable_by(order);
-        }
-        if top_p < 1.0 {
-            candidates.sort_unstable_by(order);
-            keep_share(candidates, top_p);
-        }
-        let most = candidates.iter().map(|candidate| candidate.weight).fold(0.0, f64::max);
-        candidates.retain(|candidate| candidate.weight >= f64::from(min_p) * most);
+        self.weights.weigh(logits, draw.scale);
+        self.weights.keep_top_k(draw.top_k);
+        keep_typical(self.weights.get_mut(), self.sampling.typical_p);
+        self.weights.keep_top_p(draw.top_p);
+        self.weights.keep_min_p(draw.min_p);
+        self.weights.draw_one(random(draw.seed, draw.index))
     }
 }
 
-fn sum(candidates: &[Candidate]) -> f64 {
-    candidates.iter().map(|candidate| candidate.weight).sum()
-}
-
-/// Keeps the fewest of the first candidates that have this share of all their probability.
-fn keep_share(candidates: &mut Vec<Candidate>, share: f32) {
-    let mut left = f64::from(share) * sum(candidates);
-    let mut kept = 0;
-    while kept < candidates.len() && (left > 0.0 || kept == 0) {
-        left -= candidates[kept].weight;
-        kept += 1;
-    }
-    candidates.truncate(kept);
-}
-
-/// SplitMix64: small, fast, and good enough to draw words with.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    /// A number of [0, 1).
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z >> 11) as f64 / (1_u64 << 53) as f64
+/// Keeps the fewest ids whose surprise is nearest to the expected one that have this share of all weight.
+fn keep_typical(weights: &mut [u32], share: f32) {
+    let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+    let surprise = |weight: u32| -(f64::from(weight) / total as f64).ln();
+    let mut ids: Vec<usize> = (0..weights.len()).filter(|id| weights[*id] > 0).collect();
+    let expected: f64 =
+        ids.iter().map(|&id| f64::from(weights[id]) / total as f64 * surprise(weights[id])).sum();
+    let distance = |id: usize| (surprise(weights[id]) - expected).abs();
+    ids.sort_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(weights[b].cmp(&weights[a])));
+    let mut left = f64::from(share) * total as f64;
+    for (place, &id) in ids.iter().enumerate() {
+        if left <= 0.0 && place > 0 {
+            weights[id] = 0;
+        } else {
+            left -= f64::from(weights[id]);
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! The sampler: what it may draw, in which order its settings apply, and that it draws by probability.
+//! The sampler: that it draws what its definition says, that weights are what they stand for, and that ids are drawn as often
+//! as they are probable.
 
+use forge_runtime::draw::{Draw, HEAVIEST, power, random, weight};
 use forge_runtime::sampler::{Sampler, Sampling};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 /// The next id of logits that nothing has been done to.
 fn draw(sampler: &mut Sampler, logits: &[f32]) -> u32 {
@@ -47,24 +48,90 @@ fn kept(logits: &[f32], sampling: &Sampling) -> Vec<(usize, f64)> {
     ids
 }
 
+/// The id that the definition gives, by sorting and adding up. None of `typical_p`.
+fn defined(logits: &[f32], sampling: &Sampling, seed: u64, index: u32) -> u32 {
+    let Draw { scale, .. } = sampling.draw(seed, index);
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weigh =
+        |&logit: &f32| if top == f32::NEG_INFINITY { 0 } else { u128::from(weight(logit, top, scale)) };
+    let mut ids: Vec<(usize, u128)> = logits.iter().map(weigh).enumerate().filter(|id| id.1 > 0).collect();
+    ids.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    if sampling.top_k > 0 {
+        ids.truncate(sampling.top_k);
+    }
+    if sampling.top_p < 1.0 {
+        let total: u128 = ids.iter().map(|id| id.1).sum();
+        let share = (f64::from(sampling.top_p) * 2_f64.powi(32)).ceil() as u128;
+        let mut sum = 0;
+        ids.retain(|id| {
+            let is_kept = sum << 32 < share * total;
+            sum += id.1;
+            is_kept
+        });
+    }
+    let least = (f64::from(sampling.min_p) * 2_f64.powi(31)).ceil() as u128;
+    let heaviest = ids.first().map_or(0, |id| id.1);
+    ids.retain(|id| id.1 << 31 >= least * heaviest);
+    ids.sort_by_key(|id| id.0);
+    let total: u128 = ids.iter().map(|id| id.1).sum();
+    let bound = (u128::from(random(seed, index)) * total) >> 64;
+    let mut sum = 0;
+    let drawn = ids.iter().find(|id| {
+        sum += id.1;
+        sum > bound
+    });
+    drawn.map_or(0, |id| id.0 as u32)
+}
+
+/// Logits of all sizes, and often equal to one another, or none.
+fn logits() -> impl Strategy<Value = Vec<f32>> {
+    let logit = prop_oneof![
+        8 => -8.0_f32..8.0,
+        4 => (-3_i8..4).prop_map(f32::from),
+        1 => -1e6_f32..1e6,
+        1 => (0.0_f32..1e-3).prop_map(|logit| logit * 1e-36),
+        1 => prop_oneof![Just(f32::NAN), Just(f32::NEG_INFINITY), Just(-0.0), Just(f32::MAX), Just(f32::MIN)],
+    ];
+    let huge = Just(f32::INFINITY);
+    prop_oneof![
+        20 => proptest::collection::vec(logit.clone(), 1..700),
+        1 => proptest::collection::vec(prop_oneof![5 => logit, 1 => huge], 1..40),
+        1 => proptest::collection::vec(prop_oneof![Just(f32::NAN), Just(f32::NEG_INFINITY)], 1..9),
+    ]
+}
+
 fn settings() -> impl Strategy<Value = Sampling> {
-    (0.1_f32..3.0, 0_usize..12, 0.3_f32..=1.4, 0.05_f32..=1.0, 0.0_f32..=1.0).prop_map(
-        |(temperature, top_k, typical_p, top_p, min_p)| {
-            let typical_p = typical_p.min(1.0);
-            Sampling { temperature, top_k, typical_p, top_p, min_p, ..Sampling::default() }
-        },
-    )
+    let temperature = prop_oneof![6 => 0.1_f32..3.0, 1 => 1e-38_f32..1e-3, 1 => 1e3_f32..3e38];
+    let top_k = prop_oneof![Just(0_usize), 1_usize..12, 1_usize..700];
+    let top_p = prop_oneof![Just(1.0_f32), 0.0001_f32..=1.0];
+    let min_p = prop_oneof![Just(0.0_f32), Just(1.0), 0.0_f32..=1.0];
+    (temperature, top_k, top_p, min_p).prop_map(|(temperature, top_k, top_p, min_p)| Sampling {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        ..Sampling::default()
+    })
 }
 
 proptest! {
     #[test]
-    fn only_kept_ids_are_drawn(
+    fn what_is_drawn_is_what_the_definition_says(logits in logits(), sampling in settings(), seed: u64) {
+        let mut sampler = Sampler::new(sampling.clone(), seed, &[]);
+        for index in 0..20 {
+            prop_assert_eq!(draw(&mut sampler, &logits), defined(&logits, &sampling, seed, index));
+        }
+    }
+
+    #[test]
+    fn what_is_typical_is_drawn(
         logits in proptest::collection::vec(-8.0_f32..8.0, 1..40),
-        sampling in settings(),
+        typical_p in 0.3_f32..1.0,
         seed: u64,
     ) {
-        let allowed: BTreeSet<usize> = kept(&logits, &sampling).into_iter().map(|id| id.0).collect();
-        let mut sampler = Sampler::new(sampling.clone(), seed, &[]);
+        let sampling = Sampling { typical_p, ..Sampling::default() };
+        let allowed: Vec<usize> = kept(&logits, &sampling).into_iter().map(|id| id.0).collect();
+        let mut sampler = Sampler::new(sampling, seed, &[]);
         for _ in 0..50 {
             let id = draw(&mut sampler, &logits) as usize;
             prop_assert!(allowed.contains(&id), "{} is not among {:?}", id, allowed);
@@ -72,16 +139,9 @@ proptest! {
     }
 
     #[test]
-    fn a_seed_decides_everything(
-        logits in proptest::collection::vec(-8.0_f32..8.0, 1..40),
-        sampling in settings(),
-        seed: u64,
-    ) {
-        let drawn = || {
-            let mut sampler = Sampler::new(sampling.clone(), seed, &[]);
-            (0..20).map(|_| draw(&mut sampler, &logits)).collect::<Vec<u32>>()
-        };
-        prop_assert_eq!(drawn(), drawn());
+    fn draws_are_told_by_words(sampling in settings(), seed: u64, index: u32) {
+        let draw = sampling.draw(seed, index);
+        prop_assert_eq!(Draw::of(draw.words()), draw);
     }
 
     #[test]
@@ -93,6 +153,44 @@ proptest! {
             for _ in 0..50 {
                 prop_assert_ne!(draw(&mut sampler, &logits), at as u32);
             }
+        }
+    }
+}
+
+/// Every one of the powers that a weight may be.
+#[test]
+fn weights_are_powers_and_never_grow_with_distance() {
+    let mut before = HEAVIEST;
+    assert_eq!(power(0), HEAVIEST);
+    for steps in 0..1 << 26 {
+        let weight = power(steps);
+        assert!(weight <= before, "{steps}");
+        before = weight;
+        if steps % 1001 == 0 {
+            let exact = (31.0 - f64::from(steps) / 2_f64.powi(26)).exp2();
+            assert!((f64::from(weight) - exact).abs() <= 5e-9 * exact, "{steps}: {weight}, not {exact}");
+        }
+    }
+    // Beyond that whole powers are shifted out, and rounded.
+    assert!(power(1 << 26) <= before);
+    for whole in 1..32_u32 {
+        for steps in (0..1 << 26).step_by(100_003) {
+            let exact = f64::from(power(steps)) / 2_f64.powi(whole as i32);
+            assert_eq!(f64::from(power(whole << 26 | steps)), (exact + 0.5).floor(), "{whole} {steps}");
+        }
+    }
+}
+
+#[test]
+fn weights_are_of_the_softmax() {
+    let mut logits = (0..2000).map(|i| (i as f32 * 0.37).sin() * 9.0 - i as f32 * 0.004);
+    for temperature in [0.3_f32, 1.0, 2.5] {
+        let Draw { scale, .. } = Sampling { temperature, ..Sampling::default() }.draw(0, 0);
+        for logit in logits.by_ref().take(600) {
+            let exact = f64::from(HEAVIEST) * (f64::from(logit - 9.0) / f64::from(temperature)).exp();
+            let got = f64::from(weight(logit, 9.0, scale));
+            // A distance of 60 that is rounded to 24 binary places, and a whole number.
+            assert!((got - exact).abs() <= 5e-6 * exact + 1.0, "{logit}: {got}, not {exact}");
         }
     }
 }
@@ -129,6 +227,7 @@ fn ids_are_drawn_as_often_as_they_are_probable() {
 fn temperature_0_takes_the_first_of_the_largest() {
     let mut sampler = Sampler::new(Sampling::greedy(), 1, &[]);
     assert_eq!(draw(&mut sampler, &[1.0, 3.0, 3.0, f32::NAN]), 1);
+    assert_eq!(draw(&mut sampler, &[f32::NAN, f32::NEG_INFINITY, -3.0]), 2);
 }
 
 #[test]
