@@ -43,8 +43,21 @@ pub fn tolerance(cache: Format) -> Tolerance {
 
 /// How far logits may lie from those that the same program gives with `--exact`, where its weights are codes
 /// and the CPU device encodes the rows that it multiplies by them: those of a text's middle position, when positions are in the
-/// order of their distance, and those of any.
-pub fn encoded_tolerances() -> [Tolerance; 2] {
+/// order of their distance, those of nine in ten, and those of any. Where a model chooses experts a choice may turn out otherwise,
+/// and that position's logits are then those of other experts.
+pub fn encoded_tolerances(chooses: bool) -> [Tolerance; 3] {
+    let any = match chooses {
+        false => Tolerance {
+            bound: 1.0,
+            reason: "where attention is undecided between positions what codes lose decides: at most 8.0e-1 was measured, of one \
+                     position in 41, and of all but 10 of 4,223 positions 2.0e-1; logits of something else are 4 off and more",
+        },
+        true => Tolerance {
+            bound: 3.5,
+            reason: "so it is where a router is undecided between experts, whatever the router itself is multiplied by: a token that \
+                     goes to another expert was at most 2.8 off, and 18 of 3,280 positions were more than 1.0 off",
+        },
+    };
     [
         Tolerance {
             bound: 1.5e-1,
@@ -52,9 +65,9 @@ pub fn encoded_tolerances() -> [Tolerance; 2] {
                      measured, of 103 programs without experts",
         },
         Tolerance {
-            bound: 1.0,
-            reason: "where attention is undecided between positions what codes lose decides: at most 8.0e-1 was measured, of one \
-                     position in 41, and of all but 10 of 4,223 positions 2.0e-1; logits of something else are 4 off and more",
+            bound: 5e-1,
+            reason: "near ties are few: at most 2.8e-1 was measured, of 20 programs with experts and four texts each",
         },
+        any,
     ]
 }

@@ -269,6 +269,8 @@ pub struct Project {
     pub epilogue: Epilogue,
     /// What the products of a tile are computed from (few, many).
     pub operand: Operand,
+    /// Whether experts are chosen by what comes of it: a matter of order, for which the CPU rounds nothing of x.
+    pub chooses: bool,
     /// How the work is laid over threads.
     pub knobs: Knobs,
 }

@@ -418,6 +418,7 @@ fn what_is_not_refused_renders() {
             each: (below(4) == 0).then_some(Each::Softcap(30.0)),
             epilogue: epilogues[below(if rows == Rows::One { 5 } else { 3 })],
             operand: [Operand::F32, Operand::F16][below(2)],
+            chooses: false,
             knobs: Knobs {
                 rows_per_simdgroup: [below(10), 8, 16, 32][below(4)],
                 simdgroups: [below(34), 2, 4, 8][below(4)],

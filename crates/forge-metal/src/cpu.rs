@@ -65,6 +65,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("bias", project.bias.to_string()),
                 ("each", option(project.each, each)),
                 ("epilogue", epilogue(project)),
+                ("chooses", project.chooses.to_string()),
             ],
         ),
         Spec::Rotate(rotate) => (

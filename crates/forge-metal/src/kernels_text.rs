@@ -67,7 +67,7 @@ impl Context {
 /// Rows and columns of a kernel's matrix, where the CPU can have it in strips.
 fn strips(spec: &Spec) -> Option<[usize; 2]> {
     let (format, shape) = match spec {
-        Spec::Project(of) => (of.format, [of.outputs, of.inputs]),
+        Spec::Project(of) if !of.chooses => (of.format, [of.outputs, of.inputs]),
         Spec::Embed(of) => (of.format, [of.vocabulary, of.width]),
         _ => return None,
     };

@@ -393,6 +393,17 @@ impl Project {
 }
 
 impl Fused {
+    /// Whether experts are chosen by a value, be it after some function of each number.
+    pub(crate) fn chooses(&self, value: Value) -> bool {
+        let mut readers = self.operations.iter().filter(|operation| operation.inputs.contains(&value));
+        readers.any(|reader| match &reader.kind {
+            Kind::Route(_) => true,
+            Kind::ExpertsInner(inner) => inner.choice.is_some() && reader.inputs[1] == value,
+            Kind::Elementwise(_) | Kind::ScaleBy { .. } | Kind::Slice { .. } => self.chooses(reader.output),
+            _ => false,
+        })
+    }
+
     /// The body as it is: an operation for each node, two for attention.
     pub(crate) fn of(id: BodyId, body: &Body, widths: Vec<usize>, formats: Vec<Format>) -> Fused {
         let mut list = Fused { body: id, operations: Vec::new(), widths, formats };

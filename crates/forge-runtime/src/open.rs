@@ -221,8 +221,8 @@ impl Setup {
 
     fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         match self.device {
-            _ if loaded.room.is_some() => self.cpu(program, loaded),
-            DeviceKind::Cpu => self.cpu(program, loaded),
+            _ if loaded.room.is_some() => self.cpu(loaded),
+            DeviceKind::Cpu => self.cpu(loaded),
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
             DeviceKind::Cuda => cuda(program, loaded),
@@ -231,15 +231,13 @@ impl Setup {
             DeviceKind::Auto if !program.ptx.is_empty() && super::cuda::card().is_ok() => {
                 cuda(program, loaded)
             }
-            DeviceKind::Auto => self.cpu(program, loaded),
+            DeviceKind::Auto => self.cpu(loaded),
         }
     }
 
-    fn cpu<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
-        // Which experts are chosen is a matter of order, and of numbers that are near each other a code makes equals.
-        let chooses = program.kernels.iter().any(|kernel| kernel.buffers.contains(&"routes"));
+    fn cpu<M: Model>(&self, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
-        let device = device.exact(self.exact || chooses);
+        let device = device.exact(self.exact);
         let mut progress = super::cli::progress::Progress::new("copying weights, MB");
         let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
         Ok(Box::new(match &loaded.room {

@@ -101,6 +101,7 @@ macro_rules! project {
                         bias: false,
                         each: None,
                         epilogue: $epilogue,
+                        chooses: false,
                     },
                 )
             },

@@ -31,6 +31,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
         each,
         epilogue,
         operand,
+        chooses: false,
         knobs,
     });
     Case { spec, launches: rows_for(rows) }

@@ -32,6 +32,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
         bias: false,
         each: None,
         epilogue,
+        chooses: false,
         operand: Operand::F32,
         knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false),
     }

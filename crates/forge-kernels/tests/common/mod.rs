@@ -33,6 +33,7 @@ pub(crate) fn project(
         each: None,
         epilogue,
         operand: Operand::F32,
+        chooses: false,
         knobs,
     }
 }

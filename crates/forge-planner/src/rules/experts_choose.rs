@@ -38,13 +38,17 @@ fn fits(list: &Fused, route: usize) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fused::Value;
     use crate::rules::tests::{list, projection, routed, text};
     use forge_ir::Groups;
 
     #[test]
     fn experts_take_the_choice_in() {
         let mut list = list(routed(None), &[8, 4, 4, 12, 8]);
+        let chooses = |list: &Fused| (0..5).filter(|value| list.chooses(Value(*value))).collect::<Vec<_>>();
+        assert_eq!(chooses(&list), [1], "the router's logits");
         assert!(rewrite(&mut list));
+        assert_eq!(chooses(&list), [1], "they are still");
         assert_eq!(
             text(&list),
             "%1 router = project 0 Rows(%0)\n\

@@ -38,6 +38,7 @@ impl Select<'_> {
             _ => None,
         };
         let bounded = self.bounded(list, operation);
+        let chooses = list.chooses(operation.output);
         let variants: Vec<(&[Regime], Spec)> = draft
             .regimes()
             .chunks(1)
@@ -48,7 +49,7 @@ impl Select<'_> {
                     Regime::Many => spec::Rows::Many,
                 };
                 let shape = (format, outputs, inputs);
-                (regime, self.project_spec(rows, shape, project, (bias.is_some(), bounded)))
+                (regime, self.project_spec(rows, shape, project, (bias.is_some(), bounded, chooses)))
             })
             .collect();
         let own_gain = project.own_norm.and_then(|norm| norm.gain);
@@ -111,7 +112,7 @@ impl Select<'_> {
         rows: spec::Rows,
         (format, outputs, inputs): (Format, usize, usize),
         project: &Project,
-        (bias, bounded): (bool, bool),
+        (bias, bounded, chooses): (bool, bool, bool),
     ) -> Spec {
         let epilogue = match project.ending {
             Ending::Store => spec::Epilogue::Store,
@@ -137,6 +138,7 @@ impl Select<'_> {
             each: project.each,
             epilogue,
             operand,
+            chooses,
             knobs: self.knobs(rows, (format, outputs, inputs), project.ending),
         })
     }

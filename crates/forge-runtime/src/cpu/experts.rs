@@ -237,7 +237,16 @@ impl<M: Matrix> Task for Of<'_, M> {
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
         let products = Products { matrix, blocks, x, alone: call.alone() };
-        let project = Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue };
+        let project = Project {
+            outputs,
+            inputs,
+            norm,
+            own_norm: None,
+            bias: false,
+            each: None,
+            epilogue,
+            chooses: false,
+        };
         let finish = Finish::new::<S>(call, &project, of_y);
         let (shares, size, at_once) = match is_sum {
             true => finish.shares(outputs, call.workers()),

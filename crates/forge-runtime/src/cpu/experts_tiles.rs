@@ -170,6 +170,7 @@ impl<M: Matrix> Task for Products<'_, M> {
             bias: false,
             each: None,
             epilogue: ending,
+            chooses: false,
         };
         let finish = Finish::new::<S>(call, &project, rows * chosen);
         let count_of_panels = outputs.div_ceil(PANEL);

@@ -247,7 +247,7 @@ impl OfShare {
 impl<'a> Finish<'a> {
     #[inline(always)]
     pub(super) fn new<S: Simd>(call: &'a Call<'a>, shape: &Project, rows: usize) -> Finish<'a> {
-        let Project { outputs, inputs, norm, own_norm, bias, each, epilogue } = *shape;
+        let Project { outputs, inputs, norm, own_norm, bias, each, epilogue, .. } = *shape;
         let width = outputs / epilogue.of_one();
         Finish {
             level: call.level(),

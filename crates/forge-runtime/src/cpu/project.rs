@@ -44,6 +44,8 @@ pub struct Project {
     pub each: Option<Each>,
     /// What becomes of the result.
     pub epilogue: Epilogue,
+    /// Whether experts are chosen by the result. A choice is a matter of order, so x is never encoded then.
+    pub chooses: bool,
 }
 
 /// Blocks of a row of weights from which on a row of x meets several at once. Shorter ones are read one after the other, which is
@@ -56,13 +58,19 @@ pub fn project<F: Stored>(call: &Call<'_>, shape: &Project) {
 }
 
 pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
-    if M::LACKING.is_some() && call.scalar(0) > FEW && !call.exact() {
+    if is_encoded::<M>(call, shape) && call.scalar(0) > FEW {
         return coded::products::<M>(call, shape);
     }
     if M::STRIPS && call.in_strips("weight_codes") {
         return call.level().run(strip_products::Products::<M>::new(call, shape));
     }
     call.level().run(Products::<M> { call, shape, format: PhantomData });
+}
+
+/// Whether rows of a batch are encoded before they meet the matrix.
+#[inline(always)]
+fn is_encoded<M: Matrix>(call: &Call<'_>, shape: &Project) -> bool {
+    M::LACKING.is_some() && !shape.chooses && !call.exact()
 }
 
 struct Products<'a, M> {
@@ -102,8 +110,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         };
         let is_short = blocks < LONG;
         // Of a row alone codes are made where that pays.
-        let is_encoded = M::LACKING.is_some() && rows <= FEW && (M::ROW || !call.alone());
-        if is_encoded && !call.exact() {
+        if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.alone()) {
             let x = encoded_rows(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {

@@ -35,11 +35,14 @@ struct Case {
     outputs: usize,
     inputs: usize,
     weight: super::Matrix,
+    /// Whether experts are chosen by the products.
+    chooses: bool,
 }
 
 impl Case {
     fn new(random: &mut Random, format: Format, outputs: usize, inputs: usize) -> Case {
-        Case { format, outputs, inputs, weight: matrix(random, format, outputs, inputs, 1.0) }
+        let weight = matrix(random, format, outputs, inputs, 1.0);
+        Case { format, outputs, inputs, weight, chooses: false }
     }
 
     fn products(&self, program: Program, x: &[f32], level: Level, threads: usize, exact: bool) -> Vec<f32> {
@@ -57,7 +60,7 @@ impl Case {
         exact: bool,
     ) -> Vec<f32> {
         let Case { format, outputs, inputs, .. } = *self;
-        let shape = plain(outputs, inputs, Epilogue::Store);
+        let shape = cpu::Project { chooses: self.chooses, ..plain(outputs, inputs, Epilogue::Store) };
         let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         *SHAPE.write().unwrap() = Some((format, shape));
         let buffers = [planes(format, "weight"), vec!["x", "y"]].concat();
@@ -120,6 +123,22 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
                 assert!(!encodes(format) || bytes_of(&found) == bytes_of(&portable), "{what}: other bits");
                 let is_exact = bytes_of(&found) == bytes_of(&case.products(Batch, &x, level, threads, true));
                 assert_eq!(is_exact, !encodes(format), "{what}");
+            });
+        }
+    }
+}
+
+#[test]
+fn what_experts_are_chosen_by_is_never_encoded() {
+    let mut random = Random(15);
+    for (program, rows) in [(Decode, 1), (Batch, 1), (Batch, 4), (Batch, 9)] {
+        for format in [Format::Q8_0, Format::Q4_0] {
+            let case = Case { chooses: true, ..Case::new(&mut random, format, 60, 96) };
+            let x = random.numbers(rows * 96);
+            each_level(|level, threads| {
+                let [found, exact] =
+                    [false, true].map(|exact| bytes_of(&case.products(program, &x, level, threads, exact)));
+                assert!(found == exact, "{level:?} {program:?} {rows} rows {format:?}");
             });
         }
     }

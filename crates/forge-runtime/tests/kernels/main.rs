@@ -89,7 +89,8 @@ fn planes(format: Format, weight: &'static str) -> Vec<&'static str> {
 
 /// A projection of which nothing becomes but what the epilogue says.
 fn plain(outputs: usize, inputs: usize, epilogue: Epilogue) -> cpu::Project {
-    cpu::Project { outputs, inputs, norm: None, own_norm: None, bias: false, each: None, epilogue }
+    let (norm, own_norm, each) = (None, None, None);
+    cpu::Project { outputs, inputs, norm, own_norm, bias: false, each, epilogue, chooses: false }
 }
 
 fn plane_arguments(matrix: &Matrix) -> Vec<Argument> {
@@ -136,6 +137,7 @@ fn project_is_a_matrix_product() {
                     bias: with_bias,
                     each,
                     epilogue,
+                    chooses: false,
                 };
                 let gated = matches!(epilogue, Epilogue::Gate(_));
                 let width = if gated { outputs / 2 } else { outputs };
@@ -365,8 +367,7 @@ fn a_row_is_normed_late_and_leaves_what_follows_needs() {
                 _ => results,
             };
             let norm = Some(cpu::DeferredNorm { partials, epsilon });
-            let shape =
-                cpu::Project { outputs, inputs, norm, own_norm: None, bias: true, each: None, epilogue };
+            let shape = cpu::Project { norm, bias: true, ..plain(outputs, inputs, epilogue) };
             let mut buffers = planes(format, "weight");
             buffers.extend(["bias", "x", "squares", "y"]);
             let mut arguments = plane_arguments(&weight);
