@@ -64,14 +64,21 @@ impl Context {
     }
 }
 
-/// Rows and columns of a kernel's matrix, where the CPU can have it in strips.
+/// Outputs of a strip.
+const OUTPUTS: usize = 16;
+
+/// Rows and columns of a kernel's matrix, where the CPU can have it in strips. Of a stack no strip has rows of two experts.
 fn strips(spec: &Spec) -> Option<[usize; 2]> {
-    let (format, shape) = match spec {
-        Spec::Project(of) if !of.chooses => (of.format, [of.outputs, of.inputs]),
-        Spec::Embed(of) => (of.format, [of.vocabulary, of.width]),
+    let stack = |experts: usize, outputs: usize, inputs| (outputs % OUTPUTS, [experts * outputs, inputs]);
+    let (format, (rest, shape)) = match spec {
+        Spec::Project(of) if !of.chooses => (of.format, (0, [of.outputs, of.inputs])),
+        Spec::Embed(of) => (of.format, (0, [of.vocabulary, of.width])),
+        Spec::ExpertsInner(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
+        Spec::ExpertsSum(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
+        Spec::ExpertsTiles(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
         _ => return None,
     };
-    matches!(format, Format::Q8_0 | Format::Q4_0).then_some(shape)
+    (matches!(format, Format::Q8_0 | Format::Q4_0) && rest == 0).then_some(shape)
 }
 
 /// A kernel's record in `kernels.rs`.

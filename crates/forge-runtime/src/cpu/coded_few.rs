@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 pub(super) unsafe fn products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
     first: [usize; W],
-    rows: &[Row],
+    rows: [&Row; X],
     blocks: usize,
 ) -> [[f32; X]; W] {
     let mut sums = [[0.0_f32; X]; W];
@@ -44,7 +44,7 @@ pub(super) unsafe fn products<S: Simd, M: Matrix, const W: usize, const X: usize
 unsafe fn by_block<S: Simd, M: Matrix, const X: usize>(
     matrix: M,
     block: usize,
-    rows: &[Row],
+    rows: [&Row; X],
     start: usize,
     count: usize,
 ) -> [[f32; AT_ONCE]; X] {

@@ -5,7 +5,6 @@
 //! computed alike to the bit, however many come with it, but that one alone may be summed in another order.
 
 use super::call::Call;
-use super::experts::{Products, TOGETHER};
 use super::finish::GRAIN;
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
@@ -13,6 +12,7 @@ use super::project::whole_rows;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
+use super::together::{Products, Rows, TOGETHER};
 use std::marker::PhantomData;
 
 /// What the compiler decided.
@@ -90,9 +90,10 @@ impl<M: Matrix> Task for Of<'_, M> {
         let padded = if columns == blocks * BLOCK { 0 } else { rows * heads * blocks * BLOCK };
         let mut scratch = Scratch::take(padded);
         let x = whole_rows(&x[..rows * taken], columns, blocks * BLOCK, &mut scratch);
-        let products = Products { matrix, blocks, x, alone: call.alone() };
+        let x = if call.alone() { Rows::Stored(x) } else { Rows::Slices(x) };
+        let products = Products { matrix, in_strips: false, blocks, x };
         let shares = of_matrix.div_ceil(GRAIN);
-        let mut values = [[0.0_f32; GRAIN]; TOGETHER];
+        let mut values = [0.0_f32; TOGETHER * GRAIN];
         for item in call.share(heads * shares, 1).flatten() {
             let (head, first) = (item / shares, item % shares * GRAIN);
             let count = (of_matrix - first).min(GRAIN);
@@ -101,8 +102,8 @@ impl<M: Matrix> Task for Of<'_, M> {
                 let own: [usize; TOGETHER] = std::array::from_fn(|i| (start + i) * heads + head);
                 let own = &own[..some];
                 // SAFETY: `find` saw that the matrices are whole, and x has `blocks * 32` columns a row.
-                unsafe { products.of::<S>(head * of_matrix + first, count, own, &mut values) };
-                for (of_x, values) in own.iter().zip(&values) {
+                unsafe { products.of::<S>((head * of_matrix + first, count), own, &mut values, GRAIN) };
+                for (of_x, values) in own.iter().zip(values.chunks_exact(GRAIN)) {
                     let to = of_x * of_matrix + first;
                     // SAFETY: this thread alone has these outputs of this head.
                     unsafe { y.part(to..to + count) }.copy_from_slice(&values[..count]);

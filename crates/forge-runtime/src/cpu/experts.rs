@@ -2,18 +2,20 @@
 //!
 //! Rows that have an expert in common are taken together, expert by expert, so that its weights are loaded once for all of
 //! them. In a pass of several rows each is computed alike to the bit, whoever its neighbours are: products are summed in one
-//! order, and a row's experts in that of their numbers.
+//! order, and a row's experts in that of their numbers. Rows are encoded as they are for any projection ([`super::project`]).
 
 use super::call::Call;
+use super::coded_rows::{encoded_rows, keep};
 use super::finish::{DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
-use super::project::{Project, sliced_products, whole_rows};
+use super::pieces::Pieces;
+use super::project::{Project, whole_rows};
 use super::route::{MOST, Route, Router};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
-use super::tile::stored_products;
+use super::together::{Products, Rows, TOGETHER};
 use std::marker::PhantomData;
 
 /// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, [bias,] [squares,] y. With a route:
@@ -73,9 +75,6 @@ pub(super) fn sum<M: Matrix>(call: &Call<'_>, shape: &ExpertsSum) {
     call.level().run(Of::<M> { call, shape: Shape::Sum(shape), format: PhantomData });
 }
 
-/// Rows of x that share an expert's weights at once.
-pub(super) const TOGETHER: usize = 4;
-
 /// Who has which expert: pairs of a row and a place among its experts, as `row * chosen + place`, expert by expert.
 struct Pairs<'a> {
     routes: &'a [u32],
@@ -112,70 +111,6 @@ impl<'a> Pairs<'a> {
     fn weight(&self, pair: usize) -> f32 {
         let row = pair / self.chosen;
         f32::from_bits(self.routes[row * 2 * self.chosen + self.chosen + pair % self.chosen])
-    }
-}
-
-/// The matrices of all experts, and rows that they are multiplied with.
-pub(super) struct Products<'a, M> {
-    pub(super) matrix: M,
-    /// Of a row of the matrices, and of x.
-    pub(super) blocks: usize,
-    /// Rows of whole blocks.
-    pub(super) x: &'a [f32],
-    /// Whether the pass has one row, which is summed as it is fastest.
-    pub(super) alone: bool,
-}
-
-impl<M: Matrix> Products<'_, M> {
-    /// The products of neighbouring rows of the matrices with some rows of x, one to [`TOGETHER`].
-    #[inline(always)]
-    pub(super) unsafe fn of<S: Simd>(
-        &self,
-        first: usize,
-        count: usize,
-        rows: &[usize],
-        values: &mut [[f32; GRAIN]; TOGETHER],
-    ) {
-        let x = |row: usize| self.x[row * self.blocks * BLOCK..].as_ptr();
-        let mut output = 0;
-        // SAFETY: the caller's promise.
-        unsafe {
-            // One row meets those of the matrix one after the other, which is one stream from memory.
-            if rows.len() > 1 {
-                // Fewer than are taken together repeat the last.
-                let x: [_; TOGETHER] = std::array::from_fn(|i| x(rows[i.min(rows.len() - 1)]));
-                while output + 2 <= count {
-                    let products = self.some::<S, 2, TOGETHER>(first + output, x);
-                    for (i, products) in products.iter().enumerate() {
-                        for (values, product) in values.iter_mut().zip(products) {
-                            values[output + i] = *product;
-                        }
-                    }
-                    output += 2;
-                }
-            }
-            for output in output..count {
-                for (values, row) in values.iter_mut().zip(rows) {
-                    values[output] = self.some::<S, 1, 1>(first + output, [x(*row)])[0][0];
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn some<S: Simd, const W: usize, const X: usize>(
-        &self,
-        first: usize,
-        x: [*const f32; X],
-    ) -> [[f32; X]; W] {
-        let first: [usize; W] = std::array::from_fn(|i| (first + i) * self.blocks);
-        // SAFETY: the caller's promise.
-        unsafe {
-            match X {
-                1 if self.alone => stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
-                _ => sliced_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
-            }
-        }
     }
 }
 
@@ -231,89 +166,100 @@ impl<M: Matrix> Task for Of<'_, M> {
         let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
-        let mut scratch = Scratch::take(padded + if is_sum { rows * GRAIN } else { 0 });
-        let (room, sums) = scratch.split_at_mut(padded);
-        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
         let bias = if has_bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
-        let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
-        let products = Products { matrix, blocks, x, alone: call.alone() };
-        let project = Project {
-            outputs,
-            inputs,
-            norm,
-            own_norm: None,
-            bias: false,
-            each: None,
-            epilogue,
-            chooses: false,
-        };
+        let chooses = false;
+        let project =
+            Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue, chooses };
         let finish = Finish::new::<S>(call, &project, of_y);
-        let (shares, size, at_once) = match is_sum {
-            true => finish.shares(outputs, call.workers()),
-            false => (outputs.div_ceil(GRAIN), GRAIN, 1),
-        };
+        let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
+        let in_strips = is_encoded && M::STRIPS && call.in_strips("weight_codes");
         let turns = if is_sum { 1 } else { at_hand.len() };
-        let mut values = [[0.0_f32; GRAIN]; TOGETHER];
-        for item in call.share(turns * shares, at_once).flatten() {
+        let Pieces { shares, size, piece } = match (in_strips, is_sum) {
+            (true, _) => Pieces::of_strips(&finish, outputs, call.workers(), turns * outputs),
+            (false, true) => Pieces::of_rows(&finish, outputs, call.workers()),
+            (false, false) => Pieces { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
+        };
+        let mut scratch = Scratch::take(padded + TOGETHER * piece + if is_sum { rows * piece } else { 0 });
+        let (room, scratch) = scratch.split_at_mut(padded);
+        let (values, sums) = scratch.split_at_mut(TOGETHER * piece);
+        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
+        let coded = if is_encoded { encoded_rows(x, blocks * BLOCK) } else { Vec::new() };
+        let x = match (is_encoded, call.alone()) {
+            (true, _) => Rows::Codes(&coded),
+            (false, true) => Rows::Stored(x),
+            (false, false) => Rows::Slices(x),
+        };
+        let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
+        let products = Products { matrix, in_strips, blocks, x };
+        let pieces = (shares * size).div_ceil(piece);
+        for item in call.share(turns * pieces, 1).flatten() {
             // Everybody knows who was chosen; one tells everyone after this.
             if item == 0 && route.is_some() {
                 // SAFETY: this thread alone has item 0.
                 unsafe { call.output::<u32>("routes", routes.len()).part(0..routes.len()) }
                     .copy_from_slice(routes);
             }
-            let (turn, share) = (item / shares, item % shares);
-            let turn = at_hand.start + turn;
+            let turn = at_hand.start + item / pieces;
             let with = if is_sum { at_hand.clone() } else { turn..turn + 1 };
-            let mut left = OfShare::NOTHING;
-            let end = outputs.min((share + 1) * size);
-            for first in (share * size..end).step_by(GRAIN) {
-                let count = (end - first).min(GRAIN);
-                sums.fill(0.0);
-                if let Some(parts) = parts.filter(|_| at_hand.start > 0) {
-                    for (row, sums) in sums.chunks_exact_mut(GRAIN).enumerate() {
-                        let begin = row * outputs + first;
-                        // SAFETY: this thread alone has these outputs.
-                        sums[..count].copy_from_slice(unsafe { parts.part(begin..begin + count) });
-                    }
-                }
-                for (expert, of_expert) in with.clone().map(|index| pairs.of(index)) {
-                    let bias = bias.get(expert * outputs + first..).unwrap_or_default();
-                    let first_row = call.matrix_of(expert) * outputs + first;
-                    for some in of_expert.chunks(TOGETHER) {
-                        let mut own = [0; TOGETHER];
-                        for (own, pair) in own.iter_mut().zip(some) {
-                            *own = if is_sum { *pair } else { pair / chosen };
-                        }
-                        let own = &own[..some.len()];
-                        // SAFETY: `find` saw that the matrices are whole, and x has `blocks * 32` columns a row.
-                        unsafe { products.of::<S>(first_row, count, own, &mut values) };
-                        for (pair, values) in some.iter().zip(&mut values) {
-                            let values = &mut values[..count];
-                            if is_sum {
-                                let (weight, row) = (pairs.weight(*pair), pair / chosen);
-                                let sums = &mut sums[row * GRAIN..][..count];
-                                values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
-                                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * *value);
-                            } else {
-                                // SAFETY: this thread alone has these outputs of this pair.
-                                unsafe { finish.biased(*pair, (first, bias), values, &mut left) };
-                            }
-                        }
-                    }
-                }
-                for (row, sums) in sums.chunks_exact_mut(GRAIN).enumerate() {
-                    let (begin, sums) = (row * outputs + first, &mut sums[..count]);
+            // The last shares may have no outputs.
+            let first = item % pieces * piece;
+            let count = outputs.min(first + piece).saturating_sub(first);
+            sums.fill(0.0);
+            if let Some(parts) = parts.filter(|_| at_hand.start > 0 && count > 0) {
+                for (row, sums) in sums.chunks_exact_mut(piece).enumerate() {
+                    let begin = row * outputs + first;
                     // SAFETY: this thread alone has these outputs.
-                    match parts.filter(|_| !is_last) {
-                        Some(parts) => unsafe { parts.part(begin..begin + count) }.copy_from_slice(sums),
-                        None => unsafe { finish.outputs(row, first, sums, &mut left) },
+                    sums[..count].copy_from_slice(unsafe { parts.part(begin..begin + count) });
+                }
+            }
+            for (expert, of_expert) in with.filter(|_| count > 0).map(|index| pairs.of(index)) {
+                let bias = bias.get(expert * outputs + first..).unwrap_or_default();
+                let first_row = call.matrix_of(expert) * outputs + first;
+                for some in of_expert.chunks(TOGETHER) {
+                    let mut own = [0; TOGETHER];
+                    for (own, pair) in own.iter_mut().zip(some) {
+                        *own = if is_sum { *pair } else { pair / chosen };
+                    }
+                    let own = &own[..some.len()];
+                    // SAFETY: `find` saw that the matrices are whole, and x has as many blocks a row.
+                    unsafe { products.of::<S>((first_row, count), own, values, piece) };
+                    for (pair, values) in some.iter().zip(values.chunks_exact_mut(piece)) {
+                        let values = &mut values[..count];
+                        if is_sum {
+                            let (weight, row) = (pairs.weight(*pair), pair / chosen);
+                            let sums = &mut sums[row * piece..][..count];
+                            values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+                            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * *value);
+                        } else {
+                            let nothing = &mut { OfShare::NOTHING };
+                            // SAFETY: this thread alone has these outputs of this pair.
+                            unsafe { finish.biased(*pair, (first, bias), values, nothing) };
+                        }
                     }
                 }
             }
-            if is_last || !is_sum {
+            if let Some(parts) = parts.filter(|_| !is_last && count > 0) {
+                for (row, sums) in sums.chunks_exact(piece).enumerate() {
+                    let begin = row * outputs + first;
+                    // SAFETY: this thread alone has these outputs.
+                    unsafe { parts.part(begin..begin + count) }.copy_from_slice(&sums[..count]);
+                }
+            }
+            if !is_sum || !is_last {
+                continue;
+            }
+            for share in first / size..shares.min((first + piece) / size) {
+                let mut left = OfShare::NOTHING;
+                let of_share = (share * size).min(outputs)..((share + 1) * size).min(outputs);
+                for (row, sums) in sums.chunks_exact_mut(piece).enumerate().filter(|_| !of_share.is_empty()) {
+                    let sums = &mut sums[of_share.start - first..of_share.end - first];
+                    // SAFETY: this thread alone has these outputs.
+                    unsafe { finish.outputs(row, of_share.start, sums, &mut left) };
+                }
                 // SAFETY: this thread alone has this share.
                 unsafe { finish.leave(share, left) };
             }
         }
+        keep(coded);
     }
 }

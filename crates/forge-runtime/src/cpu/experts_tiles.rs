@@ -2,15 +2,18 @@
 //!
 //! A pair is a row and a place among its experts, `row * chosen + place`. `pairs` has those of an expert side by side, in the
 //! order of rows; `tiles` is `[tiles, 3]`: an expert, its first pair and how many they are. An expert's neighbouring tiles are
-//! taken together here, as panels of its matrix are decoded once for all of them.
+//! taken together here, as panels of its matrix are decoded once for all of them, or filled where rows are encoded
+//! ([`super::coded`]).
 //!
 //! Each row is computed alike to the bit, whoever its neighbours are and whether they are few or many: products are summed as
 //! everywhere, and a row's experts in the order of their numbers.
 
 use super::call::Call;
+use super::coded::{Coded, encode};
+use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix};
-use super::level::Task;
+use super::level::{Level, Task};
 use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
 use super::project::{Project, whole_rows};
 use super::route::MOST;
@@ -148,20 +151,34 @@ impl<M: Matrix> Task for Products<'_, M> {
         numbers.dedup();
         let at_hand = &numbers[call.at_hand(&numbers)];
         runs.retain(|[expert, ..]| at_hand.binary_search(expert).is_ok());
-        if runs.is_empty() {
-            return;
-        }
         // Pairs that share a row of x.
         let share_x = if ending == Epilogue::Store { 1 } else { chosen };
         let of_x = rows * chosen / share_x;
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-        let padded = if inputs == blocks * BLOCK { 0 } else { of_x * blocks * BLOCK };
-        let mut scratch = Scratch::take(padded.next_multiple_of(16) + PANEL * STRIDE + ROWS * PANEL);
+        let x = call.input::<f32>("x", of_x * inputs);
+        let is_encoded = M::LACKING.is_some() && !call.exact();
+        let coded = is_encoded.then(|| call.room::<Coded>(of_x * blocks));
+        if let Some(coded) = coded.filter(|_| call.round() == 0) {
+            encode(call, x, inputs, (&coded, blocks));
+            return call.another_round();
+        }
+        if runs.is_empty() {
+            return;
+        }
+        let padded = if inputs == blocks * BLOCK || is_encoded { 0 } else { of_x * blocks * BLOCK };
+        // Outputs of a panel.
+        let width = if is_encoded { coded_panel::PANEL } else { PANEL };
+        let mut scratch = Scratch::take(padded.next_multiple_of(16) + PANEL * STRIDE + ROWS * width);
         let (room, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
-        let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, &mut room[..padded]);
+        let mut filled = [EMPTY; coded_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
+        let in_strips = M::STRIPS && call.in_strips("weight_codes");
+        // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
+        let coded = coded.map(|coded| unsafe { std::slice::from_raw_parts(coded.start(), of_x * blocks) });
+        let coded = coded.map(|x| Panels { level: call.level(), matrix, in_strips, blocks, x });
+        let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
         let project = Project {
             outputs,
             inputs,
@@ -173,38 +190,64 @@ impl<M: Matrix> Task for Products<'_, M> {
             chooses: false,
         };
         let finish = Finish::new::<S>(call, &project, rows * chosen);
-        let count_of_panels = outputs.div_ceil(PANEL);
+        let count_of_panels = outputs.div_ceil(width);
         for item in call.share(runs.len() * count_of_panels, 1).flatten() {
             let [expert, first, count] = runs[item / count_of_panels];
             let own = &pairs[first..first + count];
-            let first_output = item % count_of_panels * PANEL;
-            let of_panel = (outputs - first_output).min(PANEL);
+            let first_output = item % count_of_panels * width;
+            let of_panel = (outputs - first_output).min(width);
             let first_row = call.matrix_of(expert) * outputs + first_output;
-            let mut rows = [std::ptr::null(); ROWS];
-            for (row, pair) in rows.iter_mut().zip(own) {
-                *row = x[*pair as usize / share_x * blocks * BLOCK..].as_ptr();
+            let mut first_blocks = [0; ROWS];
+            for (first_block, pair) in first_blocks.iter_mut().zip(own) {
+                *first_block = *pair as usize / share_x * blocks;
             }
-            sums[..count * PANEL].fill(0.0);
-            for first_block in (0..blocks).step_by(DEPTH) {
-                let depth = (blocks - first_block).min(DEPTH);
-                // SAFETY: `find` saw that the matrices are whole, and x has `blocks * 32` columns a row; panel and sums have
-                // room for PANEL outputs.
-                unsafe {
-                    for output in 0..of_panel {
-                        let block = (first_row + output) * blocks + first_block;
-                        decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE));
+            let (rows, of_panel_rows) = (&first_blocks[..count], (first_row, of_panel));
+            // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
+            // `width` outputs.
+            unsafe {
+                match &coded {
+                    Some(matrix) => matrix.products::<S>(of_panel_rows, rows, &mut filled, sums),
+                    None => {
+                        decoded::<S, M>(call.level(), (matrix, blocks), of_panel_rows, (x, rows), panel, sums)
                     }
                 }
-                let (rows, columns) = (&rows[..count], first_block * BLOCK..(first_block + depth) * BLOCK);
-                call.level().run(AddPanel { panel, outputs: of_panel, rows, columns, sums });
             }
             let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
-            for (pair, values) in own.iter().zip(sums.chunks_exact_mut(PANEL)) {
+            for (pair, values) in own.iter().zip(sums.chunks_exact_mut(width)) {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
                 // SAFETY: this thread alone has these outputs of this pair.
                 unsafe { finish.biased(*pair as usize, (first_output, bias), values, nothing) };
             }
         }
+    }
+}
+
+/// The products of some rows of a matrix, the first and how many, with rows of x, each by its first block: in `sums`, `PANEL` for
+/// each row of x. `panel` is what they are decoded into.
+#[inline(always)]
+unsafe fn decoded<S: Simd, M: Matrix>(
+    level: Level,
+    (matrix, blocks): (M, usize),
+    (first, outputs): (usize, usize),
+    (x, first_blocks): (&[f32], &[usize]),
+    panel: &mut [f32],
+    sums: &mut [f32],
+) {
+    let mut rows = [std::ptr::null(); ROWS];
+    for (row, first_block) in rows.iter_mut().zip(first_blocks) {
+        *row = x[first_block * BLOCK..].as_ptr();
+    }
+    let rows = &rows[..first_blocks.len()];
+    sums[..rows.len() * PANEL].fill(0.0);
+    for first_block in (0..blocks).step_by(DEPTH) {
+        let depth = (blocks - first_block).min(DEPTH);
+        for output in 0..outputs {
+            let block = (first + output) * blocks + first_block;
+            // SAFETY: the caller's promise.
+            unsafe { decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE)) };
+        }
+        let columns = first_block * BLOCK..(first_block + depth) * BLOCK;
+        level.run(AddPanel { panel, outputs, rows, columns, sums });
     }
 }
 

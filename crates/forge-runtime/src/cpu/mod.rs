@@ -17,6 +17,7 @@ mod blocks;
 mod call;
 mod coded;
 mod coded_few;
+mod coded_panel;
 mod coded_rows;
 mod convolve;
 #[cfg(target_os = "linux")]
@@ -41,6 +42,7 @@ mod mxfp4;
 mod neon;
 mod norm_add;
 mod panel;
+mod pieces;
 mod pool;
 mod project;
 mod read_speed;
@@ -57,6 +59,7 @@ pub mod strips;
 mod superblock;
 mod take;
 mod tile;
+mod together;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -216,7 +216,10 @@ impl<M: Matrix> Work<'_, M> {
             match way {
                 Way::Stored => stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
                 Way::Slices => sliced_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
-                Way::Blocks(rows) => coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks),
+                Way::Blocks(rows) => {
+                    let rows: [&Row; X] = std::array::from_fn(|row| &rows[row]);
+                    coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks)
+                }
             }
         }
     }

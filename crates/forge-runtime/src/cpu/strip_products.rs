@@ -9,9 +9,10 @@
 
 use super::call::Call;
 use super::coded_rows::{Row, encoded_rows, keep};
-use super::finish::{Finish, Left, OfShare};
+use super::finish::{Finish, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
+use super::pieces::Pieces;
 use super::project::{Project, prepared_x};
 use super::scratch::Scratch;
 use super::simd::Simd;
@@ -20,9 +21,6 @@ use std::marker::PhantomData;
 
 /// Blocks of a strip that are asked for ahead: the machine by itself foresees too few of them.
 const AHEAD: usize = 2;
-
-/// The most outputs that a thread takes at once.
-const MOST: usize = 256;
 
 /// As many rows are few.
 pub(super) const FEW: usize = 4;
@@ -46,17 +44,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let Products { call, shape, .. } = self;
         let (rows, outputs, blocks) = (call.scalar(0), shape.outputs, shape.inputs.div_ceil(BLOCK));
         let finish = Finish::new::<S>(call, shape, rows);
-        let (shares, size) = match (finish.shares(outputs, call.workers()), &finish.left) {
-            ((_, size, _), Left::Nothing) => {
-                let size = size.next_multiple_of(OUTPUTS);
-                (outputs.div_ceil(size), size)
-            }
-            ((shares, size, _), _) => (shares, size),
-        };
-        // A thread takes whole strips and whole shares.
-        let least = least_common_multiple(size, OUTPUTS);
-        let wanted = (outputs / (call.workers() * 4)).clamp(OUTPUTS, MOST);
-        let piece = least * (wanted / least).max(1);
+        let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), outputs);
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + piece));
         let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
         let x = encoded_rows(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
@@ -65,14 +53,14 @@ impl<M: Matrix> Task for Products<'_, M> {
             // The last shares may have no outputs.
             let (start, end) = (item * piece, outputs.min((item + 1) * piece));
             let strips = end.saturating_sub(start) / OUTPUTS;
-            let of = OfStrips { matrix, first: start / OUTPUTS * blocks, strips, blocks, rows: &x };
+            let of = OfStrips { matrix, first: start / OUTPUTS * blocks, strips, blocks };
             // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
             unsafe {
-                match rows {
-                    1 => of.products::<S, 1, 4>(values, piece),
-                    2 => of.products::<S, 2, 2>(values, piece),
-                    3 => of.products::<S, 3, 2>(values, piece),
-                    _ => of.products::<S, FEW, 1>(values, piece),
+                match &x[..rows] {
+                    [a] => of.products::<S, 1, 4>([a], values, piece),
+                    [a, b] => of.products::<S, 2, 2>([a, b], values, piece),
+                    [a, b, c] => of.products::<S, 3, 2>([a, b, c], values, piece),
+                    rows => of.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], values, piece),
                 }
             }
             for share in start / size..shares.min((start + piece) / size) {
@@ -93,30 +81,26 @@ impl<M: Matrix> Task for Products<'_, M> {
     }
 }
 
-fn least_common_multiple(a: usize, b: usize) -> usize {
-    let (mut of, mut rest) = (a, b);
-    while rest > 0 {
-        (of, rest) = (rest, of % rest);
-    }
-    a / of * b
-}
-
-/// Strips of a matrix, and what they are multiplied with.
-struct OfStrips<'a, M> {
-    matrix: M,
+/// Strips of a matrix.
+pub(super) struct OfStrips<M> {
+    pub(super) matrix: M,
     /// The first strip's first block.
-    first: usize,
-    strips: usize,
+    pub(super) first: usize,
+    pub(super) strips: usize,
     /// Of a strip, and of a row.
-    blocks: usize,
-    rows: &'a [Row],
+    pub(super) blocks: usize,
 }
 
-impl<M: Matrix> OfStrips<'_, M> {
+impl<M: Matrix> OfStrips<M> {
     /// The products of the strips with `X` rows: those of each row `pitch` after those of the one before it. `W` strips are
     /// computed at once, which are as many streams from memory; they lie apart, so that each stream is long.
     #[inline(always)]
-    unsafe fn products<S: Simd, const X: usize, const W: usize>(&self, to: &mut [f32], pitch: usize) {
+    pub(super) unsafe fn products<S: Simd, const X: usize, const W: usize>(
+        &self,
+        rows: [&Row; X],
+        to: &mut [f32],
+        pitch: usize,
+    ) {
         let apart = self.strips.div_ceil(W);
         for i in 0..apart {
             // Past the last strip that one is computed again.
@@ -125,7 +109,7 @@ impl<M: Matrix> OfStrips<'_, M> {
                 strips[w] = (w * apart + i).min(self.strips - 1);
             }
             // SAFETY: the caller's promise.
-            let sums = unsafe { self.at_once::<S, X, W>(strips) };
+            let sums = unsafe { self.at_once::<S, X, W>(rows, strips) };
             for w in 0..W {
                 for r in 0..X {
                     for part in 0..OUTPUTS / S::LANES {
@@ -141,9 +125,10 @@ impl<M: Matrix> OfStrips<'_, M> {
     #[inline(always)]
     unsafe fn at_once<S: Simd, const X: usize, const W: usize>(
         &self,
+        rows: [&Row; X],
         strips: [usize; W],
     ) -> [[[S::V; 2]; X]; W] {
-        let OfStrips { matrix, first, blocks, rows, .. } = *self;
+        let OfStrips { matrix, first, blocks, .. } = *self;
         // SAFETY: the caller's promise.
         unsafe {
             let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();

@@ -11,7 +11,7 @@
 //!
 //! A strip takes the bytes that its rows had, and lies where they lay, so that a matrix is where the model says. Which matrices can
 //! be laid out so is asked of the model itself ([`survey`]): those of which every kernel that reads them says that it
-//! can read strips.
+//! can read strips. A stack of experts is one matrix, whose strips have rows of one expert each.
 
 use super::super::device::{Binding, Buffer, Kernel, Pass, Program};
 use super::super::model::Model;

@@ -1,14 +1,16 @@
 //! Rows taken expert by expert: grouped in the order that is said, and to the bit what they are row by row.
 
-use super::layer::Layer;
+use super::layer::{Layer, Run};
 use super::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel, words_of,
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
+    run_kernel_as, words_of,
 };
 use super::{FORMATS, inner, planes, sum};
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{
     self, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format,
 };
+use forge_runtime::device::Program;
 
 fn tiles(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsTiles)) {
     stored!(format, experts_tiles, call, shape);
@@ -16,14 +18,19 @@ fn tiles(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsTiles)) {
 
 /// Runs a kernel of a shape on buffers, and gives what it writes.
 macro_rules! ran {
-    ($function:path, $type:ty, $shape:expr, $arguments:expr, ($rows:expr, $level:expr, $threads:expr)) => {{
+    ($function:path, $type:ty, $shape:expr, $arguments:expr, $strips:expr, ($rows:expr, $run:expr)) => {{
         kernel_under_test!(SHAPE, $type, $function);
         // Tests that run at once take turns with a kernel's shape.
         static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *SHAPE.write().unwrap() = Some($shape);
         let (names, arguments): (Vec<_>, Vec<_>) = $arguments.into_iter().unzip();
-        run_kernel(kernel(stringify!($function), names, run), &arguments, &[$rows as u32], $level, $threads)
+        let kernel = match $strips {
+            Some(shape) => kernel_in_strips(stringify!($function), names, shape, run),
+            None => kernel(stringify!($function), names, run),
+        };
+        let Run { level, threads, exact, .. } = $run;
+        run_kernel_as(kernel, &arguments, &[$rows as u32], Program::Batch, level, threads, exact)
     }};
 }
 
@@ -37,6 +44,10 @@ const GROUPED: [(usize, [usize; 4], usize); 5] = [
     (33, [5, 5, 33, 40], 32),
 ];
 
+fn exactly(level: Level, threads: usize) -> Run {
+    Run { level, threads, exact: true, in_strips: false }
+}
+
 #[test]
 fn rows_expert_by_expert_are_those_of_routes_in_order() {
     let mut random = Random(11);
@@ -47,7 +58,7 @@ fn rows_expert_by_expert_are_those_of_routes_in_order() {
             layer.pairs().enumerate().map(|(pair, (_, expert, _))| (expert, pair)).collect();
         wanted.sort_unstable();
         each_level(|level, threads| {
-            let [pairs, tiles] = layer.grouped(shape, (level, threads));
+            let [pairs, tiles] = layer.grouped(shape, exactly(level, threads));
             let found: Vec<usize> = pairs.iter().map(|pair| *pair as usize).collect();
             assert_eq!(found, wanted.iter().map(|(_, pair)| *pair).collect::<Vec<_>>());
             let mut next = 0;
@@ -79,7 +90,7 @@ fn rows_expert_by_expert_are_the_same_to_the_bit_as_row_by_row() {
             let before = random.numbers(rows * layer.width);
             each_level(|level, threads| {
                 let what = format!("{level:?} {rows} {format:?} {sizes:?}");
-                let run = (level, threads);
+                let run = exactly(level, threads);
                 let inner = layer.inner_of_tiles(format, tile_rows, run);
                 compare(&what, &numbers_of(&inner), &layer.inner(1.0));
                 assert!(inner == layer.inner_by_row(format, run), "{what}");
@@ -97,7 +108,7 @@ type Named = Vec<(&'static str, Argument)>;
 
 /// The kernels of a layer, expert by expert and row by row.
 impl Layer {
-    fn grouped(&self, shape: ExpertsGroup, (level, threads): (Level, usize)) -> [Vec<u32>; 2] {
+    fn grouped(&self, shape: ExpertsGroup, with: Run) -> [Vec<u32>; 2] {
         let rows = self.rows();
         let most = (rows * self.chosen + self.experts * (shape.tile_rows - 1)) / shape.tile_rows;
         let arguments = [
@@ -105,13 +116,13 @@ impl Layer {
             ("pairs", Argument::Output(NAN.repeat(rows * self.chosen))),
             ("tiles", Argument::Output(NAN.repeat(3 * most))),
         ];
-        let left = ran!(cpu::experts_group, ExpertsGroup, shape, arguments, (rows, level, threads));
+        let left = ran!(cpu::experts_group, ExpertsGroup, shape, arguments, None, (rows, with));
         [words_of(&left[0]), words_of(&left[1])]
     }
 
     /// The planes and the biases of a matrix: the first or the second.
-    fn stored(&self, matrix: usize) -> (Named, Named) {
-        let (names, planes) = planes([&self.gate_up, &self.down][matrix]);
+    fn stored(&self, matrix: usize, with: Run) -> (Named, Named) {
+        let (names, planes) = planes([&self.gate_up, &self.down][matrix], with.in_strips);
         let bias = self.biases.iter().map(|biases| ("bias", Argument::Numbers(biases[matrix].clone())));
         (names.into_iter().zip(planes).collect(), bias.collect())
     }
@@ -122,11 +133,11 @@ impl Layer {
         matrix: usize,
         (format, x, ending): (Format, Argument, Epilogue),
         tile_rows: usize,
-        run: (Level, usize),
+        with: Run,
     ) -> Vec<u8> {
         let Layer { experts, chosen, width, inner, .. } = *self;
-        let [pairs, tiles_words] = self.grouped(ExpertsGroup { experts, chosen, tile_rows }, run);
-        let (mut arguments, bias) = self.stored(matrix);
+        let [pairs, tiles_words] = self.grouped(ExpertsGroup { experts, chosen, tile_rows }, with);
+        let (mut arguments, bias) = self.stored(matrix, with);
         arguments.extend([("pairs", Argument::Words(pairs)), ("tiles", Argument::Words(tiles_words))]);
         arguments.push(("x", x));
         arguments.extend(bias);
@@ -134,35 +145,35 @@ impl Layer {
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * chosen * made))));
         let bias = self.biases.is_some();
         let shape = ExpertsTiles { experts, chosen, outputs, inputs, bias, ending, tile_rows };
-        let (level, threads) = run;
-        ran!(tiles, (Format, ExpertsTiles), (format, shape), arguments, (self.rows(), level, threads))
-            .remove(0)
+        let strips = with.in_strips.then_some([experts * outputs, inputs]);
+        ran!(tiles, (Format, ExpertsTiles), (format, shape), arguments, strips, (self.rows(), with)).remove(0)
     }
 
-    fn inner_of_tiles(&self, format: Format, tile_rows: usize, run: (Level, usize)) -> Vec<u8> {
+    pub(crate) fn inner_of_tiles(&self, format: Format, tile_rows: usize, with: Run) -> Vec<u8> {
         let x = Argument::Numbers(self.x.clone());
-        self.products(0, (format, x, self.inner_shape().ending), tile_rows, run)
+        self.products(0, (format, x, self.inner_shape().ending), tile_rows, with)
     }
 
-    fn inner_by_row(&self, format: Format, (level, threads): (Level, usize)) -> Vec<u8> {
-        let (mut arguments, bias) = self.stored(0);
+    pub(crate) fn inner_by_row(&self, format: Format, with: Run) -> Vec<u8> {
+        let (mut arguments, bias) = self.stored(0, with);
         arguments.push(("routes", Argument::Words(self.routes.clone())));
         arguments.push(("x", Argument::Numbers(self.x.clone())));
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
         let shape = (format, self.inner_shape());
-        ran!(inner, (Format, ExpertsInner), shape, arguments, (self.rows(), level, threads)).remove(0)
+        let strips = with.in_strips.then_some([self.gate_up.rows, self.gate_up.columns]);
+        ran!(inner, (Format, ExpertsInner), shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
-    fn sum_of_tiles(
+    pub(crate) fn sum_of_tiles(
         &self,
         format: Format,
         tile_rows: usize,
         (given, before, ending): (&[u8], &[f32], Epilogue),
-        run: (Level, usize),
+        with: Run,
     ) -> Vec<u8> {
         let x = Argument::Numbers(numbers_of(given));
-        let each = self.products(1, (format, x, Epilogue::Store), tile_rows, run);
+        let each = self.products(1, (format, x, Epilogue::Store), tile_rows, with);
         let arguments = [
             ("routes", Argument::Words(self.routes.clone())),
             ("each", Argument::Numbers(numbers_of(&each))),
@@ -170,22 +181,22 @@ impl Layer {
         ];
         let adds = ending == Epilogue::Add;
         let shape = ExpertsJoin { chosen: self.chosen, width: self.width, adds };
-        let (level, threads) = run;
-        ran!(cpu::experts_join, ExpertsJoin, shape, arguments, (self.rows(), level, threads)).remove(0)
+        ran!(cpu::experts_join, ExpertsJoin, shape, arguments, None, (self.rows(), with)).remove(0)
     }
 
-    fn sum_by_row(
+    pub(crate) fn sum_by_row(
         &self,
         format: Format,
         (given, before, ending): (&[u8], &[f32], Epilogue),
-        (level, threads): (Level, usize),
+        with: Run,
     ) -> Vec<u8> {
-        let (mut arguments, bias) = self.stored(1);
+        let (mut arguments, bias) = self.stored(1, with);
         arguments.push(("routes", Argument::Words(self.routes.clone())));
         arguments.push(("x", Argument::Numbers(numbers_of(given))));
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(bytes_of(before))));
         let shape = (format, self.sum_shape(ending));
-        ran!(sum, (Format, ExpertsSum), shape, arguments, (self.rows(), level, threads)).remove(0)
+        let strips = with.in_strips.then_some([self.down.rows, self.down.columns]);
+        ran!(sum, (Format, ExpertsSum), shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 }

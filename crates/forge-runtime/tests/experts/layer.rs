@@ -1,9 +1,22 @@
 //! A layer of experts, and what it is in f64.
 
 use super::support::{Matrix, Random, matrix, silu};
+use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format};
 
+/// How a layer's kernels are run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) level: Level,
+    pub(crate) threads: usize,
+    /// Whether the device rounds nothing of x.
+    pub(crate) exact: bool,
+    /// Whether matrices lie in strips.
+    pub(crate) in_strips: bool,
+}
+
 /// Rows with a few of some experts each, and what is computed of them in f64.
+#[derive(Clone)]
 pub(crate) struct Layer {
     pub(crate) experts: usize,
     pub(crate) chosen: usize,

@@ -1,8 +1,8 @@
 //! Projections of several rows in whole numbers: what they are the product of, and that every machine gives the same bits.
 
 use super::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, matrix, numbers_of,
-    run_kernel_as,
+    Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips, matrix,
+    numbers_of, run_kernel_as,
 };
 use super::{FORMATS, cancelled, plain, plane_arguments, planes, project};
 use forge_runtime::cpu::level::Level;
@@ -17,16 +17,6 @@ kernel_under_test!(SHAPE, (Format, cpu::Project), project);
 /// Whether rows are encoded for weights of this format: those that are codes of a byte or less, 32 or more to a scale.
 fn encodes(format: Format) -> bool {
     !matches!(format, Format::F32 | Format::F16 | Format::Bf16 | Format::Q6K | Format::Mxfp4)
-}
-
-/// A row as its codes have it: each number is the nearest of 255 between the largest of its 32 and its opposite.
-fn as_encoded(row: &[f32]) -> Vec<f64> {
-    let blocks = row.chunks(32).flat_map(|block| {
-        let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-        let factor = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
-        block.iter().map(move |x| f64::from((x * factor).round_ties_even()) * f64::from(largest / 127.0))
-    });
-    blocks.collect()
 }
 
 /// A projection of rows, stored or added to what was there.

@@ -71,6 +71,17 @@ pub fn each_level(mut check: impl FnMut(Level, usize)) {
     }
 }
 
+/// A row as its codes have it: each number is the nearest of 255 between the largest of its 32 and its opposite.
+#[allow(dead_code)]
+pub fn as_encoded(row: &[f32]) -> Vec<f64> {
+    let blocks = row.chunks(32).flat_map(|block| {
+        let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let factor = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+        block.iter().map(move |x| f64::from((x * factor).round_ties_even()) * f64::from(largest / 127.0))
+    });
+    blocks.collect()
+}
+
 /// Numbers that look random and are the same every time.
 pub struct Random(pub u64);
 
@@ -96,6 +107,7 @@ impl Random {
 }
 
 /// A stored matrix: its planes as bytes, and what they mean, `[rows, columns]`.
+#[derive(Clone)]
 pub struct Matrix {
     pub format: Format,
     pub rows: usize,

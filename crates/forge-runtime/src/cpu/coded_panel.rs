@@ -1,0 +1,217 @@
+//! Panels of weights as products of codes want them: four columns of every output side by side, filled once for many rows of x
+//! ([`super::coded`]), be the rows neighbours or those that chose an expert.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use super::coded::Coded;
+use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
+use super::level::{Level, Task};
+use super::simd::Simd;
+use super::strips::OUTPUTS;
+
+/// Outputs of a panel: two vectors, or four.
+pub(super) const PANEL: usize = 32;
+/// Blocks of a panel, which with them fits into the nearest cache.
+pub(super) const DEPTH: usize = AT_ONCE;
+/// Rows of x that share a panel.
+pub(super) const ROWS: usize = 256;
+/// Rows of x in a tile of products.
+pub(super) const TILE: usize = 4;
+/// Vectors of outputs in it.
+const VECTORS: usize = 2;
+
+/// 32 columns of a panel's outputs.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Filled {
+    codes: [[[i8; 4]; PANEL]; BLOCK / 4],
+    scales: [f32; PANEL],
+    offsets: [f32; PANEL],
+}
+
+/// Nothing filled in yet.
+pub(super) const EMPTY: Filled =
+    Filled { codes: [[[0; 4]; PANEL]; BLOCK / 4], scales: [0.0; PANEL], offsets: [0.0; PANEL] };
+
+/// A matrix that is taken panel by panel, and what it is multiplied with.
+pub(super) struct Panels<'a, M> {
+    pub(super) level: Level,
+    pub(super) matrix: M,
+    pub(super) in_strips: bool,
+    /// Of a row of the matrix, and of x.
+    pub(super) blocks: usize,
+    pub(super) x: &'a [Coded],
+}
+
+impl<M: Matrix> Panels<'_, M> {
+    /// The products of some rows of the matrix, the first and how many, with rows of x, each by its first block: in `sums`, `PANEL`
+    /// for each. `panel` is what it is filled into.
+    #[inline(always)]
+    pub(super) unsafe fn products<S: Simd>(
+        &self,
+        (first, outputs): (usize, usize),
+        rows: &[usize],
+        panel: &mut [Filled; DEPTH],
+        sums: &mut [f32],
+    ) {
+        let Panels { level, matrix, in_strips, blocks, x } = *self;
+        let sums = &mut sums[..rows.len().next_multiple_of(TILE) * PANEL];
+        sums.fill(0.0);
+        for first_block in (0..blocks).step_by(DEPTH) {
+            let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
+            for output in (0..outputs).step_by(if in_strips { OUTPUTS } else { 1 }) {
+                let of_output = (first + output) * blocks;
+                // SAFETY: the caller promises that the matrix has all blocks of these rows.
+                unsafe {
+                    match in_strips {
+                        true => fill_strip::<S, M>(matrix, of_output / OUTPUTS + first_block, output, panel),
+                        false => fill::<S, M>(matrix, of_output + first_block, output, panel),
+                    }
+                }
+            }
+            let (lacking, offset) = (M::LACKING.unwrap_or(0), M::SCALING == Scaling::Offset);
+            level.run(AddPanel { panel, lacking, offset, x, rows, first_block, sums: &mut *sums });
+        }
+    }
+}
+
+/// Fills in an output's blocks from `first`.
+#[inline(always)]
+unsafe fn fill<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel: &mut [Filled]) {
+    let mut scales = [0.0; 2 * AT_ONCE];
+    // SAFETY: the caller promises as many blocks as the panel has.
+    unsafe {
+        matrix.scales::<S>(first / M::GROUP, panel.len() / M::GROUP, &mut scales);
+        let depth = panel.len();
+        for (index, block) in panel.iter_mut().enumerate() {
+            matrix.prefetch::<S>(first + index + depth);
+            let codes = matrix.codes(first + index).map(|code| code ^ S::RAISED as i8);
+            for (to, four) in block.codes.iter_mut().zip(codes.as_chunks::<4>().0) {
+                to[output] = *four;
+            }
+            let group = index / M::GROUP;
+            match M::SCALING {
+                Scaling::Offset => {
+                    block.scales[output] = scales[2 * group];
+                    block.offsets[output] = scales[2 * group + 1];
+                }
+                _ => block.scales[output] = scales[group],
+            }
+        }
+    }
+}
+
+/// Fills in a strip's blocks from `first`.
+#[inline(always)]
+unsafe fn fill_strip<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel: &mut [Filled]) {
+    let raised = u32::from_ne_bytes([S::RAISED as u8; 4]);
+    for (index, block) in panel.iter_mut().enumerate() {
+        for word in 0..BLOCK / 8 {
+            // SAFETY: the caller promises as many blocks as the panel has.
+            let [near, far] = unsafe { matrix.strip_words(first + index, word) };
+            for i in 0..OUTPUTS {
+                block.codes[word][output + i] = (near[i] ^ raised).to_ne_bytes().map(u8::cast_signed);
+                block.codes[word + 4][output + i] = (far[i] ^ raised).to_ne_bytes().map(u8::cast_signed);
+            }
+        }
+        for part in 0..OUTPUTS / S::LANES {
+            let to = block.scales[output + part * S::LANES..].as_mut_ptr();
+            // SAFETY: as above; a panel has whole strips.
+            unsafe { S::store(to, matrix.strip_scales::<S>(first + index, part)) };
+        }
+    }
+}
+
+/// Adds the products of a filled panel to the sums of each row. It is the same for all formats.
+struct AddPanel<'a> {
+    panel: &'a [Filled],
+    /// What the panel's codes lack ([`Matrix::LACKING`]).
+    lacking: i32,
+    /// Whether there are offsets.
+    offset: bool,
+    x: &'a [Coded],
+    /// The first block of each row of x.
+    rows: &'a [usize],
+    /// The block of a row that meets the panel's first.
+    first_block: usize,
+    /// `[rows, PANEL]`, of whole tiles.
+    sums: &'a mut [f32],
+}
+
+impl Task for AddPanel<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        if self.offset { self.tiles::<S, true>() } else { self.tiles::<S, false>() }
+    }
+}
+
+impl AddPanel<'_> {
+    #[inline(always)]
+    fn tiles<S: Simd, const OFFSET: bool>(self) {
+        let AddPanel { panel, x, rows, first_block, .. } = self;
+        for (tile, sums) in self.sums.chunks_exact_mut(TILE * PANEL).enumerate() {
+            // Past the last row the tile computes that row again, and nobody looks at it.
+            let x: [&[Coded]; TILE] = std::array::from_fn(|i| {
+                let row = rows[(tile * TILE + i).min(rows.len() - 1)];
+                &x[row + first_block..][..panel.len()]
+            });
+            for output in (0..PANEL).step_by(VECTORS * S::LANES) {
+                // SAFETY: this runs by its level, and panels have whole vectors.
+                unsafe { add_tile::<S, OFFSET>(panel, self.lacking, output, x, sums) };
+            }
+        }
+    }
+}
+
+/// A tile's products, added to sums.
+#[inline(always)]
+unsafe fn add_tile<S: Simd, const OFFSET: bool>(
+    panel: &[Filled],
+    lacking: i32,
+    output: usize,
+    x: [&[Coded]; TILE],
+    sums: &mut [f32],
+) {
+    // SAFETY: the caller's promise; x has as many blocks as the panel.
+    unsafe {
+        let place = |i: usize, v: usize| i * PANEL + output + v * S::LANES;
+        let mut all = [[S::splat(0.0); VECTORS]; TILE];
+        for i in 0..TILE {
+            for v in 0..VECTORS {
+                all[i][v] = S::load(&sums[place(i, v)]);
+            }
+        }
+        for (index, block) in panel.iter().enumerate() {
+            let x: [&Coded; TILE] = std::array::from_fn(|i| x[i].get_unchecked(index));
+            let mut products = [[S::splat_sums(0); VECTORS]; TILE];
+            for i in 0..TILE {
+                products[i] = [S::splat_sums(x[i].total * (lacking - S::RAISED)); VECTORS];
+            }
+            for four in 0..BLOCK / 4 {
+                for v in 0..VECTORS {
+                    let weights = block.codes[four][output + v * S::LANES].as_ptr();
+                    for i in 0..TILE {
+                        products[i][v] = S::add_products(products[i][v], weights, &x[i].codes[4 * four]);
+                    }
+                }
+            }
+            for v in 0..VECTORS {
+                let scales = S::load(&block.scales[output + v * S::LANES]);
+                let offsets = S::load(&block.offsets[output + v * S::LANES]);
+                for i in 0..TILE {
+                    let mut of_block = S::mul(S::sums_to_singles(products[i][v]), scales);
+                    if OFFSET {
+                        of_block = S::add(of_block, S::mul(S::splat(x[i].total as f32), offsets));
+                    }
+                    all[i][v] = S::add(all[i][v], S::mul(of_block, S::splat(x[i].scale)));
+                }
+            }
+        }
+        for i in 0..TILE {
+            for v in 0..VECTORS {
+                S::store(&mut sums[place(i, v)], all[i][v]);
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! How the outputs of few rows are shared among threads.
+
+use super::finish::{Finish, Left};
+use super::strips::OUTPUTS;
+
+/// The most outputs in strips that a thread takes at once, if shares are no larger.
+const MOST: usize = 256;
+
+/// Outputs as threads take them.
+pub(super) struct Pieces {
+    /// Shares that leave something ([`Finish::shares`]).
+    pub(super) shares: usize,
+    /// Outputs of each.
+    pub(super) size: usize,
+    /// Outputs that a thread takes at once: whole shares.
+    pub(super) piece: usize,
+}
+
+impl Pieces {
+    /// Of a matrix whose rows lie one after the other.
+    pub(super) fn of_rows(finish: &Finish<'_>, outputs: usize, workers: usize) -> Pieces {
+        let (shares, size, at_once) = finish.shares(outputs, workers);
+        Pieces { shares, size, piece: size * at_once }
+    }
+
+    /// Of a matrix in strips: a thread takes whole strips, too. There are `all` outputs to be taken, of several matrices maybe.
+    pub(super) fn of_strips(finish: &Finish<'_>, outputs: usize, workers: usize, all: usize) -> Pieces {
+        let (shares, size) = match (finish.shares(outputs, workers), &finish.left) {
+            ((_, size, _), Left::Nothing) => {
+                let size = size.next_multiple_of(OUTPUTS);
+                (outputs.div_ceil(size), size)
+            }
+            ((shares, size, _), _) => (shares, size),
+        };
+        let least = least_common_multiple(size, OUTPUTS);
+        let wanted = (all / (workers * 4)).clamp(OUTPUTS, MOST);
+        Pieces { shares, size, piece: least * (wanted / least).max(1) }
+    }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut of, mut rest) = (a, b);
+    while rest > 0 {
+        (of, rest) = (rest, of % rest);
+    }
+    a / of * b
+}

@@ -1,0 +1,116 @@
+//! Some rows of x that share rows of a matrix: those that chose an expert, or what a head has of each.
+
+use super::coded_few;
+use super::coded_rows::Row;
+use super::formats::{BLOCK, Matrix};
+use super::project::sliced_products;
+use super::simd::Simd;
+use super::strip_products::OfStrips;
+use super::strips::OUTPUTS;
+use super::tile::stored_products;
+
+/// Rows of x that are multiplied at once.
+pub(super) const TOGETHER: usize = 4;
+
+/// Matrices, one below the other, and rows that they are multiplied with.
+pub(super) struct Products<'a, M> {
+    pub(super) matrix: M,
+    /// Whether they lie so, and x is codes.
+    pub(super) in_strips: bool,
+    /// Of a row of the matrices, and of x.
+    pub(super) blocks: usize,
+    pub(super) x: Rows<'a>,
+}
+
+/// Rows of x, of whole blocks, and how they are multiplied.
+#[derive(Clone, Copy)]
+pub(super) enum Rows<'a> {
+    /// In f32, of a pass of one row, which is summed as it is fastest.
+    Stored(&'a [f32]),
+    /// In f32, slice after slice.
+    Slices(&'a [f32]),
+    /// Of codes.
+    Codes(&'a [Row]),
+}
+
+impl<M: Matrix> Products<'_, M> {
+    /// The products of neighbouring rows of the matrices, the first and how many, with some rows of x, one to [`TOGETHER`]: those
+    /// of each `pitch` after those of the one before it. Of a matrix in strips they are whole strips.
+    #[inline(always)]
+    pub(super) unsafe fn of<S: Simd>(
+        &self,
+        (first, count): (usize, usize),
+        rows: &[usize],
+        values: &mut [f32],
+        pitch: usize,
+    ) {
+        // Fewer than are taken together repeat the last.
+        let mut some = [rows[rows.len() - 1]; TOGETHER];
+        some[..rows.len()].copy_from_slice(rows);
+        let is_one = rows.len() == 1;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.x {
+                Rows::Codes(x) if self.in_strips => {
+                    let (first, strips) = (first / OUTPUTS * self.blocks, count / OUTPUTS);
+                    let of = OfStrips { matrix: self.matrix, first, strips, blocks: self.blocks };
+                    let [a, b, c, d] = some.map(|row| &x[row]);
+                    match is_one {
+                        true => of.products::<S, 1, 4>([a], values, pitch),
+                        false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
+                    }
+                }
+                // One row meets those of the matrix one after the other, which is one stream from memory.
+                _ if is_one => self.row_by_row::<S, 1, 1>((first, count), [some[0]], values, pitch),
+                _ => self.row_by_row::<S, 2, TOGETHER>((first, count), some, values, pitch),
+            }
+        }
+    }
+
+    /// Of `X` rows of x, `W` rows of the matrices at once; past the last that one is computed again.
+    #[inline(always)]
+    unsafe fn row_by_row<S: Simd, const W: usize, const X: usize>(
+        &self,
+        (first, count): (usize, usize),
+        rows: [usize; X],
+        values: &mut [f32],
+        pitch: usize,
+    ) {
+        for output in (0..count).step_by(W) {
+            let place = |w: usize| (output + w).min(count - 1);
+            let first = std::array::from_fn(|w| (first + place(w)) * self.blocks);
+            // SAFETY: the caller's promise.
+            let products = unsafe { self.some::<S, W, X>(first, rows) };
+            for (w, products) in products.iter().enumerate() {
+                for (row, product) in products.iter().enumerate() {
+                    values[row * pitch + place(w)] = *product;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn some<S: Simd, const W: usize, const X: usize>(
+        &self,
+        first: [usize; W],
+        rows: [usize; X],
+    ) -> [[f32; X]; W] {
+        let Products { matrix, blocks, x, .. } = *self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match x {
+                Rows::Stored(x) => {
+                    let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
+                    stored_products::<S, M, W, X>(matrix, first, x, blocks)
+                }
+                Rows::Slices(x) => {
+                    let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
+                    sliced_products::<S, M, W, X>(matrix, first, x, blocks)
+                }
+                Rows::Codes(x) => {
+                    coded_few::products::<S, M, W, X>(matrix, first, rows.map(|row| &x[row]), blocks)
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Experts that meet encoded rows: what comes of them, and that it is the same to the bit whether rows are few or many and however
+//! matrices lie.
+
+use super::layer::{Layer, Run};
+use super::support::{
+    Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
+    run_kernel_as,
+};
+use super::{planes, sum};
+use forge_runtime::cpu::level::Level;
+use forge_runtime::cpu::{self, Epilogue, ExpertsSum, Format, Squares};
+use forge_runtime::device::Program;
+
+const ENCODED: [Format; 3] = [Format::Q8_0, Format::Q4_0, Format::Affine { bits: 4, group: 64, bf16: true }];
+
+/// Rows, and experts, chosen, width, inner: some whose matrices are whole strips, and some that are not.
+const SHAPES: [(usize, [usize; 4]); 6] = [
+    (1, [7, 3, 48, 24]),
+    (1, [4, 4, 96, 72]),
+    (9, [6, 2, 64, 1056]),
+    (70, [3, 2, 48, 40]),
+    (2, [5, 1, 45, 33]),
+    (40, [5, 2, 70, 22]),
+];
+
+/// What codes of numbers stand for, `width` of them in a row.
+fn rounded(numbers: &[f32], width: usize) -> Vec<f32> {
+    numbers.chunks(width).flat_map(as_encoded).map(|number| number as f32).collect()
+}
+
+#[test]
+fn rows_that_meet_experts_are_encoded() {
+    let mut random = Random(21);
+    for (rows, sizes) in SHAPES {
+        for format in ENCODED {
+            let layer = Layer::new(&mut random, format, rows, sizes).biased(&mut random);
+            let given = random.numbers(rows * layer.chosen * layer.inner);
+            let wanted = layer.sum(&rounded(&given, layer.inner));
+            let of_codes = Layer { x: rounded(&layer.x, layer.width), ..layer.clone() }.inner(1.0);
+            let (given, before) = (bytes_of(&given), vec![0.0; rows * layer.width]);
+            let sum = (&given[..], &before[..], Epilogue::Store);
+            let portable = Run { level: Level::Portable, threads: 1, exact: false, in_strips: false };
+            let expected = layer.sum_by_row(format, sum, portable);
+            each_level(|level, threads| {
+                let what = format!("{level:?} {rows} rows {format:?} {sizes:?}");
+                let run = Run { level, threads, ..portable };
+                compare(&what, &numbers_of(&layer.inner_by_row(format, run)), &of_codes);
+                let found = layer.sum_by_row(format, sum, run);
+                compare(&what, &numbers_of(&found), &wanted);
+                assert!(found == expected, "{what}: other bits");
+                let exact = layer.sum_by_row(format, sum, Run { exact: true, ..run });
+                assert!(found != exact, "{what}: nothing was encoded");
+            });
+        }
+    }
+}
+
+#[test]
+fn experts_are_the_same_to_the_bit_few_rows_or_many_in_strips_or_not() {
+    let mut random = Random(22);
+    for (rows, sizes) in SHAPES {
+        for format in ENCODED {
+            let layer = Layer::new(&mut random, format, rows, sizes);
+            let given = bytes_of(&random.numbers(rows * layer.chosen * layer.inner));
+            let before = random.numbers(rows * layer.width);
+            each_level(|level, threads| {
+                let rowwise = Run { level, threads, exact: false, in_strips: false };
+                let (inner, sum) =
+                    (layer.inner_by_row(format, rowwise), (&given[..], &before[..], Epilogue::Add));
+                let summed = layer.sum_by_row(format, sum, rowwise);
+                let strips = format != ENCODED[2] && sizes[2] % 16 == 0 && sizes[3] % 8 == 0;
+                for in_strips in if strips { vec![false, true] } else { vec![false] } {
+                    let what = format!("{level:?} {rows} rows {format:?} {sizes:?}, strips {in_strips}");
+                    let run = Run { in_strips, ..rowwise };
+                    assert!(layer.inner_by_row(format, run) == inner, "{what}");
+                    assert!(layer.inner_of_tiles(format, 16, run) == inner, "{what}");
+                    assert!(layer.sum_by_row(format, sum, run) == summed, "{what}");
+                    assert!(layer.sum_of_tiles(format, 16, sum, run) == summed, "{what}");
+                }
+            });
+        }
+    }
+}
+
+/// Shares of outputs that are no whole strips, and more shares than outputs.
+#[test]
+fn a_row_leaves_the_same_squares_however_matrices_lie() {
+    kernel_under_test!(SUM, (Format, ExpertsSum), sum);
+    let run_sum = run as fn(&cpu::Call<'_>);
+    let mut random = Random(23);
+    for partials in [3, 5, 100] {
+        for format in [Format::Q8_0, Format::Q4_0] {
+            let layer = Layer::new(&mut random, format, 1, [7, 3, 144, 70]);
+            let given = random.numbers(layer.chosen * layer.inner);
+            let before = random.numbers(layer.width);
+            let ending = Epilogue::AddSquares(Squares { partials, gain: false });
+            *SUM.write().unwrap() = Some((format, layer.sum_shape(ending)));
+            let left = |in_strips, level, threads| {
+                let (mut buffers, mut arguments) = planes(&layer.down, in_strips);
+                buffers.extend(["routes", "x", "y", "squares_out"]);
+                arguments.extend([
+                    Argument::Words(layer.routes.clone()),
+                    Argument::Numbers(given.clone()),
+                    Argument::Output(bytes_of(&before)),
+                    Argument::Output(NAN.repeat(partials)),
+                ]);
+                let kernel = match in_strips {
+                    true => {
+                        let shape = [layer.down.rows, layer.down.columns];
+                        kernel_in_strips("experts_sum", buffers, shape, run_sum)
+                    }
+                    false => kernel("experts_sum", buffers, run_sum),
+                };
+                run_kernel_as(kernel, &arguments, &[1], Program::Decode, level, threads, false)
+            };
+            each_level(|level, threads| {
+                let same = left(true, level, threads) == left(false, level, threads);
+                assert!(same, "{level:?} {format:?}, {partials} shares");
+            });
+        }
+    }
+}
