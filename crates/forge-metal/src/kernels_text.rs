@@ -67,10 +67,10 @@ impl Context {
 /// Outputs of a strip.
 const OUTPUTS: usize = 16;
 
-/// Rows and columns of a kernel's matrix, where the CPU can have it in strips. Of a stack no strip has rows of two experts.
+/// Rows and stored columns of a kernel's matrix, where the CPU can have it in strips. Of a stack no strip has rows of two experts.
 fn strips(spec: &Spec) -> Option<[usize; 2]> {
     let stack = |experts: usize, outputs: usize, inputs| (outputs % OUTPUTS, [experts * outputs, inputs]);
-    let (format, (rest, shape)) = match spec {
+    let (format, (rest, [rows, columns])) = match spec {
         Spec::Project(of) if !of.chooses => (of.format, (0, [of.outputs, of.inputs])),
         Spec::Embed(of) => (of.format, (0, [of.vocabulary, of.width])),
         Spec::ExpertsInner(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
@@ -78,7 +78,12 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
         Spec::ExpertsTiles(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
         _ => return None,
     };
-    (matches!(format, Format::Q8_0 | Format::Q4_0) && rest == 0).then_some(shape)
+    let can = match format {
+        Format::Q8_0 | Format::Q4_0 | Format::Q4K => true,
+        Format::Affine(affine) => affine.bits.count() == 4,
+        _ => false,
+    };
+    (can && rest == 0).then_some([rows, columns.next_multiple_of(format.group())])
 }
 
 /// A kernel's record in `kernels.rs`.

@@ -119,7 +119,7 @@ pub struct Kernel {
     pub buffers: &'static [&'static str],
     /// Threads of a threadgroup.
     pub threads: u32,
-    /// Rows and columns of its matrix, where its CPU version can read that in strips.
+    /// Rows and stored columns of its matrix, where its CPU version can read that in strips.
     pub strips: Option<[usize; 2]>,
     /// The same mathematics on a CPU.
     pub cpu: fn(&super::cpu::Call<'_>),

@@ -5,9 +5,11 @@
 //! (high); pairs, where byte 4k + j holds columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20; and single bits, where bit
 //! 2i + h of byte j is column 4i + j + 16h's. So each half of a block is a few shifts and masks of all its bytes at once.
 
+use super::blocks::{nibble_codes, nibble_prefetch, nibble_words};
 use super::call::{Call, Number};
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scale, Scaling, widen_scales};
 use super::simd::Simd;
+use super::strips::OUTPUTS;
 use half::{bf16, f16};
 
 /// Codes, with scales and offsets in `T`.
@@ -92,6 +94,13 @@ pub(super) unsafe fn signed_codes<const BITS: usize>(from: *const u8, block: usi
     }
 }
 
+/// Where the scales of a strip's outputs begin for a block's group of so many columns; their offsets follow.
+#[inline(always)]
+unsafe fn strip_group<const GROUP: usize, T>(scales: *const T, block: usize) -> *const T {
+    // SAFETY: the caller's promise.
+    unsafe { scales.add(block / (GROUP / BLOCK) * 2 * OUTPUTS) }
+}
+
 impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for AffineOf<BITS, GROUP, T> {
     const SCALING: Scaling = Scaling::Offset;
     const GROUP: usize = GROUP / BLOCK;
@@ -115,6 +124,54 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for Affine
     unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
         // SAFETY: the caller's promise.
         unsafe { signed_codes::<BITS>(self.codes, block) }
+    }
+
+    const ROW: bool = BITS == 4;
+    const STRIPS: bool = BITS == 4;
+
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble_codes::<S>(self.codes, block, word, part) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { nibble_prefetch::<S>(self.codes, block, word) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble_words(self.codes, block, word) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = strip_group::<GROUP, T>(self.scales, block).add(output);
+            [scale.read().widened(), scale.add(OUTPUTS).read().widened()]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { T::load::<S>(strip_group::<GROUP, T>(self.scales, block).add(part * S::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_offsets<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { T::load::<S>(strip_group::<GROUP, T>(self.scales, block).add(OUTPUTS + part * S::LANES)) }
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! Formats of 32 codes to a scale, row by row and in strips.
+//! Formats of 32 codes to a scale, row by row and in strips, and strips of nibbles whatever their scales are.
 
 use super::call::Call;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling, widen_scales};
@@ -68,9 +68,9 @@ impl Matrix for Q8_0 {
     }
 
     #[inline(always)]
-    unsafe fn strip_scale(self, block: usize, output: usize) -> f32 {
+    unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
         // SAFETY: the caller's promise.
-        unsafe { self.scales.add(block * OUTPUTS + output).read().to_f32() }
+        unsafe { [self.scales.add(block * OUTPUTS + output).read().to_f32(), 0.0] }
     }
 
     #[inline(always)]
@@ -107,6 +107,37 @@ impl Matrix for Q8_0 {
         // SAFETY: the caller's promise.
         unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
     }
+}
+
+/// Words `word` and `word + 4` of `LANES` outputs of a strip of nibbles ([`Matrix::strip_codes`]).
+#[inline(always)]
+pub(super) unsafe fn nibble_codes<S: Simd>(
+    codes: *const u8,
+    block: usize,
+    word: usize,
+    part: usize,
+) -> [S::Codes; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { S::load_nibble_pairs(codes.add((block * 4 + word) * 4 * OUTPUTS + part * 4 * S::LANES)) }
+}
+
+/// Asks for them of all outputs.
+#[inline(always)]
+pub(super) unsafe fn nibble_prefetch<S: Simd>(codes: *const u8, block: usize, word: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { S::prefetch(codes.wrapping_add((block * 4 + word) * 4 * OUTPUTS)) }
+}
+
+/// The same of all outputs, as words.
+#[inline(always)]
+pub(super) unsafe fn nibble_words(codes: *const u8, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
+    // SAFETY: the caller's promise.
+    let mut near = unsafe { codes.cast::<[u32; OUTPUTS]>().add(block * 4 + word).read_unaligned() };
+    let mut far = near;
+    for (near, far) in near.iter_mut().zip(&mut far) {
+        (*near, *far) = (*near & 0x0f0f_0f0f, *far >> 4 & 0x0f0f_0f0f);
+    }
+    [near, far]
 }
 
 /// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
@@ -147,32 +178,25 @@ impl Matrix for Q4_0 {
     #[inline(always)]
     unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
         // SAFETY: the caller's promise.
-        unsafe {
-            S::load_nibble_pairs(self.codes.add((block * 4 + word) * 4 * OUTPUTS + part * 4 * S::LANES))
-        }
+        unsafe { nibble_codes::<S>(self.codes, block, word, part) }
     }
 
     #[inline(always)]
     unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
         // SAFETY: the caller's promise.
-        unsafe { S::prefetch(self.codes.wrapping_add((block * 4 + word) * 4 * OUTPUTS)) }
+        unsafe { nibble_prefetch::<S>(self.codes, block, word) }
     }
 
     #[inline(always)]
     unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
         // SAFETY: the caller's promise.
-        let mut near = unsafe { self.codes.cast::<[u32; OUTPUTS]>().add(block * 4 + word).read() };
-        let mut far = near;
-        for (near, far) in near.iter_mut().zip(&mut far) {
-            (*near, *far) = (*near & 0x0f0f_0f0f, *far >> 4 & 0x0f0f_0f0f);
-        }
-        [near, far]
+        unsafe { nibble_words(self.codes, block, word) }
     }
 
     #[inline(always)]
-    unsafe fn strip_scale(self, block: usize, output: usize) -> f32 {
+    unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
         // SAFETY: the caller's promise.
-        unsafe { self.scales.add(block * OUTPUTS + output).read().to_f32() }
+        unsafe { [self.scales.add(block * OUTPUTS + output).read().to_f32(), 0.0] }
     }
 
     #[inline(always)]

@@ -119,6 +119,11 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize,
             let to = block.scales[output + part * S::LANES..].as_mut_ptr();
             // SAFETY: as above; a panel has whole strips.
             unsafe { S::store(to, matrix.strip_scales::<S>(first + index, part)) };
+            if M::SCALING == Scaling::Offset {
+                let to = block.offsets[output + part * S::LANES..].as_mut_ptr();
+                // SAFETY: as above.
+                unsafe { S::store(to, matrix.strip_offsets::<S>(first + index, part)) };
+            }
         }
     }
 }

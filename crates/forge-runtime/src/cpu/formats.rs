@@ -134,9 +134,9 @@ pub(super) trait Matrix: Copy {
         unreachable!("there are no strips of this format")
     }
 
-    /// The scale of an output of a strip.
+    /// The scale of an output of a strip, and its offset.
     #[inline(always)]
-    unsafe fn strip_scale(self, _block: usize, _output: usize) -> f32 {
+    unsafe fn strip_scale(self, _block: usize, _output: usize) -> [f32; 2] {
         unreachable!("there are no strips of this format")
     }
 
@@ -144,6 +144,13 @@ pub(super) trait Matrix: Copy {
     #[inline(always)]
     unsafe fn strip_scales<S: Simd>(self, _block: usize, _part: usize) -> S::V {
         unreachable!("there are no strips of this format")
+    }
+
+    /// Their offsets, if there are any.
+    #[inline(always)]
+    unsafe fn strip_offsets<S: Simd>(self, _block: usize, _part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::splat(0.0) }
     }
 
     /// Lanes `part * LANES ..` of a block: the numbers themselves.
@@ -224,6 +231,9 @@ pub(super) trait Scale: Copy {
 
     /// One, widened, in all lanes.
     unsafe fn splat<S: Simd>(from: *const Self) -> S::V;
+
+    /// One, widened.
+    fn widened(self) -> f32;
 }
 
 impl Scale for f16 {
@@ -240,6 +250,11 @@ impl Scale for f16 {
         // SAFETY: the caller's promise.
         unsafe { S::splat_f16(from) }
     }
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self.to_f32()
+    }
 }
 
 impl Scale for bf16 {
@@ -255,6 +270,11 @@ impl Scale for bf16 {
     unsafe fn splat<S: Simd>(from: *const bf16) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::splat(from.read_unaligned().to_f32()) }
+    }
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self.to_f32()
     }
 }
 

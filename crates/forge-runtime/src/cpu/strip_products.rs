@@ -10,7 +10,7 @@
 use super::call::Call;
 use super::coded_rows::{Row, encoded_rows, keep};
 use super::finish::{Finish, OfShare};
-use super::formats::{BLOCK, Matrix};
+use super::formats::{BLOCK, Matrix, Scaling};
 use super::level::Task;
 use super::pieces::Pieces;
 use super::project::{Project, prepared_x};
@@ -42,7 +42,8 @@ impl<M: Matrix> Task for Products<'_, M> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Products { call, shape, .. } = self;
-        let (rows, outputs, blocks) = (call.scalar(0), shape.outputs, shape.inputs.div_ceil(BLOCK));
+        let (rows, outputs) = (call.scalar(0), shape.outputs);
+        let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let finish = Finish::new::<S>(call, shape, rows);
         let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), outputs);
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + piece));
@@ -158,8 +159,13 @@ impl<M: Matrix> OfStrips<M> {
                     }
                     for part in 0..OUTPUTS / S::LANES {
                         let scales = matrix.strip_scales::<S>(at, part);
+                        let offsets = matrix.strip_offsets::<S>(at, part);
                         for r in 0..X {
-                            let of_block = S::mul(S::sums_to_singles(products[r][part]), scales);
+                            let mut of_block = S::mul(S::sums_to_singles(products[r][part]), scales);
+                            if M::SCALING == Scaling::Offset {
+                                let total = S::splat(*rows[r].totals.get_unchecked(block));
+                                of_block = S::add(of_block, S::mul(total, offsets));
+                            }
                             let of_x = S::splat(*rows[r].scales.get_unchecked(block));
                             sums[w][r][part] = S::add(sums[w][r][part], S::mul(of_block, of_x));
                         }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! codes    [strip][block][word][16 outputs]   words of 4 bytes: 8 of 32 codes, or 4 of 32 nibbles
-//! scales   [strip][block][16 outputs]         halves
+//! scales   [strip][half][16 outputs]          halves, and what pairs of bytes are among them
 //! ```
 //!
 //! A strip takes the bytes that its rows had, and lies where they lay, so that a matrix is where the model says. Which matrices can
@@ -94,13 +94,15 @@ impl Pass for Survey {
 }
 
 impl Strips {
-    /// Of a matrix of so many rows and columns, if that makes whole strips.
+    /// Of a matrix of so many rows and stored columns, if that makes whole strips.
     pub fn new([rows, columns]: [usize; 2], codes: &Binding, scales: &Binding) -> Option<Strips> {
         let (count, blocks) = (rows / OUTPUTS, columns.div_ceil(BLOCK));
-        let of_codes = [4, 8].map(|words| rows * blocks * words * 4);
-        let is_whole = count * OUTPUTS == rows && scales.bytes == rows * blocks * 2;
+        // Of nibbles, whatever their scales are of, or of bytes with a scale for each block.
+        let of_nibbles = codes.bytes == rows * blocks * 16 && scales.bytes.is_multiple_of(2 * rows);
+        let of_bytes = codes.bytes == rows * blocks * 32 && scales.bytes == rows * blocks * 2;
+        let is_whole = count * OUTPUTS == rows && (of_nibbles || of_bytes);
         let planes = [codes, scales].map(|plane| [plane.offset, plane.offset + plane.bytes]);
-        (is_whole && of_codes.contains(&codes.bytes)).then_some(Strips { planes, count, blocks })
+        is_whole.then_some(Strips { planes, count, blocks })
     }
 
     /// Where its planes begin.
@@ -155,10 +157,11 @@ pub(super) unsafe fn number_of<M: formats::Matrix>(
     column: usize,
 ) -> f32 {
     // SAFETY: the caller promises that there is such a block.
-    let (words, scale) =
+    let (words, [scale, offset]) =
         unsafe { (matrix.strip_words(block, column % (BLOCK / 2) / 4), matrix.strip_scale(block, output)) };
     let word = words[column / (BLOCK / 2)][output].to_ne_bytes();
-    (i32::from(word[column % 4].cast_signed()) + M::LACKING.unwrap_or(0)) as f32 * scale
+    // A code times a scale is exact, and so an offset is added to what it is.
+    (i32::from(word[column % 4].cast_signed()) + M::LACKING.unwrap_or(0)) as f32 * scale + offset
 }
 
 /// Sixteen rows of words of `N` bytes: the first word of each row, then the second of each.

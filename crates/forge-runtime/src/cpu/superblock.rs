@@ -6,9 +6,11 @@
 //! what they are multiplied by; products are exact.
 
 use super::affine::{codes, lacking, signed_codes};
+use super::blocks::{nibble_codes, nibble_prefetch, nibble_words};
 use super::call::Call;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::simd::Simd;
+use super::strips::OUTPUTS;
 use half::f16;
 
 /// Blocks of a superblock.
@@ -63,6 +65,27 @@ impl<const BITS: usize> Pairs<BITS> {
             ([half(superblock), -half(superblock.add(2))], superblock.add(4 + block % BLOCKS * 2))
         }
     }
+
+    /// The same of a strip: the first halves of its outputs, which the second follow, and the pairs of the block.
+    #[inline(always)]
+    unsafe fn strip_parts(self, block: usize) -> (*const f16, *const u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let superblock = self.scales.add(block / BLOCKS * PAIRS * OUTPUTS);
+            (superblock.cast(), superblock.add((4 + block % BLOCKS * 2) * OUTPUTS))
+        }
+    }
+}
+
+/// The first byte, the third and so on of a strip's pairs.
+#[inline(always)]
+unsafe fn every_second(pairs: *const u8) -> [f32; OUTPUTS] {
+    let mut numbers = [0.0; OUTPUTS];
+    for (output, number) in numbers.iter_mut().enumerate() {
+        // SAFETY: the caller promises a pair for each output.
+        *number = f32::from(unsafe { pairs.add(2 * output).read() });
+    }
+    numbers
 }
 
 impl<const BITS: usize> Matrix for Pairs<BITS> {
@@ -85,6 +108,65 @@ impl<const BITS: usize> Matrix for Pairs<BITS> {
     unsafe fn codes(self, block: usize) -> [i8; BLOCK] {
         // SAFETY: the caller's promise.
         unsafe { signed_codes::<BITS>(self.codes, block) }
+    }
+
+    const ROW: bool = BITS == 4;
+    const STRIPS: bool = BITS == 4;
+
+    #[inline(always)]
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble_codes::<S>(self.codes, block, word, part) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { nibble_prefetch::<S>(self.codes, block, word) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { nibble_words(self.codes, block, word) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scale(self, block: usize, output: usize) -> [f32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (units, pairs) = self.strip_parts(block);
+            let [scale, least] = [0, 1].map(|i| f32::from(pairs.add(2 * output + i).read()));
+            let unit = |i: usize| units.add(i * OUTPUTS + output).read().to_f32();
+            [unit(0) * scale, -unit(1) * least]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (units, pairs) = self.strip_parts(block);
+            let scales = every_second(pairs);
+            S::mul(S::load_f16(units.add(part * S::LANES)), S::load(&scales[part * S::LANES]))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_offsets<S: Simd>(self, block: usize, part: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (units, pairs) = self.strip_parts(block);
+            let least = every_second(pairs.add(1));
+            let unit = S::load_f16(units.add(OUTPUTS + part * S::LANES));
+            S::mul(S::mul(S::splat(-1.0), unit), S::load(&least[part * S::LANES]))
+        }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::layer::{Layer, Run};
 use super::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, laid_out, numbers_of,
     run_kernel_as, words_of,
 };
 use super::{FORMATS, inner, planes, sum};
@@ -145,7 +145,7 @@ impl Layer {
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * chosen * made))));
         let bias = self.biases.is_some();
         let shape = ExpertsTiles { experts, chosen, outputs, inputs, bias, ending, tile_rows };
-        let strips = with.in_strips.then_some([experts * outputs, inputs]);
+        let strips = with.in_strips.then(|| laid_out([&self.gate_up, &self.down][matrix]));
         ran!(tiles, (Format, ExpertsTiles), (format, shape), arguments, strips, (self.rows(), with)).remove(0)
     }
 
@@ -161,7 +161,7 @@ impl Layer {
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
         let shape = (format, self.inner_shape());
-        let strips = with.in_strips.then_some([self.gate_up.rows, self.gate_up.columns]);
+        let strips = with.in_strips.then(|| laid_out(&self.gate_up));
         ran!(inner, (Format, ExpertsInner), shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
@@ -196,7 +196,7 @@ impl Layer {
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(bytes_of(before))));
         let shape = (format, self.sum_shape(ending));
-        let strips = with.in_strips.then_some([self.down.rows, self.down.columns]);
+        let strips = with.in_strips.then(|| laid_out(&self.down));
         ran!(sum, (Format, ExpertsSum), shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 }

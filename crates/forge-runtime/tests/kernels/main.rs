@@ -10,8 +10,8 @@ mod support;
 use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
 use forge_runtime::device::Program;
 use support::{
-    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, matrix,
-    numbers_of, run_kernel, run_kernel_as, silu, words_of,
+    Argument, IN_STRIPS, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips,
+    laid_out, matrix, numbers_of, run_kernel, run_kernel_as, silu, words_of,
 };
 
 const FORMATS: [Format; 15] = [
@@ -49,7 +49,9 @@ macro_rules! stored {
                 (8, 32, false) => cpu::$function::<cpu::Affine<8, 32>>($call, $shape),
                 (6, 64, false) => cpu::$function::<cpu::Affine<6, 64>>($call, $shape),
                 (5, 32, false) => cpu::$function::<cpu::Affine<5, 32>>($call, $shape),
+                (4, 32, false) => cpu::$function::<cpu::Affine<4, 32>>($call, $shape),
                 (4, 64, true) => cpu::$function::<cpu::AffineBf16<4, 64>>($call, $shape),
+                (4, 128, false) => cpu::$function::<cpu::Affine<4, 128>>($call, $shape),
                 (3, 128, false) => cpu::$function::<cpu::Affine<3, 128>>($call, $shape),
                 (2, 64, true) => cpu::$function::<cpu::AffineBf16<2, 64>>($call, $shape),
                 other => panic!("{other:?} is not a format"),
@@ -246,7 +248,7 @@ fn embed_widens_rows_exactly() {
     for ((vocabulary, width), format) in
         shapes.iter().flat_map(|shape| FORMATS.map(|format| (*shape, format)))
     {
-        let strips = vocabulary % 16 == 0 && matches!(format, Format::Q8_0 | Format::Q4_0);
+        let strips = vocabulary % 16 == 0 && IN_STRIPS.contains(&format);
         for in_strips in if strips { vec![false, true] } else { vec![false] } {
             let table = matrix(&mut random, format, vocabulary, width, 1.0);
             let mut ids: Vec<u32> = (0..11).map(|_| random.below(vocabulary) as u32).collect();
@@ -269,7 +271,7 @@ fn embed_widens_rows_exactly() {
             arguments.push(Argument::Output(NAN.repeat(ids.len() * width)));
             let kernel = match in_strips {
                 false => kernel("embed", buffers, run),
-                true => kernel_in_strips("embed", buffers, [vocabulary, width], run),
+                true => kernel_in_strips("embed", buffers, laid_out(&table), run),
             };
             let before = random.numbers(ids.len() * width);
             for adds in [false, true] {

@@ -120,6 +120,24 @@ pub fn padded(columns: usize) -> usize {
     columns.next_multiple_of(32)
 }
 
+/// Formats whose matrices can lie in strips.
+#[allow(dead_code)]
+pub const IN_STRIPS: [Format; 6] = [
+    Format::Q8_0,
+    Format::Q4_0,
+    Format::Q4K,
+    Format::Affine { bits: 4, group: 32, bf16: false },
+    Format::Affine { bits: 4, group: 64, bf16: true },
+    Format::Affine { bits: 4, group: 128, bf16: false },
+];
+
+/// Rows and stored columns of a matrix of one of these.
+#[allow(dead_code)]
+pub fn laid_out(matrix: &Matrix) -> [usize; 2] {
+    let of_byte = if matrix.format == Format::Q8_0 { 1 } else { 2 };
+    [matrix.rows, matrix.planes[0].len() / matrix.rows * of_byte]
+}
+
 /// A matrix of random codes, padded as the compiler pads. Values are at most about `size`.
 pub fn matrix(random: &mut Random, format: Format, rows: usize, columns: usize, size: f32) -> Matrix {
     if let Format::Affine { .. } = format {
