@@ -57,10 +57,10 @@ fn nothing_is_written_over_that_is_still_read() {
             let plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
             for load in [
                 Load::decode(1),
-                Load { splits: 2, ..Load::decode(70) },
-                Load { rows: 5, wanted: 3, length: 9, splits: 1 },
-                Load { rows: 3, wanted: 1, length: 70, splits: 2 },
-                Load { rows: 40, wanted: 3, length: 64, splits: 1 },
+                Load { splits: 2, drawn: true, ..Load::decode(70) },
+                Load { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
+                Load { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
+                Load { rows: 40, wanted: 3, length: 64, splits: 1, drawn: false },
             ] {
                 complaints.extend(lost(&plan, load));
             }

@@ -137,6 +137,7 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
                 BatchColumn::Slots => vec![0; rows],
                 BatchColumn::Positions => (first..load.length as u32).collect(),
                 BatchColumn::Wanted => (0..rows as u32).collect(),
+                BatchColumn::Draws => [1.0_f32.to_bits(), 3, 1 << 31, 0, 7, 0, 0, 0].repeat(rows),
                 BatchColumn::Next => vec![0; rows],
             })
         }
@@ -202,10 +203,10 @@ fn check_all(disabled: &[Fusion]) {
             let loads = [
                 Load::decode(1),
                 Load::decode(70),
-                Load { splits: 2, ..Load::decode(70) },
-                Load { rows: 5, wanted: 3, length: 9, splits: 1 },
-                Load { rows: 3, wanted: 1, length: 70, splits: 2 },
-                Load { rows: 40, wanted: 1, length: 64, splits: 1 },
+                Load { splits: 2, drawn: true, ..Load::decode(70) },
+                Load { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
+                Load { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
+                Load { rows: 40, wanted: 1, length: 64, splits: 1, drawn: false },
             ];
             for load in loads {
                 checked += check(&plan, &program, load, &mut differing);

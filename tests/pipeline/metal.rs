@@ -2,6 +2,8 @@
 //! those of each model's kernels.metal.
 
 use crate::logits::{bound, golden, is_restretched};
+use forge_runtime::draw::Draw;
+use forge_runtime::sampler::Sampling;
 use serde_json::{Value, json};
 use std::process::Command;
 use std::sync::Mutex;
@@ -16,6 +18,17 @@ struct Text {
     context: usize,
     /// Ids of a pass, and passes that have begun before the host looks at the first.
     lead: (u32, usize),
+    /// How ids are drawn, if by chance.
+    draw: Option<Draw>,
+    /// Whether the host draws them.
+    on_host: bool,
+}
+
+impl Text {
+    /// The most probable ids.
+    fn greedy(ids: Vec<u32>, count: usize, context: usize, lead: (u32, usize)) -> Text {
+        Text { ids, count, context, lead, draw: None, on_host: false }
+    }
 }
 
 /// The host looks at each id before the next; and it is behind by as many as there can be.
@@ -29,8 +42,11 @@ fn drive(built: &Built, host: &str, texts: &[Text], executed: bool) -> Value {
 /// The same, with a fault in what the host is told.
 fn drive_skewed(built: &Built, (host, skew): (&str, Option<&str>), texts: &[Text], executed: bool) -> Value {
     let text = |text: &Text| {
-        let Text { ids, count, context, lead } = text;
-        json!({ "ids": ids, "count": count, "context": context, "lead": lead, "executed": executed })
+        let Text { ids, count, context, lead, draw, on_host } = text;
+        json!({
+            "ids": ids, "count": count, "context": context, "lead": lead, "executed": executed,
+            "draw": draw.map(|draw| draw.words()), "on_host": on_host,
+        })
     };
     let texts: Vec<Value> = texts.iter().map(text).collect();
     let job = json!({ "model": built.name(), "host": host, "skew": skew, "texts": texts });
@@ -75,8 +91,8 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
             .iter()
             .flat_map(|(ids, greedy, _)| {
                 let (ids, context) = (ids.clone(), ids.len() + greedy.len());
-                let whole = LEADS.map(|lead| Text { ids: ids.clone(), count: greedy.len(), context, lead });
-                let beginning = Text { context: ids.len(), ids, count: 0, lead: LEADS[0] };
+                let whole = LEADS.map(|lead| Text::greedy(ids.clone(), greedy.len(), context, lead));
+                let beginning = Text::greedy(ids.clone(), 0, ids.len(), LEADS[0]);
                 std::iter::once(beginning).filter(move |_| alone == 1).chain(whole)
             })
             .collect();
@@ -108,13 +124,44 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
     });
 }
 
+/// By the same settings and seed, whoever draws and however far it is ahead; of logits of the same device.
+#[test]
+fn the_emulated_metal_draws_what_the_host_draws() {
+    every_model(|built| {
+        let plain = Sampling::default();
+        let settings = [
+            Sampling { temperature: 2.5, ..plain.clone() },
+            Sampling { temperature: 1.5, top_k: 20, top_p: 0.9, min_p: 0.02, ..plain },
+        ];
+        let count = 18;
+        let texts = |sampling: &Sampling| {
+            let (ids, draw) = (vec![1, 2, 3], Some(sampling.draw(5, 0)));
+            let text = |lead| Text { draw, ..Text::greedy(ids.clone(), count, ids.len() + count, lead) };
+            [Text { on_host: true, ..text(LEADS[0]) }, text(LEADS[0]), text(LEADS[1])]
+        };
+        let texts: Vec<Text> = settings.iter().flat_map(texts).collect();
+        let found = drive(built, "whole", &texts, true);
+        let found = found["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        assert_eq!(found.len(), texts.len());
+        let is_wrong = |text: &&Value| !text["error"].is_null() || text["complaints"] != json!([]);
+        let mut complaints: Vec<String> = found.iter().filter(is_wrong).map(Value::to_string).collect();
+        for of_settings in found.chunks(3) {
+            let [host, one, many] = [0, 1, 2].map(|text| ids(&of_settings[text]["ids"]));
+            if host.len() != count || host != one || host != many {
+                complaints.push(format!("the host draws {host:?}, the device {one:?} and {many:?}"));
+            }
+        }
+        complaints
+    });
+}
+
 #[test]
 fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_between_those_of_a_pass() {
     every_model(|built| {
         let info = built.json(&["info", "--json", "--context", "32"]);
         let told = ["dispatches", "barriers"].map(|what| info["decode"][what].as_u64().expect("it is told"));
-        let check = |lead: (u32, usize)| {
-            let text = Text { ids: vec![1, 2, 3], count: 22, context: 32, lead };
+        let check = |(lead, draw): ((u32, usize), Option<Draw>)| {
+            let text = Text { draw, ..Text::greedy(vec![1, 2, 3], 22, 32, lead) };
             let found = drive(built, "whole", &[text], false);
             let notes = found["texts"][0]["passes"].as_array().cloned().unwrap_or_default();
             let sum = |what: &str| notes.iter().skip(1).filter_map(|note| note[what].as_u64()).sum::<u64>();
@@ -125,7 +172,9 @@ fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_be
             (counted != expected)
                 .then(|| format!("ahead by {lead:?}: {counted:?} is not {expected:?}, {found}"))
         };
-        LEADS.into_iter().filter_map(check).collect()
+        // What draws an id is in the place of what finds the most probable one.
+        let draws = [None, Some(Sampling::default().draw(1, 0))];
+        LEADS.into_iter().flat_map(|lead| draws.map(|draw| (lead, draw))).filter_map(check).collect()
     });
 }
 
@@ -135,7 +184,7 @@ fn no_object_is_left_of_a_thousand_tokens() {
     let (models, _) = emulated();
     let Some(built) = models.first() else { return };
     for lead in LEADS {
-        let text = Text { ids: vec![1, 2, 3], count: 1001, context: 200, lead };
+        let text = Text::greedy(vec![1, 2, 3], 1001, 200, lead);
         let found = drive(built, "whole", &[text], false);
         let text = &found["texts"][0];
         assert_eq!((&text["complaints"], &text["error"]), (&json!([]), &Value::Null));
@@ -155,7 +204,7 @@ fn every_fault_planted_in_the_host_is_found() {
     let (models, _) = emulated();
     let built =
         models.iter().find(|built| built.model == "llama").or(models.first()).expect("there is a model");
-    let text = Text { ids: (1..8).collect(), count: 7, context: 16, lead: (2, 2) };
+    let text = Text::greedy((1..8).collect(), 7, 16, (2, 2));
     let whole = drive(built, "whole", std::slice::from_ref(&text), true);
     assert_eq!(whole["texts"][0]["complaints"], json!([]), "before anything is planted");
     let missed: Vec<String> = PLANTED

@@ -133,6 +133,14 @@ enum class mem_flags { mem_none, mem_device, mem_threadgroup };
 void threadgroup_barrier(mem_flags);
 void simdgroup_barrier(mem_flags);
 
+// Words that threads of a threadgroup add to in any order. A class would need constructors, which clang has none of for
+// memory of a threadgroup.
+enum memory_order { memory_order_relaxed };
+enum class atomic_uint : uint {};
+uint atomic_load_explicit(const volatile threadgroup atomic_uint*, memory_order);
+void atomic_store_explicit(volatile threadgroup atomic_uint*, uint, memory_order);
+uint atomic_fetch_add_explicit(volatile threadgroup atomic_uint*, uint, memory_order);
+
 #define SIMDGROUP(T)               \
     T simd_sum(T);                 \
     T simd_max(T);                 \

@@ -201,6 +201,16 @@ SAME_FUNCTIONS
 INLINE void threadgroup_barrier(mem_flags) { __nvvm_bar_sync(0); }
 INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(0xffffffffu); }
 
+INLINE uint atomic_load_explicit(const volatile threadgroup atomic_uint* at, memory_order) {
+    return __atomic_load_n((const volatile threadgroup uint*)at, __ATOMIC_RELAXED);
+}
+INLINE void atomic_store_explicit(volatile threadgroup atomic_uint* at, uint value, memory_order) {
+    __atomic_store_n((volatile threadgroup uint*)at, value, __ATOMIC_RELAXED);
+}
+INLINE uint atomic_fetch_add_explicit(volatile threadgroup atomic_uint* at, uint value, memory_order) {
+    return __atomic_fetch_add((volatile threadgroup uint*)at, value, __ATOMIC_RELAXED);
+}
+
 INLINE int lane_of(int value, uint lane) { return __nvvm_shfl_sync_idx_i32(0xffffffffu, value, int(lane), 31); }
 INLINE uint lane_of(uint value, uint lane) { return uint(lane_of(int(value), lane)); }
 INLINE float lane_of(float value, uint lane) { return as_type<float>(lane_of(as_type<int>(value), lane)); }

@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 31] = [
+pub const TEMPLATES: [Source; 32] = [
     source!("embed/embed"),
     source!("norm/norm_add"),
     source!("norm/rms_norm"),
@@ -49,16 +49,18 @@ pub const TEMPLATES: [Source; 31] = [
     source!("elementwise/elementwise"),
     source!("elementwise/take"),
     source!("head/argmax"),
+    source!("head/sample"),
     source!("head/argmax_join"),
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 14] = [
+pub const PARTS: [Source; 15] = [
     source!("experts/choose"),
     source!("experts/groups"),
     source!("experts/weigh"),
     source!("experts/products"),
     source!("experts/biased"),
+    source!("head/best"),
     source!("project/weights"),
     source!("project/multiply"),
     source!("latent/finish"),
@@ -71,7 +73,7 @@ pub const PARTS: [Source; 14] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 41] = [
+pub const SUPPORT: [Source; 43] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -112,6 +114,8 @@ pub const SUPPORT: [Source; 41] = [
     source!("support/softplus"),
     source!("support/turn"),
     source!("support/ordered"),
+    source!("support/weight_of"),
+    source!("support/long_sums"),
     source!("support/choose"),
 ];
 
@@ -150,6 +154,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::Elementwise(_) => "elementwise/elementwise",
         Spec::Take(_) => "elementwise/take",
         Spec::Argmax(_) => "head/argmax",
+        Spec::Sample(_) => "head/sample",
         Spec::ArgmaxJoin(_) => "head/argmax_join",
     }
 }

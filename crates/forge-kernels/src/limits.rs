@@ -11,7 +11,7 @@ pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{packet_columns, packet_elements, queries_fit};
 use crate::error::KernelError;
-use crate::spec::{Brings, Each, Function, HeadNorm, Spec};
+use crate::spec::{Argmax, Brings, Each, Function, HeadNorm, Sample, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -172,9 +172,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
                 format!("at most that of the rows it is taken from, which is {}", take.of)
             })
         }
-        Spec::Argmax(argmax) => {
-            limits.positive("the vocabulary", argmax.vocabulary)?;
-            limits.holds("the vocabulary", argmax.vocabulary, fits_word(argmax.vocabulary), || {
+        &Spec::Argmax(Argmax { vocabulary }) | &Spec::Sample(Sample { vocabulary }) => {
+            limits.positive("the vocabulary", vocabulary)?;
+            limits.holds("the vocabulary", vocabulary, fits_word(vocabulary), || {
                 "below 2^32, as ids are".to_owned()
             })
         }

@@ -77,6 +77,8 @@ pub enum Spec {
     Take(Take),
     /// The id of the largest logit of each row.
     Argmax(Argmax),
+    /// An id of each row, drawn by chance.
+    Sample(Sample),
     /// The best of the candidates that [`Epilogue::Best`] left.
     ArgmaxJoin(ArgmaxJoin),
 }
@@ -416,6 +418,13 @@ pub struct DeltaStep {
 /// number never does.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Argmax {
+    /// Logits a row.
+    pub vocabulary: usize,
+}
+
+/// See [`Spec::Sample`]. Scalars: rows. Buffers: logits, draws, ids. Grid: rows. A draw is words, those of the runtime's `Draw`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
     /// Logits a row.
     pub vocabulary: usize,
 }

@@ -7,7 +7,7 @@ use forge_kernels::spec::{
     Append, Argmax, Attend, AttendJoin, Brings, DeferredNorm, Each, EachHead, Elementwise, Embed, Epilogue,
     ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm, Knobs,
     LatentAppend, LatentAttend, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route,
-    Rows, Squares, Summed,
+    Rows, Sample, Squares, Summed,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -42,6 +42,7 @@ fn refusals() {
         refusal("2nd", Spec::Argmax(Argmax { vocabulary: 5 })),
         refusal("half", Spec::Argmax(Argmax { vocabulary: 5 })),
         refusal("a", Spec::Argmax(Argmax { vocabulary: 0 })),
+        refusal("a", Spec::Sample(Sample { vocabulary: 0 })),
         refusal("a", Spec::Argmax(Argmax { vocabulary: 1 << 32 })),
         refusal(
             "a",
@@ -100,6 +101,7 @@ fn refusals() {
     insta::assert_snapshot!(cases.collect::<Vec<_>>().join("\n"), @r"
     `2nd` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
     `half` cannot be a kernel's name; give it letters, digits and underscores, and no name that C++ or a support unit has
+    kernel `a`: the vocabulary is 0; leave the kernel out of the plan
     kernel `a`: the vocabulary is 0; leave the kernel out of the plan
     kernel `a`: the vocabulary is 4294967296, and must be below 2^32, as ids are
     kernel `a`: the vocabulary is 1073741824, and must be such that a matrix of 4096 columns has fewer than 2^32 packets of 16 bytes; split it

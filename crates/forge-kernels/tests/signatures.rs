@@ -257,6 +257,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             (buffers("x *y"), "rows first", grid(take.width.div_ceil(128).to_string(), "rows", "1"))
         }
         Spec::Argmax(_) => (buffers("logits *ids"), "rows", grid(rows(), "1", "1")),
+        Spec::Sample(_) => (buffers("logits draws *ids"), "rows", grid(rows(), "1", "1")),
         Spec::ArgmaxJoin(_) => (buffers("candidates *ids"), "rows", grid(rows(), "1", "1")),
     }
 }

@@ -7,8 +7,8 @@ use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
     Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
     ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
-    LayerNorm, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Squares,
-    Summed, Take,
+    LayerNorm, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample,
+    Squares, Summed, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -222,6 +222,7 @@ fn convolutions_and_delta_rules() {
 #[test]
 fn argmax() {
     snapshot("argmax", Spec::Argmax(Argmax { vocabulary: 151_936 }));
+    snapshot("sample", Spec::Sample(Sample { vocabulary: 151_936 }));
     snapshot("argmax_join", Spec::ArgmaxJoin(ArgmaxJoin { candidates: 4748 }));
 }
 

@@ -236,6 +236,7 @@ pub(crate) fn expression(spec: &Spec) -> String {
         ),
         Spec::Take(take) => ("take", "Take", vec![("width", size(take.width)), ("of", size(take.of))]),
         Spec::Argmax(argmax) => ("argmax", "Argmax", vec![("vocabulary", size(argmax.vocabulary))]),
+        Spec::Sample(sample) => ("sample", "Sample", vec![("vocabulary", size(sample.vocabulary))]),
         Spec::ArgmaxJoin(join) => ("argmax_join", "ArgmaxJoin", vec![("candidates", size(join.candidates))]),
     };
     // Kernels that read weights are compiled for the format they are stored in.

@@ -1,7 +1,7 @@
 //! The steps of a section as calls: the formula as a comment, the barrier where one stands, the arguments by name.
 
 use crate::{kernels_text, names};
-use forge_planner::{Condition, Operand, Plan, Schedule, Section, Step};
+use forge_planner::{BatchColumn, Condition, Operand, Plan, Schedule, Section, Step};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -63,6 +63,8 @@ fn step_text(
         Condition::Always => return format!("// {}\n{barrier}{call}", step.formula),
         Condition::Split => "b.splits > 1",
         Condition::Many => "b.rows as usize > FEW",
+        Condition::Greedy => "h.draws.is_none()",
+        Condition::Drawn => "let Some(draws) = h.draws",
     };
     let inside = format!("{barrier}{call}").replace('\n', "\n    ");
     format!("// {}\nif {condition} {{\n    {inside}\n}}", step.formula)
@@ -99,6 +101,7 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Values => "cache.values".to_owned(),
         Operand::Latents => "cache.latents".to_owned(),
         Operand::Memory(memory) => format!("memory.{}", names::identifier(&section.memories[memory].name)),
+        Operand::Batch(BatchColumn::Draws) => "draws".to_owned(),
         Operand::Batch(column) if caller == Caller::Head => format!("h.{}", column.name()),
         Operand::Batch(column) => format!("b.{}", column.name()),
     }

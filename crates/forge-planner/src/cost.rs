@@ -27,17 +27,19 @@ pub struct Load {
     pub length: u64,
     /// Threadgroups that share the cache of a row.
     pub splits: u64,
+    /// Whether ids are drawn by chance, and not the likeliest.
+    pub drawn: bool,
 }
 
 impl Load {
     /// One token, the last of so many.
     pub const fn decode(length: u64) -> Load {
-        Load { rows: 1, wanted: 1, length, splits: 1 }
+        Load { rows: 1, wanted: 1, length, splits: 1, drawn: false }
     }
 
     /// The first rows of a prompt, of which the last is continued.
     pub const fn prefill(rows: u64) -> Load {
-        Load { rows, wanted: 1, length: rows, splits: 1 }
+        Load { rows, wanted: 1, length: rows, splits: 1, drawn: false }
     }
 
     /// The same, where the cache of a row is shared by as many threadgroups as a GPU of so many cores wants.
@@ -152,6 +154,8 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
                 cost.scratch_written += written;
             }
             Operand::Batch(BatchColumn::Next) => cost.batch_written += step_of.rows * 4,
+            // The words of a draw, but for the one that fills them up.
+            Operand::Batch(BatchColumn::Draws) => cost.batch_read += step_of.rows * 7 * 4,
             Operand::Batch(_) => cost.batch_read += step_of.rows * 4,
         }
     }
@@ -375,6 +379,8 @@ impl Counted<'_> {
             Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
             Spec::DeltaRule(rule) => of_rows(learning(rule)),
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
+            // A weight for each logit.
+            Spec::Sample(sample) => of_rows(8 * sample.vocabulary),
             Spec::Embed(_) | Spec::Append(_) | Spec::Take(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
         }
     }
@@ -439,6 +445,8 @@ impl Plan {
             Condition::Always => true,
             Condition::Split => load.splits > 1,
             Condition::Many => load.regime() == Regime::Many,
+            Condition::Greedy => !load.drawn,
+            Condition::Drawn => load.drawn,
         };
         // The head is applied to a few rows, however many the pass has.
         let regime = match load.regime() {

@@ -238,6 +238,10 @@ pub enum Condition {
     Split,
     /// When rows are many.
     Many,
+    /// When the likeliest ids are wanted.
+    Greedy,
+    /// When ids are drawn by chance, in place of these.
+    Drawn,
 }
 
 /// What a parameter is bound to.
@@ -281,7 +285,9 @@ pub enum BatchColumn {
     Positions,
     /// Which rows the head is applied to.
     Wanted,
-    /// The likeliest token after each of those: what a pass says of rows, and a pass after it may be told.
+    /// How the token after each of those is drawn.
+    Draws,
+    /// The token after each of those, the likeliest or one that is drawn: what a pass says of rows, and a pass after it may be told.
     Next,
 }
 
@@ -293,6 +299,7 @@ impl BatchColumn {
             BatchColumn::Slots => "slots",
             BatchColumn::Positions => "positions",
             BatchColumn::Wanted => "wanted",
+            BatchColumn::Draws => "draws",
             BatchColumn::Next => "next",
         }
     }

@@ -167,7 +167,7 @@ pub fn predict_prompt(plan: &Plan, chip: &Chip, tokens: u64) -> Prediction {
     let chunk = plan.chunk as u64;
     let pass = |length: u64| {
         let rows = if length.is_multiple_of(chunk) { chunk } else { length % chunk };
-        let load = Load { rows, wanted: u64::from(length == tokens), length, splits: 1 };
+        let load = Load { rows, wanted: u64::from(length == tokens), length, splits: 1, drawn: false };
         predict(plan, chip, load)
     };
     let mut whole = pass(tokens);

@@ -135,6 +135,8 @@ impl Plan {
             Condition::Always => "",
             Condition::Split => " (where attention was split)",
             Condition::Many => " (where rows are many)",
+            Condition::Greedy => " (where the likeliest is wanted)",
+            Condition::Drawn => " (where one is drawn)",
         };
         if step.waits {
             let name = |step: &Option<usize>| {
@@ -176,8 +178,10 @@ impl Plan {
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }
         let mut load = self.printed(schedule);
-        if step.condition == Condition::Split {
-            load.splits = 2;
+        match step.condition {
+            Condition::Split => load.splits = 2,
+            Condition::Drawn => load.drawn = true,
+            Condition::Always | Condition::Many | Condition::Greedy => {}
         }
         if self.instance(section, step, load).is_none() {
             return Ok(());

@@ -69,12 +69,19 @@ impl Draft<'_> {
         self.section.steps_mut(self.schedule).push(step);
     }
 
+    /// The last step runs on a condition.
+    pub(crate) fn last_where(&mut self, condition: Condition) {
+        if let Some(step) = self.section.steps_mut(self.schedule).last_mut() {
+            step.condition = condition;
+        }
+    }
+
     /// Says of the steps from this one on why they are there.
     pub(crate) fn give_reasons(&mut self, first: usize, reason: Option<String>) {
         for step in &mut self.section.steps_mut(self.schedule)[first..] {
             step.reason = match step.condition {
                 Condition::Split => Some(JOINS.to_owned()),
-                Condition::Always | Condition::Many => reason.clone(),
+                Condition::Always | Condition::Many | Condition::Greedy | Condition::Drawn => reason.clone(),
             };
         }
     }

@@ -234,6 +234,7 @@ impl<'a> Select<'a> {
             }
             if place == Place::Epilogue {
                 self.argmax(&mut draft, list);
+                self.sample(&mut draft, list);
             }
             self.lifetimes(&draft, index);
         }

@@ -124,7 +124,11 @@ fn wider_numbers_take_longer() {
 #[test]
 fn totals_are_the_sums_of_their_steps() {
     let plan = planned(&ONE, Format::Q8_0);
-    let loads = [Load::decode(1), Load::decode(1024), Load { rows: 5, wanted: 3, length: 70, splits: 1 }];
+    let loads = [
+        Load::decode(1),
+        Load::decode(1024),
+        Load { rows: 5, wanted: 3, length: 70, splits: 1, drawn: false },
+    ];
     for load in loads.into_iter().chain([Load::prefill(256), Load { wanted: 0, ..Load::prefill(100) }]) {
         let whole = predict(&plan, chip("m1-max"), load);
         let (mut cost, mut time) = (Cost::default(), Time { launches: Chip::SUBMISSION, ..Time::default() });
@@ -149,7 +153,7 @@ fn a_prompt_is_its_passes_and_runs_the_head_once() {
     let plan = planned(&ONE, Format::Q4_0);
     let prompt = predict_prompt(&plan, chip("m4-max"), 600);
     let pass = |rows, wanted, length| {
-        let load = Load { rows, wanted, length, splits: 1 };
+        let load = Load { rows, wanted, length, splits: 1, drawn: false };
         let pass = predict(&plan, chip("m4-max"), load);
         (pass.dispatches, pass.cost.operations)
     };

@@ -7,13 +7,14 @@
 //!
 //! ```ignore
 //! let piece = match completion.want() {
-//!     Want::Next => completion.next(argmax)?,
+//!     Want::Next | Want::Drawn(_) => completion.next(chosen)?,
 //!     _ => completion.choose(&mut logits)?,
 //! };
 //! ```
 //!
 //! The id of a piece that has an [`Piece::end`] is not to be fed to the model.
 
+use super::draw::Draw;
 use super::engine::Want;
 use super::failure::Failure;
 use super::sampler::{Sampler, Sampling};
@@ -171,15 +172,19 @@ impl Completion {
         }
     }
 
-    /// What has to be known of the model for the next piece: the id of the largest logit, or all logits.
+    /// What has to be known of the model for the next piece: the id that it chooses or draws, or all logits.
     pub fn want(&self) -> Want {
-        let sampling = self.sampler.sampling();
-        let is_plain = sampling.is_greedy() && sampling.leaves_logits();
-        if is_plain && self.constraint.is_none() && self.logprobs.is_none() {
-            Want::Next
-        } else {
-            Want::Logits
+        match self.draw() {
+            Some(draw) if draw.is_greedy() => Want::Next,
+            Some(draw) => Want::Drawn(draw),
+            None => Want::Logits,
         }
+    }
+
+    /// How a device chooses the id of the next piece, if nothing else has to be known.
+    pub fn draw(&self) -> Option<Draw> {
+        let is_plain = self.constraint.is_none() && self.logprobs.is_none();
+        self.sampler.next_draw().filter(|_| is_plain)
     }
 
     /// How many ids the text may still have.
@@ -200,13 +205,18 @@ impl Completion {
             constraint.mask(logits)?;
         }
         let id = self.sampler.draw(logits);
-        let mut piece = self.next(id)?;
+        let mut piece = self.take(id)?;
         piece.logprobs = models.map(|logits| Logprobs::of(&logits, id, self.logprobs.unwrap_or(0)));
         Ok(piece)
     }
 
-    /// Takes an id that has been chosen: the most probable, which is all that [`Want::Next`] gives.
+    /// Takes an id that has been chosen as [`Completion::want`] says.
     pub fn next(&mut self, id: u32) -> Result<Piece, Failure> {
+        self.sampler.note();
+        self.take(id)
+    }
+
+    fn take(&mut self, id: u32) -> Result<Piece, Failure> {
         if self.end.contains(&id) && !self.ignore_end {
             let rest = self.finish(End::EndOfText)?;
             return Ok(Piece { id: Some(id), ..rest });

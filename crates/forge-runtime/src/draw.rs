@@ -31,6 +31,18 @@ impl Draw {
     /// Words of a draw.
     pub const WORDS: usize = 8;
 
+    /// Whether chance plays no part.
+    pub fn is_greedy(&self) -> bool {
+        self.scale == 0.0
+    }
+
+    /// This one, after which it is that of the next number.
+    pub fn take(&mut self) -> Draw {
+        let draw = *self;
+        self.index = self.index.wrapping_add(1);
+        draw
+    }
+
     /// As words, which a device reads.
     pub fn words(&self) -> [u32; Draw::WORDS] {
         let Draw { scale, top_k, top_p, min_p, seed, index } = *self;
@@ -61,23 +73,24 @@ impl Weights {
     /// The id that `draw` gives of these logits.
     pub fn draw(&mut self, logits: &[f32], draw: &Draw) -> u32 {
         self.weigh(logits, draw.scale);
+        self.draw_weighed(draw)
+    }
+
+    /// The id that `draw` gives of ids that have been weighed.
+    pub fn draw_weighed(&mut self, draw: &Draw) -> u32 {
         self.keep_top_k(draw.top_k);
         self.keep_top_p(draw.top_p);
         self.keep_min_p(draw.min_p);
         self.draw_one(random(draw.seed, draw.index))
     }
 
-    /// What each id weighs.
-    pub fn get(&self) -> &[u32] {
-        &self.0
-    }
-
-    /// The same, to be set to 0.
+    /// What each id weighs, to be set to 0.
     pub fn get_mut(&mut self) -> &mut [u32] {
         &mut self.0
     }
 
     /// Weighs the ids of a row.
+    #[inline(always)]
     pub fn weigh(&mut self, logits: &[f32], scale: f32) {
         let top = largest(logits);
         self.0.clear();
@@ -187,6 +200,7 @@ fn key(id: u32, weight: u32) -> u64 {
 }
 
 /// The largest number of a row, in sixteen parts that a machine may look at together.
+#[inline(always)]
 fn largest(logits: &[f32]) -> f32 {
     let (blocks, rest) = logits.as_chunks::<16>();
     let mut parts = [f32::NEG_INFINITY; 16];

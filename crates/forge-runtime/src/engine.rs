@@ -12,13 +12,14 @@
 //! says so. So it has if layers remember a slot by a memory that has learnt more than the text up to there. This is decided here
 //! and nowhere else. As far as a slot can go back it can be copied to another.
 //!
-//! Where the most probable id is wanted every time, the device goes on by itself for a while: see [`Chain`].
+//! Where ids are chosen on the device, the most probable or one that is drawn, it goes on by itself for a while: see [`Chain`].
 
 mod chain;
 
 pub use chain::Chain;
 
 use super::device::{Buffer, Device, Program, Span};
+use super::draw::Draw;
 use super::failure::Failure;
 use super::model::{Layout, Model, Ring};
 
@@ -51,22 +52,35 @@ pub struct Engine<M, D = Box<dyn Device>> {
 }
 
 /// What is to be known after a feed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Want {
     /// Nothing yet: more ids will follow.
     Nothing,
     /// The id of the largest logit after the last id; computed on the device.
     Next,
+    /// An id that is drawn by the logits after the last id, on the device too.
+    Drawn(Draw),
     /// The logits after the last id.
     Logits,
     /// The logits after every id.
     AllLogits,
 }
 
+/// What a pass tells of the rows that are wanted.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// The id of the largest logit of each.
+    Next,
+    /// An id that is drawn, of each in its own way.
+    Drawn(&'a [Draw]),
+    /// All logits.
+    Logits,
+}
+
 /// What came of a feed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fed {
-    /// For each row that was wanted, the id of its largest logit; empty if logits were asked for.
+    /// For each row that was wanted, the id that was chosen; empty if logits were asked for.
     pub next: Vec<u32>,
     /// For each row that was wanted, its logits; empty if they were not asked for.
     pub logits: Vec<Vec<f32>>,
@@ -206,10 +220,16 @@ impl<M: Model, D: Device> Engine<M, D> {
             let end = chunk.len() as u32;
             let wanted: Vec<u32> = match want {
                 Want::AllLogits => (0..end).collect(),
-                Want::Next | Want::Logits if index == last => vec![end - 1],
+                Want::Next | Want::Drawn(_) | Want::Logits if index == last => vec![end - 1],
                 _ => Vec::new(),
             };
-            let of_chunk = self.submit(&rows, &wanted, !matches!(want, Want::Nothing | Want::Next))?;
+            let told = match &want {
+                Want::Nothing | Want::Next => Told::Next,
+                Want::Drawn(draw) if !wanted.is_empty() => Told::Drawn(std::slice::from_ref(draw)),
+                Want::Drawn(_) => Told::Drawn(&[]),
+                Want::Logits | Want::AllLogits => Told::Logits,
+            };
+            let of_chunk = self.submit(&rows, &wanted, told)?;
             fed.next.extend(of_chunk.next);
             fed.logits.extend(of_chunk.logits);
         }
@@ -239,13 +259,20 @@ impl<M: Model, D: Device> Engine<M, D> {
 
     /// One pass of `1 ..= INFO.chunk` rows, whose positions continue their slots', and after it the head for the
     /// rows that `wanted` names: the first `INFO.head_rows` in the same pass, the others in passes of their own.
-    /// Gives the logits of all wanted rows if `logits` is set, or else the next id after each.
-    pub fn submit(&mut self, rows: &[Row], wanted: &[u32], logits: bool) -> Result<Fed, Failure> {
+    /// Gives what is to be told of all wanted rows: their logits, or the next id after each.
+    pub fn submit(&mut self, rows: &[Row], wanted: &[u32], told: Told<'_>) -> Result<Fed, Failure> {
         self.check_rows(rows, wanted)?;
+        let draws = match told {
+            Told::Drawn(draws) if draws.len() != wanted.len() => {
+                return Err(Failure::misuse(format!("{} draws of {} rows", draws.len(), wanted.len())));
+            }
+            Told::Drawn(draws) => draws,
+            Told::Next | Told::Logits => &[],
+        };
         let program = self.program(rows.len());
         rows.iter().for_each(|row| self.touch(row.slot, row.position));
         let layout = self.model.layout();
-        let &Layout { ids, slots, positions, wanted: places, logits: told, next, .. } = layout;
+        let &Layout { ids, slots, positions, wanted: places, draws: drawn, logits, next, .. } = layout;
         let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         let all = layout.rows(program, rows.len() as u32, longest);
         self.write(ids, rows.iter().map(|row| row.id));
@@ -253,11 +280,16 @@ impl<M: Model, D: Device> Engine<M, D> {
         self.write(positions, rows.iter().map(|row| row.position));
         let mut fed = Fed::default();
         let mut heads = wanted.chunks(M::INFO.head_rows as usize);
+        let mut draws = draws.chunks(M::INFO.head_rows as usize);
         let mut head = heads.next().unwrap_or(&[]);
         let mut first = true;
         loop {
             if !head.is_empty() {
                 self.write(places, head.iter().copied());
+            }
+            let of_head = draws.next();
+            if let Some(draws) = of_head {
+                self.write(drawn, draws.iter().flat_map(Draw::words));
             }
             let model = &self.model;
             self.device
@@ -266,13 +298,17 @@ impl<M: Model, D: Device> Engine<M, D> {
                         model.forward(pass, &all);
                     }
                     if !head.is_empty() {
-                        model.head(pass, program, &model.layout().heads(head.len() as u32));
+                        model.head(
+                            pass,
+                            program,
+                            &model.layout().heads(head.len() as u32, of_head.is_some()),
+                        );
                     }
                 })
                 .map_err(Failure::Wrong)?;
-            if logits && !head.is_empty() {
+            if matches!(told, Told::Logits) && !head.is_empty() {
                 let width = M::INFO.vocabulary as usize;
-                let all = self.read(told.first(head.len() * width));
+                let all = self.read(logits.first(head.len() * width));
                 fed.logits.extend(
                     all.chunks_exact(width).map(|row| row.iter().copied().map(f32::from_bits).collect()),
                 );

@@ -29,12 +29,13 @@
 //!     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: &Wanted) {
 //!         pass.barrier();
 //!         kernels::final_norm(pass, STREAM, self.final_gain, wanted.wanted, NORMED, wanted.rows);
-//!         // ... head -> LOGITS, argmax -> wanted.next
+//!         // ... head -> LOGITS, argmax or sample -> wanted.next
 //!     }
 //! }
 //! ```
 
 use super::device::{Buffer, Pass, Program, Span};
+use super::draw::Draw;
 use super::experts::Stacks;
 use super::failure::Failure;
 use super::state::State;
@@ -54,7 +55,7 @@ pub trait Model: Sized {
     /// Encodes the embedding and all layers for these rows.
     fn forward(&self, pass: &mut dyn Pass, rows: &Rows);
 
-    /// Encodes the final norm, the head and the argmax for some of them. The program is that of [`Model::forward`], which it
+    /// Encodes the final norm, the head and the choice of the next id for some of them. The program is that of [`Model::forward`], which it
     /// follows in one pass or in a later pass of its own, so it begins with a barrier.
     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: &Wanted);
 }
@@ -76,14 +77,16 @@ pub struct Rows {
     pub positions: Span<u32>,
 }
 
-/// Rows that get logits, and where it goes what comes next.
+/// Rows that get logits, how the next id is chosen, and where it goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// One of [`Program::Decode`], `1 ..= INFO.head_rows` of [`Program::Batch`].
     pub rows: u32,
     /// `[rows]` Which of the rows that [`Model::forward`] was given.
     pub wanted: Span<u32>,
-    /// `[rows]` The id of the largest logit of each.
+    /// `[rows, Draw::WORDS]` How the next id of each is drawn; none where it is that of the largest logit.
+    pub draws: Option<Span<u32>>,
+    /// `[rows]` The id that comes next of each.
     pub next: Span<u32>,
 }
 
@@ -188,7 +191,9 @@ pub struct Layout {
     pub positions: Span<u32>,
     /// `[head_rows]` Which rows get logits.
     pub wanted: Span<u32>,
-    /// `[head_rows]` The id of the largest logit of each of these.
+    /// `[head_rows, Draw::WORDS]` How the next id of each of these is drawn, if by chance.
+    pub draws: Span<u32>,
+    /// `[head_rows]` The next id of each of these.
     pub next: Span<u32>,
     /// Where ids follow each other without the host.
     pub wheel: Wheel,
@@ -205,8 +210,10 @@ impl Layout {
         let (chunk, head_rows) = (info.chunk as usize, info.head_rows as usize);
         let [ids, slots, positions] = [rows.take(chunk), rows.take(chunk), rows.take(chunk)];
         let wanted = rows.take(head_rows);
-        let [positions_of_wheel, ids_of_wheel] = [rows.take(Wheel::PLACES), rows.take(Wheel::PLACES)];
-        let wheel = Wheel { ids: ids_of_wheel, positions: positions_of_wheel };
+        let draws = rows.take(head_rows * Draw::WORDS);
+        let [positions_of_wheel, draws_of_wheel, ids_of_wheel] =
+            [1, Draw::WORDS, 1].map(|words| rows.take(Wheel::PLACES * words));
+        let wheel = Wheel { ids: ids_of_wheel, positions: positions_of_wheel, draws: draws_of_wheel };
         let next = rows.take(head_rows);
         let (rows_bytes, experts) = (rows.bytes(), Vec::new());
         Layout {
@@ -217,6 +224,7 @@ impl Layout {
             slots,
             positions,
             wanted,
+            draws,
             next,
             wheel,
             logits,
@@ -235,10 +243,11 @@ impl Layout {
         Rows { program, count, longest, ids, slots, positions: self.positions.first(count as usize) }
     }
 
-    /// The first `rows` of those that the host names.
-    pub const fn heads(&self, rows: u32) -> Wanted {
+    /// The first `rows` of those that the host names, of which the next ids are drawn or the most probable.
+    pub fn heads(&self, rows: u32, are_drawn: bool) -> Wanted {
         let (wanted, next) = (self.wanted.first(rows as usize), self.next.first(rows as usize));
-        Wanted { rows, wanted, next }
+        let draws = are_drawn.then(|| self.draws.first(rows as usize * Draw::WORDS));
+        Wanted { rows, wanted, draws, next }
     }
 }
 
@@ -250,25 +259,28 @@ pub struct Wheel {
     pub ids: Span<u32>,
     /// `[PLACES]` The position of each.
     pub positions: Span<u32>,
+    /// `[PLACES, Draw::WORDS]` How the id after each is drawn, if by chance.
+    pub draws: Span<u32>,
 }
 
 impl Wheel {
     /// As many ids as are on their way at most: those that a row still reads are not written over.
     pub const PLACES: usize = 16;
 
-    /// What a row at a place, of a position, reads and gives.
-    pub const fn row(
+    /// What a row at a place, of a position, reads and gives; the id after it is drawn or the most probable.
+    pub fn row(
         &self,
         layout: &Layout,
         program: Program,
-        place: usize,
-        position: u32,
+        (place, position): (usize, u32),
+        is_drawn: bool,
     ) -> (Rows, Wanted) {
         let (ids, positions) = (self.ids.part(place, 1), self.positions.part(place, 1));
         let slots = layout.slots.first(1);
         let next = self.ids.part((place + 1) % Wheel::PLACES, 1);
         let rows = Rows { program, count: 1, longest: position + 1, ids, slots, positions };
-        (rows, Wanted { rows: 1, wanted: layout.wanted.first(1), next })
+        let draws = is_drawn.then(|| self.draws.part(place * Draw::WORDS, Draw::WORDS));
+        (rows, Wanted { rows: 1, wanted: layout.wanted.first(1), draws, next })
     }
 }
 

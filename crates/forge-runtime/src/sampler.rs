@@ -155,6 +155,18 @@ impl Sampler {
         &self.sampling
     }
 
+    /// How a device draws the next id, if it can: of logits as the model gives them, and without `typical_p`.
+    pub fn next_draw(&self) -> Option<Draw> {
+        let sampling = &self.sampling;
+        let is_known = sampling.leaves_logits() && (sampling.is_greedy() || sampling.typical_p == 1.0);
+        is_known.then(|| sampling.draw(self.seed, self.drawn))
+    }
+
+    /// Takes note that a device has chosen an id so.
+    pub fn note(&mut self) {
+        self.drawn = self.drawn.wrapping_add(u32::from(!self.sampling.is_greedy()));
+    }
+
     /// Makes logits those that ids are chosen by.
     pub fn adjust(&self, logits: &mut [f32]) {
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;

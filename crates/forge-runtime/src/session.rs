@@ -155,7 +155,7 @@ impl<M: Model, D: Device> Session<M, D> {
         let Some(first) = piece else { return Ok(written) };
         let start = Instant::now();
         let mut writing = Writing { completion, written, listen };
-        if writing.completion.want() == Want::Next {
+        if matches!(writing.completion.want(), Want::Next | Want::Drawn(_)) {
             self.follow(&mut writing, first)?;
         } else {
             let mut next = writing.tell(first, self.is_full())?;
@@ -176,6 +176,9 @@ impl<M: Model, D: Device> Session<M, D> {
         let Session { engine, held, .. } = self;
         let context = engine.context() as usize;
         let mut chain = engine.chain(SLOT, id, lead)?;
+        if let Want::Drawn(draw) = writing.completion.want() {
+            chain = chain.drawing(draw);
+        }
         let mut outcome = Ok(Some(id));
         while let Ok(Some(id)) = outcome {
             held.push(id);
@@ -240,7 +243,7 @@ impl<M: Model, D: Device> Session<M, D> {
         self.held.extend(ids);
         match (want, fed.next.last(), fed.logits.last_mut()) {
             (Want::Nothing, ..) => Ok(None),
-            (Want::Next, Some(&next), _) => completion.next(next).map(Some),
+            (Want::Next | Want::Drawn(_), Some(&next), _) => completion.next(next).map(Some),
             (_, _, Some(logits)) => completion.choose(logits).map(Some),
             _ => Err(Failure::wrong("the device gave no logits")),
         }

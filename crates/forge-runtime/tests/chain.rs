@@ -6,6 +6,7 @@ use runtime::device::{Buffer, Device, Lead, Pass, Program};
 use runtime::engine::{Engine, Want};
 use runtime::model::Model;
 use runtime::recorder::Recorder;
+use runtime::sampler::{Sampler, Sampling};
 use runtime::weights::WeightFile;
 use support::halving::Halving;
 use support::reference::Reference;
@@ -60,6 +61,33 @@ fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
         // The last id has not been read: the text goes on with it.
         let next = engine.feed(slot, &written[28..], Want::Next).unwrap().next;
         assert_eq!(next, Reference::new().greedy(&[&PROMPT[..], &wanted].concat(), 1), "{lead:?}");
+    }
+}
+
+/// The host's sampler is asked of the logits after every id; the device draws by itself.
+#[test]
+fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
+    let plain = Sampling::default();
+    for sampling in [
+        Sampling { temperature: 2.0, ..plain.clone() },
+        Sampling { temperature: 0.7, top_k: 12, top_p: 0.9, min_p: 0.01, ..plain },
+    ] {
+        let mut engine_of_host = engine::<Tiny>(40, 1);
+        let mut sampler = Sampler::new(sampling.clone(), 77, &PROMPT);
+        let mut wanted: Vec<u32> = Vec::new();
+        let mut fed = PROMPT.to_vec();
+        for _ in 0..30 {
+            let logits = engine_of_host.feed(0, &fed, Want::Logits).unwrap().logits;
+            wanted.push(sampler.draw(&logits[0]));
+            fed = vec![wanted[wanted.len() - 1]];
+        }
+        for lead in LEADS {
+            let mut engine = engine::<Tiny>(40, 1);
+            let first = engine.feed(0, &PROMPT, Want::Drawn(sampling.draw(77, 0))).unwrap().next[0];
+            let mut chain = engine.chain(0, first, lead).unwrap().drawing(sampling.draw(77, 1));
+            let written: Vec<u32> = (1..30).rev().map(|left| chain.next(left).unwrap()).collect();
+            assert_eq!((first, &written[..]), (wanted[0], &wanted[1..]), "{lead:?} {sampling:?}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! The model is the smallest there is (`support/halving.rs`); the logit of id 0 is its memory.
 
 use forge_runtime::cpu::CpuDevice;
-use forge_runtime::engine::{Engine, Row, Want};
+use forge_runtime::engine::{Engine, Row, Told, Want};
 use forge_runtime::model::Model;
 use forge_runtime::weights::WeightFile;
 use support::halving::Halving;
@@ -44,7 +44,7 @@ fn texts_in_turns_are_those_read_alone() {
     // Several rows of both in one pass.
     let row = |slot: u32, position: u32| Row { id: 1, slot, position };
     let rows = [row(1, 7), row(1, 8), row(0, 7)];
-    let logits = both.submit(&rows, &[1, 2], true).unwrap().logits;
+    let logits = both.submit(&rows, &[1, 2], Told::Logits).unwrap().logits;
     assert_eq!(logits[0][0], sum(&[&OTHER[..], &[1, 1]].concat()));
     assert_eq!(logits[1][0], sum(&[&ONE[..], &[1]].concat()));
 }
@@ -56,7 +56,7 @@ fn a_slot_goes_back_to_its_beginning_alone() {
     assert_eq!([engine.kept(0, 7), engine.kept(0, 9), engine.kept(0, 6), engine.kept(0, 0)], [7, 7, 0, 0]);
     assert_eq!(engine.truncate(0, 6), 0);
     assert_eq!(fed(&mut engine, 0, &OTHER), sum(&OTHER));
-    let behind = engine.submit(&[Row { id: 1, slot: 0, position: 6 }], &[0], false).unwrap_err();
+    let behind = engine.submit(&[Row { id: 1, slot: 0, position: 6 }], &[0], Told::Next).unwrap_err();
     assert!(behind.to_string().contains("it has to be read again from its start"), "{behind}");
     assert_eq!(fed(&mut engine, 0, &ONE[..2]), sum(&[&OTHER[..], &ONE[..2]].concat()), "nothing was done");
 }

@@ -4,7 +4,7 @@ use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
 use runtime::cpu::level::Level;
 use runtime::device::{Binding, Kernel, Pass, Program};
-use runtime::engine::{Engine, Row, Want};
+use runtime::engine::{Engine, Row, Told, Want};
 use runtime::failure::Failure;
 use runtime::golden::Golden;
 use runtime::model::Model;
@@ -115,7 +115,7 @@ fn a_slot_goes_back_as_far_as_its_ring_reaches() {
     engine.feed(0, &[4, 5], Want::Nothing).unwrap();
     assert_eq!((engine.kept(0, 105), engine.kept(0, 104)), (105, 0));
     let back = Row { id: 1, slot: 0, position: 104 };
-    match engine.submit(&[back], &[0], true) {
+    match engine.submit(&[back], &[0], Told::Logits) {
         Err(Failure::Misuse(message)) => assert!(message.contains("position 104"), "{message}"),
         other => panic!("{other:?}"),
     }
@@ -177,16 +177,16 @@ fn slots_do_not_see_each_other() {
     // One pass with rows of all three slots.
     let rows = [(2, 9, 4), (0, 3, 5), (0, 4, 6), (1, 0, 7)];
     let rows: Vec<Row> = rows.iter().map(|&(slot, position, id)| Row { id, slot, position }).collect();
-    let logits = engine.submit(&rows, &[3, 0, 2], true).unwrap().logits;
+    let logits = engine.submit(&rows, &[3, 0, 2], Told::Logits).unwrap().logits;
     let texts: [Vec<u32>; 3] = [vec![7], [&IDS[..9], &[4]].concat(), [&IDS[9..12], &[5, 6]].concat()];
     for (got, ids) in logits.iter().zip(&texts) {
         close(got, reference.logits(ids).last().unwrap());
     }
     // The next ids of several rows at once, more than one head takes; a wanted row may come twice.
     let wanted = [0, 1, 2, 3, 3];
-    let next = engine.submit(&rows, &wanted, false).unwrap().next;
+    let next = engine.submit(&rows, &wanted, Told::Next).unwrap().next;
     assert_eq!(next.len(), 5);
-    let logits = engine.submit(&rows, &wanted, true).unwrap().logits;
+    let logits = engine.submit(&rows, &wanted, Told::Logits).unwrap().logits;
     for (next, logits) in next.iter().zip(&logits) {
         assert_eq!(*next as usize, runtime::golden::largest(logits));
     }
@@ -229,7 +229,7 @@ proptest::proptest! {
                 continue;
             }
             let which: Vec<u32> = (0..rows.len() as u32).filter(|_| choices.next().unwrap() % 2 == 0).collect();
-            let got = together.submit(&rows, &which, true).unwrap().logits;
+            let got = together.submit(&rows, &which, Told::Logits).unwrap().logits;
             for (got, row) in got.iter().zip(which.iter().map(|&row| rows[row as usize])) {
                 proptest::prop_assert_eq!(got, &wanted[row.slot as usize][row.position as usize]);
             }
@@ -273,7 +273,7 @@ fn what_cannot_be_fed_is_refused() {
         (vec![Row { slot: 2, ..row }], 0),
         (vec![Row { position: 6, ..row }], 0),
     ] {
-        assert!(matches!(engine.submit(&rows, &[wanted], true), Err(Failure::Misuse(_))), "{rows:?}");
+        assert!(matches!(engine.submit(&rows, &[wanted], Told::Logits), Err(Failure::Misuse(_))), "{rows:?}");
     }
     engine.feed(1, &[1; 6], Want::Nothing).unwrap();
     assert!(engine.feed(1, &[1], Want::Nothing).is_err());
@@ -327,7 +327,7 @@ fn a_recording_holds_what_the_device_was_told() {
     let tiny = Tiny::new(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
     tiny.forward(&mut counter, &tiny.layout().rows(Program::Decode, 1, 1));
-    tiny.head(&mut counter, Program::Decode, &tiny.layout().heads(1));
+    tiny.head(&mut counter, Program::Decode, &tiny.layout().heads(1, false));
     let cost = Tiny::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 

@@ -275,7 +275,7 @@ fn info_counts_memory_to_the_byte() {
     assert_eq!(info["decode"]["dispatches"], 22);
     assert_eq!(info["decode"]["dispatches_per_layer"], serde_json::json!([9, 9]));
     assert_eq!(info["formats"]["q8_0"], 19_400);
-    assert_eq!(info["kernels"].as_array().unwrap().len(), 14);
+    assert_eq!(info["kernels"].as_array().unwrap().len(), 15);
     assert_eq!(json(&folder, "info --json")["memory"]["context"], 64);
     let text = text(&run(&folder, "info").stdout);
     assert!(text.contains("22 dispatches (9 a layer and 4), 21 barriers"), "{text}");

@@ -21,6 +21,7 @@ pub static ALL: &[&Kernel] = &[
     &DOWN,
     &HEAD,
     &ARGMAX,
+    &SAMPLE,
 ];
 
 pub static EMBED: Kernel = Kernel {
@@ -252,4 +253,16 @@ pub static ARGMAX: Kernel = Kernel {
 
 pub fn argmax(pass: &mut dyn Pass, logits: Span<f32>, ids: Span<u32>, rows: u32) {
     pass.dispatch(&ARGMAX, &[logits.read(), ids.write()], &[rows], [rows, 1, 1]);
+}
+
+pub static SAMPLE: Kernel = Kernel {
+    name: "sample",
+    buffers: &["logits", "draws", "ids"],
+    threads: 64,
+    strips: None,
+    cpu: |call| cpu::sample(call, &cpu::Sample { vocabulary: 50 }),
+};
+
+pub fn sample(pass: &mut dyn Pass, logits: Span<f32>, draws: Span<u32>, ids: Span<u32>, rows: u32) {
+    pass.dispatch(&SAMPLE, &[logits.read(), draws.read(), ids.write()], &[rows], [rows, 1, 1]);
 }

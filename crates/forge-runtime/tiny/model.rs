@@ -134,13 +134,16 @@ impl Model for Tiny {
     }
 
     fn head(&self, pass: &mut dyn Pass, _program: Program, wanted: &Wanted) {
-        let &Wanted { rows, wanted, next } = wanted;
+        let &Wanted { rows, wanted, draws, next } = wanted;
         pass.barrier();
         kernels::final_norm(pass, STREAM, self.final_gain, wanted, NORMED, rows);
         pass.barrier();
         kernels::head(pass, self.head, NORMED, LOGITS, rows);
         pass.barrier();
-        kernels::argmax(pass, LOGITS, next, rows);
+        match draws {
+            Some(draws) => kernels::sample(pass, LOGITS, draws, next, rows),
+            None => kernels::argmax(pass, LOGITS, next, rows),
+        }
     }
 }
 

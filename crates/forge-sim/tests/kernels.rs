@@ -10,7 +10,7 @@ use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
     Each, EachHead, Elementwise, Embed, Epilogue, Function, Gates, HeadNorm, Knobs, LatentAppend,
     LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue,
-    RmsNorm, Rotate, RotateAppend, Rows, Squares, Take,
+    RmsNorm, Rotate, RotateAppend, Rows, Sample, Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -165,6 +165,7 @@ fn others() -> Vec<Case> {
         once(Spec::Elementwise(Elementwise { function: Function::ScaleBy, width: 300 })),
         once(Spec::Take(Take { width: 150, of: 155 })),
         once(Spec::Argmax(Argmax { vocabulary: 1500 })),
+        Case { spec: Spec::Sample(Sample { vocabulary: 700 }), launches: vec![Launch::rows(4, 3)] },
     ]
 }
 

@@ -10,6 +10,7 @@ mod skewed;
 
 use forge_emulation::{complaints, counts, emulate, execute, living};
 use forge_runtime::device::{Device, Lead};
+use forge_runtime::draw::{Draw, Weights};
 use forge_runtime::engine::{Engine, Want};
 use forge_runtime::failure::Failure;
 use forge_runtime::golden::largest;
@@ -43,6 +44,10 @@ struct Text {
     context: u32,
     /// How far the device is ahead: ids of a pass, and passes.
     lead: (u32, usize),
+    /// How ids are drawn, as words of which the number is that of the first; none takes the most probable.
+    draw: Option<[u32; Draw::WORDS]>,
+    /// Whether the host draws them, of logits that it is told after each.
+    on_host: bool,
     /// Whether kernels are executed. If not, nobody knows what ids follow, and those beyond the context begin it anew.
     executed: bool,
 }
@@ -89,6 +94,7 @@ fn written<M: Model>(
         device = Box::new(skewed::Skewed::new(device, skew));
     }
     drop(loaded.weights);
+    let mut weights = Weights::default();
     let mut engine = Engine::new(loaded.model, device, text.context, 1);
     let mut before = counts();
     let mut note = || {
@@ -103,8 +109,18 @@ fn written<M: Model>(
     };
     let logits = engine.feed(0, &text.ids, Want::Logits)?.logits.pop().unwrap_or_default();
     note();
+    let mut draw = text.draw.map(Draw::of);
+    let mut drawn = |logits: &[f32], draw: &mut Option<Draw>| match draw {
+        Some(draw) => weights.draw(logits, &draw.take()),
+        None => largest(logits) as u32,
+    };
     if text.count > 0 {
-        ids.push(if text.executed { largest(&logits) as u32 } else { 0 });
+        ids.push(if text.executed { drawn(&logits, &mut draw) } else { 0 });
+    }
+    while text.on_host && ids.len() < text.count {
+        let told = engine.feed(0, &ids[ids.len() - 1..], Want::Logits)?.logits;
+        ids.push(drawn(&told[0], &mut draw));
+        note();
     }
     let (per_pass, passes) = text.lead;
     while ids.len() < text.count {
@@ -114,6 +130,9 @@ fn written<M: Model>(
         let room = (text.context - engine.length(0)) as usize;
         let last = if text.executed { ids[ids.len() - 1] } else { 0 };
         let mut chain = engine.chain(0, last, Lead { ids: per_pass, passes })?;
+        if let Some(draw) = draw {
+            chain = chain.drawing(draw);
+        }
         for left in (1..=room.min(text.count - ids.len())).rev() {
             ids.push(chain.next(left)?);
             note();

@@ -27,7 +27,7 @@ pub(crate) use self::recurrent::LANES;
 use self::recurrent::{ConvolveContext, DeltaRuleContext};
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
 use self::vectors::{ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, TakeContext};
-use crate::spec::{Argmax, ArgmaxJoin, Embed, Spec};
+use crate::spec::{Argmax, ArgmaxJoin, Embed, Sample, Spec};
 
 /// Threadgroup memory that lets at least two threadgroups share a core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
@@ -147,6 +147,9 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         }
         Spec::Take(take) => (value(TakeContext::of(base, take)), vec![]),
         Spec::Argmax(argmax) => (value(ArgmaxContext::of(base, argmax)), vec!["ordered"]),
+        Spec::Sample(sample) => {
+            (value(SampleContext::of(base, sample)), vec!["ordered", "weight_of", "long_sums"])
+        }
         Spec::ArgmaxJoin(join) => (value(ArgmaxJoinContext::of(base, join)), vec![]),
     };
     Context { variables, support }
@@ -365,6 +368,29 @@ impl<'a> ArgmaxContext<'a> {
         // A power of two of simdgroups, with a few logits a thread.
         let threads = (spec.vocabulary / 4).next_power_of_two().clamp(32, 1024);
         ArgmaxContext { base, spec, threads, simdgroups: threads / 32 }
+    }
+}
+
+#[derive(Serialize)]
+struct SampleContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a Sample,
+    /// Bits of the digits that an id has, and the largest number of so many.
+    id_bits: u32,
+    id_mask: u64,
+    threads: usize,
+    simdgroups: usize,
+}
+
+impl<'a> SampleContext<'a> {
+    fn of(base: Base<'a>, spec: &'a Sample) -> SampleContext<'a> {
+        let threads = (spec.vocabulary / 4).next_power_of_two().clamp(32, 1024);
+        let bits = usize::BITS - (spec.vocabulary - 1).leading_zeros();
+        let id_bits = bits.next_multiple_of(8).max(8);
+        let id_mask = (1 << id_bits) - 1;
+        SampleContext { base, spec, id_bits, id_mask, threads, simdgroups: threads / 32 }
     }
 }
 

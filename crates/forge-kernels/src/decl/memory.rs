@@ -53,7 +53,7 @@ fn element_bytes(element: &str) -> Option<u64> {
     let bytes = match scalar {
         "bool" | "char" | "uchar" => 1,
         "short" | "ushort" | "half" | "bfloat" => 2,
-        "int" | "uint" | "float" => 4,
+        "int" | "uint" | "float" | "atomic_uint" => 4,
         "long" | "ulong" => 8,
         _ => return None,
     };

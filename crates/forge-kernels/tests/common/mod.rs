@@ -8,7 +8,7 @@ use forge_kernels::spec::{
     Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
     ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
     LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows,
-    Squares, Summed, Take,
+    Sample, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -386,6 +386,7 @@ pub(crate) fn others() -> Vec<Spec> {
     specs.extend(latents());
     specs.extend(experts());
     specs.extend([512, 50_257].map(|vocabulary| Spec::Argmax(Argmax { vocabulary })));
+    specs.extend([1, 512, 50_257].map(|vocabulary| Spec::Sample(Sample { vocabulary })));
     specs.extend([3, 4_749].map(|candidates| Spec::ArgmaxJoin(ArgmaxJoin { candidates })));
     specs
 }

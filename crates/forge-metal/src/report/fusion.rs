@@ -36,7 +36,8 @@ pub(super) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
     let rows = steps.iter().map(|steps| steps.len()).max().unwrap_or(0).max(nodes);
     let height = HEAD + rows as f64 * ROW + 6.0;
     let mut canvas = Canvas::new(WIDTH, height);
-    let always = |steps: &[Step]| steps.iter().filter(|step| step.condition == Condition::Always).count();
+    let is_plain = |step: &&Step| matches!(step.condition, Condition::Always | Condition::Greedy);
+    let always = |steps: &[Step]| steps.iter().filter(is_plain).count();
     let dispatches = steps.map(always);
     let heads = [
         format!("one row: {}", counted(dispatches[0], "dispatch", "dispatches")),
@@ -96,14 +97,17 @@ fn draw_steps(
     }
     for (step, y) in steps.iter().zip(&places) {
         let class = match step.condition {
-            Condition::Always => format!("box {}", bound.class(step)),
-            Condition::Split | Condition::Many => format!("box {} maybe", bound.class(step)),
+            Condition::Always | Condition::Greedy => format!("box {}", bound.class(step)),
+            Condition::Split | Condition::Many | Condition::Drawn => {
+                format!("box {} maybe", bound.class(step))
+            }
         };
         canvas.rect((x, y - BOX / 2.0), (width, BOX), &class, &step.formula);
         let name = match step.condition {
-            Condition::Always => step.name.clone(),
+            Condition::Always | Condition::Greedy => step.name.clone(),
             Condition::Split => format!("{} if split", step.name),
             Condition::Many => format!("{} if many", step.name),
+            Condition::Drawn => format!("{} if drawn", step.name),
         };
         canvas.text((x + 8.0, *y), Anchor::Start, "", &fitted(&name, width - 16.0));
     }

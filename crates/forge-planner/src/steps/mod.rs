@@ -10,7 +10,7 @@ mod recurrent;
 
 use crate::cache::Ring;
 use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
-use crate::plan::{BatchColumn, Field, FieldKind, Operand, State};
+use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, State};
 use crate::regime::FEW;
 use crate::section::{Draft, Place, Source};
 use crate::select::{ASIDE, Select};
@@ -248,6 +248,23 @@ impl Select<'_> {
         let function = self.function(name, general, &[(draft.regimes(), spec)]);
         let arguments = [(from.0, Operand::Scratch(from.1)), ("ids", Operand::Batch(BatchColumn::Next))];
         draft.step(name, "next = the likeliest token.", function, &arguments);
+        draft.last_where(Condition::Greedy);
+    }
+
+    /// The token that is drawn by chance, where it is, in place of that search.
+    pub(crate) fn sample(&mut self, draft: &mut Draft<'_>, list: &Fused) {
+        let Some(last) = list.operations.last() else { return };
+        let Some(logits) = draft.buffers.get(&last.output).copied() else { return };
+        let spec = Spec::Sample(spec::Sample { vocabulary: self.graph.model.vocabulary });
+        let general = "ids = an index of logits, drawn by what it weighs";
+        let function = self.function("sample", general, &[(draft.regimes(), spec)]);
+        let arguments = [
+            ("logits", Operand::Scratch(logits)),
+            ("draws", Operand::Batch(BatchColumn::Draws)),
+            ("ids", Operand::Batch(BatchColumn::Next)),
+        ];
+        draft.step("sample", "next = a token drawn by its probability.", function, &arguments);
+        draft.last_where(Condition::Drawn);
     }
 
     /// The buffer that an operation's result goes to, called `name` unless it is what flows out.

@@ -96,7 +96,7 @@ pub(super) enum Command {
 /// How far the device may be ahead.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Ahead {
-    /// Where the most probable id is always taken, have the device write N ids before it is looked at what they are [default:
+    /// Where ids are chosen on the device, have it write N of them before it is looked at what they are [default:
     /// what the device gains by; where a model's memories cannot go back, 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub(super) chain: Option<u32>,

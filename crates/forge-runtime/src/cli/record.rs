@@ -1,11 +1,12 @@
 //! `record`: writes down what a device is told to do, computing nothing.
 
 use super::super::device::Lead;
-use super::super::engine::{Engine, Row};
+use super::super::engine::{Engine, Row, Told};
 use super::super::failure::Failure;
 use super::super::model::Model;
 use super::super::open::Program;
 use super::super::recorder::Recorder;
+use super::super::sampler::Sampling;
 use super::arguments::{Common, Record};
 use super::output::Outcome;
 use serde_json::json;
@@ -46,7 +47,9 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record
         }
         if command.chain > 0 {
             let lead = Lead { ids: command.chain, passes: 1 };
-            engine.chain(0, command.ids[done - 1], lead)?.next(command.chain as usize)?;
+            // Drawn by chance: the most probable ids are those of all other passes.
+            let draw = Sampling::default().draw(0, 0);
+            engine.chain(0, command.ids[done - 1], lead)?.drawing(draw).next(command.chain as usize)?;
             let pass = engine.device().passes() - 1;
             engine.device().label(pass, &format!("sequence {sequence}, then {} ids", command.chain));
         }
@@ -72,7 +75,7 @@ fn submit<M: Model>(
         (false, true) => (1..=slots).map(|slot| slot * ids.len() as u32 - 1).collect(),
         (false, false) => Vec::new(),
     };
-    engine.submit(&rows, &wanted, true).map(|_| ())
+    engine.submit(&rows, &wanted, Told::Logits).map(|_| ())
 }
 
 /// The rows of each pass of each sequence.

@@ -51,6 +51,7 @@ mod rotate;
 mod rotate_append;
 mod rotation;
 mod route;
+mod sample;
 mod scratch;
 mod simd;
 mod stored;
@@ -116,6 +117,7 @@ pub use self::{
     rotate_append::{RotateAppend, rotate_append},
     rotation::{Brings, HeadNorm, Long, Pairing, Rotation},
     route::{Groups, Route, Scores, route},
+    sample::{Sample, sample},
     stored::Stored,
     superblock::{Q4K, Q5K, Q6K},
     take::{Take, take},

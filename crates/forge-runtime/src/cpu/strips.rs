@@ -39,7 +39,7 @@ pub fn survey<M: Model>(model: &M) -> Vec<Strips> {
     let layout = model.layout();
     for (program, count) in [(Program::Decode, 1), (Program::Batch, 1), (Program::Batch, M::INFO.chunk)] {
         model.forward(&mut survey, &layout.rows(program, count, count));
-        model.head(&mut survey, program, &layout.heads(count.min(M::INFO.head_rows)));
+        model.head(&mut survey, program, &layout.heads(count.min(M::INFO.head_rows), false));
     }
     survey.found()
 }

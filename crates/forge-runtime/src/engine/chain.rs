@@ -1,8 +1,8 @@
 //! A text that the device writes on by itself: ids that each come of the one before, though no host has seen it.
 //!
-//! All that changes from one greedy id to the next is known beforehand, but for the id itself: slot, position, how far rows
-//! look back. So the host writes the positions, and has several rows computed in one pass, one after the other: each finds
-//! its id where the row before it has left its choice ([`Wheel`]). Nothing of a model or a kernel knows of it. A device
+//! All that changes from one id to the next is known beforehand, but for the id itself: slot, position, how far rows look back,
+//! and if ids are drawn, the number of the draw. So the host writes these, and has several rows computed in one pass, one
+//! after the other: each finds its id where the row before it has left its choice ([`Wheel`]). Nothing of a model or a kernel knows of it. A device
 //! that works by itself is given the next pass before the host has looked at what came of the last one; a pass that begins
 //! with nobody before it on the way is told its first id by the host.
 //!
@@ -11,6 +11,7 @@
 //! it is better for those who will go on with their text not to be ahead of them ([`Lead::NONE`]).
 
 use super::super::device::{Device, Lead};
+use super::super::draw::Draw;
 use super::super::failure::Failure;
 use super::super::model::{Model, Wheel};
 use super::{Engine, Row};
@@ -27,6 +28,8 @@ pub struct Chain<'e, M: Model, D: Device> {
     place: usize,
     /// Its position in the slot.
     position: u32,
+    /// How the id after it is drawn; none takes the most probable.
+    draw: Option<Draw>,
     /// Passes that have begun, and nobody has looked at.
     begun: VecDeque<Begun>,
     /// Ids that have been looked at, and nobody has asked for.
@@ -40,7 +43,7 @@ struct Begun {
 }
 
 impl<M: Model, D: Device> Engine<M, D> {
-    /// Goes on in `slot` with `id`, and then with the most probable id every time.
+    /// Goes on in `slot` with `id`, and then with the most probable id every time, or one that is drawn ([`Chain::drawing`]).
     pub fn chain(&mut self, slot: u32, id: u32, lead: Lead) -> Result<Chain<'_, M, D>, Failure> {
         self.check(slot, &[id])?;
         let position = self.length(slot);
@@ -52,11 +55,17 @@ impl<M: Model, D: Device> Engine<M, D> {
         self.write(slots, [slot].into_iter());
         self.write(wanted, [0].into_iter());
         let (begun, ahead) = (VecDeque::new(), VecDeque::new());
-        Ok(Chain { engine: self, lead, slot, last: id, place: 0, position, begun, ahead })
+        Ok(Chain { engine: self, lead, slot, last: id, place: 0, position, draw: None, begun, ahead })
     }
 }
 
 impl<M: Model, D: Device> Chain<'_, M, D> {
+    /// The same, of ids that are drawn: the next one so, and those after it by the numbers that follow.
+    pub fn drawing(mut self, draw: Draw) -> Self {
+        self.draw = Some(draw);
+        self
+    }
+
     /// The next id. No more than `left` are begun, this one included.
     pub fn next(&mut self, left: usize) -> Result<u32, Failure> {
         if self.ahead.is_empty() {
@@ -92,14 +101,22 @@ impl<M: Model, D: Device> Chain<'_, M, D> {
         for (place, count) in runs(first, rows as usize) {
             engine.write(wheel.positions.part(place, count), positions.by_ref().take(count));
         }
+        if let Some(draw) = &mut self.draw {
+            for (place, count) in runs(first, rows as usize) {
+                let words = wheel.draws.part(place * Draw::WORDS, count * Draw::WORDS);
+                engine.write(words, (0..count).flat_map(|_| draw.take().words()));
+            }
+        }
         let program = engine.program(1);
+        let is_drawn = self.draw.is_some();
         let model = &engine.model;
         let begun = engine.device.begin(program, &mut |pass| {
             for row in 0..rows {
                 if row > 0 {
                     pass.barrier();
                 }
-                let (rows, wanted) = wheel.row(model.layout(), program, place(row), position + row);
+                let (rows, wanted) =
+                    wheel.row(model.layout(), program, (place(row), position + row), is_drawn);
                 model.forward(pass, &rows);
                 model.head(pass, program, &wanted);
             }

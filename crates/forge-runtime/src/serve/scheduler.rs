@@ -12,7 +12,8 @@
 
 use super::super::completion::End;
 use super::super::device::Device;
-use super::super::engine::{Engine, Row, Want};
+use super::super::draw::Draw;
+use super::super::engine::{Engine, Row, Told, Want};
 use super::super::failure::Failure;
 use super::super::golden::largest;
 use super::super::model::Model;
@@ -165,7 +166,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
         self.share();
         let pass = self.compose();
         let start = Instant::now();
-        let fed = self.engine.submit(&pass.rows, &pass.wanted, pass.logits);
+        let fed = self.engine.submit(&pass.rows, &pass.wanted, pass.told());
         self.metrics.busy.add(start.elapsed());
         self.metrics.passes.add(1);
         self.metrics.rows.add(pass.rows.len());
@@ -199,8 +200,10 @@ impl<M: Model, D: Device> Scheduler<M, D> {
         for (number, &row) in pass.wanted.iter().enumerate() {
             let Row { slot, position, .. } = pass.rows[row as usize];
             let index = slot as usize;
-            let next =
-                if pass.logits { Chosen::By(&mut fed.logits[number]) } else { Chosen::Id(fed.next[number]) };
+            let next = match fed.logits.get_mut(number) {
+                Some(logits) => Chosen::By(logits),
+                None => Chosen::Id(fed.next[number]),
+            };
             if let Err(failure) = self.go_on(index, position as usize + 1, next) {
                 self.fail(index, &failure);
             }
@@ -250,7 +253,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
 
     /// The rows of everybody who is being written to, and portions of prompts.
     fn compose(&self) -> Composed {
-        let mut pass = Composed { rows: Vec::new(), wanted: Vec::new(), logits: false };
+        let mut pass = Composed { rows: Vec::new(), wanted: Vec::new(), draws: Some(Vec::new()) };
         for (index, slot) in self.slots.iter().enumerate() {
             let Some((work, id)) = slot.work.as_ref().and_then(|work| Some((work, work.next?))) else {
                 continue;
@@ -329,8 +332,9 @@ impl<M: Model, D: Device> Scheduler<M, D> {
 
     fn fail(&mut self, index: usize, failure: &Failure) {
         if let Some(work) = &self.slots[index].work {
-            work.tell(Update::Failed(failure.clone()));
+            // Whoever is told finds it counted.
             self.metrics.failed.add(1);
+            work.tell(Update::Failed(failure.clone()));
             self.free(index);
         }
     }
@@ -346,13 +350,27 @@ enum Chosen<'a> {
 struct Composed {
     rows: Vec<Row>,
     wanted: Vec<u32>,
-    logits: bool,
+    /// How the device chooses an id of each wanted row; none where somebody wants logits.
+    draws: Option<Vec<Draw>>,
 }
 
 impl Composed {
     /// The row that comes next is one of `work`, and what follows it is wanted.
     fn want(&mut self, work: &Work) {
         self.wanted.push(self.rows.len() as u32);
-        self.logits |= work.job.tells_of_prompt() || work.job.completion.want() == Want::Logits;
+        let draw = work.job.completion.draw().filter(|_| !work.job.tells_of_prompt());
+        self.draws = self.draws.take().zip(draw).map(|(mut draws, draw)| {
+            draws.push(draw);
+            draws
+        });
+    }
+
+    /// What is to be told of the wanted rows: logits if anybody wants them, and else ids, which are drawn if anybody's are.
+    fn told(&self) -> Told<'_> {
+        match &self.draws {
+            None => Told::Logits,
+            Some(draws) if draws.iter().all(Draw::is_greedy) => Told::Next,
+            Some(draws) => Told::Drawn(draws),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! CPU kernels of projections, embedding and argmax, with every set of instructions that this machine has, against plain f64.
+//! CPU kernels of projections, embedding, argmax and sampling, with every set of instructions that this machine has, against plain f64.
 //!
 //! Shapes are what real models have and what nobody expects: odd widths, one row, more rows than a block, groups
 //! that fill no tile. Buffers stand between stretches of NaN, so that reading outside shows.
@@ -9,6 +9,7 @@ mod support;
 
 use forge_runtime::cpu::{self, Activation, Each, Epilogue, Format, Squares};
 use forge_runtime::device::Program;
+use forge_runtime::sampler::{Sampler, Sampling};
 use support::{
     Argument, IN_STRIPS, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips,
     laid_out, matrix, numbers_of, run_kernel, run_kernel_as, silu, words_of,
@@ -498,6 +499,52 @@ fn the_best_candidate_is_the_lowest_of_equals() {
             let ids = run_kernel(kernel, &arguments, &[2], level, threads);
             assert_eq!(words_of(&ids[0]), [wanted, 0], "{level:?} {candidates}");
         });
+    }
+}
+
+#[test]
+fn ids_are_those_that_the_sampler_draws() {
+    kernel_under_test!(SHAPE, cpu::Sample, cpu::sample);
+    let plain = Sampling::default();
+    let settings = [
+        plain.clone(),
+        Sampling { temperature: 0.2, top_k: 7, ..plain.clone() },
+        Sampling { temperature: 1.5, top_p: 0.4, ..plain.clone() },
+        Sampling { min_p: 0.1, ..plain.clone() },
+        Sampling { temperature: 3.0, top_k: 40, top_p: 0.9, min_p: 0.3, ..plain },
+        Sampling::greedy(),
+    ];
+    let mut random = Random(12);
+    for vocabulary in [1, 17, 500, 32_001] {
+        let rows = settings.len();
+        // Many are equal, and some are no numbers.
+        let logit = |random: &mut Random| match random.below(40) {
+            0 => f32::NAN,
+            1 => f32::NEG_INFINITY,
+            of => (random.number() * 9.0 * of as f32).round() / of as f32,
+        };
+        let logits: Vec<f32> = (0..rows * vocabulary).map(|_| logit(&mut random)).collect();
+        let kernel = kernel("sample", vec!["logits", "draws", "ids"], run);
+        *SHAPE.write().unwrap() = Some(cpu::Sample { vocabulary });
+        for seed in 0..if vocabulary > 1000 { 3 } else { 200 } {
+            let mut samplers: Vec<Sampler> =
+                settings.iter().map(|sampling| Sampler::new(sampling.clone(), seed, &[])).collect();
+            for index in 0..2 {
+                let draws = settings.iter().flat_map(|sampling| sampling.draw(seed, index).words());
+                let draws = Argument::Words(draws.collect());
+                let arguments =
+                    [Argument::Numbers(logits.clone()), draws, Argument::Output(vec![0xff; 4 * rows])];
+                let wanted: Vec<u32> = samplers
+                    .iter_mut()
+                    .zip(logits.chunks(vocabulary))
+                    .map(|(sampler, logits)| sampler.draw(logits))
+                    .collect();
+                each_level(|level, threads| {
+                    let ids = run_kernel(kernel, &arguments, &[rows as u32], level, threads);
+                    assert_eq!(words_of(&ids[0]), wanted, "{level:?} {vocabulary} {seed}");
+                });
+            }
+        }
     }
 }
 

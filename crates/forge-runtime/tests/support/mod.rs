@@ -440,9 +440,10 @@ pub fn run_kernel_as(
         positions: nothing,
         wanted: nothing,
         logits: Span::new(Buffer::Scratch, 0, 0),
+        draws: nothing,
         next: nothing,
         experts: Vec::new(),
-        wheel: Wheel { ids: nothing, positions: nothing },
+        wheel: Wheel { ids: nothing, positions: nothing, draws: nothing },
     };
     let (mut bindings, mut in_file) = (Vec::new(), 16384 + 64);
     for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {

@@ -479,6 +479,30 @@ impl Writer {
             (Spec::ExpertsJoin(it), _) => Content::Unwritten(rows * it.width * 4),
             (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
             (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
+            // Few different logits, of which hundreds are equal, but in the second row; of the third row none is a number.
+            (Spec::Sample(it), "logits") => {
+                // One peak, neither first nor last of what a thread looks at.
+                let logit = |row: usize, id: usize, random: u32| match row {
+                    1 => -(id as f32 - 300.0).abs(),
+                    2 => f32::NAN,
+                    _ if random.is_multiple_of(31) => f32::NAN,
+                    _ => (random % 7) as f32 * 0.75 - 3.0,
+                };
+                let logits = (0..rows * it.vocabulary)
+                    .map(|i| logit(i / it.vocabulary, i % it.vocabulary, self.random()));
+                Content::Words(logits.map(f32::to_bits).collect())
+            }
+            // A scale, the first of the heaviest, a share, a least weight, a seed, a number. The second row is greedy, and of the
+            // fourth all is kept.
+            (Spec::Sample(_), "draws") => {
+                let draw = |row| match row {
+                    1 => [0; 8],
+                    3 => [1.5_f32.to_bits(), 0, 0, 0, 7, 9, 3, 0],
+                    _ => [1.5_f32.to_bits(), 250, 0xe000_0000, 0x0400_0000, 7, 9, row as u32, 0],
+                };
+                Content::Words((0..rows).flat_map(draw).collect())
+            }
+            (Spec::Sample(_), _) => Content::Unwritten(rows * 4),
             (Spec::ArgmaxJoin(it), "candidates") => {
                 let pairs = rows * it.candidates;
                 Content::Words((0..2 * pairs).map(|_| self.random()).collect())
