@@ -196,7 +196,8 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
     let both = crate_for("metal,cuda");
     let more: Vec<&str> = both.keys().filter(|name| !plain.contains_key(*name)).map(String::as_str).collect();
     insta::assert_snapshot!(more.join("\n"), @r"
-    src/kernels.ptx
+    src/kernels_70.ptx
+    src/kernels_80.ptx
     src/runtime/cuda/card.rs
     src/runtime/cuda/driver.rs
     src/runtime/cuda/launches.rs

@@ -13,6 +13,7 @@ use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
 use forge_frontend::{Checkpoint, Opened};
 use forge_ir::Graph;
+use forge_kernels::ptx;
 use forge_metal::{CrateOptions, ReportFacts};
 use forge_planner::{Chip, Load, Options, Plan, predict};
 use forge_weights::{PackedFile, Stored, Summary};
@@ -95,9 +96,11 @@ pub(crate) fn compile(
         forge_metal::render(plan, &crate_options).map_err(|error| Failure::other(error.to_string()))?;
     if let Some(clang) = clang {
         let text = String::from_utf8_lossy(&files["src/kernels.metal"]);
-        let ptx = forge_kernels::ptx::translate(&clang, &text);
-        let ptx = ptx.map_err(|error| Failure::other(error.to_string()))?;
-        files.insert("src/kernels.ptx".to_owned(), ptx.into_bytes());
+        let translated = ptx::translate_all(&clang, &text);
+        let translated = translated.map_err(|error| Failure::other(error.to_string()))?;
+        for (target, ptx) in ptx::TARGETS.iter().zip(translated) {
+            files.insert(format!("src/{}", target.file), ptx.into_bytes());
+        }
     }
     for (path, bytes) in &files {
         staging.write(path, bytes)?;
@@ -144,7 +147,7 @@ pub(crate) fn compile(
 
 /// The clang that translates kernels for NVIDIA GPUs.
 fn translator() -> Result<PathBuf, Failure> {
-    forge_kernels::ptx::find_clang().ok_or_else(|| {
+    ptx::find_clang().ok_or_else(|| {
         Failure::other(format!(
             "--target cuda needs a clang of version 15 or later that can write PTX, and there is none on the path: {}",
             doctor::ptx_advice()

@@ -11,8 +11,8 @@
 // A kernel is a function that its entry calls. Constants are ordinary memory, and scalars are the entry's own copy.
 #define kernel static inline __attribute__((always_inline))
 #define constant const
-// The two elements of a matrix that a lane holds.
-#define MATRIX_HELD pair held;
+// What a lane holds of a matrix: see `matrices.h`.
+#define MATRIX_HELD pair held, turned; bool knows_turned;
 // Kernels cannot name it; a body here may.
 typedef double wide;
 
@@ -50,9 +50,16 @@ INLINE half2 make_half2(float2 v) { return __builtin_convertvector(v, half2); }
 INLINE half4 make_half4(float4 v) { return __builtin_convertvector(v, half4); }
 
 // ── Where a thread is ────────────────────────────────────────────────────────────────────────────
-// Threadgroups have one dimension, and whole simdgroups.
-INLINE uint thread_index() { return __nvvm_read_ptx_sreg_tid_x(); }
-INLINE uint lane_index() { return thread_index() & 31u; }
+// Threadgroups have one dimension, and whole simdgroups. Lanes have other numbers than the GPU gives them, because kernels know
+// which elements of a matrix Apple's hardware gives to which lane: it has 4 times bit 4, twice bit 2, bit 1 of a lane's number
+// for rows and bits 3 and 0 for pairs of columns. The GPU's matrix units have bits 4, 3, 2 for rows and 1, 0 for columns.
+INLINE uint unit_lane(uint lane) { return (lane & 17u) | (lane & 6u) << 1 | (lane & 8u) >> 2; }
+INLINE uint own_unit_lane() { return __nvvm_read_ptx_sreg_tid_x() & 31u; }
+INLINE uint lane_index() {
+    uint lane = own_unit_lane();
+    return (lane & 17u) | (lane & 12u) >> 1 | (lane & 2u) << 2;
+}
+INLINE uint thread_index() { return (__nvvm_read_ptx_sreg_tid_x() & ~31u) | lane_index(); }
 INLINE void position(uint& p) { p = __nvvm_read_ptx_sreg_ctaid_x(); }
 INLINE void position(uint2& p) { p = uint2{uint(__nvvm_read_ptx_sreg_ctaid_x()), uint(__nvvm_read_ptx_sreg_ctaid_y())}; }
 INLINE void position(uint3& p) {
@@ -211,10 +218,15 @@ INLINE uint atomic_fetch_add_explicit(volatile threadgroup atomic_uint* at, uint
     return __atomic_fetch_add((volatile threadgroup uint*)at, value, __ATOMIC_RELAXED);
 }
 
-INLINE int lane_of(int value, uint lane) { return __nvvm_shfl_sync_idx_i32(0xffffffffu, value, int(lane), 31); }
-INLINE uint lane_of(uint value, uint lane) { return uint(lane_of(int(value), lane)); }
-INLINE float lane_of(float value, uint lane) { return as_type<float>(lane_of(as_type<int>(value), lane)); }
-INLINE half lane_of(half value, uint lane) { return as_type<half>(ushort(lane_of(uint(as_type<ushort>(value)), lane))); }
+// What a lane has, named as the GPU numbers it.
+INLINE int unit_of(int value, uint lane) { return __nvvm_shfl_sync_idx_i32(0xffffffffu, value, int(lane), 31); }
+INLINE uint unit_of(uint value, uint lane) { return uint(unit_of(int(value), lane)); }
+INLINE float unit_of(float value, uint lane) { return as_type<float>(unit_of(as_type<int>(value), lane)); }
+INLINE half unit_of(half value, uint lane) { return as_type<half>(ushort(unit_of(uint(as_type<ushort>(value)), lane))); }
+template <class T>
+INLINE T lane_of(T value, uint lane) {
+    return unit_of(value, unit_lane(lane));
+}
 
 #define SIMDGROUP_REDUCTION(T, name, combined)                          \
     INLINE T name(T a) {                                                \
@@ -227,7 +239,7 @@ INLINE half lane_of(half value, uint lane) { return as_type<half>(ushort(lane_of
 #define SIMDGROUP_BODIES(T)                                                                           \
     INLINE T simd_shuffle(T value, ushort lane) { return lane_of(value, lane); }                      \
     INLINE T simd_broadcast(T value, ushort lane) { return lane_of(value, lane); }                    \
-    INLINE T simd_shuffle_xor(T value, ushort mask) { return lane_of(value, lane_index() ^ mask); }   \
+    INLINE T simd_shuffle_xor(T value, ushort mask) { return unit_of(value, own_unit_lane() ^ unit_lane(mask)); }   \
     SIMDGROUP_REDUCTION(T, simd_sum, a + b)                                                           \
     SIMDGROUP_REDUCTION(T, simd_max, max(a, b))                                                       \
     SIMDGROUP_REDUCTION(T, simd_min, min(a, b))
@@ -235,68 +247,6 @@ SIMDGROUP_BODIES(int)
 SIMDGROUP_BODIES(uint)
 SIMDGROUP_BODIES(half)
 SIMDGROUP_BODIES(float)
-
-// ── Matrices ─────────────────────────────────────────────────────────────────────────────────────
-// A lane holds two neighbours of a row, where Apple's hardware has them: kernels know that of `thread_elements`.
-INLINE uint matrix_row() { return ((lane_index() >> 2) & 4u) + ((lane_index() >> 1) & 3u); }
-INLINE uint matrix_column() { return ((lane_index() >> 2) & 2u) * 2u + (lane_index() & 1u) * 2u; }
-INLINE uint matrix_lane(uint row, uint column) {
-    return ((row >> 2) << 4) | ((column >> 2) << 3) | ((row & 3u) << 1) | ((column >> 1) & 1u);
-}
-
-template <class T, int Columns, int Rows>
-INLINE thread typename simdgroup_matrix<T, Columns, Rows>::pair& simdgroup_matrix<T, Columns, Rows>::thread_elements() {
-    return held;
-}
-
-template <class T, int Columns, int Rows>
-INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) {
-    simdgroup_matrix<T, Columns, Rows> matrix;
-    matrix.held.x = value;
-    matrix.held.y = value;
-    return matrix;
-}
-
-// The origin is that of the matrix in memory: it is not transposed.
-#define MATRIX_MEMORY_BODIES(space)                                                                                \
-    template <class T>                                                                                             \
-    INLINE void simdgroup_load(                                                                                    \
-        simdgroup_matrix<T, 8, 8>& matrix, const space T* source, ulong stride, ulong2 origin, bool transpose) {   \
-        const space T* corner = source + origin.y * stride + origin.x;                                             \
-        uint row = matrix_row(), column = matrix_column();                                                         \
-        matrix.held.x = transpose ? corner[column * stride + row] : corner[row * stride + column];                 \
-        matrix.held.y = transpose ? corner[(column + 1u) * stride + row] : corner[row * stride + column + 1u];     \
-    }                                                                                                              \
-    template <class T>                                                                                             \
-    INLINE void simdgroup_store(                                                                                   \
-        simdgroup_matrix<T, 8, 8> matrix, space T* target, ulong stride, ulong2 origin, bool transpose) {          \
-        space T* corner = target + origin.y * stride + origin.x;                                                   \
-        uint row = matrix_row(), column = matrix_column();                                                         \
-        corner[transpose ? column * stride + row : row * stride + column] = matrix.held.x;                         \
-        corner[transpose ? (column + 1u) * stride + row : row * stride + column + 1u] = matrix.held.y;             \
-    }
-MATRIX_MEMORY_BODIES(device)
-MATRIX_MEMORY_BODIES(threadgroup)
-
-// sum = a b + c: every lane is handed the row of a and the columns of b that its two elements are made of.
-template <class T, class U>
-INLINE void simdgroup_multiply_accumulate(
-    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b, simdgroup_matrix<T, 8, 8> c) {
-    uint row = matrix_row(), column = matrix_column();
-    float x = float(c.held.x), y = float(c.held.y);
-    _Pragma("unroll") for (uint k = 0u; k < 8u; k++) {
-        U even = lane_of(a.held.x, matrix_lane(row, k)), odd = lane_of(a.held.y, matrix_lane(row, k));
-        float factor = float(k & 1u ? odd : even);
-        x = fma(factor, float(lane_of(b.held.x, matrix_lane(k, column))), x);
-        y = fma(factor, float(lane_of(b.held.y, matrix_lane(k, column))), y);
-    }
-    sum.held.x = T(x);
-    sum.held.y = T(y);
-}
-template <class T, class U>
-INLINE void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& product, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b) {
-    simdgroup_multiply_accumulate(product, a, b, make_filled_simdgroup_matrix<T, 8, 8>(T(0)));
-}
 
 }  // namespace metal
 

@@ -5,6 +5,7 @@
 //! kernel's name. Its parameters lie in memory as the host's arguments do: a pointer of 8 bytes for each buffer, slot by
 //! slot, and after them the struct of scalars, words of 4 bytes.
 
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,19 +15,40 @@ use crate::decl::{Buffer, DeclError, KernelDecl};
 /// What is declared in [`check::HEADER`], with bodies: read before it and after it.
 const BODIES: &str = include_str!("../ptx/metal_ptx.h");
 
-/// The least compute capability whose GPUs run the kernels: Volta's 7.0. Kernels count on lanes that part and meet at a
-/// barrier of the warp, which older GPUs have not; nothing in them asks for more. Drivers translate PTX for whatever
-/// newer GPU they find.
-pub const CAPABILITY: (u32, u32) = (7, 0);
+/// Matrices, read last.
+const MATRICES: &str = include_str!("../ptx/matrices.h");
 
-/// PTX 6.3 is the first that clang writes for that capability with everything that is used; drivers since 2018 read it.
-const OPTIONS: [&str; 20] = [
+/// The GPUs that a text is for: those of a compute capability, and newer ones, for which drivers translate it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Target {
+    /// The least compute capability, as 70 for 7.0.
+    pub capability: u32,
+    /// Its name in a crate.
+    pub file: &'static str,
+    /// Options that are its own.
+    #[serde(skip)]
+    options: &'static [&'static str],
+}
+
+/// From the least capability to the most.
+pub const TARGETS: [Target; 2] = [
+    // Kernels count on lanes that part and meet at a barrier of the warp, which GPUs before Volta have not. PTX 6.3 is the first
+    // that clang writes for it with everything that is used; drivers since 2018 read it.
+    Target {
+        capability: 70,
+        file: "kernels_70.ptx",
+        options: &["-march=sm_70", "-Xclang", "-target-feature", "-Xclang", "+ptx63"],
+    },
+    // Matrix units that take singles come with Ampere, and with PTX 7.0; drivers since 2020 read it.
+    Target {
+        capability: 80,
+        file: "kernels_80.ptx",
+        options: &["-march=sm_80", "-Xclang", "-target-feature", "-Xclang", "+ptx70", "-DMATRIX_UNITS"],
+    },
+];
+
+const OPTIONS: [&str; 15] = [
     "--target=nvptx64-nvidia-cuda",
-    "-march=sm_70",
-    "-Xclang",
-    "-target-feature",
-    "-Xclang",
-    "+ptx63",
     "-x",
     "c++",
     "-std=c++17",
@@ -73,16 +95,25 @@ fn knows_ptx(clang: &Path) -> bool {
     asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("nvptx64"))
 }
 
-/// The PTX of every kernel of a file: what [`crate::assemble`] gives.
-pub fn translate(clang: &Path, text: &str) -> Result<String, PtxError> {
+/// The PTX for every target, in their order, made side by side.
+pub fn translate_all(clang: &Path, text: &str) -> Result<Vec<String>, PtxError> {
+    std::thread::scope(|scope| {
+        let begun = TARGETS.map(|target| scope.spawn(move || translate(clang, text, target)));
+        let ended = begun.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        ended.into_iter().collect()
+    })
+}
+
+/// The PTX of every kernel of a file, what [`crate::assemble`] gives, for a target.
+pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, PtxError> {
     let kernels = KernelDecl::parse_all(text)?;
     let mut input = format!(
-        "{BODIES}\n{}\n{BODIES}\n#line 1 \"{FILE}\"\n{}\n#line 1 \"entries\"\n",
+        "{BODIES}\n{}\n{BODIES}\n{MATRICES}\n#line 1 \"{FILE}\"\n{}\n#line 1 \"entries\"\n",
         check::HEADER,
         for_clang(text, STORAGE)?
     );
     input.extend(kernels.iter().map(entry));
-    let mut ptx = feed(clang, &OPTIONS, &input)?;
+    let mut ptx = feed(clang, &[target.options, &OPTIONS].concat(), &input)?;
     if let Some(line) = ptx.lines().find(|line| line.starts_with(".extern .func")) {
         return Err(PtxError::NoBody(line.to_owned()));
     }
@@ -92,7 +123,7 @@ pub fn translate(clang: &Path, text: &str) -> Result<String, PtxError> {
         ptx.insert_str(place, &format!("\n.reqntid {}, 1, 1", kernel.threads));
     }
     let body = ptx.find(".version").unwrap_or(0);
-    let (major, minor) = CAPABILITY;
+    let (major, minor) = (target.capability / 10, target.capability % 10);
     Ok(format!(
         "// kernels.metal as clang translates it for NVIDIA GPUs of compute capability {major}.{minor} or later.\n\n{}",
         &ptx[body..]

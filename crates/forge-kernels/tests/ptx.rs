@@ -26,15 +26,24 @@ fn every_kind_of_kernel_becomes_an_entry() {
             render(&format!("kernel_{index}"), &spec).unwrap_or_else(|error| panic!("{error}"))
         })
         .collect();
-    let text = ptx::translate(&clang(), &assemble(&instances, "")).unwrap_or_else(|error| panic!("{error}"));
-    for instance in &instances {
-        let KernelDecl { name, threads, buffers, .. } = &instance.decl;
-        let entry =
-            text.split_once(&format!(".entry {name}(")).unwrap_or_else(|| panic!("{name} is no entry")).1;
-        let (parameters, rest) = entry.split_once(')').unwrap_or_else(|| panic!("{name} has no end"));
-        assert_eq!(parameters.matches(".param").count(), buffers.len() + 1, "{name}: {parameters}");
-        assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
+    let metal = assemble(&instances, "");
+    for target in ptx::TARGETS {
+        let text = ptx::translate(&clang(), &metal, target).unwrap_or_else(|error| panic!("{error}"));
+        for instance in &instances {
+            check_entry(&text, &instance.decl);
+        }
+        // Units for matrices are asked for where they are, and nowhere else.
+        assert_eq!(text.contains("mma.sync"), target.capability >= 80);
     }
+}
+
+fn check_entry(text: &str, decl: &KernelDecl) {
+    let KernelDecl { name, threads, buffers, .. } = decl;
+    let entry =
+        text.split_once(&format!(".entry {name}(")).unwrap_or_else(|| panic!("{name} is no entry")).1;
+    let (parameters, rest) = entry.split_once(')').unwrap_or_else(|| panic!("{name} has no end"));
+    assert_eq!(parameters.matches(".param").count(), buffers.len() + 1, "{name}: {parameters}");
+    assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
 }
 
 /// A template's name, with its number of rows and with its format.
@@ -66,7 +75,7 @@ fn an_entry() {
                 y[group.x * 64u + thread_id] = half(tile[63u - thread_id]);\n\
             }\n\
         }\n";
-    let text = ptx::translate(&clang(), text).unwrap_or_else(|error| panic!("{error}"));
+    let text = ptx::translate(&clang(), text, ptx::TARGETS[0]).unwrap_or_else(|error| panic!("{error}"));
     let start = text.find(".visible").unwrap_or(0);
     let end = text.find("\n{").unwrap_or(text.len());
     insta::assert_snapshot!(&text[start..end].replace('\t', "    "), @r"
@@ -85,6 +94,6 @@ fn what_has_no_body_is_refused() {
         [[max_total_threads_per_threadgroup(32)]]\n\
         kernel void copy(device uint* y [[buffer(0)]], constant CopyArgs& args [[buffer(1)]]) {\n\
             y[0] = elsewhere(args.rows);\n}\n";
-    let error = ptx::translate(&clang(), text).expect_err("it calls what nobody has written");
+    let error = ptx::translate(&clang(), text, ptx::TARGETS[1]).expect_err("it calls what nobody has written");
     assert!(matches!(error, ptx::PtxError::NoBody(_)), "{error}");
 }

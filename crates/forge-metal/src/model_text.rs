@@ -6,7 +6,7 @@ use crate::report::cache_phrase;
 use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
 use forge_ir::{Format, Latents};
-use forge_kernels::Spec;
+use forge_kernels::{Spec, ptx};
 use forge_kernels::spec::{ExpertsInner, LatentAttend};
 use forge_planner::{
     Application, Condition, FEW, Load, MAX_SHARES, Operand, Plan, Ring, SPLIT_POSITIONS, Schedule, Section,
@@ -22,8 +22,8 @@ pub(crate) struct Context {
     /// The crate's name as Rust code spells it.
     library: String,
     converses: bool,
-    /// Whether the crate is for NVIDIA GPUs too.
-    cuda: bool,
+    /// The texts for NVIDIA GPUs, from the oldest; none where the crate is not for them.
+    cuda: &'static [ptx::Target],
     model: ModelText,
     constants: Vec<Constant>,
     cache: CacheText,
@@ -223,7 +223,7 @@ impl Context {
             library: names::crate_name(&options.name).replace('-', "_"),
             binary: names::crate_name(&options.name),
             converses: options.converses,
-            cuda: options.cuda,
+            cuda: if options.cuda { &ptx::TARGETS } else { &[] },
             model: model_text(plan, options),
             constants: constants(plan),
             cache: cache_text(plan),

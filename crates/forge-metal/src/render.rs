@@ -17,7 +17,7 @@ pub struct CrateOptions {
     pub parameters: u64,
     /// Whether the checkpoint has a chat template.
     pub converses: bool,
-    /// Whether it is for NVIDIA GPUs too. Then who writes it adds `src/kernels.ptx`, made of `src/kernels.metal`.
+    /// Whether it is for NVIDIA GPUs too. Then who writes it adds what `src/kernels.metal` becomes for each of [`forge_kernels::ptx::TARGETS`].
     pub cuda: bool,
     /// The command that makes this crate again.
     pub command: String,

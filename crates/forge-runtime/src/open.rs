@@ -26,8 +26,8 @@ pub struct Program {
     /// The text of `kernels.metal`.
     pub metal: &'static str,
     #[cfg(feature = "cuda")]
-    /// The same kernels as NVIDIA's driver takes them; empty where there are none.
-    pub ptx: &'static str,
+    /// The same kernels as NVIDIA's driver takes them, for each kind of GPU, from the oldest; none where it is not for them.
+    pub ptx: &'static [super::cuda::Ptx],
     /// Every kernel in it.
     pub kernels: &'static [&'static Kernel],
 }
@@ -228,9 +228,7 @@ impl Setup {
             DeviceKind::Cuda => cuda(program, loaded),
             DeviceKind::Auto if has_metal() => metal(program, loaded),
             #[cfg(feature = "cuda")]
-            DeviceKind::Auto if !program.ptx.is_empty() && super::cuda::card().is_ok() => {
-                cuda(program, loaded)
-            }
+            DeviceKind::Auto if super::cuda::card(program.ptx).is_ok() => cuda(program, loaded),
             DeviceKind::Auto => self.cpu(loaded),
         }
     }
@@ -274,7 +272,7 @@ fn metal<M: Model>(_: &Program, _: &Loaded<M>) -> Result<Box<dyn Device>, Failur
 
 #[cfg(feature = "cuda")]
 fn cuda<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
-    super::cuda::card().map_err(|why| Failure::misuse(format!("{why}: --device cpu")))?;
+    super::cuda::card(program.ptx).map_err(|why| Failure::misuse(format!("{why}: --device cpu")))?;
     let mut progress = super::cli::progress::Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
     let (weights, layout) = (&loaded.weights, loaded.model.layout());

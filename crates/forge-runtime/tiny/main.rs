@@ -15,7 +15,7 @@ fn main() -> std::process::ExitCode {
         directory: env!("CARGO_MANIFEST_DIR"),
         metal: "",
         #[cfg(feature = "cuda")]
-        ptx: "",
+        ptx: &[],
         kernels: kernels::ALL,
     })
 }

@@ -23,7 +23,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
     let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
     let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
     #[cfg(feature = "cuda")]
-    let card = super::super::cuda::card();
+    let card = super::super::cuda::card(program.ptx);
     if command.json {
         let formats: serde_json::Map<String, Value> =
             info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();

@@ -1,5 +1,6 @@
-//! The card of this machine: what it is, and whether kernels run on it.
+//! The card of this machine: what it is, and which of the kernels' texts it runs.
 
+use super::Ptx;
 use super::driver::{Driver, call};
 use std::ffi::{CStr, c_char};
 
@@ -7,9 +8,6 @@ use std::ffi::{CStr, c_char};
 const MULTIPROCESSORS: i32 = 16;
 const CAPABILITY_MAJOR: i32 = 75;
 const CAPABILITY_MINOR: i32 = 76;
-
-/// The least compute capability that kernels are translated for.
-const LEAST: (i32, i32) = (7, 0);
 
 /// An NVIDIA GPU, the first that the driver names.
 pub(super) struct Card {
@@ -53,11 +51,17 @@ impl Card {
             multiprocessors: attribute(MULTIPROCESSORS)? as u32,
             memory,
         };
-        if card.capability < LEAST {
-            let (major, minor) = LEAST;
-            return Err(format!("{card}: kernels need a compute capability of {major}.{minor}"));
-        }
         Ok(card)
+    }
+
+    /// The text of kernels for the newest GPUs that this one is among; or what it would need.
+    pub(super) fn best_of(&self, texts: &[Ptx]) -> Result<&'static str, String> {
+        let own = (self.capability.0 * 10 + self.capability.1) as u32;
+        let best = texts.iter().rev().find(|ptx| ptx.capability <= own);
+        best.map(|ptx| ptx.text).ok_or_else(|| {
+            let least = texts.first().map_or(0, |ptx| ptx.capability);
+            format!("{self}: kernels need a compute capability of {}.{}", least / 10, least % 10)
+        })
     }
 }
 

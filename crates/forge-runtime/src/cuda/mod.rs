@@ -20,6 +20,15 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
+/// The program's kernels, as the driver takes them for GPUs of a compute capability, as 70 for 7.0, and newer ones.
+#[derive(Clone, Copy)]
+pub struct Ptx {
+    /// The least compute capability.
+    pub capability: u32,
+    /// What clang has made of `kernels.metal`.
+    pub text: &'static str,
+}
+
 /// Weights go to the card in pieces, so that there is something to tell meanwhile.
 const PIECE: usize = 64 << 20;
 
@@ -54,16 +63,18 @@ pub struct CudaDevice {
     starter: Starter,
 }
 
-/// The card that this machine has, for people, where kernels run on it; or why there is none.
-pub fn card() -> Result<String, String> {
-    Ok(Card::first(&Driver::load()?)?.to_string())
+/// The card that this machine has, for people, where one of `texts` is for it; or why there is none.
+pub fn card(texts: &[Ptx]) -> Result<String, String> {
+    let card = Card::first(&Driver::load()?)?;
+    card.best_of(texts)?;
+    Ok(card.to_string())
 }
 
 impl CudaDevice {
-    /// Has the driver translate `text` for its card, and makes buffers of `layout`'s sizes. `copied` hears of the weights'
+    /// Has the driver translate for its card the last of `texts` that it knows, and makes buffers of `layout`'s sizes. `copied` hears of the weights'
     /// bytes that have been copied, and of all of them.
     pub fn new(
-        text: &str,
+        texts: &[Ptx],
         kernels: &[&'static Kernel],
         file: &WeightFile,
         layout: &Layout,
@@ -96,7 +107,7 @@ impl CudaDevice {
             call!(driver, cuStreamCreate, &mut device.stream, 0)?;
             call!(driver, cuStreamCreate, &mut device.reader, ALONE)?;
         }
-        device.translate(text, kernels)?;
+        device.translate(device.card.best_of(texts)?, kernels)?;
         let weights = file.map();
         let sizes = [weights.len(), layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes];
         device.allocate(sizes)?;
@@ -114,7 +125,7 @@ impl CudaDevice {
     fn translate(&mut self, text: &str, kernels: &[&'static Kernel]) -> Result<(), String> {
         /// `CU_JIT_ERROR_LOG_BUFFER` and `…_SIZE_BYTES`
         const LOG: [i32; 2] = [5, 6];
-        let ptx = CString::new(text).map_err(|_| "kernels.ptx has a zero in it".to_owned())?;
+        let ptx = CString::new(text).map_err(|_| "the kernels' PTX has a zero in it".to_owned())?;
         let mut log = vec![0_u8; 8192];
         let (mut which, mut values) = (LOG, [log.as_mut_ptr().cast::<c_void>(), log.len() as Handle]);
         let driver = &self.driver;
@@ -126,7 +137,7 @@ impl CudaDevice {
         loaded.map_err(|error| {
             let said = String::from_utf8_lossy(&log);
             format!(
-                "{}: the driver does not take kernels.ptx: {error}\n{}",
+                "{}: the driver does not take the kernels' PTX: {error}\n{}",
                 self.card,
                 said.trim_end_matches('\0')
             )
@@ -137,7 +148,7 @@ impl CudaDevice {
                 CString::new(kernel.name).map_err(|_| "a kernel's name has a zero in it".to_owned())?;
             // SAFETY: the name ends with a zero.
             unsafe { call!(driver, cuModuleGetFunction, &mut function, self.module, name.as_ptr()) }
-                .map_err(|error| format!("kernels.ptx has no kernel {}: {error}", kernel.name))?;
+                .map_err(|error| format!("the PTX has no kernel {}: {error}", kernel.name))?;
             self.functions.insert(kernel.name, function);
         }
         Ok(())

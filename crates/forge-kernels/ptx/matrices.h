@@ -1,0 +1,136 @@
+// Matrices of 8 by 8 for NVIDIA GPUs, read behind `metal_ptx.h`.
+//
+// A lane holds two neighbours of a row, those that Apple's hardware gives it: row 4 r + c of the GPU's lanes has columns 2 c and
+// 2 c + 1 of row r. That is how the matrix units take a left factor and a sum. A right factor they take by columns: lane 4 n + c
+// has rows 2 c and 2 c + 1 of column n. Who loads a matrix loads it both ways, and the compiler drops the one that nobody
+// asks for; what was set or computed is turned by shuffles where it is a right factor.
+//
+// The units know products of 16 rows; the lower 8 are zeros. Halves are multiplied exactly and added up in singles. A single is
+// the sum of two numbers of 11 bits, and what they leave, and a product of singles that of three products: all but the
+// smaller parts'. What is lost is about 2^-22 of each, as much as a sum in singles loses.
+
+namespace metal {
+
+INLINE uint matrix_row() { return own_unit_lane() >> 2; }
+INLINE uint matrix_column() { return (own_unit_lane() & 3u) * 2u; }
+
+template <class T, int Columns, int Rows>
+INLINE thread typename simdgroup_matrix<T, Columns, Rows>::pair& simdgroup_matrix<T, Columns, Rows>::thread_elements() {
+    knows_turned = false;
+    return held;
+}
+
+template <class T, int Columns, int Rows>
+INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) {
+    simdgroup_matrix<T, Columns, Rows> matrix;
+    matrix.held.x = value;
+    matrix.held.y = value;
+    matrix.knows_turned = false;
+    return matrix;
+}
+
+// The origin is that of the matrix in memory: it is not transposed.
+#define MATRIX_MEMORY_BODIES(space)                                                                                \
+    template <class T>                                                                                             \
+    INLINE void simdgroup_load(                                                                                    \
+        simdgroup_matrix<T, 8, 8>& matrix, const space T* source, ulong stride, ulong2 origin, bool transpose) {   \
+        const space T* corner = source + origin.y * stride + origin.x;                                             \
+        const space T* along = corner + matrix_row() * stride + matrix_column();                                   \
+        const space T* across = corner + matrix_column() * stride + matrix_row();                                  \
+        matrix.held.x = transpose ? across[0] : along[0];                                                          \
+        matrix.held.y = transpose ? across[stride] : along[1];                                                     \
+        matrix.turned.x = transpose ? along[0] : across[0];                                                        \
+        matrix.turned.y = transpose ? along[1] : across[stride];                                                   \
+        matrix.knows_turned = true;                                                                                \
+    }                                                                                                              \
+    template <class T>                                                                                             \
+    INLINE void simdgroup_store(                                                                                   \
+        simdgroup_matrix<T, 8, 8> matrix, space T* target, ulong stride, ulong2 origin, bool transpose) {          \
+        space T* corner = target + origin.y * stride + origin.x;                                                   \
+        uint row = matrix_row(), column = matrix_column();                                                         \
+        corner[transpose ? column * stride + row : row * stride + column] = matrix.held.x;                         \
+        corner[transpose ? (column + 1u) * stride + row : row * stride + column + 1u] = matrix.held.y;             \
+    }
+MATRIX_MEMORY_BODIES(device)
+MATRIX_MEMORY_BODIES(threadgroup)
+
+// The two rows of its column that a lane holds of a right factor.
+template <class T>
+INLINE typename simdgroup_matrix<T, 8, 8>::pair turned(simdgroup_matrix<T, 8, 8> matrix) {
+    if (matrix.knows_turned) return matrix.turned;
+    uint from = matrix_column() * 4u + matrix_row() / 2u;
+    bool is_odd = matrix_row() & 1u;
+    T first[2] = {unit_of(matrix.held.x, from), unit_of(matrix.held.y, from)};
+    T second[2] = {unit_of(matrix.held.x, from + 4u), unit_of(matrix.held.y, from + 4u)};
+    typename simdgroup_matrix<T, 8, 8>::pair pair;
+    pair.x = is_odd ? first[1] : first[0];
+    pair.y = is_odd ? second[1] : second[0];
+    return pair;
+}
+
+#ifdef MATRIX_UNITS
+
+// sum += a b, of a's two elements in this lane's row and b's two in its column.
+INLINE void multiply(float2& sum, half2 a, half2 b) {
+    float x = sum.x, y = sum.y, unused[2];
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %7, %7};"
+        : "+f"(x), "+f"(y), "=f"(unused[0]), "=f"(unused[1])
+        : "r"(as_type<uint>(a)), "r"(0u), "r"(as_type<uint>(b)), "f"(0.0f));
+    sum = float2{x, y};
+}
+
+// The 11 bits that a unit takes of a single.
+INLINE uint most_of(float x) {
+    uint bits;
+    __asm__("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+INLINE void multiply(float2& sum, uint2 a, uint2 b) {
+    float x = sum.x, y = sum.y, unused[2];
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %9, %9};"
+        : "+f"(x), "+f"(y), "=f"(unused[0]), "=f"(unused[1])
+        : "r"(a.x), "r"(0u), "r"(a.y), "r"(b.x), "r"(b.y), "f"(0.0f));
+    sum = float2{x, y};
+}
+INLINE void multiply(float2& sum, float2 a, float2 b) {
+    uint2 much_a = {most_of(a.x), most_of(a.y)}, much_b = {most_of(b.x), most_of(b.y)};
+    uint2 rest_a = {most_of(a.x - as_type<float>(much_a.x)), most_of(a.y - as_type<float>(much_a.y))};
+    uint2 rest_b = {most_of(b.x - as_type<float>(much_b.x)), most_of(b.y - as_type<float>(much_b.y))};
+    multiply(sum, rest_a, much_b);
+    multiply(sum, much_a, rest_b);
+    multiply(sum, much_a, much_b);
+}
+
+#else
+
+// Every lane is handed the row of a and the columns of b that its two elements are made of.
+template <class Pair>
+INLINE void multiply(float2& sum, Pair a, Pair b) {
+    uint row = own_unit_lane() & ~3u, column = matrix_column() * 4u;
+    _Pragma("unroll") for (uint k = 0u; k < 4u; k++) {
+        float even = float(unit_of(a.x, row + k)), odd = float(unit_of(a.y, row + k));
+        sum.x = fma(even, float(unit_of(b.x, column + k)), sum.x);
+        sum.x = fma(odd, float(unit_of(b.y, column + k)), sum.x);
+        sum.y = fma(even, float(unit_of(b.x, column + 4u + k)), sum.y);
+        sum.y = fma(odd, float(unit_of(b.y, column + 4u + k)), sum.y);
+    }
+}
+
+#endif
+
+template <class T, class U>
+INLINE void simdgroup_multiply_accumulate(
+    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b, simdgroup_matrix<T, 8, 8> c) {
+    float2 total = c.held;
+    multiply(total, a.held, turned(b));
+    sum.held = total;
+    sum.knows_turned = false;
+}
+template <class T, class U>
+INLINE void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& product, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b) {
+    simdgroup_multiply_accumulate(product, a, b, make_filled_simdgroup_matrix<T, 8, 8>(T(0)));
+}
+
+}  // namespace metal
