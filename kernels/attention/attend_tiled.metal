@@ -1,3 +1,5 @@
+{# Vectors of a tile that are staged. Where all threads stage as many, and few, they are loaded at once. #}
+{% set vectors = tile * padded // step %}
 {% set vector = "float" ~ step %}
 {% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
 {% set room = "args.capacity" if ring else "args.context" %}
@@ -146,7 +148,16 @@ kernel void {{ name }}(
         for (uint start = 0u; start <= longest; start += {{ tile }}u) {
 {% endif %}
             // Stage keys; positions past the last repeat it.
-            for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
+{% if vectors == 128 %}
+            {
+                const uint i = thread_id;
+{% elif vectors % 128 == 0 and vectors <= 1024 %}
+            #pragma unroll
+            for (uint n = 0u; n < {{ vectors // 128 }}u; n++) {
+                const uint i = thread_id + n * 128u;
+{% else %}
+            for (uint i = thread_id; i < {{ vectors }}u; i += 128u) {
+{% endif %}
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
 {% if quantised %}
@@ -182,7 +193,16 @@ kernel void {{ name }}(
             threadgroup_barrier(mem_flags::mem_threadgroup);
 
             // Stage values where the keys were.
-            for (uint i = thread_id; i < {{ tile * padded // step }}u; i += 128u) {
+{% if vectors == 128 %}
+            {
+                const uint i = thread_id;
+{% elif vectors % 128 == 0 and vectors <= 1024 %}
+            #pragma unroll
+            for (uint n = 0u; n < {{ vectors // 128 }}u; n++) {
+                const uint i = thread_id + n * 128u;
+{% else %}
+            for (uint i = thread_id; i < {{ vectors }}u; i += 128u) {
+{% endif %}
                 const uint p = i / {{ padded // step }}u;
                 const uint c = i % {{ padded // step }}u * {{ step }}u;
 {% if quantised %}

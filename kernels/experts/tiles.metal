@@ -62,7 +62,14 @@ kernel void {{ name }}(
     for (uint block = 0u; block < blocks; block++) {
 {% include "project/weights" %}
         // The same columns of x of this tile's pairs. Pairs past the last repeat it.
-        for (uint i = own_thread; i < {{ tile_rows * 8 }}u; i += 128u) {
+{% if tile_rows == 16 %}
+        {
+            const uint i = own_thread;
+{% else %}
+        #pragma unroll
+        for (uint n = 0u; n < {{ tile_rows // 16 }}u; n++) {
+            const uint i = own_thread + n * 128u;
+{% endif %}
             const uint row = i / 8u;
             const uint column = i % 8u * 4u;
             const uint pair = own_pairs[min(row, count - 1u)];

@@ -134,7 +134,14 @@ kernel void {{ name }}(
 {% endif %}
 {% include "project/weights" %}
         // The same columns of {{ tile_rows }} rows of x. Rows past the last repeat it.
-        for (uint i = own_thread; i < {{ tile_rows * 8 }}u; i += 128u) {
+{% if tile_rows == 16 %}
+        {
+            const uint i = own_thread;
+{% else %}
+        #pragma unroll
+        for (uint n = 0u; n < {{ tile_rows // 16 }}u; n++) {
+            const uint i = own_thread + n * 128u;
+{% endif %}
             const uint row = i / 8u;
             const uint column = i % 8u * 4u;
             device const float* source = x + min(first_row + row, args.rows - 1u) * {{ inputs }}u;

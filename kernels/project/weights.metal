@@ -7,15 +7,20 @@
 {% if ragged %}
         // Rows past the last repeat it.
 {% endif %}
-{% if per_block > 1 %}
-        for (uint i = own_thread; i < {{ tile_outputs * per_block }}u; i += 128u) {
-            const uint output = i / {{ per_block }}u;
-            const uint part = i % {{ per_block }}u;
+{% set parts_of_row = per_block if per_block > 1 else 2 %}
+{% set pieces = tile_outputs * parts_of_row %}
+{% if pieces == 128 %}
+        {
+            const uint i = own_thread;
+{% elif pieces % 128 == 0 %}
+        #pragma unroll
+        for (uint n = 0u; n < {{ pieces // 128 }}u; n++) {
+            const uint i = own_thread + n * 128u;
 {% else %}
-        for (uint i = own_thread; i < {{ tile_outputs * 2 }}u; i += 128u) {
-            const uint output = i / 2u;
-            const uint part = i % 2u;
+        for (uint i = own_thread; i < {{ pieces }}u; i += 128u) {
 {% endif %}
+            const uint output = i / {{ parts_of_row }}u;
+            const uint part = i % {{ parts_of_row }}u;
 {% if ragged %}
             const uint row = {{ of_matrix }}min(first_output + output, {{ outputs - 1 }}u);
 {% else %}

@@ -110,7 +110,8 @@ pub(crate) struct CompileArguments {
     /// Conversations held at once unless the program is told otherwise.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) slots: u16,
-    /// Apple's chip that kernels are laid out for and predictions are made for, m1 to m5-max [default: m4-max].
+    /// Apple's chip or NVIDIA's card that kernels are laid out for and predictions are made for, m1 to m5-max, rtx-3090 to h200
+    /// [default: m4-max; with --target metal,cuda h200].
     #[arg(long, value_name = "CHIP")]
     pub(crate) chip: Option<String>,
     /// GPUs that the program is for. Metal is always among them. cuda: NVIDIA GPUs of compute capability 7.0 (Volta) or later;

@@ -32,10 +32,12 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f
     };
     let slots = usize::from(arguments.slots);
     let disabled = disabled_fusions(&arguments.disable_fusion)?;
-    let chip = arguments.chip.as_deref().map(chip).transpose()?;
+    let named = arguments.chip.as_deref().map(chip).transpose()?;
+    let chip = named.or_else(|| arguments.cuda().then(Chip::common_card));
     let max_context = arguments.max_context;
+    let chunk = chip.map_or(Options::default().chunk, Chip::chunk);
     let options =
-        Options { quant, overrides, cache, max_context, slots, disabled, chip, ..Options::default() };
+        Options { quant, overrides, cache, max_context, slots, disabled, chip, chunk, ..Options::default() };
     Ok((options, bits))
 }
 
@@ -57,10 +59,11 @@ fn quant_override(text: &str) -> Result<Override, Failure> {
     Override::new(pattern, quant).map_err(|why| Failure::misuse(format!("{words}: {why}")))
 }
 
-/// The chip of that name.
+/// The chip or the card of that name.
 fn chip(name: &str) -> Result<&'static Chip, Failure> {
     Chip::from_name(name).ok_or_else(|| {
-        let known = Chip::ALL.map(|chip| chip.name).join(", ");
+        let known: Vec<&str> = Chip::known().map(|chip| chip.name).collect();
+        let known = known.join(", ");
         let meant = match &Chip::like(name)[..] {
             [] => String::new(),
             like => format!(" (did you mean {}?)", like.join(" or ")),

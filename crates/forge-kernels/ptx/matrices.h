@@ -98,9 +98,12 @@ INLINE void multiply(float2& sum, float2 a, float2 b) {
     uint2 much_a = {most_of(a.x), most_of(a.y)}, much_b = {most_of(b.x), most_of(b.y)};
     uint2 rest_a = {most_of(a.x - as_type<float>(much_a.x)), most_of(a.y - as_type<float>(much_a.y))};
     uint2 rest_b = {most_of(b.x - as_type<float>(much_b.x)), most_of(b.y - as_type<float>(much_b.y))};
-    multiply(sum, rest_a, much_b);
-    multiply(sum, much_a, rest_b);
+    // The smaller parts by themselves, so that one product does not wait for the next.
+    float2 rest = {0.0f, 0.0f};
+    multiply(rest, rest_a, much_b);
+    multiply(rest, much_a, rest_b);
     multiply(sum, much_a, much_b);
+    sum += rest;
 }
 
 #else

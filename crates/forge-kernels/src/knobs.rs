@@ -1,8 +1,10 @@
 //! How a projection is laid over threads, by chip, format and shape, with the reason of each choice.
 //!
-//! Nobody has measured these kernels on these chips. What comes from measurements that others published of kernels built
+//! Nobody has measured these kernels on Apple's chips. What comes from measurements that others published of kernels built
 //! alike is marked *published*; the rest is *derived* from what hardware is known to do, and marked so. A table of
-//! measurements, once there is one, takes this file's place.
+//! measurements, once there is one, takes this file's place. NVIDIA's GPUs have one: [`nvidia`].
+
+mod nvidia;
 
 use forge_ir::Format;
 use serde::Serialize;
@@ -10,7 +12,7 @@ use serde::Serialize;
 use crate::context::packet_columns;
 use crate::spec::{EachHead, ExpertsTiles, Knobs, Rows};
 
-/// A family of Apple's GPUs.
+/// A family of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
@@ -22,16 +24,19 @@ pub enum Family {
     Apple9,
     /// M5.
     Apple10,
+    /// Those of NVIDIA that `--target cuda` is for.
+    Nvidia,
 }
 
 impl Family {
-    /// The name that Apple's tables use.
+    /// Its name, for people; of Apple's the one that Apple's tables use.
     pub const fn name(self) -> &'static str {
         match self {
             Family::Apple7 => "Apple7",
             Family::Apple8 => "Apple8",
             Family::Apple9 => "Apple9",
             Family::Apple10 => "Apple10",
+            Family::Nvidia => "NVIDIA",
         }
     }
 }
@@ -70,7 +75,8 @@ const ROWS: usize = 40;
 const PLENTY: usize = 24;
 
 impl Knobs {
-    /// Knobs for `outputs` rows of `inputs` columns in `format`, on a chip with so many GPU cores. `leaves_squares`: the
+    /// Knobs for `outputs` rows of `inputs` columns in `format`, on a chip with so many GPU cores, or a card with so many
+    /// multiprocessors. `leaves_squares`: the
     /// epilogue leaves something for each threadgroup, squares or a candidate, so that there should not be too many.
     ///
     /// For many rows they are meant for tiles of halves.
@@ -83,6 +89,11 @@ impl Knobs {
         inputs: usize,
         leaves_squares: bool,
     ) -> Knobs {
+        if family == Family::Nvidia
+            && let Some(measured) = nvidia::knobs(cores, rows, format, outputs, inputs)
+        {
+            return measured;
+        }
         let shape = Shape { cores, outputs, packets: inputs.div_ceil(packet_columns(format)) };
         match rows {
             Rows::One => shape.one(most_rows(family, Class::of(format)), leaves_squares),
@@ -153,6 +164,8 @@ fn most_rows(family: Family, class: Class) -> usize {
         (_, Class::Plain) => 4,
         // Published: 4 rows are the choice of MLX and uzu for all chips before M5.
         (Family::Apple7 | Family::Apple8 | Family::Apple9, Class::Bytes) => 4,
+        // Not measured, where it is asked: of experts.
+        (Family::Nvidia, Class::Bytes) => 4,
         // Published: from 4 rows to 8 gave 24 to 35 % on a base M5 (MLX #3753).
         (Family::Apple10, Class::Bytes) => 8,
         // Published for M5, as above. Derived for the others: a packet of nibbles meets 128 bytes of x, a cache line for
