@@ -1,3 +1,7 @@
+{# A product added to a sum. What the cache rounds is not multiplied more exactly than it is. #}
+{% macro added(sum, factors) %}
+{% if ranged %}add_product_ranged({{ sum }}, {{ factors }}){% else %}simdgroup_multiply_accumulate({{ sum }}, {{ factors }}, {{ sum }}){% endif %}
+{%- endmacro %}
 {# Vectors of a tile that are staged. Where all threads stage as many, and few, they are loaded at once. #}
 {% set vectors = tile * padded // step %}
 {% set vector = "float" ~ step %}
@@ -187,7 +191,7 @@ kernel void {{ name }}(
                 simdgroup_matrix<float, 8, 8> key;
                 threadgroup float* source = staged + own_positions * {{ pitch }}u + {{ matrix }} * 8u;
                 simdgroup_load(key, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
-                simdgroup_multiply_accumulate(product, queries[i], key, product);
+                {{ added("product", "queries[i], key") }};
             }
             simdgroup_store(product, scores + simdgroup_id * 8u, 36ul);
             threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -274,7 +278,7 @@ kernel void {{ name }}(
                 for (uint k = 0u; k < {{ tile // 8 }}u; k++) {
                     simdgroup_matrix<float, 8, 8> value;
                     simdgroup_load(value, staged + k * {{ 8 * pitch }}u + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
-                    simdgroup_multiply_accumulate(scaled, weights[k], value, scaled);
+                    {{ added("scaled", "weights[k], value") }};
                 }
                 sums[j] = scaled;
             }

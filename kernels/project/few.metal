@@ -7,11 +7,15 @@
 {% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# A packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
+{# A product added to a sum. #}
+{% macro added(sum, factors) %}
+{% if operand == "ranged" %}add_product_ranged({{ sum }}, {{ factors }}){% else %}simdgroup_multiply_accumulate({{ sum }}, {{ factors }}, {{ sum }}){% endif %}
+{%- endmacro %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}
 {%- endmacro %}
-// y = W x for 2 to 16 rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
+// y = W x for 1 to 16 rows of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
 // Products are of 8 x 8 matrices: 8 rows of W by 8 columns, times the same columns of 8 rows of x. Of a matrix a lane holds
 // two neighbours: in row `slot`, columns `pair` and `pair + 1`. So a lane decodes {{ "two packets" if each > 1 else "a packet" }} of a row of W straight into its
@@ -151,12 +155,12 @@ kernel void {{ name }}(
                 for (uint t = 0u; t < 4u; t++) {
                     left[t].thread_elements()[0] = low[t];
                     left[t].thread_elements()[1] = high[t];
-                    simdgroup_multiply_accumulate(sums[n], left[t], right[t], sums[n]);
+                    {{ added("sums[n]", "left[t], right[t]") }};
                 }
                 if (many) {
                     #pragma unroll
                     for (uint t = 0u; t < 4u; t++) {
-                        simdgroup_multiply_accumulate(more[n], left[t], below[t], more[n]);
+                        {{ added("more[n]", "left[t], below[t]") }};
                     }
                 }
             }

@@ -12,9 +12,15 @@
                 threadgroup {{ element }}* source = tile_weights + (own_output + j * 8u) * {{ pitch }}u + k;
                 simdgroup_matrix<{{ element }}, 8, 8> right;
                 simdgroup_load(right, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
+{% if tile_rows > 16 %}
                 #pragma unroll
-                for (uint i = 0u; i < {{ tile_rows // 16 }}u; i++) {
-                    simdgroup_multiply_accumulate(sums[i][j], left[i], right, sums[i][j]);
+                for (uint i = 0u; i < {{ tile_rows // 32 * 2 }}u; i += 2u) {
+                    add_products{{ "_ranged" if operand == "ranged" else "" }}(sums[i][j], sums[i + 1u][j], left[i], left[i + 1u], right);
                 }
+{% endif %}
+{% if tile_rows % 32 != 0 %}
+{% set last = tile_rows // 16 - 1 %}
+                simdgroup_multiply_accumulate(sums[{{ last }}][j], left[{{ last }}], right, sums[{{ last }}][j]);
+{% endif %}
             }
         }

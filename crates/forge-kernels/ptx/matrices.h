@@ -5,9 +5,10 @@
 // has rows 2 c and 2 c + 1 of column n. Who loads a matrix loads it both ways, and the compiler drops the one that nobody
 // asks for; what was set or computed is turned by shuffles where it is a right factor.
 //
-// The units know products of 16 rows; the lower 8 are zeros. Halves are multiplied exactly and added up in singles. A single is
-// the sum of two numbers of 11 bits, and what they leave, and a product of singles that of three products: all but the
-// smaller parts'. What is lost is about 2^-22 of each, as much as a sum in singles loses.
+// The units know products of 16 rows, of two left factors at once. Halves are multiplied exactly and added up in singles. A single is
+// the sum of two numbers of 11 bits, and of what they leave, and a product of singles the sum of three products: all but the
+// smaller parts'. What is lost is about 2^-22 of each, as much as a sum in singles loses. Of `ranged` singles the first 11 bits are
+// multiplied, as many as a half has.
 
 namespace metal {
 
@@ -70,14 +71,16 @@ INLINE typename simdgroup_matrix<T, 8, 8>::pair turned(simdgroup_matrix<T, 8, 8>
 
 #ifdef MATRIX_UNITS
 
-// sum += a b, of a's two elements in this lane's row and b's two in its column.
-INLINE void multiply(float2& sum, half2 a, half2 b) {
-    float x = sum.x, y = sum.y, unused[2];
+// upper += a right, lower += b right, of the two elements of the left factors that this lane has of its row, and the two of the right
+// factor's that it has of its column.
+INLINE void multiply(float2& upper, float2& lower, half2 a, half2 b, half2 right) {
+    float x = upper.x, y = upper.y, z = lower.x, w = lower.y;
     __asm__ volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %7, %7};"
-        : "+f"(x), "+f"(y), "=f"(unused[0]), "=f"(unused[1])
-        : "r"(as_type<uint>(a)), "r"(0u), "r"(as_type<uint>(b)), "f"(0.0f));
-    sum = float2{x, y};
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
+        : "r"(as_type<uint>(a)), "r"(as_type<uint>(b)), "r"(as_type<uint>(right)));
+    upper = float2{x, y};
+    lower = float2{z, w};
 }
 
 // The 11 bits that a unit takes of a single.
@@ -86,24 +89,59 @@ INLINE uint most_of(float x) {
     __asm__("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
     return bits;
 }
-INLINE void multiply(float2& sum, uint2 a, uint2 b) {
-    float x = sum.x, y = sum.y, unused[2];
+INLINE uint2 most_of(float2 x) { return uint2{most_of(x.x), most_of(x.y)}; }
+INLINE uint2 rest_of(float2 x, uint2 most) { return most_of(x - float2{as_type<float>(most.x), as_type<float>(most.y)}); }
+INLINE void multiply(float2& upper, float2& lower, uint2 a, uint2 b, uint2 right) {
+    float x = upper.x, y = upper.y, z = lower.x, w = lower.y;
     __asm__ volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %9, %9};"
-        : "+f"(x), "+f"(y), "=f"(unused[0]), "=f"(unused[1])
-        : "r"(a.x), "r"(0u), "r"(a.y), "r"(b.x), "r"(b.y), "f"(0.0f));
-    sum = float2{x, y};
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
+        : "r"(a.x), "r"(b.x), "r"(a.y), "r"(b.y), "r"(right.x), "r"(right.y));
+    upper = float2{x, y};
+    lower = float2{z, w};
 }
-INLINE void multiply(float2& sum, float2 a, float2 b) {
-    uint2 much_a = {most_of(a.x), most_of(a.y)}, much_b = {most_of(b.x), most_of(b.y)};
-    uint2 rest_a = {most_of(a.x - as_type<float>(much_a.x)), most_of(a.y - as_type<float>(much_a.y))};
-    uint2 rest_b = {most_of(b.x - as_type<float>(much_b.x)), most_of(b.y - as_type<float>(much_b.y))};
+INLINE void multiply(float2& upper, float2& lower, float2 a, float2 b, float2 right) {
+    uint2 most_a = most_of(a), most_b = most_of(b), most_right = most_of(right), rest = rest_of(right, most_right);
     // The smaller parts by themselves, so that one product does not wait for the next.
-    float2 rest = {0.0f, 0.0f};
-    multiply(rest, rest_a, much_b);
-    multiply(rest, much_a, rest_b);
-    multiply(sum, much_a, much_b);
-    sum += rest;
+    float2 above = {0.0f, 0.0f}, below = {0.0f, 0.0f};
+    multiply(above, below, rest_of(a, most_a), rest_of(b, most_b), most_right);
+    multiply(above, below, most_a, most_b, rest);
+    multiply(upper, lower, most_a, most_b, most_right);
+    upper += above;
+    lower += below;
+}
+
+// One product: the lower rows are zeros.
+template <class Pair>
+INLINE void multiply(float2& sum, Pair a, Pair right) {
+    float2 unused = {0.0f, 0.0f};
+    multiply(sum, unused, a, Pair{}, right);
+}
+
+// See `kernels/support/products.metal`.
+#define OWN_PRODUCTS
+template <class T>
+INLINE void add_products(
+    simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower,
+    simdgroup_matrix<T, 8, 8> upper_left, simdgroup_matrix<T, 8, 8> lower_left, simdgroup_matrix<T, 8, 8> right) {
+    float2 above = upper.thread_elements(), below = lower.thread_elements();
+    multiply(above, below, upper_left.held, lower_left.held, turned(right));
+    upper.held = above;
+    lower.held = below;
+}
+INLINE void add_products_ranged(
+    simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower,
+    simdgroup_matrix<float, 8, 8> upper_left, simdgroup_matrix<float, 8, 8> lower_left, simdgroup_matrix<float, 8, 8> right) {
+    float2 above = upper.thread_elements(), below = lower.thread_elements();
+    multiply(above, below, most_of(upper_left.held), most_of(lower_left.held), most_of(turned(right)));
+    upper.held = above;
+    lower.held = below;
+}
+INLINE void add_product_ranged(
+    simdgroup_matrix<float, 8, 8>& sum, simdgroup_matrix<float, 8, 8> left, simdgroup_matrix<float, 8, 8> right) {
+    float2 total = sum.thread_elements();
+    multiply(total, most_of(left.held), most_of(turned(right)));
+    sum.held = total;
 }
 
 #else

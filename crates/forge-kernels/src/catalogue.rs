@@ -73,7 +73,7 @@ pub const PARTS: [Source; 15] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 43] = [
+pub const SUPPORT: [Source; 44] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -117,6 +117,7 @@ pub const SUPPORT: [Source; 43] = [
     source!("support/weight_of"),
     source!("support/long_sums"),
     source!("support/choose"),
+    source!("support/products"),
 ];
 
 /// The path of the template that renders `spec`.

@@ -90,7 +90,7 @@ impl Knobs {
         leaves_squares: bool,
     ) -> Knobs {
         if family == Family::Nvidia
-            && let Some(measured) = nvidia::knobs(cores, rows, format, outputs, inputs)
+            && let Some(measured) = nvidia::knobs(cores, rows, format, [outputs, inputs], leaves_squares)
         {
             return measured;
         }

@@ -99,7 +99,8 @@ fn knows_ptx(clang: &Path) -> bool {
 pub fn translate_all(clang: &Path, text: &str) -> Result<Vec<String>, PtxError> {
     std::thread::scope(|scope| {
         let begun = TARGETS.map(|target| scope.spawn(move || translate(clang, text, target)));
-        let ended = begun.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let ended =
+            begun.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         ended.into_iter().collect()
     })
 }

@@ -239,6 +239,8 @@ pub struct OwnNorm {
 pub enum Operand {
     /// Singles: exact for any format and any x.
     F32,
+    /// Singles for their range alone: products may lose what those of halves do. For x that may grow beyond a half's range.
+    Ranged,
     /// Halves: half the threadgroup memory. For x that no model lets grow beyond a half's range.
     F16,
 }

@@ -39,8 +39,7 @@ fn every_kind_of_kernel_becomes_an_entry() {
 
 fn check_entry(text: &str, decl: &KernelDecl) {
     let KernelDecl { name, threads, buffers, .. } = decl;
-    let entry =
-        text.split_once(&format!(".entry {name}(")).unwrap_or_else(|| panic!("{name} is no entry")).1;
+    let entry = text.split_once(&format!(".entry {name}(")).unwrap_or_else(|| panic!("{name} is no entry")).1;
     let (parameters, rest) = entry.split_once(')').unwrap_or_else(|| panic!("{name} has no end"));
     assert_eq!(parameters.matches(".param").count(), buffers.len() + 1, "{name}: {parameters}");
     assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
@@ -94,6 +93,7 @@ fn what_has_no_body_is_refused() {
         [[max_total_threads_per_threadgroup(32)]]\n\
         kernel void copy(device uint* y [[buffer(0)]], constant CopyArgs& args [[buffer(1)]]) {\n\
             y[0] = elsewhere(args.rows);\n}\n";
-    let error = ptx::translate(&clang(), text, ptx::TARGETS[1]).expect_err("it calls what nobody has written");
+    let error =
+        ptx::translate(&clang(), text, ptx::TARGETS[1]).expect_err("it calls what nobody has written");
     assert!(matches!(error, ptx::PtxError::NoBody(_)), "{error}");
 }

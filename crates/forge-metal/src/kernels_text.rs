@@ -205,7 +205,6 @@ fn body(plan: &Plan, function: &Function) -> String {
         let pattern = match (index + 1 == runs.len(), regimes) {
             (true, _) => "_".to_owned(),
             (_, [Regime::One]) => "1".to_owned(),
-            (_, [Regime::Few]) => format!("2..={}", forge_planner::FEW),
             (_, _) => format!("..={}", forge_planner::FEW),
         };
         text.push_str(&format!("    {pattern} => {dispatch},\n"));

@@ -6,8 +6,8 @@ use crate::report::cache_phrase;
 use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
 use forge_ir::{Format, Latents};
-use forge_kernels::{Spec, ptx};
 use forge_kernels::spec::{ExpertsInner, LatentAttend};
+use forge_kernels::{Spec, ptx};
 use forge_planner::{
     Application, Condition, FEW, Load, MAX_SHARES, Operand, Plan, Ring, SPLIT_POSITIONS, Schedule, Section,
     Step, pass_cost,

@@ -18,12 +18,12 @@
 //! 6. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
 //! 7. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
-//! `cache` says what slots remember and in how many bytes; `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips, and `predict` says how long a pass would take on one.
+//! `cache` says what slots remember and in how many bytes; `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips and NVIDIA's cards, and `predict` says how long a pass would take on one.
 //!
 //! # What a plan promises
 //!
 //! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. Both schedules use
-//! the same weights, state and arena; passes of 2 to 16 rows and of more are the same steps, and differ in kernels only.
+//! the same weights, state and arena; passes of up to 16 rows and of more are the same steps, and differ in kernels only.
 
 mod arena;
 mod binding;

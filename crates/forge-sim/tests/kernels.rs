@@ -311,7 +311,11 @@ fn planted_projections() -> Vec<Case> {
         },
         Project { knobs: knobs(4, 4, 2, 2), ..one("affine8_32", 27, 1040, squares(6, true)) },
         Project { norm: norm(140), knobs: knobs(2, 4, 1, 1), ..one("f16", 21, 31, Epilogue::Best) },
-        Project { knobs: knobs(8, 2, 1, 1), ..few("affine8_32", 13, 35, Epilogue::Add) },
+        Project {
+            knobs: knobs(8, 2, 1, 1),
+            operand: Operand::Ranged,
+            ..few("affine8_32", 13, 35, Epilogue::Add)
+        },
         Project { knobs: knobs(16, 2, 2, 1), bias: true, ..few("f32", 38, 64, GATE) },
         Project { knobs: knobs(1, 4, 2, 1), operand: Operand::F16, ..many("affine4_32", 22, 66, GATE) },
         Project {
@@ -322,7 +326,7 @@ fn planted_projections() -> Vec<Case> {
     ];
     let launches = |rows| match rows {
         Rows::One => vec![Launch::rows(1, 0)],
-        Rows::Few => [2, 8, 11].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
+        Rows::Few => [1, 8, 11].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
         Rows::Many => [17, 70].map(|rows| Launch::rows(rows, rows - 1)).to_vec(),
     };
     let case = |project: Project| Case { launches: launches(project.rows), spec: Spec::Project(project) };

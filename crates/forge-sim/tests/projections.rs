@@ -301,7 +301,12 @@ fn few_rows() {
         let few = |outputs, inputs, epilogue| project(Rows::Few, format, outputs, inputs, epilogue);
         all.extend([
             Project { knobs: knobs(8, 2, 1, 1), bias: true, ..few(18, 70, Epilogue::Store) },
-            Project { knobs: knobs(16, 2, 2, 1), each: Some(Each::Softcap(0.5)), ..few(22, 96, GATE) },
+            Project {
+                knobs: knobs(16, 2, 2, 1),
+                each: Some(Each::Softcap(0.5)),
+                operand: Operand::Ranged,
+                ..few(22, 96, GATE)
+            },
             Project {
                 knobs: knobs(8, 4, 2, 1),
                 each: Some(Each::Scale(0.22)),
@@ -310,7 +315,7 @@ fn few_rows() {
             Project { knobs: knobs(8, 2, 2, 1), ..few(8, 640, Epilogue::Store) },
         ]);
     }
-    check(&all, &[2, 11]);
+    check(&all, &[1, 2, 11]);
 }
 
 #[test]
@@ -330,6 +335,7 @@ fn many_rows() {
             },
             Project { knobs: knobs(32, 64, 2), operand: halves, ..many(70, 33, Epilogue::Add) },
             Project { knobs: knobs(16, 16, 2), bias: true, ..many(16, 128, GATE) },
+            Project { knobs: knobs(48, 16, 1), operand: Operand::Ranged, ..many(16, 96, Epilogue::Store) },
             Project { knobs: knobs(32, 16, 1), operand: halves, ..many(22, 288, GATE) },
         ]);
     }

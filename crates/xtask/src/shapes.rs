@@ -82,7 +82,8 @@ pub struct Question<'a> {
 /// Prints the answer.
 pub fn shapes(question: &Question<'_>) -> Result<(), String> {
     let chip = Chip::from_name(question.chip).ok_or_else(|| {
-        format!("{}: no such chip; there are {}", question.chip, Chip::ALL.map(|chip| chip.name).join(", "))
+        let known: Vec<&str> = Chip::known().map(|chip| chip.name).collect();
+        format!("{}: no such chip; there are {}", question.chip, known.join(", "))
     })?;
     let format = Format::from_name(question.quant).ok_or_else(|| {
         format!("{}: no such format; there are {}", question.quant, Format::ALL.map(Format::name).join(", "))

@@ -253,6 +253,8 @@ pub(super) struct TiledContext<'a> {
     kept: Kept,
     /// The support unit that loads four numbers of a record.
     load: Option<&'static str>,
+    /// Whether singles are singles for their range alone.
+    ranged: bool,
     /// Query heads that read one key head.
     group: usize,
     /// Positions staged at once.
@@ -288,6 +290,7 @@ impl<'a> TiledContext<'a> {
             spec,
             kept: Kept::of(spec.cache, spec.width),
             load: (spec.cache == Format::Q8_0).then(|| load_record(spec.width)),
+            ranged: spec.cache != Format::F32,
             group: spec.query_heads / spec.key_heads,
             tile,
             padded,
@@ -303,6 +306,12 @@ impl<'a> TiledContext<'a> {
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
         let gate = self.spec.gates.map(|_| "sigmoid");
-        self.load.into_iter().chain(self.spec.softcap.map(|_| "softcap")).chain(gate).collect()
+        let products = self.ranged.then_some("products");
+        self.load
+            .into_iter()
+            .chain(self.spec.softcap.map(|_| "softcap"))
+            .chain(gate)
+            .chain(products)
+            .collect()
     }
 }

@@ -89,6 +89,7 @@ impl<'a> TilesContext<'a> {
         let mut units = decoders(self.spec.format);
         units.push(self.load);
         units.extend(self.gating);
+        units.extend((self.spec.tile_rows > 16).then_some("products"));
         units
     }
 }

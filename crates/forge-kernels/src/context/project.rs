@@ -155,6 +155,12 @@ impl<'a> ProjectContext<'a> {
         units.extend(self.activation);
         units.extend(self.best.then_some("ordered"));
         units.extend(self.unit.filter(|unit| !units.contains(unit)));
+        let adds = match self.spec.rows {
+            Rows::One => false,
+            Rows::Few => self.spec.operand == Operand::Ranged,
+            Rows::Many => self.spec.knobs.tile_rows > 16,
+        };
+        units.extend(adds.then_some("products"));
         units
     }
 }
@@ -187,7 +193,7 @@ pub(crate) struct Tile {
 impl Tile {
     pub(crate) fn of([rows, outputs]: [usize; 2], split: usize, operand: Operand) -> Tile {
         let (pitch, bytes) = match operand {
-            Operand::F32 => (BLOCK + 4, 4),
+            Operand::F32 | Operand::Ranged => (BLOCK + 4, 4),
             Operand::F16 => (BLOCK + 8, 2),
         };
         let staged = (rows + outputs) * pitch * bytes * split;

@@ -17,30 +17,32 @@ const ENOUGH: usize = 24;
 /// Simdgroups that share rows at most.
 const MOST_SHARING: usize = 8;
 
-/// Knobs for `outputs` rows of `inputs` columns; for few rows there are none of its own.
+/// Knobs for `outputs` rows of `inputs` columns; for few rows there are none of its own. `leaves`: the epilogue leaves something for
+/// each threadgroup.
 pub(super) fn knobs(
     cores: usize,
     rows: Rows,
     format: Format,
-    outputs: usize,
-    inputs: usize,
+    [outputs, inputs]: [usize; 2],
+    leaves: bool,
 ) -> Option<Knobs> {
     match rows {
-        Rows::One => Some(one(cores, format, outputs, inputs)),
+        Rows::One => Some(one(cores, format, [outputs, inputs], leaves)),
         Rows::Few => None,
         Rows::Many => Some(many(cores, outputs)),
     }
 }
 
-/// Many rows at once, shared by simdgroups before they become fewer, down to a packet a lane.
-fn one(cores: usize, format: Format, outputs: usize, inputs: usize) -> Knobs {
+/// Many rows at once, shared by simdgroups before they become fewer, down to a packet a lane. Where something is left threadgroups are
+/// larger, as far as one simdgroup finishes their outputs and there are about as many as multiprocessors.
+fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool) -> Knobs {
     let packets = inputs.div_ceil(packet_columns(format));
-    let fewest = match Class::of(format) {
-        Class::Plain => 2,
-        Class::Bytes => 4,
-        Class::Nibbles => 8,
+    let (most, fewest) = match Class::of(format) {
+        Class::Plain => (4, 2),
+        Class::Bytes => (4, 4),
+        Class::Nibbles => (8, 8),
     };
-    let (mut rows, mut split) = (8, 1);
+    let (mut rows, mut split) = (most, 1);
     while outputs.div_ceil(rows) * split < ENOUGH * cores {
         if split < MOST_SHARING && packets >= 32 * 2 * split {
             split *= 2;
@@ -50,10 +52,19 @@ fn one(cores: usize, format: Format, outputs: usize, inputs: usize) -> Knobs {
             break;
         }
     }
+    let mut simdgroups = split.max(2);
+    let of_group = |simdgroups: usize| rows * simdgroups / split;
+    while leaves
+        && simdgroups < 16
+        && of_group(2 * simdgroups) <= 32
+        && outputs >= 128 * of_group(2 * simdgroups)
+    {
+        simdgroups *= 2;
+    }
     let ahead = rows <= 4 && packets >= 32 * 2 * split;
     Knobs {
         rows_per_simdgroup: rows,
-        simdgroups: split.max(2),
+        simdgroups,
         split,
         packets: if ahead { 2 } else { 1 },
         tile_rows: 1,
@@ -74,18 +85,19 @@ mod tests {
 
     #[test]
     fn an_h200_gets_what_was_measured_on_it() {
-        // Shape, format, and of one row: rows, split, simdgroups, packets.
+        // Shape, format, whether it leaves something, and of one row: rows, split, simdgroups, packets.
         let cases = [
-            ((2048, 8192), Format::Q8_0, [4, 8, 8, 2]),
-            ((2048, 2048), Format::Q8_0, [4, 4, 4, 1]),
-            ((16384, 2048), Format::Q8_0, [8, 2, 2, 1]),
-            ((2048, 8192), Format::Q4_0, [8, 8, 8, 1]),
-            ((3072, 2048), Format::Q4_0, [8, 2, 2, 1]),
-            ((3072, 2048), Format::F16, [4, 8, 8, 1]),
+            ([2048, 8192], Format::Q8_0, true, [4, 8, 16, 2]),
+            ([2048, 2048], Format::Q8_0, true, [4, 4, 16, 1]),
+            ([16384, 2048], Format::Q8_0, false, [4, 1, 2, 2]),
+            ([2048, 8192], Format::Q4_0, true, [8, 8, 16, 1]),
+            ([3072, 2048], Format::Q4_0, false, [8, 2, 2, 1]),
+            ([3072, 2048], Format::F16, false, [4, 8, 8, 1]),
         ];
-        for ((outputs, inputs), format, expected) in cases {
-            let Knobs { rows_per_simdgroup, simdgroups, split, packets, .. } = one(132, format, outputs, inputs);
-            assert_eq!([rows_per_simdgroup, split, simdgroups, packets], expected, "{outputs} {inputs} {format:?}");
+        for (shape, format, leaves, expected) in cases {
+            let Knobs { rows_per_simdgroup, simdgroups, split, packets, .. } =
+                one(132, format, shape, leaves);
+            assert_eq!([rows_per_simdgroup, split, simdgroups, packets], expected, "{shape:?} {format:?}");
         }
         assert_eq!([2048, 3072].map(|outputs| many(132, outputs).tile_rows), [32, 64]);
     }

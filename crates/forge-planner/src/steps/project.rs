@@ -97,13 +97,14 @@ impl Select<'_> {
 
     /// What the products of a tile are computed from.
     pub(super) fn operand(&self, format: Format, bounded: bool) -> spec::Operand {
-        // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
-        let rounds = bounded && self.plan.cache != Format::F32;
-        // Halves hold neither every single nor every bfloat.
         match format {
-            Format::F32 | Format::Bf16 => spec::Operand::F32,
-            _ if rounds => spec::Operand::F16,
-            _ => spec::Operand::F32,
+            Format::F32 => spec::Operand::F32,
+            // Whoever asks for a cache that rounds nothing does not want products that do: the tolerance is the cache's.
+            _ if self.plan.cache == Format::F32 => spec::Operand::F32,
+            // Halves do not hold every bfloat.
+            Format::Bf16 => spec::Operand::Ranged,
+            _ if bounded => spec::Operand::F16,
+            _ => spec::Operand::Ranged,
         }
     }
 

@@ -601,7 +601,7 @@ fn ring_of(spec: &Spec) -> Option<usize> {
 pub(crate) fn rows_for(rows: Rows) -> Vec<Launch> {
     match rows {
         Rows::One => vec![Launch::rows(1, 0)],
-        Rows::Few => vec![Launch::rows(2, 1), Launch::rows(13, 12)],
+        Rows::Few => vec![Launch::rows(1, 0), Launch::rows(13, 12)],
         Rows::Many => vec![Launch::rows(17, 16), Launch::rows(70, 69)],
     }
 }
