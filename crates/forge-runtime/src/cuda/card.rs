@@ -58,9 +58,15 @@ impl Card {
     pub(super) fn best_of(&self, texts: &[Ptx]) -> Result<&'static str, String> {
         let own = (self.capability.0 * 10 + self.capability.1) as u32;
         let best = texts.iter().rev().find(|ptx| ptx.capability <= own);
-        best.map(|ptx| ptx.text).ok_or_else(|| {
-            let least = texts.first().map_or(0, |ptx| ptx.capability);
-            format!("{self}: kernels need a compute capability of {}.{}", least / 10, least % 10)
+        best.map(|ptx| ptx.text).ok_or_else(|| match texts.first() {
+            Some(Ptx { capability, .. }) => {
+                format!(
+                    "{self}: kernels need a compute capability of {}.{}",
+                    capability / 10,
+                    capability % 10
+                )
+            }
+            None => "the program has no kernels for NVIDIA GPUs".to_owned(),
         })
     }
 }
