@@ -36,8 +36,7 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f
     let chip = named.or_else(|| arguments.cuda().then(Chip::common_card));
     let max_context = arguments.max_context;
     let chunk = chip.map_or(Options::default().chunk, Chip::chunk);
-    let options =
-        Options { quant, overrides, cache, max_context, slots, disabled, chip, chunk, ..Options::default() };
+    let options = Options { quant, overrides, cache, max_context, slots, disabled, chip, chunk };
     Ok((options, bits))
 }
 
