@@ -176,6 +176,8 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
             "--name",
             "llama",
             "--no-golden",
+            "--chip",
+            "m4-max",
             "--target",
             target,
         ]);

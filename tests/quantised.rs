@@ -2,7 +2,7 @@
 
 use forge_frontend::{Memory, read_model};
 use forge_ir::{Graph, Numbers, WeightId};
-use forge_planner::{Options, Quant, plan};
+use forge_planner::{Options, Override, Quant, plan};
 use forge_weights::{PackedFile, Stored};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -185,4 +185,28 @@ fn both(config: &mut Value, key: &str, value: Value) {
     for section in ["quantization", "quantization_config"] {
         config[section][key] = value.clone();
     }
+}
+
+#[test]
+fn who_chooses_experts_is_made_codes_of_only_if_that_is_asked() {
+    let memory = memory(&model("qwen2_moe"));
+    let opened = read_model(&memory, &forge_frontend::Options::default()).expect("it can be read");
+    let routers = |quant: &str, overrides: &[&str]| {
+        let named = |name: &str| Quant::from_name(name).expect("a format");
+        let parse = |it: &&str| {
+            let (pattern, to) = it.split_once('=').expect("pattern=format");
+            Override::new(pattern, named(to)).expect("a pattern")
+        };
+        let overrides = overrides.iter().map(parse).collect();
+        let options = Options { quant: named(quant), overrides, ..Options::default() };
+        let plan = plan(&opened.graph, &options).expect("it is planned");
+        let of_layer = plan.weights.into_iter().filter(|weight| weight.name.starts_with("layers.0."));
+        let chooses = |name: &str| name.contains("router") || name.contains("shared_gate");
+        let of_router = of_layer.filter(|weight| chooses(&weight.name));
+        of_router.map(|weight| format!("{} {:?}", weight.format, weight.shape)).collect::<Vec<_>>()
+    };
+    // The router, and the gate of the expert that every row has: one matrix where that is an expert like the others.
+    assert_eq!(routers("q4_0", &[]), ["bf16 [4, 64]", "bf16 [1, 64]"]);
+    assert_eq!(routers("f16", &[]), ["f16 [5, 64]"]);
+    assert_eq!(routers("q4_0", &["*.mlp.*gate=q8_0"]), ["q8_0 [4, 64]", "q8_0 [1, 64]"]);
 }

@@ -92,7 +92,8 @@ pub(crate) struct CompileArguments {
     /// Number format of matrices: keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k or q6_k (llama.cpp's, for multiples of 256
     /// columns), mxfp4, or affine2, 3, 4, 5, 6 or 8 (groups of 64; affine4_32 and affine4_128 and their like for others, affine4_bf16
     /// and its like for scales in bf16). auto:5 chooses for each matrix, 5 bits a weight on average with scales included: it
-    /// measures what each format changes, and spends bits where that is most.
+    /// measures what each format changes, and spends bits where that is most. Who chooses experts, a small matrix, keeps its
+    /// numbers unless an override names it or the format rounds nothing to codes.
     #[arg(long, default_value = "keep", value_name = "FORMAT")]
     pub(crate) quant: String,
     /// Another format for the matrices whose names in the checkpoint match, `*.mlp.down_proj=q8_0`: keep or any of --quant's.

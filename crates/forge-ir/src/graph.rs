@@ -311,6 +311,11 @@ impl Body {
         self.params_where(|kind| matches!(kind, ParamKind::Part(_)))
     }
 
+    /// The node that defines a value; none of what flows in.
+    pub fn maker(&self, value: ValueId) -> Option<&Node> {
+        self.nodes.get(value.0.checked_sub(1)?)
+    }
+
     /// Whether attention reads a state that another application keeps, and so leaves it as it is.
     pub fn only_reads(&self, state: ParamId) -> bool {
         let mut inputs = self.nodes.iter().filter_map(|node| match node.op {

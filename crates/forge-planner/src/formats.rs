@@ -4,6 +4,9 @@
 //! or these without `.weight`, which are the names of modules. The last one that matches wins. One that matches nothing
 //! is a fault.
 //!
+//! Who chooses experts is not made codes of unless an override says so ([`choosing`]): it is small, and an error of a logit there is
+//! another expert.
+//!
 //! A tied head is the embedding's table under a second name, `lm_head`. It follows the table unless an override matches
 //! this name and not the table's: then [`untie`] gives it a weight of its own, of the same tensor, and the table is packed
 //! twice.
@@ -13,10 +16,11 @@
 
 use crate::options::{Options, Quant};
 use forge_ir::{
-    Apply, Body, BodyId, Diagnostic, Draft, Format, Graph, Op, ParamId, SUPERBLOCK, Weight, WeightId,
+    Apply, Body, BodyId, Diagnostic, Draft, Format, Graph, Node, Op, ParamId, SUPERBLOCK, Weight, WeightId,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::successors;
 
 /// What checkpoints call the module of a head that is not tied.
 const HEAD: &str = "lm_head";
@@ -72,6 +76,9 @@ impl Formats {
     pub(crate) fn new(graph: &Graph, options: &Options) -> Result<Formats, Vec<Diagnostic>> {
         let ends = Ends::of(graph);
         let mut asked = vec![options.quant; graph.weights.len()];
+        if matches!(options.quant, Quant::To(format) if format.is_quantised()) {
+            choosing(graph).into_iter().for_each(|id| asked[id.0] = Quant::Keep);
+        }
         // What is asked of a tied head alone.
         let mut of_head = None;
         let mut faults = Vec::new();
@@ -200,6 +207,29 @@ impl Ends {
         let tied = table.zip(head).filter(|(table, head)| tensor(*table) == tensor(*head));
         Ends { tied, follower: tied.filter(|(table, head)| table != head).map(|(_, head)| head) }
     }
+}
+
+/// The matrices that choose experts: routers, and those of one row beside them, which say how much of an expert that every row has
+/// is taken. What they give goes together as one, and is made of one format.
+fn choosing(graph: &Graph) -> BTreeSet<WeightId> {
+    let mut all = BTreeSet::new();
+    for apply in graph.applications() {
+        let body = graph.body(apply);
+        let projected = |node: &Node| match node.op {
+            Op::Linear { weight, .. } => apply.weight(body, weight),
+            _ => None,
+        };
+        let mut routes = body.nodes.iter().filter(|node| matches!(node.op, Op::Route(_))).peekable();
+        if routes.peek().is_some() {
+            let gates = body.nodes.iter().filter_map(projected);
+            all.extend(gates.filter(|id| graph.weights[id.0].rows() == 1));
+        }
+        for route in routes {
+            let makers = |node: &&Node| node.inputs.first().and_then(|value| body.maker(*value));
+            all.extend(successors(Some(route), makers).find_map(projected));
+        }
+    }
+    all
 }
 
 /// The faults of matrices whose rows are not whole superblocks, one for all layers' matrices of a name.
