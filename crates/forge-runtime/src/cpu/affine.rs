@@ -5,7 +5,6 @@
 //! (high); pairs, where byte 4k + j holds columns 8k + j, 8k + j + 16, 8k + j + 4 and 8k + j + 20; and single bits, where bit
 //! 2i + h of byte j is column 4i + j + 16h's. So each half of a block is a few shifts and masks of all its bytes at once.
 
-use super::blocks::{nibble_codes, nibble_prefetch, nibble_words};
 use super::call::{Call, Number};
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scale, Scaling, widen_scales};
 use super::simd::Simd;
@@ -130,27 +129,8 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for Affine
     const STRIPS: bool = BITS == 4;
 
     #[inline(always)]
-    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_codes::<S>(self.codes, block, word, part) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_prefetch::<S>(self.codes, block, word) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_words(self.codes, block, word) }
+    fn nibbles(self) -> *const u8 {
+        self.codes
     }
 
     #[inline(always)]

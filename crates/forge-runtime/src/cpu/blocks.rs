@@ -109,37 +109,6 @@ impl Matrix for Q8_0 {
     }
 }
 
-/// Words `word` and `word + 4` of `LANES` outputs of a strip of nibbles ([`Matrix::strip_codes`]).
-#[inline(always)]
-pub(super) unsafe fn nibble_codes<S: Simd>(
-    codes: *const u8,
-    block: usize,
-    word: usize,
-    part: usize,
-) -> [S::Codes; 2] {
-    // SAFETY: the caller's promise.
-    unsafe { S::load_nibble_pairs(codes.add((block * 4 + word) * 4 * OUTPUTS + part * 4 * S::LANES)) }
-}
-
-/// Asks for them of all outputs.
-#[inline(always)]
-pub(super) unsafe fn nibble_prefetch<S: Simd>(codes: *const u8, block: usize, word: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { S::prefetch(codes.wrapping_add((block * 4 + word) * 4 * OUTPUTS)) }
-}
-
-/// The same of all outputs, as words.
-#[inline(always)]
-pub(super) unsafe fn nibble_words(codes: *const u8, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
-    // SAFETY: the caller's promise.
-    let mut near = unsafe { codes.cast::<[u32; OUTPUTS]>().add(block * 4 + word).read_unaligned() };
-    let mut far = near;
-    for (near, far) in near.iter_mut().zip(&mut far) {
-        (*near, *far) = (*near & 0x0f0f_0f0f, *far >> 4 & 0x0f0f_0f0f);
-    }
-    [near, far]
-}
-
 /// Nibbles and scales. Byte j of a block's 16 holds columns j (low) and j + 16 (high).
 #[derive(Clone, Copy)]
 pub struct Q4_0 {
@@ -176,21 +145,8 @@ impl Matrix for Q4_0 {
     const STRIPS: bool = true;
 
     #[inline(always)]
-    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_codes::<S>(self.codes, block, word, part) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_prefetch::<S>(self.codes, block, word) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_words(self.codes, block, word) }
+    fn nibbles(self) -> *const u8 {
+        self.codes
     }
 
     #[inline(always)]
@@ -203,12 +159,6 @@ impl Matrix for Q4_0 {
     unsafe fn strip_scales<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's promise.
         unsafe { S::load_f16(self.scales.add(block * OUTPUTS + part * S::LANES)) }
-    }
-
-    #[inline(always)]
-    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
     }
 
     #[inline(always)]

@@ -108,10 +108,17 @@ pub(super) trait Matrix: Copy {
         0
     }
 
+    /// Where codes of half a byte lie, of a format that has such: its codes, in rows and in strips, are made of nothing else.
+    #[inline(always)]
+    fn nibbles(self) -> *const u8 {
+        unreachable!("codes of this format are not half a byte")
+    }
+
     /// Codes of a block, or of two.
     #[inline(always)]
-    unsafe fn row_codes<S: Simd>(self, _block: usize) -> S::Codes {
-        unreachable!("rows of this format are not encoded")
+    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibble_codes(self.nibbles().add(block * (BLOCK / 2))) }
     }
 
     /// Whether it can lie in strips ([`super::strips`]), of which what follows tells.
@@ -120,18 +127,30 @@ pub(super) trait Matrix: Copy {
     /// Words `word` and `word + 4` of `LANES` outputs of a strip, from output `part * LANES` on: codes as `row_codes` gives them.
     /// `block` counts from the matrix's first, strip after strip.
     #[inline(always)]
-    unsafe fn strip_codes<S: Simd>(self, _block: usize, _word: usize, _part: usize) -> [S::Codes; 2] {
-        unreachable!("there are no strips of this format")
+    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
+        let place = (block * 4 + word) * 4 * OUTPUTS + part * 4 * S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe { S::load_nibble_pairs(self.nibbles().add(place)) }
     }
 
     /// Asks for these words of all outputs to be brought near; they need not exist.
     #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, _block: usize, _word: usize) {}
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.nibbles().wrapping_add((block * 4 + word) * 4 * OUTPUTS)) }
+    }
 
     /// The same of all outputs, as `codes` gives them.
     #[inline(always)]
-    unsafe fn strip_words(self, _block: usize, _word: usize) -> [[u32; OUTPUTS]; 2] {
-        unreachable!("there are no strips of this format")
+    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
+        let words = self.nibbles().cast::<[u32; OUTPUTS]>().wrapping_add(block * 4 + word);
+        // SAFETY: the caller's promise.
+        let mut near = unsafe { words.read_unaligned() };
+        let mut far = near;
+        for (near, far) in near.iter_mut().zip(&mut far) {
+            (*near, *far) = (*near & 0x0f0f_0f0f, *far >> 4 & 0x0f0f_0f0f);
+        }
+        [near, far]
     }
 
     /// The scale of an output of a strip, and its offset.

@@ -6,7 +6,6 @@
 //! what they are multiplied by; products are exact.
 
 use super::affine::{codes, lacking, signed_codes};
-use super::blocks::{nibble_codes, nibble_prefetch, nibble_words};
 use super::call::Call;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::simd::Simd;
@@ -114,27 +113,8 @@ impl<const BITS: usize> Matrix for Pairs<BITS> {
     const STRIPS: bool = BITS == 4;
 
     #[inline(always)]
-    unsafe fn row_codes<S: Simd>(self, block: usize) -> S::Codes {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_nibble_codes(self.codes.add(block * (BLOCK / 2))) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_codes::<S>(self.codes, block, word, part) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_prefetch::<S>(self.codes, block, word) }
-    }
-
-    #[inline(always)]
-    unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { nibble_words(self.codes, block, word) }
+    fn nibbles(self) -> *const u8 {
+        self.codes
     }
 
     #[inline(always)]
