@@ -1,3 +1,4 @@
+{# The largest of a row's logits as a key, `highest`, and the lowest id that has it, for all threads. #}
     // Each thread's best. Its ids ascend, so the first of equals is the lowest.
     uint best = 0u;
     uint best_id = 0xffffffffu;

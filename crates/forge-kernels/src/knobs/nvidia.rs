@@ -11,7 +11,8 @@ use crate::context::packet_columns;
 use crate::spec::{Knobs, Rows};
 use forge_ir::Format;
 
-/// Simdgroups of a multiprocessor that are enough. Measured: with less than 16 kernels are slower, past 28 no faster.
+/// Simdgroups of a multiprocessor that are enough. Measured: with less than 16 kernels are slower; with 32 those of nibbles are 2%
+/// faster, and those of bytes 8% slower.
 const ENOUGH: usize = 24;
 
 /// Simdgroups that share rows at most.

@@ -1,4 +1,4 @@
-//! Formats of 32 codes to a scale, row by row and in strips, and strips of nibbles whatever their scales are.
+//! Formats of 32 codes to a scale, row by row and in strips.
 
 use super::call::Call;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling, widen_scales};
