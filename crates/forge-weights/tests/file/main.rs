@@ -1,5 +1,7 @@
 //! The weight file: read by the format's own library, and read back as what it was packed from.
 
+mod refusals;
+
 use forge_ir::{
     Apply, Blocks, Body, BodyId, Cut, Draft, Format, Graph, Layout, Model, Node, Numbers, Op, Packed, Param,
     ParamId, ParamKind, Specials, Stack, ValueId, Weight, WeightId,
@@ -506,99 +508,5 @@ proptest! {
             prop_assert!(back.rows(WeightId(weight), rows.clone(), &mut vec![0.0; length]).is_err());
             prop_assert!(stored.rows(WeightId(weight), rows, &mut vec![0.0; length]).is_err());
         }
-    }
-}
-
-#[test]
-fn plans_that_do_not_fit_are_refused() {
-    let graph = graph(&[vec![3, 40], vec![2, 40], vec![5], vec![40]]);
-    let rows = |name, shape: &[usize], parts: &[usize]| packed(name, Format::F32, shape, Layout::Rows, parts);
-    let gained = |packed: Packed, gain: usize| Packed { gain: Some(WeightId(gain)), ..packed };
-    let cases = [
-        vec![rows("none", &[0, 40], &[])],
-        vec![rows("strange", &[3, 40], &[9])],
-        vec![rows("rows", &[4, 40], &[1])],
-        vec![rows("columns", &[3, 41], &[1])],
-        vec![rows("mixed", &[8, 40], &[1, 3])],
-        vec![packed("vector", Format::F16, &[5], Layout::Rows, &[3])],
-        vec![packed("turns", Format::F32, &[5, 40], Layout::Alternate, &[1, 2])],
-        vec![packed("turns alone", Format::F32, &[3, 40], Layout::Alternate, &[1])],
-        vec![packed("blocks", Format::F32, &[4, 30], Layout::Blocks, &[1])],
-        vec![rows("not blocks", &[6, 20], &[1])],
-        vec![packed("blocks of groups", Format::Q8_0, &[6, 20], Layout::Blocks, &[1])],
-        vec![gained(packed("gained blocks", Format::F32, &[3, 20], Layout::Blocks, &[2]), 4)],
-        vec![rows("twice", &[3, 40], &[1]), rows("twice", &[3, 40], &[1])],
-        vec![rows("_padding.0", &[3, 40], &[1])],
-        vec![gained(rows("strange gain", &[3, 40], &[1]), 9)],
-        vec![gained(rows("short gain", &[3, 40], &[1]), 3)],
-        vec![gained(rows("gain of rows", &[3, 40], &[1]), 2)],
-        vec![gained(rows("gained vector", &[40], &[4]), 4)],
-        vec![gained(rows("stored gain", &[3, 40], &[1]), 4), rows("gain", &[40], &[4])],
-        vec![gained(rows("gained once", &[3, 40], &[1]), 4), rows("plain", &[3, 40], &[1])],
-    ];
-    for plan in cases {
-        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut Vec::new(), &mut |_| {});
-        let Err(fault) = result else { panic!("{plan:?}: {result:?}") };
-        assert!(fault.code == "F0601" && fault.message.contains(&plan[0].name), "{fault}");
-    }
-}
-
-#[test]
-fn numbers_that_cannot_be_stored_name_their_tensor() {
-    let graph = graph(&[vec![3, 40], vec![3, 40], vec![5], vec![40]]);
-    let poisoned = |value: f32, at: usize| {
-        Stored::new(&graph, move |tensor: &str, offset: u64, out: &mut [u8]| {
-            checkpoint(tensor, offset, out)?;
-            let first = offset as usize / 4;
-            if tensor != "tensor.1" && (first..first + out.len() / 4).contains(&at) {
-                out[(at - first) * 4..][..4].copy_from_slice(&value.to_le_bytes());
-            }
-            Ok(())
-        })
-    };
-    let matrix = packed("m", Format::F16, &[6, 40], Layout::Alternate, &[1, 2]);
-    let vector = packed("v", Format::F32, &[5], Layout::Rows, &[3]);
-    let affine = Packed { format: Format::from_name("affine4").unwrap(), ..matrix.clone() };
-    let gained = Packed { gain: Some(WeightId(4)), ..matrix.clone() };
-    let product = 1e6 * (2.0_f32 + 0.37 * 4.0).sin();
-    let product = format!("tensor.2 times tensor.4 holds {product:e} in row 1, too large for f16");
-    let cases = [
-        (&matrix, f32::NAN, 42, "tensor.2[1, 2] is not a finite number"),
-        (&matrix, 1e6, 42, "tensor.2 holds 1e6 in row 1, too large for f16"),
-        (&vector, f32::INFINITY, 3, "tensor.3[3] is not a finite number"),
-        (&affine, -1e6, 42, "tensor.2 holds -1e6 in row 1, too large for affine4"),
-        (&gained, 1e6, 42, &product),
-        (&gained, f32::NAN, 42, "tensor.2[1, 2] times tensor.4 is not a finite number"),
-    ];
-    for (packed, value, at, expected) in cases {
-        let result =
-            write(&graph, std::slice::from_ref(packed), &poisoned(value, at), &mut Vec::new(), &mut |_| {});
-        let Err(fault) = result else { panic!("{result:?}") };
-        assert_eq!(fault.message, expected);
-    }
-}
-
-#[test]
-fn files_that_were_not_written_for_the_plan_are_refused() {
-    let graph = graph(&[vec![3, 40]]);
-    let plan = [packed("w", Format::Q8_0, &[3, 40], Layout::Rows, &[1])];
-    let (file, _) = pack(&graph, &plan);
-    let other = [packed("w", Format::Q4_0, &[3, 40], Layout::Rows, &[1])];
-    let is_fault = |plan: &[Packed], file: &[u8]| PackedFile::open(&graph, plan, read_of(file)).is_err();
-    assert!(!is_fault(&plan, &file));
-    assert!(is_fault(&other, &file));
-    assert!(is_fault(&plan, &file[..file.len() - 1]));
-    assert!(is_fault(&plan, &file[..100]));
-}
-
-#[test]
-fn a_sink_that_fails_is_told() {
-    let graph = graph(&[vec![3, 40]]);
-    let plan = [packed("w", Format::F32, &[3, 40], Layout::Rows, &[1])];
-    let (file, _) = pack(&graph, &plan);
-    for (room, expected) in [(file.len(), None), (file.len() - 1, Some("F0603")), (100, Some("F0603"))] {
-        let mut room = vec![0; room];
-        let result = write(&graph, &plan, &Stored::new(&graph, checkpoint), &mut &mut room[..], &mut |_| {});
-        assert_eq!(result.err().map(|fault| fault.code), expected);
     }
 }
