@@ -46,6 +46,10 @@ pub const EXPERTS: [&str; 10] = [
     "gemma4_moe",
 ];
 
+/// Models whose rows have all experts, so that nothing is chosen and codes can lose no more than they do without experts; with
+/// the format in which they are compared.
+pub const WITHOUT_CHOICE: [(&str, &str); 2] = [("mixtral_all", "q4_0"), ("qwen3_moe_all", "q8_0")];
+
 /// Odd ones of these: groups of experts; a row that has all experts; more experts than lanes, and layers without any; clamped
 /// gates and sinks where nothing else has a bias; a gated network that every row has, three times as wide as an expert; and one
 /// that is not as wide as any number of them.
@@ -271,6 +275,7 @@ fn all_to_build() -> Vec<Built> {
     add(SHARED, "f32", &[]);
     add(SHARED, "q4_0", &Fusion::ALL);
     all.extend(ODD_EXPERTS.into_iter().chain(ODD_LATENTS).map(|model| Built::of(model, "f32")));
+    all.extend(WITHOUT_CHOICE.map(|(model, format)| Built::of(model, format)));
     all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
     all.extend(models().iter().map(|model| {
         let (format, kv) = UNFUSED;
