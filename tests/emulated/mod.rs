@@ -1,4 +1,4 @@
-//! One program that runs compiled models through the unmodified `metal.rs` of the runtime, on Linux, over the emulated Metal
+//! One program that runs compiled models through the unmodified `metal` folder of the runtime, on Linux, over the emulated Metal
 //! of `forge-emulation`; and hosts with a fault planted, which the emulation has to find.
 //!
 //! The program is a member of the workspace that compiled models are built in, so that their libraries, and all that they
@@ -7,6 +7,7 @@
 
 use crate::{Built, root, run, scratch};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,13 +23,15 @@ pub const DRIVER: &str = "metal-driver";
 /// Writes the program for these crates into their workspace; gives what the workspace's manifest has to say for it.
 pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     let directory = workspace.join(DRIVER);
-    let metal = root().join("crates/forge-runtime/src/metal.rs");
-    let text = std::fs::read_to_string(&metal).expect("the runtime has a host for Metal");
+    let metal = root().join("crates/forge-runtime/src/metal");
+    let texts = files(&metal);
     let mut hosts = vec![("whole", metal)];
     for planted in &PLANTED {
-        let path = directory.join(format!("hosts/{}.rs", planted.name));
-        write(&path, &planted.plant(&text));
-        hosts.push((planted.name, path));
+        let folder = directory.join("hosts").join(planted.name);
+        for (name, text) in planted.plant(&texts) {
+            write(&folder.join(name), &text);
+        }
+        hosts.push((planted.name, folder));
     }
     write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
     write(&directory.join("src/models.rs"), &models_text(crates));
@@ -42,6 +45,16 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
          [profile.release.package.forge-sim]\nopt-level = 3\n[profile.release.package.corosensei]\nopt-level = 3\n",
         mended_objc2_metal()
     )
+}
+
+/// The files of a folder, by name.
+fn files(folder: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).expect("the runtime has a host for Metal").flatten();
+    let file = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().expect("names are UTF-8");
+        (name, std::fs::read_to_string(entry.path()).expect("sources are text"))
+    };
+    entries.map(file).collect()
 }
 
 fn manifest(crates: &[&Built]) -> String {
@@ -72,7 +85,8 @@ fn manifest(crates: &[&Built]) -> String {
 
 fn hosts_text(hosts: &[(&str, PathBuf)]) -> String {
     let mut text = "//! The host for Metal, as it is and with faults planted.\n\n".to_owned();
-    for (name, path) in hosts {
+    for (name, folder) in hosts {
+        let path = folder.join("mod.rs");
         write!(
             text,
             "mod {name} {{\n    pub use forge_runtime::*;\n    #[path = {path:?}]\n    pub mod metal;\n}}\n\n"

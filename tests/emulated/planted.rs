@@ -1,4 +1,6 @@
-//! Faults of the host, one at a time, as changes of the text of `metal.rs`.
+//! Faults of the host, one at a time, as changes of the text of one of its files.
+
+use std::collections::BTreeMap;
 
 /// A fault.
 pub struct Planted {
@@ -129,9 +131,10 @@ pub const SKEWED: [(&str, &str); 3] = [
 ];
 
 impl Planted {
-    /// The text with the fault in it.
-    pub(crate) fn plant(&self, text: &str) -> String {
-        assert_eq!(text.matches(self.from).count(), 1, "{}: metal.rs has changed", self.name);
-        text.replace(self.from, self.to)
+    /// The host's files, by name, with the fault in the one of them that has its place.
+    pub(crate) fn plant(&self, files: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let places: usize = files.values().map(|text| text.matches(self.from).count()).sum();
+        assert_eq!(places, 1, "{}: the host has changed", self.name);
+        files.iter().map(|(name, text)| (name.clone(), text.replace(self.from, self.to))).collect()
     }
 }

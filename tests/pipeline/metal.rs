@@ -1,4 +1,4 @@
-//! The host code for Metal, executed: `metal.rs` as it is over the emulated Metal of `forge-emulation`, whose kernels are
+//! The host code for Metal, executed: the runtime's `metal` as it is, over the emulated Metal of `forge-emulation`, whose kernels are
 //! those of each model's kernels.metal.
 
 use crate::logits::{bound, golden, is_restretched};

@@ -1,7 +1,7 @@
 //! Metal on Linux, emulated: an Objective-C runtime, the classes of Metal that a generated program's host code uses, and
 //! `forge-sim` as the GPU.
 //!
-//! The host code is the unmodified `metal.rs` of `forge-runtime`, whose `objc2` sends every message through
+//! The host code is the unmodified `metal` of `forge-runtime`, whose `objc2` sends every message through
 //! `objc_msg_lookup` where it is built for GNUstep's runtime. This crate is that runtime: linked into a program it defines the
 //! C functions that `objc2` declares, and `MTLCreateSystemDefaultDevice`. It knows nothing of `objc2`. Objects stay on the
 //! thread that made them.

@@ -2,7 +2,7 @@
 //! prints what came of it as JSON.
 //!
 //! Models and hosts are beside it, in `models.rs` and `hosts.rs`, which the tests write: the models are crates that forge
-//! wrote, as libraries, and the hosts `metal.rs` as it is and with faults planted in it.
+//! wrote, as libraries, and the hosts the runtime's `metal` as it is and with faults planted in it.
 
 mod hosts;
 mod models;
