@@ -1,14 +1,16 @@
-//! `cargo xtask darwin`: what every program carries, checked as for a Mac, on any system: the Metal device and whatever else only
-//! Apple's systems compile. Nothing is linked and nothing runs.
+//! `cargo xtask darwin`: what only Apple's systems compile, checked on any system: the runtime, and every model's program, which
+//! is linked too. Nothing runs.
 
 use crate::test::cargo;
 
 const TARGET: &str = "aarch64-apple-darwin";
 
-/// Runs clippy for a Mac, without warnings.
+/// Runs clippy for a Mac, without warnings, over the runtime, and over the programs of all models, and links these.
 pub(crate) fn darwin() -> Result<(), String> {
-    let arguments =
+    let runtime =
         ["clippy", "-p", "forge-runtime", "--lib", "--bins", "--target", TARGET, "--", "-D", "warnings"];
-    cargo(&arguments)
-        .map_err(|error| format!("{error}; if the target is not installed, type: rustup target add {TARGET}"))
+    cargo(&runtime).map_err(|error| {
+        format!("{error}; if the target is not installed, type: rustup target add {TARGET}")
+    })?;
+    cargo(&["test", "-p", "tests", "--test", "darwin", "--", "--ignored"])
 }

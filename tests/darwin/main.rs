@@ -1,0 +1,73 @@
+//! Every model's program as for a Mac, on any system: what only Apple's systems compile is linted, and the program is linked.
+//! Nothing runs.
+//!
+//! `sdk` stands in for Apple's: lists of what its libraries export, of which there is only what programs use. So a name that
+//! is not there is one that no program has used before, which whoever adds it looks up in Apple's documents. (Names of C are
+//! all in the list of `libSystem` that comes with other cross compilers, version 1359.)
+//!
+//! It takes Rust's standard library for `aarch64-apple-darwin`, which is a download: `cargo xtask darwin` runs it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tests::{compile_member, model, models, root, run, scratch};
+
+const TARGET: &str = "aarch64-apple-darwin";
+
+/// The linker that comes with Rust.
+fn linker() -> PathBuf {
+    let told = run(Command::new("rustc").args(["--print", "sysroot"]));
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&told.stdout).trim());
+    let host = run(Command::new("rustc").args(["--print", "host-tuple"]));
+    let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
+    sysroot.join("lib/rustlib").join(host).join("bin/rust-lld")
+}
+
+/// Cargo for a Mac, in a workspace.
+fn cargo(workspace: &Path, arguments: &[&str]) {
+    let environment = [
+        ("CARGO_TARGET_DIR", scratch().join("darwin/target")),
+        ("CARGO_BUILD_TARGET", PathBuf::from(TARGET)),
+        ("CARGO_TARGET_AARCH64_APPLE_DARWIN_LINKER", linker()),
+        ("CARGO_TARGET_AARCH64_APPLE_DARWIN_RUSTFLAGS", PathBuf::from("-Clinker-flavor=ld64.lld")),
+        ("SDKROOT", root().join("tests/darwin/sdk")),
+    ];
+    let mut command = Command::new(env!("CARGO"));
+    run(command.args(arguments).current_dir(workspace).envs(environment));
+}
+
+#[test]
+#[ignore = "takes Rust's standard library for a Mac: cargo xtask darwin"]
+fn programs_of_all_models_are_clean_and_link() {
+    let workspace = scratch().join("darwin");
+    let names = models();
+    for name in &names {
+        compile_member(&model(name), &["--quant", "f32", "--no-golden"], &workspace.join(name));
+    }
+    // What one of them asks of the runtime, all get: the server.
+    let manifest = workspace.join(&names[0]).join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).expect("it was just written");
+    let with_server = text.replacen("features = []", "features = [\"serve\"]", 1);
+    assert_ne!(text, with_server, "the runtime is asked for otherwise");
+    std::fs::write(&manifest, with_server).expect("the build folder is writable");
+    let members: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    // Nothing of them runs, so nobody waits for the optimiser.
+    let manifest = format!(
+        "[workspace]\nresolver = \"3\"\nmembers = [{}]\n[profile.dev]\nopt-level = 0\ndebug = false\n",
+        members.join(", ")
+    );
+    std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");
+    let lock = workspace.join("Cargo.lock");
+    if !lock.exists() {
+        std::fs::copy(root().join("Cargo.lock"), lock).expect("the build folder is writable");
+    }
+    cargo(&workspace, &["clippy", "--workspace", "--", "-D", "warnings"]);
+    cargo(&workspace, &["build", "--workspace"]);
+    for name in &names {
+        let program = workspace.join("target").join(TARGET).join("debug").join(name);
+        let bytes = std::fs::read(&program).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        // A Mach-O file of 64 bits, for a processor of ARM's, that is a program.
+        let words = bytes.chunks_exact(4).take(4).map(|word| [word[0], word[1], word[2], word[3]]);
+        let words: Vec<u32> = words.map(u32::from_le_bytes).collect();
+        assert_eq!([words[0], words[1], words[3]], [0xfeed_facf, 0x0100_000c, 2], "{name}");
+    }
+}
