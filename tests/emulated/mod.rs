@@ -36,7 +36,8 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
     write(&directory.join("src/models.rs"), &models_text(crates));
     let sources = root().join("tests/emulated/driver");
-    for (from, to) in [("main.rs", "src/main.rs"), ("skewed.rs", "src/skewed.rs"), ("build.rs", "build.rs")] {
+    for from in ["main.rs", "skewed.rs", "redrawn.rs", "build.rs"] {
+        let to = if from == "build.rs" { from.to_owned() } else { format!("src/{from}") };
         write(&directory.join(to), &std::fs::read_to_string(sources.join(from)).expect("it lies here"));
     }
     write(&directory.join("Cargo.toml"), &manifest(crates));
@@ -68,7 +69,7 @@ fn manifest(crates: &[&Built]) -> String {
     );
     // What the runtime has for Apple's systems, for GNUstep's runtime.
     let runtime = std::fs::read_to_string(path("forge-runtime").join("Cargo.toml")).expect("it is a crate");
-    let start = runtime.find("objc2 = ").expect("the runtime depends on objc2");
+    let start = runtime.find("dispatch2 = ").expect("the runtime depends on dispatch2");
     let end = start + runtime[start..].find("\n[").expect("its tests depend on more");
     text += &runtime[start..end];
     let plain = "objc2 = \"0.6.5\"";
@@ -97,8 +98,8 @@ fn hosts_text(hosts: &[(&str, PathBuf)]) -> String {
     for (name, _) in hosts {
         writeln!(
             text,
-            "        {name:?} => |program, weights, layout| Ok(Box::new({name}::metal::MetalDevice::new(\
-             program.metal, program.kernels, weights, layout)?)),"
+            "        {name:?} => |program, weights, layout, cache| \
+             Ok(Box::new({name}::metal::MetalDevice::new(program, weights, layout, cache)?)),"
         )
         .expect("a text takes text");
     }

@@ -17,25 +17,25 @@ const fn fault(name: &'static str, from: &'static str, to: &'static str, found: 
 }
 
 /// Every fault that is planted.
-pub const PLANTED: [Planted; 22] = [
+pub const PLANTED: [Planted; 26] = [
     fault(
         "offset_off_by_a_byte",
-        "offset,\n                    slot",
-        "offset + 1,\n slot",
+        "Some(buffer), offset, slot)",
+        "Some(buffer), offset + 1, slot)",
         "not a multiple of",
     ),
     fault(
         "offset_of_the_next",
-        "offset,\n                    slot",
-        "offset + 256 * usize::from(buffer == Buffer::Scratch && slot == 0),\n slot",
+        "Some(buffer), offset, slot)",
+        "Some(buffer), offset + 256 * usize::from(binding.buffer.index() == 2 && slot == 0), slot)",
         "never_written",
     ),
-    fault("offset_left_out", "offset,\n                    slot", "offset * 0,\n slot", "read_only"),
+    fault("offset_left_out", "Some(buffer), offset, slot)", "Some(buffer), offset * 0, slot)", "read_only"),
     fault(
         "two_buffers_swapped",
-        "Some(&self.device.buffers[buffer.index()])",
-        "Some(&self.device.buffers[[0, 2, 1, 3][buffer.index()]])",
-        "of a buffer of",
+        "&self.regions[buffer.index()]",
+        "&self.regions[[0, 2, 1, 3][buffer.index()]]",
+        "of state, which has",
     ),
     fault(
         "a_buffer_not_bound",
@@ -118,6 +118,20 @@ pub const PLANTED: [Planted; 22] = [
         "commands.commit();",
         "std::mem::forget(commands.clone());\n commands.commit();",
         "objects grow",
+    ),
+    fault("left_too_soon", "let _ = self.wait(0);", "", "nobody waits for it"),
+    fault("not_all_resident", "set.commit();", "", "not all is committed"),
+    fault(
+        "views_side_by_side",
+        "most.saturating_sub(longest.next_multiple_of(PAGE))",
+        "most",
+        "another of Metal's buffers",
+    ),
+    fault(
+        "bytes_further_in_the_next_view",
+        "offset - view * self.stride",
+        "offset - view * (self.stride - 64)",
+        "other numbers",
     ),
     fault("fast_mathematics", "MTLMathMode::Safe", "MTLMathMode::Fast", "fast mathematics"),
 ];

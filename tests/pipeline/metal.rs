@@ -5,6 +5,8 @@ use crate::logits::{bound, golden, is_restretched};
 use forge_runtime::draw::Draw;
 use forge_runtime::sampler::Sampling;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use tests::emulated::{PLANTED, Planted, SKEWED};
@@ -20,36 +22,58 @@ struct Text {
     lead: (u32, usize),
     /// How ids are drawn, if by chance.
     draw: Option<Draw>,
+    /// Draws of what the last id was drawn of.
+    draws: Vec<Draw>,
     /// Whether the host draws them.
     on_host: bool,
+    /// Whether the host leaves at the end while a pass is on its way.
+    left: bool,
 }
 
 impl Text {
     /// The most probable ids.
     fn greedy(ids: Vec<u32>, count: usize, context: usize, lead: (u32, usize)) -> Text {
-        Text { ids, count, context, lead, draw: None, on_host: false }
+        Text { ids, count, context, lead, draw: None, draws: Vec::new(), on_host: false, left: false }
     }
 }
 
 /// The host looks at each id before the next; and it is behind by as many as there can be.
 const LEADS: [(u32, usize); 2] = [(1, 1), (8, 2)];
 
-/// What came of a job with a model on a host.
-fn drive(built: &Built, host: &str, texts: &[Text], executed: bool) -> Value {
-    drive_skewed(built, (host, None), texts, executed)
+/// Who does a job, and where.
+#[derive(Clone, Default)]
+struct Site<'a> {
+    /// What is wrong with the host, if anything is.
+    host: Option<&'a str>,
+    /// What is wrong with what the host is told.
+    skew: Option<&'a str>,
+    /// Whether kernels were compiled when the program was built.
+    metallib: bool,
+    /// Where pipelines are kept.
+    cache: Option<&'a Path>,
+    /// Bytes of the device's largest buffers, if they are few.
+    longest: Option<usize>,
 }
 
-/// The same, with a fault in what the host is told.
-fn drive_skewed(built: &Built, (host, skew): (&str, Option<&str>), texts: &[Text], executed: bool) -> Value {
+/// Seeds by which ids are drawn of the same logits, by two settings.
+const SEEDS: u64 = 200;
+
+/// What came of a model's texts.
+fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bool) -> Value {
     let text = |text: &Text| {
-        let Text { ids, count, context, lead, draw, on_host } = text;
+        let Text { ids, count, context, lead, draw, draws, on_host, left } = text;
+        let draws: Vec<_> = draws.iter().map(Draw::words).collect();
         json!({
             "ids": ids, "count": count, "context": context, "lead": lead, "executed": executed,
-            "draw": draw.map(|draw| draw.words()), "on_host": on_host,
+            "draw": draw.map(|draw| draw.words()), "draws": draws, "on_host": on_host, "left": left,
         })
     };
     let texts: Vec<Value> = texts.iter().map(text).collect();
-    let job = json!({ "model": built.name(), "host": host, "skew": skew, "texts": texts });
+    let Site { host, skew, metallib, cache, longest } = site;
+    let job = json!({
+        "model": built.name(), "host": host.unwrap_or("whole"), "skew": skew, "metallib": metallib,
+        "cache": cache, "longest": longest, "texts": texts,
+    });
     let output = run(Command::new(emulated().1).arg(job.to_string()));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
@@ -96,7 +120,7 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
                 std::iter::once(beginning).filter(move |_| alone == 1).chain(whole)
             })
             .collect();
-        let found = drive(built, "whole", &texts, true);
+        let found = drive(built, &Site::default(), &texts, true);
         let found = found["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
         assert_eq!(found.len(), texts.len());
         let is_wrong = |text: &&Value| !text["error"].is_null() || text["complaints"] != json!([]);
@@ -124,7 +148,8 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
     });
 }
 
-/// By the same settings and seed, whoever draws and however far it is ahead; of logits of the same device.
+/// By the same settings and seed, whoever draws and however far it is ahead; of logits of the same device. Of the last ones ids are
+/// drawn by many seeds more.
 #[test]
 fn the_emulated_metal_draws_what_the_host_draws() {
     every_model(|built| {
@@ -137,10 +162,11 @@ fn the_emulated_metal_draws_what_the_host_draws() {
         let texts = |sampling: &Sampling| {
             let (ids, draw) = (vec![1, 2, 3], Some(sampling.draw(5, 0)));
             let text = |lead| Text { draw, ..Text::greedy(ids.clone(), count, ids.len() + count, lead) };
-            [Text { on_host: true, ..text(LEADS[0]) }, text(LEADS[0]), text(LEADS[1])]
+            let draws = (0..SEEDS / 2).map(|seed| sampling.draw(seed << 33 | seed, 0)).collect();
+            [Text { on_host: true, ..text(LEADS[0]) }, text(LEADS[0]), Text { draws, ..text(LEADS[1]) }]
         };
         let texts: Vec<Text> = settings.iter().flat_map(texts).collect();
-        let found = drive(built, "whole", &texts, true);
+        let found = drive(built, &Site::default(), &texts, true);
         let found = found["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
         assert_eq!(found.len(), texts.len());
         let is_wrong = |text: &&Value| !text["error"].is_null() || text["complaints"] != json!([]);
@@ -149,6 +175,13 @@ fn the_emulated_metal_draws_what_the_host_draws() {
             let [host, one, many] = [0, 1, 2].map(|text| ids(&of_settings[text]["ids"]));
             if host.len() != count || host != one || host != many {
                 complaints.push(format!("the host draws {host:?}, the device {one:?} and {many:?}"));
+            }
+            let drawn = of_settings[2]["drawn"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let differ = drawn.iter().enumerate().filter(|(_, ids)| ids[0] != ids[1]);
+            complaints.extend(differ.map(|(seed, ids)| format!("by seed {seed} host and device draw {ids}")));
+            let different: BTreeSet<u64> = drawn.iter().filter_map(|ids| ids[0].as_u64()).collect();
+            if drawn.len() as u64 != SEEDS / 2 || different.len() < 5 {
+                complaints.push(format!("{drawn:?} is not what {SEEDS} seeds give of two settings"));
             }
         }
         complaints
@@ -162,7 +195,7 @@ fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_be
         let told = ["dispatches", "barriers"].map(|what| info["decode"][what].as_u64().expect("it is told"));
         let check = |(lead, draw): ((u32, usize), Option<Draw>)| {
             let text = Text { draw, ..Text::greedy(vec![1, 2, 3], 22, 32, lead) };
-            let found = drive(built, "whole", &[text], false);
+            let found = drive(built, &Site::default(), &[text], false);
             let notes = found["texts"][0]["passes"].as_array().cloned().unwrap_or_default();
             let sum = |what: &str| notes.iter().skip(1).filter_map(|note| note[what].as_u64()).sum::<u64>();
             let ids = 21;
@@ -185,7 +218,7 @@ fn no_object_is_left_of_a_thousand_tokens() {
     let Some(built) = models.first() else { return };
     for lead in LEADS {
         let text = Text::greedy(vec![1, 2, 3], 1001, 200, lead);
-        let found = drive(built, "whole", &[text], false);
+        let found = drive(built, &Site::default(), &[text], false);
         let text = &found["texts"][0];
         assert_eq!((&text["complaints"], &text["error"]), (&json!([]), &Value::Null));
         let notes = text["passes"].as_array().expect("passes are listed");
@@ -204,24 +237,114 @@ fn every_fault_planted_in_the_host_is_found() {
     let (models, _) = emulated();
     let built =
         models.iter().find(|built| built.model == "llama").or(models.first()).expect("there is a model");
-    let text = Text::greedy((1..8).collect(), 7, 16, (2, 2));
-    let whole = drive(built, "whole", std::slice::from_ref(&text), true);
+    let text = Text { left: true, ..Text::greedy((1..8).collect(), 7, 20, (2, 2)) };
+    let texts = std::slice::from_ref(&text);
+    let short = Site { longest: Some(shortest_buffer(built)), ..Site::default() };
+    let whole = drive(built, &short, texts, true);
     assert_eq!(whole["texts"][0]["complaints"], json!([]), "before anything is planted");
     let missed: Vec<String> = PLANTED
         .iter()
-        .filter_map(|planted| {
-            let said = said(&drive(built, planted.name, std::slice::from_ref(&text), true), &whole);
-            println!("{}: {}", planted.name, said.chars().take(300).collect::<String>());
-            let Planted { name, found, .. } = planted;
+        .filter_map(|Planted { name, found, .. }| {
+            let site = Site { host: Some(name), ..short.clone() };
+            let said = said(&drive(built, &site, texts, true), &whole);
+            println!("{name}: {}", said.chars().take(300).collect::<String>());
             (!said.contains(found)).then(|| format!("{name} should be found by {found:?}: {said}"))
         })
         .collect();
     assert!(missed.is_empty(), "\n{}", missed.join("\n"));
     for (skew, found) in SKEWED {
-        let job = drive_skewed(built, ("whole", Some(skew)), std::slice::from_ref(&text), true);
-        let said = said(&job, &whole);
+        let site = Site { skew: Some(skew), ..short.clone() };
+        let said = said(&drive(built, &site, texts, true), &whole);
         assert!(said.contains(found), "{skew} should be found by {found:?}: {said}");
     }
+}
+
+/// Kernels come of the library that was made when the program was built, or of their text, and pipelines of an archive if there is
+/// a whole one.
+#[test]
+fn every_way_to_pipelines_leads_to_the_same_and_says_so() {
+    let (models, _) = emulated();
+    let Some(built) = models.first() else { return };
+    let text = [Text::greedy(vec![1, 2, 3], 2, 8, (1, 1))];
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let cache = folder.path().join("cache");
+    let kept = || -> Vec<PathBuf> {
+        std::fs::read_dir(&cache).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let check = |what: &str, site: Site<'_>, expected: [&str; 2]| {
+        let found = drive(built, &site, &text, true);
+        let found = &found["texts"][0];
+        assert_eq!((&found["error"], &found["complaints"]), (&Value::Null, &json!([])), "{what}");
+        let kernels = found["kernels"].as_str().unwrap_or_default();
+        assert!(expected.iter().all(|part| kernels.contains(part)), "{what}: {kernels}");
+        found["ids"].clone()
+    };
+    let plain = Site { cache: Some(&cache), ..Site::default() };
+    let compiled = Site { metallib: true, ..plain.clone() };
+    let ids = check("the first start", plain.clone(), ["of their text", "pipelines kept in"]);
+    assert_eq!(kept().len(), 1);
+    assert_eq!(check("the second start", plain.clone(), ["of their text", "pipelines from"]), ids);
+    std::fs::write(&kept()[0], "not an archive").expect("the folder is ours");
+    assert_eq!(check("a broken archive", plain.clone(), ["of their text", "pipelines kept in"]), ids);
+    let whole = std::fs::read_to_string(&kept()[0]).expect("it was just written");
+    let but_one: Vec<&str> = whole.lines().rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect();
+    std::fs::write(&kept()[0], but_one.join("\n")).expect("the folder is ours");
+    assert_eq!(
+        check("an archive that lacks one", plain.clone(), ["of their text", "pipelines kept in"]),
+        ids
+    );
+    assert_eq!(std::fs::read_to_string(&kept()[0]).expect("it was just written"), whole);
+    assert_eq!(check("compiled before", compiled.clone(), ["xcrun metal made", "pipelines kept in"]), ids);
+    assert_eq!(check("compiled before, again", compiled, ["xcrun metal made", "pipelines from"]), ids);
+    assert_eq!(kept().len(), 2, "each has its own, and nothing is left half written");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("the folder is ours");
+    let nowhere = Site { cache: Some(&file), ..Site::default() };
+    assert_eq!(check("nowhere to keep it", nowhere, ["of their text", "pipelines not kept: "]), ids);
+}
+
+/// Of a device whose buffers are shorter than the weight file.
+#[test]
+fn a_file_longer_than_a_buffer_is_shown_by_several() {
+    let (models, _) = emulated();
+    let Some(built) = models.first() else { return };
+    let longest = longest_weight(built);
+    let text = [Text::greedy(vec![1, 2, 3], 2, 8, (1, 1))];
+    let whole = drive(built, &Site::default(), &text, true);
+    let fits = shortest_buffer(built);
+    let weights = whole_file(built).len();
+    assert!(fits < weights, "one buffer of {fits} bytes shows all {weights} bytes");
+    let short = |bytes| drive(built, &Site { longest: Some(bytes), ..Site::default() }, &text, true);
+    let several = short(fits);
+    assert_eq!(several["texts"][0]["complaints"], json!([]));
+    assert_eq!(several["texts"][0]["ids"], whole["texts"][0]["ids"]);
+    assert_eq!(several["texts"][0]["logits"], whole["texts"][0]["logits"]);
+    let error =
+        short(longest.next_multiple_of(PAGE))["texts"][0]["error"].as_str().unwrap_or_default().to_owned();
+    assert!(error.contains(&format!("a weight of {longest} bytes")), "{error}");
+}
+
+/// What buffers over mapped memory are a whole number of.
+const PAGE: usize = 16384;
+
+/// A model's weights.
+fn whole_file(built: &Built) -> Vec<u8> {
+    std::fs::read(built.directory.join("weights.safetensors")).expect("a crate has weights")
+}
+
+/// Bytes of a model's longest weight.
+fn longest_weight(built: &Built) -> usize {
+    let file = whole_file(built);
+    let tensors = safetensors::SafeTensors::deserialize(&file).expect("they are whole");
+    tensors.tensors().iter().map(|(_, view)| view.data().len()).max().unwrap_or(0)
+}
+
+/// Bytes of the shortest buffers that hold what a model writes, and show all of its weights if there are several.
+fn shortest_buffer(built: &Built) -> usize {
+    let info = built.json(&["info", "--json", "--context", "32"]);
+    let own = ["kv_bytes", "arena_bytes"].map(|what| info["memory"][what].as_u64().expect("it is told"));
+    let weights = longest_weight(built).next_multiple_of(PAGE) + PAGE;
+    own.into_iter().fold(weights, |most, bytes| most.max(bytes as usize)).next_multiple_of(PAGE)
 }
 
 /// What shows that a host is not whole.

@@ -18,6 +18,7 @@ thread_local! {
     static COMPLAINTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { command_buffers: 0, dispatches: 0, barriers: 0 }) };
     static LIVING: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };
+    static LONGEST: Cell<usize> = const { Cell::new(8 << 30) };
     static EXECUTES: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -41,6 +42,15 @@ pub fn living() -> BTreeMap<&'static str, usize> {
 /// Whether committed kernels are executed, as they are at first. Otherwise everything but that is done: for whoever counts.
 pub fn execute(executes: bool) {
     EXECUTES.set(executes);
+}
+
+/// Has buffers be of at most so many bytes; at first that is more than any model of a test needs.
+pub fn limit_buffers(bytes: usize) {
+    LONGEST.set(bytes);
+}
+
+pub(crate) fn longest() -> usize {
+    LONGEST.get()
 }
 
 pub(crate) fn executes() -> bool {

@@ -3,6 +3,7 @@
 use crate::device::Shared;
 use crate::object::{Class, Id, methods};
 use forge_sim::BufferId;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::rc::Rc;
 
@@ -19,13 +20,24 @@ pub(crate) struct Buffer {
     contents: *mut u8,
     /// Whether that is the host's own memory.
     pub(crate) lent: bool,
+    /// Whether the host has given it back.
+    pub(crate) gone: Cell<bool>,
+}
+
+/// A buffer as the host has it.
+pub(crate) struct Held(pub(crate) Rc<Buffer>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.gone.set(true);
+    }
 }
 
 static BUFFER: Class = Class {
     name: "MTLBuffer",
     method: methods! {
-        "contents" => |buffer| -> *mut u8 { buffer.get::<Rc<Buffer>>().contents }
-        "length" => |buffer| -> usize { buffer.get::<Rc<Buffer>>().length }
+        "contents" => |buffer| -> *mut u8 { buffer.get::<Held>().0.contents }
+        "length" => |buffer| -> usize { buffer.get::<Held>().0.length }
     },
 };
 
@@ -35,7 +47,7 @@ pub(crate) fn own(shared: &Shared, length: usize) -> Result<Id, String> {
     let id = machine.memory().poisoned(length).map_err(|error| error.to_string())?;
     let contents = machine.memory().address(id);
     machine.shared.push(id);
-    Ok(Id::new(&BUFFER, Rc::new(Buffer { id, length, contents, lent: false })))
+    Ok(made(Buffer { id, length, contents, lent: false, gone: Cell::new(false) }))
 }
 
 /// A buffer over memory of the host, which the emulation takes to be read only.
@@ -55,7 +67,11 @@ pub(crate) fn over(shared: &Shared, bytes: *const u8, length: usize) -> Result<I
     let mut machine = shared.borrow_mut();
     let id = machine.memory().constant(&found).map_err(|error| error.to_string())?;
     let contents = bytes.cast_mut();
-    Ok(Id::new(&BUFFER, Rc::new(Buffer { id, length, contents, lent: true })))
+    Ok(made(Buffer { id, length, contents, lent: true, gone: Cell::new(false) }))
+}
+
+fn made(buffer: Buffer) -> Id {
+    Id::new(&BUFFER, Held(Rc::new(buffer)))
 }
 
 impl Buffer {

@@ -5,6 +5,7 @@ use crate::device::Shared;
 use crate::encoder;
 use crate::machine::Command;
 use crate::object::{Class, Id, methods};
+use crate::residency::Set;
 use crate::text;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,6 +26,8 @@ pub(crate) enum Stage {
 /// A command buffer.
 pub(crate) struct Commands {
     shared: Shared,
+    /// Whether it keeps what it uses until it has ended; otherwise the host has to.
+    pub(crate) retains: bool,
     pub(crate) stage: Stage,
     pub(crate) encoded: Vec<Command>,
     /// What is wrong with it.
@@ -37,7 +40,9 @@ pub(crate) type SharedCommands = Rc<RefCell<Commands>>;
 static QUEUE: Class = Class {
     name: "MTLCommandQueue",
     method: methods! {
-        "commandBuffer" => |queue| -> Id { open(&queue.get::<Shared>()) }
+        "commandBuffer" => |queue| -> Id { open(&queue.get::<Shared>(), true) }
+        "commandBufferWithUnretainedReferences" => |queue| -> Id { open(&queue.get::<Shared>(), false) }
+        "addResidencySet:" => |_queue, set: Id| { set.get::<Set>().check() }
     },
 };
 
@@ -71,9 +76,9 @@ pub(crate) fn queue(shared: Shared) -> Id {
 }
 
 /// A new command buffer.
-fn open(shared: &Shared) -> Id {
+fn open(shared: &Shared, retains: bool) -> Id {
     let (shared, stage) = (shared.clone(), Stage::Open);
-    let commands = Commands { shared, stage, encoded: Vec::new(), wrong: Vec::new() };
+    let commands = Commands { shared, retains, stage, encoded: Vec::new(), wrong: Vec::new() };
     Id::new(&COMMANDS, Rc::new(RefCell::new(commands))).autorelease()
 }
 

@@ -1,17 +1,24 @@
 //! The device: what the system has one of, and what everything else is made by.
 
-use crate::account::complain;
+use crate::account::{complain, longest};
+use crate::archive::{self, Description};
 use crate::buffer;
 use crate::commands;
-use crate::library;
+use crate::data;
+use crate::library::{self, Function};
 use crate::machine::Machine;
 use crate::object::{Class, Id, methods};
+use crate::residency;
 use crate::text;
 use std::cell::RefCell;
+use std::ffi::c_void;
 use std::rc::Rc;
 
-/// The most bytes of a buffer.
-const LONGEST: usize = 8 << 30;
+/// The newest of Apple's families that it is of.
+const FAMILY: isize = 1009;
+
+/// `MTLPipelineOptionFailOnBinaryArchiveMiss`.
+const FAIL_ON_MISS: usize = 4;
 
 /// What a device and all that it makes share.
 pub(crate) type Shared = Rc<RefCell<Machine>>;
@@ -23,20 +30,32 @@ static DEVICE: Class = Class {
     name: "MTLDevice",
     method: methods! {
         "name" => |_device| -> Id { text::string("Emulated GPU").autorelease() }
-        "maxBufferLength" => |_device| -> usize { LONGEST }
+        "maxBufferLength" => |_device| -> usize { longest() }
+        "supportsFamily:" => |_device, family: isize| -> u8 { u8::from(family <= FAMILY) }
         "newCommandQueue" => |device| -> Id { commands::queue(device.get::<Device>().0.clone()) }
         "newLibraryWithSource:options:error:" => |device, source: Id, options: Id, error: *mut Id| -> Id {
             match options.find::<text::Options>() {
                 Some(options) => options.complaint().into_iter().for_each(complain),
                 None => complain("the library is compiled with no options, so with fast mathematics".to_owned()),
             }
-            match library::compile(&device.get::<Device>().0, &text::read(source)) {
-                Ok(library) => library,
-                Err(what) => text::fail(error, &what),
-            }
+            given(library::compile(&device.get::<Device>().0, &text::read(source)), error)
+        }
+        "newLibraryWithData:error:" => |device, data: *const c_void, error: *mut Id| -> Id {
+            given(library::compile(&device.get::<Device>().0, &data::read(data)), error)
         }
         "newComputePipelineStateWithFunction:error:" => |_device, function: Id, _error: *mut Id| -> Id {
-            library::pipeline(function)
+            library::pipeline(function.get::<Rc<Function>>().as_ref().clone())
+        }
+        "newComputePipelineStateWithDescriptor:options:reflection:error:" =>
+            |_device, description: Id, options: usize, _reflection: *mut Id, error: *mut Id| -> Id {
+                let function = description.get::<Description>().function(options & FAIL_ON_MISS != 0);
+                given(function.map(library::pipeline), error)
+            }
+        "newBinaryArchiveWithDescriptor:error:" => |_device, description: Id, error: *mut Id| -> Id {
+            given(archive::open(description), error)
+        }
+        "newResidencySetWithDescriptor:error:" => |_device, _description: Id, _error: *mut Id| -> Id {
+            residency::set()
         }
         "newBufferWithLength:options:" => |device, length: usize, options: usize| -> Id {
             made(check(length, options).and_then(|()| buffer::own(&device.get::<Device>().0, length)))
@@ -55,14 +74,20 @@ pub(crate) fn create() -> Id {
 }
 
 fn check(length: usize, options: usize) -> Result<(), String> {
+    let most = longest();
     match (length, options) {
         (0, _) => Err("a buffer of no bytes".to_owned()),
-        (LONGEST.., _) => Err(format!("a buffer of {length} bytes, and there are at most {LONGEST}")),
+        _ if length > most => Err(format!("a buffer of {length} bytes, and there are at most {most}")),
         (_, 0) => Ok(()),
         _ => Err(format!(
             "a buffer with options {options:#x}: only shared ones, which are cached, are emulated"
         )),
     }
+}
+
+/// An object, or an error where the sender wants it.
+fn given(object: Result<Id, String>, error: *mut Id) -> Id {
+    object.unwrap_or_else(|what| text::fail(error, &what))
 }
 
 fn made(buffer: Result<Id, String>) -> Id {

@@ -1,6 +1,6 @@
 //! The encoder: what is bound as it stands, and each dispatch as it is asked for, checked as Metal's validation layer does.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Held};
 use crate::commands::{SharedCommands, Stage};
 use crate::library::Function;
 use crate::machine::{Command, Dispatch};
@@ -100,17 +100,18 @@ impl Encoder {
         if !self.is_open("setBuffer") {
             return;
         }
-        let Some(buffer) = buffer.find::<Rc<Buffer>>() else {
+        let Some(buffer) = buffer.find::<Held>() else {
             self.bound.remove(&slot);
             return;
         };
+        let buffer = buffer.0.clone();
         if offset >= buffer.length || slot >= SLOTS {
             let length = buffer.length;
             return self.complain(format!(
                 "offset {offset} of a buffer of {length} bytes, for slot {slot} of {SLOTS}"
             ));
         }
-        self.bound.insert(slot, Bound::Buffer(buffer.as_ref().clone(), offset));
+        self.bound.insert(slot, Bound::Buffer(buffer, offset));
     }
 
     fn takes_bytes(&self, length: usize, slot: usize) -> bool {

@@ -17,21 +17,24 @@
 //! otherwise than the documents say. Memory that is bound without a copy is copied all the same, for windows to be opened on
 //! it, and compared with the copy before each pass.
 //!
-//! `object`, `runtime`: objects and the runtime's functions. `text`: Foundation's classes. `device`, `library`, `buffer`,
-//! `commands`, `encoder`: Metal's. `machine`: the GPU. `account`: what is counted and complained of.
+//! `object`, `runtime`: objects and the runtime's functions. `text`: Foundation's classes, `data`: libdispatch's. `device`,
+//! `library`, `archive`, `buffer`, `residency`, `commands`, `encoder`: Metal's. `machine`: the GPU. `account`: what is counted and complained of.
 
 #![cfg(target_os = "linux")]
 
 mod account;
+mod archive;
 mod buffer;
 mod commands;
+mod data;
 mod device;
 mod encoder;
 mod library;
 mod machine;
 mod object;
+mod residency;
 mod runtime;
 mod text;
 
-pub use account::{Counts, complaints, counts, execute, living};
+pub use account::{Counts, complaints, counts, execute, limit_buffers, living};
 pub use runtime::emulate;

@@ -4,13 +4,18 @@ use crate::device::Shared;
 use crate::object::{Class, Id, methods};
 use crate::text;
 use forge_sim::{Kernel, Program};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-/// A compiled text.
-struct Library(&'static Program);
+/// A compiled text, and what names it.
+struct Library {
+    program: &'static Program,
+    text: u64,
+}
 
 /// One kernel of it, as a function and as a pipeline.
 pub(crate) struct Function {
+    text: u64,
     program: &'static Program,
     index: usize,
 }
@@ -19,9 +24,10 @@ static LIBRARY: Class = Class {
     name: "MTLLibrary",
     method: methods! {
         "newFunctionWithName:" => |library, name: Id| -> Id {
-            let (Library(program), name) = (&*library.get(), text::read(name));
+            let (library, name) = (library.get::<Library>(), text::read(name));
+            let Library { program, text } = *library;
             let index = program.kernels().iter().position(|kernel| kernel.signature.name == name);
-            index.map_or(Id::NONE, |index| Id::new(&FUNCTION, Rc::new(Function { program, index })))
+            index.map_or(Id::NONE, |index| Id::new(&FUNCTION, Rc::new(Function { text, program, index })))
         }
     },
 };
@@ -44,17 +50,24 @@ pub(crate) fn compile(shared: &Shared, text: &str) -> Result<Id, String> {
     let program: &'static Program =
         Box::leak(Box::new(Program::compile(text).map_err(|error| error.to_string())?));
     shared.borrow_mut().load(program)?;
-    Ok(Id::new(&LIBRARY, Library(program)))
+    let mut content = DefaultHasher::new();
+    text.hash(&mut content);
+    Ok(Id::new(&LIBRARY, Library { program, text: content.finish() }))
 }
 
 /// A pipeline of a function.
-pub(crate) fn pipeline(function: Id) -> Id {
-    Id::new(&PIPELINE, function.get::<Rc<Function>>().as_ref().clone())
+pub(crate) fn pipeline(function: Rc<Function>) -> Id {
+    Id::new(&PIPELINE, function)
 }
 
 impl Function {
     pub(crate) fn kernel(&self) -> &'static Kernel {
         &self.program.kernels()[self.index]
+    }
+
+    /// What names it in an archive, where it is of no other text than this.
+    pub(crate) fn content(&self) -> String {
+        format!("{} of {:016x}", self.name(), self.text)
     }
 
     /// Its name.

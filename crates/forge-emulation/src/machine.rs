@@ -127,8 +127,12 @@ impl Machine {
             Command::Dispatch(dispatch) => &dispatch.buffers[..],
             Command::Barrier => &[],
         });
-        let mut lent: Vec<&Rc<Buffer>> =
-            used.map(|(buffer, _)| buffer).filter(|buffer| buffer.lent).collect();
+        let used = used.map(|(buffer, _)| buffer);
+        if !commands.retains && used.clone().any(|buffer| buffer.gone.get()) {
+            return commands
+                .complain("a buffer was given back before a pass that uses it has ended".to_owned());
+        }
+        let mut lent: Vec<&Rc<Buffer>> = used.filter(|buffer| buffer.lent).collect();
         lent.dedup_by_key(|buffer| buffer.id);
         if lent.iter().any(|buffer| !buffer.is_intact(sim.memory.contents(buffer.id))) {
             return commands.complain(

@@ -1,11 +1,11 @@
-//! What of Foundation the host needs, strings and errors, and the options that a library is compiled with.
+//! What of Foundation the host needs, strings, places of files and errors, and the options that a library is compiled with.
 
 use crate::object::{Class, Id, Object, methods};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::ops::Deref;
 
-/// A string, or an error with what it says.
+/// A string, the path of a file, or an error with what it says.
 struct Text(RefCell<CString>);
 
 static STRING: Class = Class {
@@ -31,6 +31,17 @@ static STRING_CLASS: Object = Object::of_class(&Class {
     name: "class NSString",
     method: methods! {
         "alloc" => |_class| -> Id { Id::new(&STRING, Text(RefCell::default())) }
+    },
+});
+
+static URL: Class = Class { name: "NSURL", method: |_| None };
+
+/// The class of URLs itself; of files, by their paths.
+#[unsafe(export_name = "._OBJC_CLASS_NSURL")]
+static URL_CLASS: Object = Object::of_class(&Class {
+    name: "class NSURL",
+    method: methods! {
+        "fileURLWithPath:" => |_class, path: Id| -> Id { made(&URL, &read(path)).autorelease() }
     },
 });
 

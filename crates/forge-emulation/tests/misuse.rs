@@ -103,7 +103,8 @@ fn host(script: &str) -> String {
         // SAFETY: the buffer has so many.
         (0..64).for_each(|index| unsafe { floats.add(index).write(index as f32) });
         let queue = send!(device, "newCommandQueue"; Id);
-        let commands = send!(queue, "commandBuffer"; Id);
+        let mut commands = send!(queue, "commandBuffer"; Id);
+        let mut has_x = true;
         let mut encoder = std::ptr::null_mut();
         for word in script.split_whitespace() {
             let (word, number) = word.split_once(':').unwrap_or((word, "0"));
@@ -116,6 +117,8 @@ fn host(script: &str) -> String {
                 send!(encoder, "setBuffer:offset:atIndex:", buffer => Id, number => usize, slot => usize; ());
             };
             match word {
+                "unretained" => commands = send!(queue, "commandBufferWithUnretainedReferences"; Id),
+                "x-given-back" if std::mem::take(&mut has_x) => release(&[x]),
                 "encoder" => encoder = encode(1),
                 "serial" => encoder = encode(0),
                 "pipeline" => send!(encoder, "setComputePipelineState:", pipeline => Id; ()),
@@ -147,7 +150,8 @@ fn host(script: &str) -> String {
         // SAFETY: the buffer has so many.
         let last = unsafe { numbers.add(63).read() };
         said.push(if error.is_null() { format!("y ends in {last}") } else { "error".to_owned() });
-        release(&[queue, x, y, pipeline, function, name, library]);
+        release(&[queue, y, pipeline, function, name, library]);
+        release(&[x][usize::from(!has_x)..]);
     });
     release(&[device]);
     said.extend(complaints());
@@ -208,6 +212,13 @@ fn a_host_is_told_what_it_does_wrong() {
         ),
         // Its 32 threads read the first 32 of x.
         ("encoder pipeline x y scalars:4 dispatch:1 end commit host-writes:32 wait", "y ends in NaN"),
+        // What is used has to be there, and the host may have to see to that.
+        ("encoder pipeline x y scalars:4 dispatch:2 end x-given-back commit wait", "y ends in 126"),
+        ("unretained encoder pipeline x y scalars:4 dispatch:2 end commit wait", "y ends in 126"),
+        (
+            "unretained encoder pipeline x y scalars:4 dispatch:2 end commit x-given-back wait",
+            "given back before a pass that uses it has ended",
+        ),
         ("encoder", "an encoder is gone that has not ended"),
     ];
     let wrong: Vec<String> = cases

@@ -39,9 +39,10 @@ impl RenderError {
     }
 }
 
-const TEMPLATES: [(&str, &str); 6] = [
+const TEMPLATES: [(&str, &str); 7] = [
     ("Cargo.toml", include_str!("../../../templates/crate/Cargo.toml.jinja")),
     ("README.md", include_str!("../../../templates/crate/README.md.jinja")),
+    ("build.rs", include_str!("../../../templates/crate/build.rs")),
     ("src/lib.rs", include_str!("../../../templates/crate/src/lib.rs.jinja")),
     ("src/main.rs", include_str!("../../../templates/crate/src/main.rs.jinja")),
     ("src/model.rs", include_str!("../../../templates/crate/src/model.rs.jinja")),

@@ -172,6 +172,11 @@ pub trait Device {
     /// What it is, for people: `CPU, 2 threads, AVX-512`.
     fn describe(&self) -> String;
 
+    /// Where its kernels come from, for people, if that is not always the same.
+    fn kernels(&self) -> Option<String> {
+        None
+    }
+
     /// Copies bytes into a buffer. Never called for bytes that a pass on its way touches.
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]);
 
@@ -216,6 +221,10 @@ pub trait Device {
 impl<D: Device + ?Sized> Device for Box<D> {
     fn describe(&self) -> String {
         (**self).describe()
+    }
+
+    fn kernels(&self) -> Option<String> {
+        (**self).kernels()
     }
 
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {

@@ -25,6 +25,8 @@ pub struct Program {
     pub directory: &'static str,
     /// The text of `kernels.metal`.
     pub metal: &'static str,
+    /// What Apple's compiler made of it when the program was built, where it was there.
+    pub metallib: Option<&'static [u8]>,
     #[cfg(feature = "cuda")]
     /// The same kernels as NVIDIA's driver takes them, for each kind of GPU, from the oldest; none where it is not for them.
     pub ptx: &'static [super::cuda::Ptx],
@@ -66,6 +68,8 @@ pub struct Setup {
     pub context: Option<u32>,
     /// Conversations to make room for.
     pub slots: u32,
+    /// Who is told what a device has to say of how it was made.
+    pub told: fn(&str),
 }
 
 impl Default for Setup {
@@ -79,6 +83,7 @@ impl Default for Setup {
             exact: false,
             context: None,
             slots: 1,
+            told: |_| (),
         }
     }
 }
@@ -216,6 +221,9 @@ impl Setup {
             loaded.weights.will_be_read();
         }
         let device = self.device(program, &loaded)?;
+        if let Some(kernels) = device.kernels() {
+            (self.told)(&kernels);
+        }
         Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
     }
 
@@ -262,7 +270,13 @@ fn has_metal() -> bool {
 #[cfg(target_vendor = "apple")]
 fn metal<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
     let (weights, layout) = (&loaded.weights, loaded.model.layout());
-    Ok(Box::new(super::metal::MetalDevice::new(program.metal, program.kernels, weights, layout)?))
+    Ok(Box::new(super::metal::MetalDevice::new(program, weights, layout, cache().as_deref())?))
+}
+
+/// Where Apple's systems have programs keep what they can make again.
+#[cfg(target_vendor = "apple")]
+pub(super) fn cache() -> Option<PathBuf> {
+    std::env::home_dir().map(|home| home.join("Library/Caches/forge"))
 }
 
 #[cfg(not(target_vendor = "apple"))]

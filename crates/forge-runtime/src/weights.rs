@@ -86,6 +86,11 @@ impl WeightFile {
         self.map.len()
     }
 
+    /// Bytes of its longest tensor.
+    pub fn longest(&self) -> usize {
+        self.tensors.values().map(|tensor| tensor.bytes).max().unwrap_or(0)
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -14,6 +14,7 @@ fn main() -> std::process::ExitCode {
     runtime::cli::main::<model::Tiny>(&runtime::open::Program {
         directory: env!("CARGO_MANIFEST_DIR"),
         metal: "",
+        metallib: None,
         #[cfg(feature = "cuda")]
         ptx: &[],
         kernels: kernels::ALL,

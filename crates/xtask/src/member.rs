@@ -14,8 +14,13 @@ pub fn make_member(directory: &Path, runtime: &Path, features: &str) -> Result<(
         std::fs::write(&file, edited).map_err(trouble)
     };
     edit("Cargo.toml", &|text| Some(text.split_once("# Kernels that are not inlined")?.0.to_owned()))?;
+    let gone =
+        |path: &Path, gone: std::io::Result<()>| gone.map_err(|error| format!("{}: {error}", path.display()));
     let folder = directory.join("src/runtime");
-    std::fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    gone(&folder, std::fs::remove_dir_all(&folder))?;
+    // It would only find that there is no compiler of Apple's, once for each crate.
+    let script = directory.join("build.rs");
+    gone(&script, std::fs::remove_file(&script))?;
     edit("Cargo.toml", &|text| {
         let (before, after) = text.split_once("[dependencies]\n")?;
         Some(format!(

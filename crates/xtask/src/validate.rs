@@ -13,7 +13,7 @@ pub(crate) fn validate(files: &[PathBuf]) -> Result<(), String> {
     for file in files {
         let mut command = Command::new("xcrun");
         command
-            .args(["-sdk", "macosx", "metal", "-std=metal3.0", "-Wall", "-Werror", "-c"])
+            .args(["-sdk", "macosx", "metal", "-std=metal3.0", "-fno-fast-math", "-Wall", "-Werror", "-c"])
             .arg(file)
             .args(["-o", "/dev/null"]);
         let status =

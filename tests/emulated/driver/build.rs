@@ -1,10 +1,10 @@
-//! Empty libraries in the place of the Objective-C runtime's and Foundation's, which the emulation is itself.
+//! Empty libraries in the place of the Objective-C runtime's, Foundation's and libdispatch's, which the emulation is itself.
 
 use std::path::Path;
 
 fn main() {
     let directory = std::env::var("OUT_DIR").expect("cargo says where");
-    for name in ["objc", "gnustep-base"] {
+    for name in ["objc", "gnustep-base", "dispatch"] {
         let archive = Path::new(&directory).join(format!("lib{name}.a"));
         std::fs::write(archive, "!<arch>\n").expect("cargo's folder is writable");
     }

@@ -6,9 +6,10 @@
 
 mod hosts;
 mod models;
+mod redrawn;
 mod skewed;
 
-use forge_emulation::{complaints, counts, emulate, execute, living};
+use forge_emulation::{complaints, counts, emulate, execute, limit_buffers, living};
 use forge_runtime::device::{Device, Lead};
 use forge_runtime::draw::{Draw, Weights};
 use forge_runtime::engine::{Engine, Want};
@@ -17,11 +18,13 @@ use forge_runtime::golden::largest;
 use forge_runtime::model::{Layout, Model};
 use forge_runtime::open::{Program, Setup};
 use forge_runtime::weights::WeightFile;
+use redrawn::Noting;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 /// Puts a model on a device.
-pub type Make = fn(&Program, &WeightFile, &Layout) -> Result<Box<dyn Device>, String>;
+pub type Make = fn(&Program, &WeightFile, &Layout, Option<&Path>) -> Result<Box<dyn Device>, String>;
 
 /// What is to be done.
 #[derive(Deserialize)]
@@ -32,6 +35,12 @@ pub struct Job {
     host: String,
     /// What is wrong with passes, if anything is.
     skew: Option<String>,
+    /// Whether kernels were compiled when the program was built.
+    metallib: bool,
+    /// Where pipelines are kept.
+    cache: Option<PathBuf>,
+    /// Bytes of the device's largest buffers, if they are to be few.
+    longest: Option<usize>,
     texts: Vec<Text>,
 }
 
@@ -46,10 +55,26 @@ struct Text {
     lead: (u32, usize),
     /// How ids are drawn, as words of which the number is that of the first; none takes the most probable.
     draw: Option<[u32; Draw::WORDS]>,
+    /// Draws of what the last id was drawn of, when that is there.
+    draws: Vec<[u32; Draw::WORDS]>,
     /// Whether the host draws them, of logits that it is told after each.
     on_host: bool,
+    /// Whether the host leaves at the end while a pass is on its way.
+    left: bool,
     /// Whether kernels are executed. If not, nobody knows what ids follow, and those beyond the context begin it anew.
     executed: bool,
+}
+
+/// What came of a text.
+#[derive(Default)]
+struct Come {
+    ids: Vec<u32>,
+    /// What was committed for its beginning and for each id, and what objects there were after it.
+    passes: Vec<Value>,
+    /// What the device's kernels are made of.
+    kernels: Option<String>,
+    /// What the host and the device choose by each of the text's draws.
+    drawn: Vec<[u32; 2]>,
 }
 
 fn main() {
@@ -61,20 +86,28 @@ fn main() {
 
 /// Does a job with a model.
 pub fn work<M: Model>(program: &Program, job: &Job) -> Value {
+    if let Some(longest) = job.longest {
+        limit_buffers(longest);
+    }
+    let metallib = job.metallib.then_some(program.metal.as_bytes());
+    let program = &Program { metallib, ..*program };
     let texts: Vec<Value> = job.texts.iter().map(|text| write::<M>(program, job, text)).collect();
     json!({ "texts": texts, "living": living() })
 }
 
 fn write<M: Model>(program: &Program, job: &Job, text: &Text) -> Value {
     execute(text.executed);
-    let mut ids = Vec::new();
-    let mut passes = Vec::new();
-    let outcome = written::<M>(program, job, text, &mut ids, &mut passes);
+    let mut come = Come::default();
+    let outcome = written::<M>(program, job, text, &mut come);
+    let Come { ids, passes, kernels, drawn } = come;
     let (logits, error) = match outcome {
         Ok(logits) => (logits, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
     };
-    json!({ "logits": logits, "ids": ids, "passes": passes, "error": error, "complaints": complaints() })
+    json!({
+        "logits": logits, "ids": ids, "passes": passes, "kernels": kernels, "drawn": drawn, "error": error,
+        "complaints": complaints(),
+    })
 }
 
 /// Writes a text; gives the logits after its beginning. Of it and of each id that follows it notes what was committed for it,
@@ -83,23 +116,24 @@ fn written<M: Model>(
     program: &Program,
     job: &Job,
     text: &Text,
-    ids: &mut Vec<u32>,
-    passes: &mut Vec<Value>,
+    come: &mut Come,
 ) -> Result<Vec<f32>, Failure> {
     let setup = Setup { context: Some(text.context), ..Setup::default() };
     let loaded = setup.load::<M>(program, None)?;
-    let mut device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout())?;
+    let make = hosts::find(&job.host);
+    let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref())?;
+    come.kernels = device.kernels();
     assert_eq!(device.describe(), "Metal, Emulated GPU");
     if let Some(skew) = &job.skew {
         device = Box::new(skewed::Skewed::new(device, skew));
     }
     drop(loaded.weights);
     let mut weights = Weights::default();
-    let mut engine = Engine::new(loaded.model, device, text.context, 1);
+    let mut engine = Engine::new(loaded.model, Noting::new(device), text.context, 1);
     let mut before = counts();
     let mut note = || {
         let after = counts();
-        passes.push(json!({
+        come.passes.push(json!({
             "command_buffers": after.command_buffers - before.command_buffers,
             "dispatches": after.dispatches - before.dispatches,
             "barriers": after.barriers - before.barriers,
@@ -107,6 +141,7 @@ fn written<M: Model>(
         }));
         before = after;
     };
+    let ids = &mut come.ids;
     let logits = engine.feed(0, &text.ids, Want::Logits)?.logits.pop().unwrap_or_default();
     note();
     let mut draw = text.draw.map(Draw::of);
@@ -137,6 +172,14 @@ fn written<M: Model>(
             ids.push(chain.next(left)?);
             note();
         }
+        if text.left {
+            chain.next(per_pass as usize + 1)?;
+            std::mem::forget(chain);
+        }
+    }
+    if !text.draws.is_empty() {
+        let draws: Vec<Draw> = text.draws.iter().map(|words| Draw::of(*words)).collect();
+        come.drawn = engine.device().redraw(&draws)?;
     }
     Ok(logits)
 }

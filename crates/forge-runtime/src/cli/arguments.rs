@@ -4,6 +4,7 @@ use super::super::experts::{Residence, speed};
 use super::super::failure::Failure;
 use super::super::open::{DeviceKind, Setup};
 use super::super::sampler::Sampling;
+use super::output::remark;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -62,6 +63,7 @@ impl Common {
             exact: self.exact,
             context: self.context,
             slots: self.slots.unwrap_or(1),
+            told: |what| remark(&what),
         }
     }
 }

@@ -54,6 +54,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             "kernels": kernels,
             "device": device,
         });
+        #[cfg(target_vendor = "apple")]
+        let told = with_route(told, program);
         #[cfg(feature = "cuda")]
         let told = with_card(told, card);
         print_json(&told)?;
@@ -94,6 +96,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         info.chunk,
         kernels.join(" "),
     ))?;
+    #[cfg(target_vendor = "apple")]
+    print(&format!("metal    {}\n", route(program)))?;
     #[cfg(feature = "cuda")]
     print(&format!("cuda     {}\n", card.unwrap_or_else(|why| why)))?;
     Ok(true)
@@ -168,6 +172,19 @@ fn beyond(steps: &[(&str, &str)]) -> String {
     let label = |index| if index == 0 { "beyond 5" } else { "" };
     let lines = steps.iter().enumerate();
     lines.map(|(index, (step, reason))| format!("{:<8} {step:<width$}  {reason}\n", label(index))).collect()
+}
+
+/// Where kernels for Metal come from.
+#[cfg(target_vendor = "apple")]
+fn route(program: &Program) -> String {
+    super::super::metal::route(program, super::super::open::cache().as_deref())
+}
+
+/// What is told, and where kernels for Metal come from.
+#[cfg(target_vendor = "apple")]
+fn with_route(mut told: Value, program: &Program) -> Value {
+    told["metal"] = route(program).into();
+    told
 }
 
 /// What is told, and of which card kernels run on, if there is one.

@@ -30,25 +30,15 @@ impl<'a> Encoding<'a> {
         groups: [u32; 3],
     ) -> Result<(), String> {
         let pipeline =
-            self.device.pipelines.get(kernel.name).ok_or("it is not among the program's kernels")?;
+            self.device.pipelines.by_name.get(kernel.name).ok_or("it is not among the program's kernels")?;
         if bindings.len() != kernel.buffers.len() {
             return Err(format!("{} bindings for {} buffers", bindings.len(), kernel.buffers.len()));
         }
         self.encoder.setComputePipelineState(pipeline);
         for (slot, binding) in bindings.iter().enumerate() {
-            let Binding { buffer, offset, bytes, .. } = *binding;
-            let length = self.device.lengths[buffer.index()];
-            if offset.checked_add(bytes).is_none_or(|end| end > length) {
-                return Err(format!("bytes {offset}..+{bytes} of {}, which has {length}", buffer.name()));
-            }
+            let (buffer, offset) = self.device.region(binding.buffer).place(binding.offset, binding.bytes)?;
             // SAFETY: the offset lies inside the buffer, and slots are those of the kernel's signature.
-            unsafe {
-                self.encoder.setBuffer_offset_atIndex(
-                    Some(&self.device.buffers[buffer.index()]),
-                    offset,
-                    slot,
-                );
-            }
+            unsafe { self.encoder.setBuffer_offset_atIndex(Some(buffer), offset, slot) };
         }
         if let Some(first) = scalars.first() {
             // SAFETY: Metal copies the scalars before the call returns.

@@ -1,24 +1,26 @@
-//! The Metal device: the weight file as one buffer that is never copied, and one command buffer a pass.
+//! The Metal device: the weight file as a buffer that is never copied, and one command buffer a pass.
 //!
-//! Kernels are compiled from their text when the device is made. State, scratch and rows are shared buffers, which
+//! State, scratch and rows are shared buffers, which
 //! the host reads and writes in place, none of whose bytes a pass on its way touches. A pass is one concurrent encoder:
 //! dispatches between two barriers may overlap, as [`Pass`] says, and the barriers are those that the model encodes. Passes
 //! are of one queue, and Metal has each wait for those before it whose buffers it uses, which is all of them.
 
-use super::device::{Buffer, Device, Kernel, Lead, Pass, Program};
+use super::device::{Buffer, Device, Lead, Pass, Program as Which};
 use super::model::Layout;
+use super::open::Program;
 use super::weights::WeightFile;
 use encoding::Encoding;
 use memmap2::Mmap;
-use memory::{Memory, memory, over};
+use memory::{Region, keep_resident};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
     MTLBuffer, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice,
-    MTLDispatchType,
+    MTLDispatchType, MTLGPUFamily,
 };
-use pipelines::{Pipeline, compile};
-use std::collections::{HashMap, VecDeque};
+use pipelines::{Pipelines, archive_path, source};
+use std::collections::VecDeque;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -36,65 +38,88 @@ type Commands = Retained<ProtocolObject<dyn MTLCommandBuffer>>;
 pub struct MetalDevice {
     device: Retained<ProtocolObject<dyn MTLDevice>>,
     queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
-    pipelines: HashMap<&'static str, Pipeline>,
-    /// Weights, state, scratch and rows: in the order of [`Buffer::ALL`].
-    buffers: [Memory; 4],
-    lengths: [usize; 4],
+    pipelines: Pipelines,
+    /// In the order of [`Buffer::ALL`].
+    regions: [Region; 4],
     cores: u32,
-    /// Passes that nobody has waited for, in their order.
+    /// Passes that nobody has waited for, in their order. They do not keep what they use.
     underway: VecDeque<Commands>,
-    /// What the first buffer lies over; dropped after it.
+    /// What the first region lies over; dropped after it.
     _weights: Arc<Mmap>,
 }
 
-/// Whether this machine has a GPU for Metal: some virtual ones have none.
+/// Whether this machine has a GPU for Metal that kernels can run on: some virtual ones have none.
 pub fn has_metal() -> bool {
-    autoreleasepool(|_| MTLCreateSystemDefaultDevice().is_some())
+    autoreleasepool(|_| MTLCreateSystemDefaultDevice().is_some_and(|device| has_matrices(&device)))
+}
+
+/// Whether a GPU multiplies matrices of simdgroups, which all of Apple's own in Macs do.
+fn has_matrices(device: &ProtocolObject<dyn MTLDevice>) -> bool {
+    device.supportsFamily(MTLGPUFamily::Apple7)
+}
+
+/// Where the kernels of a program come from and where its pipelines are kept, for people who have not started it.
+pub fn route(program: &Program, cache: Option<&Path>) -> String {
+    let kept = cache.map(|cache| archive_path(program, cache));
+    let kept = match kept {
+        Some(path) if path.is_file() => format!("pipelines from {}", path.display()),
+        Some(path) => format!("pipelines will be kept in {}", path.display()),
+        None => "pipelines are not kept".to_owned(),
+    };
+    format!("kernels {}; {kept}", source(program))
 }
 
 impl MetalDevice {
-    /// Compiles `text`, makes a pipeline of each of `kernels`, and buffers of `layout`'s sizes.
+    /// Makes a pipeline of each kernel, kept in the folder `cache` if there is one, and buffers of `layout`'s sizes.
     pub fn new(
-        text: &str,
-        kernels: &[&'static Kernel],
+        program: &Program,
         file: &WeightFile,
         layout: &Layout,
+        cache: Option<&Path>,
     ) -> Result<MetalDevice, String> {
         autoreleasepool(|_| {
             let device =
                 MTLCreateSystemDefaultDevice().ok_or("this machine has no Metal device: use --device cpu")?;
+            if !has_matrices(&device) {
+                let name = device.name();
+                return Err(format!("{name} is not of Apple's family 7 or later: use --device cpu"));
+            }
             let queue = device.newCommandQueue().ok_or("Metal gave no command queue")?;
-            let pipelines = compile(&device, text, kernels)?;
+            let pipelines = Pipelines::make(&device, program, cache)?;
             let weights = file.map();
-            let buffers = [
-                over(&device, &weights)?,
-                memory(&device, layout.state.bytes(), "state")?,
-                memory(&device, layout.scratch_bytes, "scratch")?,
-                memory(&device, layout.rows_bytes, "rows")?,
+            let regions = [
+                Region::over(&device, &weights, file.longest())?,
+                Region::own(&device, layout.state.bytes(), Buffer::State.name())?,
+                Region::own(&device, layout.scratch_bytes, Buffer::Scratch.name())?,
+                Region::own(&device, layout.rows_bytes, Buffer::Rows.name())?,
             ];
-            let lengths = [weights.len(), layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes];
+            keep_resident(&device, &queue, &regions)?;
             let cores = cores(&device.name().to_string());
             let underway = VecDeque::new();
-            Ok(MetalDevice { device, queue, pipelines, buffers, lengths, cores, underway, _weights: weights })
+            Ok(MetalDevice { device, queue, pipelines, regions, cores, underway, _weights: weights })
         })
+    }
+
+    fn region(&self, buffer: Buffer) -> &Region {
+        &self.regions[buffer.index()]
     }
 
     /// The bytes of a buffer from `offset`, if it has so many.
     fn bytes(&self, buffer: Buffer, offset: usize, count: usize) -> NonNull<u8> {
-        let length = self.lengths[buffer.index()];
-        assert!(
-            offset.checked_add(count).is_some_and(|end| end <= length),
-            "bytes {offset}..+{count} of {}, which has {length}",
-            buffer.name()
-        );
+        let (memory, offset) =
+            self.region(buffer).place(offset, count).unwrap_or_else(|what| panic!("{what}"));
         // SAFETY: shared buffers have contents, and the offset lies inside them.
-        unsafe { self.buffers[buffer.index()].contents().cast::<u8>().add(offset) }
+        unsafe { memory.contents().cast::<u8>().add(offset) }
     }
 }
 
 impl Device for MetalDevice {
     fn describe(&self) -> String {
         autoreleasepool(|_| format!("Metal, {}", self.device.name()))
+    }
+
+    fn kernels(&self) -> Option<String> {
+        Some(self.pipelines.route.clone())
     }
 
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
@@ -110,14 +135,15 @@ impl Device for MetalDevice {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn run(&mut self, program: Which, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         self.begin(program, encode)?;
         self.wait(0)
     }
 
-    fn begin(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+    fn begin(&mut self, _program: Which, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
         autoreleasepool(|_| {
-            let commands = self.queue.commandBuffer().ok_or("Metal gave no command buffer")?;
+            let commands =
+                self.queue.commandBufferWithUnretainedReferences().ok_or("Metal gave no command buffer")?;
             let encoder = commands
                 .computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)
                 .ok_or("Metal gave no encoder")?;
@@ -151,6 +177,13 @@ impl Device for MetalDevice {
     /// and a reader sees four ids at once.
     fn lead(&self) -> Lead {
         Lead { ids: 4, passes: 2 }
+    }
+}
+
+/// What a pass uses has to be there until it has ended.
+impl Drop for MetalDevice {
+    fn drop(&mut self) {
+        let _ = self.wait(0);
     }
 }
 
