@@ -2,6 +2,7 @@
 
 mod darwin;
 mod gpu;
+mod races;
 mod test;
 mod validate;
 
@@ -90,8 +91,10 @@ enum Chore {
         #[arg(required = true, value_name = "PROGRAM=FILE.gguf")]
         pairs: Vec<String>,
     },
-    /// What every program carries, checked as for a Mac, on any system: nothing is linked and nothing runs.
+    /// Lint and link every model's program as for a Mac, on any system: nothing of it runs.
     Darwin,
+    /// Run the CPU device's tests under ThreadSanitizer: needs rustup's rust-src, and Linux on x86-64.
+    Races,
     /// On a Mac: feed a kernels.metal to Apple's compiler, warnings as errors.
     Validate {
         /// The files; every crate that forge writes has one in src/.
@@ -120,6 +123,7 @@ fn main() -> ExitCode {
             })
         }
         Chore::Darwin => darwin::darwin(),
+        Chore::Races => races::races(),
         Chore::Validate { files } => validate::validate(&files),
     };
     match done {

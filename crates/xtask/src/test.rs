@@ -47,7 +47,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Result<(), String> {
 }
 
 /// Runs a command, shown as it would be typed.
-fn run(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let program =
         Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
