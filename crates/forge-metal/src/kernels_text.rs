@@ -4,7 +4,7 @@
 use crate::{cpu, names};
 use forge_ir::{Affine, Format, Scales};
 use forge_kernels::{Instance, KernelDecl, Spec};
-use forge_planner::{Function, Plan, Regime};
+use forge_planner::{Function, Plan, Regime, Work};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -34,6 +34,7 @@ struct KernelText {
     buffers: Vec<String>,
     threads: usize,
     strips: Option<[usize; 2]>,
+    work: String,
     cpu: String,
 }
 
@@ -41,12 +42,13 @@ impl Context {
     pub(crate) fn new(plan: &Plan) -> Context {
         let functions: Vec<FunctionText> =
             plan.functions.iter().map(|function| function_text(plan, function)).collect();
-        let kernels = plan.kernels.iter().map(|instance| KernelText {
+        let kernels = plan.kernels.iter().enumerate().map(|(number, instance)| KernelText {
             name: instance.name.clone(),
             constant: constant(&instance.name),
             buffers: instance.decl.buffers.iter().map(|buffer| buffer.name.clone()).collect(),
             threads: instance.decl.threads as usize,
             strips: strips(&instance.spec),
+            work: work(&plan.work(number)),
             cpu: cpu::expression(&instance.spec),
         });
         let mut weight_types: Vec<String> = plan
@@ -84,6 +86,14 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
         _ => false,
     };
     (can && rest == 0).then_some([rows, columns.next_multiple_of(format.group())])
+}
+
+/// What a kernel's dispatches do at least, as an expression.
+fn work(work: &Work) -> String {
+    let Work { read, written, operations, window, experts } = work;
+    format!(
+        "Work {{ read: {read:?}, written: {written:?}, operations: {operations:?}, window: {window:?}, experts: {experts:?} }}"
+    )
 }
 
 /// A kernel's record in `kernels.rs`.

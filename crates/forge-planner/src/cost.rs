@@ -118,7 +118,18 @@ impl AddAssign for Cost {
 /// The cost of one step under a load; nothing where the step does not run.
 pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cost {
     let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
-    let step_of = Counted { plan, instance, load, rows: plan.rows_of(section, load) };
+    let amounts = Amounts::of(&instance.spec, plan.rows_of(section, load), load);
+    cost_of(plan, (section, step), instance, amounts)
+}
+
+/// The cost of a step that runs a kernel.
+pub(crate) fn cost_of(
+    plan: &Plan,
+    (section, step): (&Section, &Step),
+    instance: &Instance,
+    amounts: Amounts,
+) -> Cost {
+    let step_of = Counted { plan, instance, amounts };
     let mut cost = Cost { operations: step_of.operations(), ..Cost::default() };
     for argument in &step.arguments {
         // A kernel takes of its step's arguments those that it has buffers for.
@@ -153,10 +164,10 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
                 cost.scratch_read += read;
                 cost.scratch_written += written;
             }
-            Operand::Batch(BatchColumn::Next) => cost.batch_written += step_of.rows * 4,
+            Operand::Batch(BatchColumn::Next) => cost.batch_written += amounts.rows * 4,
             // The words of a draw, but for the one that fills them up.
-            Operand::Batch(BatchColumn::Draws) => cost.batch_read += step_of.rows * 7 * 4,
-            Operand::Batch(_) => cost.batch_read += step_of.rows * 4,
+            Operand::Batch(BatchColumn::Draws) => cost.batch_read += amounts.rows * 7 * 4,
+            Operand::Batch(_) => cost.batch_read += amounts.rows * 4,
         }
     }
     cost
@@ -165,12 +176,69 @@ pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cos
 /// What the names of a matrix's planes end with.
 const PLANES: [&str; 3] = ["_values", "_codes", "_scales"];
 
+/// What of a load a kernel's cost is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Amounts {
+    /// Rows.
+    pub(crate) rows: u64,
+    /// Positions that any row attends to.
+    pub(crate) reached: u64,
+    /// Positions that all rows attend to, one after another.
+    pub(crate) attended: u64,
+    /// Experts that are chosen by any row: as many as there can be.
+    pub(crate) chosen: u64,
+    /// Positions before the first row.
+    pub(crate) before: u64,
+    /// Threadgroups that share the cache of a row.
+    pub(crate) splits: u64,
+}
+
+impl Amounts {
+    fn of(spec: &Spec, rows: u64, load: Load) -> Amounts {
+        let window = window(spec);
+        let chosen = experts(spec).map_or(0, |Experts { free, chosen, .. }| free.min(rows as usize * chosen));
+        Amounts {
+            rows,
+            reached: load.reached(window),
+            attended: load.attended(window),
+            chosen: chosen as u64,
+            before: load.length.saturating_sub(load.rows),
+            splits: load.splits,
+        }
+    }
+}
+
+/// Positions that a row sees of a kernel of attention; none: all so far.
+pub(crate) fn window(spec: &Spec) -> Option<usize> {
+    match spec {
+        Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => attend.window,
+        _ => None,
+    }
+}
+
+/// Experts of a kernel: those that there are to choose from, those that a row chooses, and those that every row has.
+pub(crate) struct Experts {
+    pub(crate) free: usize,
+    pub(crate) chosen: usize,
+    shared: usize,
+}
+
+/// The experts of a kernel that reads any.
+pub(crate) fn experts(spec: &Spec) -> Option<Experts> {
+    let (experts, chosen, shared) = match spec {
+        Spec::ExpertsInner(inner) => (inner.experts, inner.chosen, inner.shared),
+        Spec::ExpertsSum(sum) => (sum.experts, sum.chosen, sum.shared),
+        Spec::ExpertsTiles(tiles) => (tiles.experts, tiles.chosen, tiles.shared),
+        _ => return None,
+    };
+    Some(Experts { free: experts - shared, chosen: chosen - shared, shared })
+}
+
 /// A step whose bytes are counted.
 struct Counted<'a> {
     plan: &'a Plan,
     instance: &'a Instance,
-    load: Load,
-    rows: u64,
+    amounts: Amounts,
 }
 
 impl Counted<'_> {
@@ -184,7 +252,7 @@ impl Counted<'_> {
     fn field(&self, parameter: &str, field: &Field) -> u64 {
         match (field.kind, &self.instance.spec) {
             (FieldKind::Matrix { format, columns, .. }, Spec::Embed(_)) => {
-                self.rows * row_bytes(format, columns)
+                self.amounts.rows * row_bytes(format, columns)
             }
             // Matrix operations take whole blocks, with the padding that a last one has.
             (FieldKind::Matrix { format, rows, columns }, Spec::Project(project))
@@ -208,40 +276,33 @@ impl Counted<'_> {
 
     /// How many experts are read, and of how many. Rows are taken to choose as differently as they can: it is the most.
     fn experts_read(&self, spec: &Spec) -> Option<(u64, u64)> {
-        let (experts, chosen, shared) = match spec {
-            Spec::ExpertsInner(inner) => (inner.experts, inner.chosen, inner.shared),
-            Spec::ExpertsSum(sum) => (sum.experts, sum.chosen, sum.shared),
-            Spec::ExpertsTiles(tiles) => (tiles.experts, tiles.chosen, tiles.shared),
-            _ => return None,
-        };
-        let read = (experts - shared).min(self.rows as usize * (chosen - shared)) + shared;
-        Some((read as u64, experts as u64))
+        let Experts { free, shared, .. } = experts(spec)?;
+        Some((self.amounts.chosen + shared as u64, (free + shared) as u64))
     }
 
     /// Positions of keys, or of values, that are read and written.
     fn positions(&self) -> (u64, u64) {
         match &self.instance.spec {
-            Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.rows),
+            Spec::RotateAppend(_) | Spec::Append(_) | Spec::LatentAppend(_) => (0, self.amounts.rows),
             // What the row itself brings goes to the cache, and is used without being read back.
             Spec::AttendSplit(attend) if attend.appends() => {
-                (self.load.reached(attend.window).saturating_sub(1), self.rows)
+                (self.amounts.reached.saturating_sub(1), self.amounts.rows)
             }
-            Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => (self.load.reached(attend.window), 0),
             Spec::LatentAttend(attend) if attend.prologue.is_some() => {
-                (self.load.reached(None).saturating_sub(1), self.rows)
+                (self.amounts.reached.saturating_sub(1), self.amounts.rows)
             }
-            Spec::LatentAttend(_) => (self.load.reached(None), 0),
+            Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => (self.amounts.reached, 0),
             _ => (0, 0),
         }
     }
 
     /// Numbers of a memory that are read and written: nothing of it is read where a text begins.
     fn memory(&self, parameter: &str, numbers: u64) -> (u64, u64) {
-        let before = self.load.length.saturating_sub(self.load.rows);
+        let before = self.amounts.before;
         // A ring, of which the row's own place is written and all others are read.
         let tail = |taps: usize| {
             let (taps, width) = (taps as u64, numbers / taps as u64);
-            (before.min(taps - 1) * width, self.rows.min(taps) * width)
+            (before.min(taps - 1) * width, self.amounts.rows.min(taps) * width)
         };
         match (&self.instance.spec, parameter) {
             (Spec::Convolve(convolve), _) => tail(convolve.taps),
@@ -253,39 +314,39 @@ impl Counted<'_> {
 
     /// Bytes of a scratch buffer that are read and written.
     fn scratch(&self, parameter: &str, scratch: usize) -> (u64, u64) {
-        let all = self.rows * self.plan.scratch[scratch].width as u64 * 4;
-        let of_rows = |numbers: usize| self.rows * numbers as u64 * 4;
+        let all = self.amounts.rows * self.plan.scratch[scratch].width as u64 * 4;
+        let of_rows = |numbers: usize| self.amounts.rows * numbers as u64 * 4;
         match (&self.instance.spec, parameter) {
             (spec, _) if spec.adds_to(parameter) => (all, all),
             // Of routes that are given, experts are asked for and not their weights.
             (Spec::ExpertsInner(inner), "routes") if inner.route.is_none() => (all / 2, 0),
             (Spec::ExpertsGroup(_), "routes") => (all / 2, 0),
             // All that there may be, which is a number of rows.
-            (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.rows as usize) as u64 * 12),
+            (Spec::ExpertsGroup(group), "tiles") => (0, group.tiles(self.amounts.rows as usize) as u64 * 12),
             (Spec::ExpertsTiles(tiles), "tiles") => {
                 let ExpertsTiles { experts, chosen, shared, tile_rows, .. } = *tiles;
                 // Of one without pairs only that. Rows choose as differently as they can.
-                let (pairs, free) = (self.rows as usize * (chosen - shared), experts - shared);
+                let (pairs, free) = (self.amounts.rows as usize * (chosen - shared), experts - shared);
                 let (each, more) = (pairs / free, pairs % free);
                 let filled = more * (each + 1).div_ceil(tile_rows)
                     + (free - more) * each.div_ceil(tile_rows)
-                    + shared * (self.rows as usize).div_ceil(tile_rows);
-                let all = ExpertsGroup { experts, chosen, tile_rows }.tiles(self.rows as usize);
+                    + shared * (self.amounts.rows as usize).div_ceil(tile_rows);
+                let all = ExpertsGroup { experts, chosen, tile_rows }.tiles(self.amounts.rows as usize);
                 (4 * all as u64 + 8 * filled as u64, 0)
             }
             // And of routes that are joined, weights and not experts.
             (Spec::ExpertsJoin(_), "routes") => (all / 2, 0),
             // One share is the result; several are partial results, which another step joins.
-            (Spec::AttendSplit(attend), "partials") if self.load.splits > 1 => {
+            (Spec::AttendSplit(attend), "partials") if self.amounts.splits > 1 => {
                 (0, self.partial_bytes(attend.query_heads, attend.width))
             }
-            (Spec::LatentAttend(attend), "partials") if self.load.splits > 1 => {
+            (Spec::LatentAttend(attend), "partials") if self.amounts.splits > 1 => {
                 (0, self.partial_bytes(attend.heads, attend.width))
             }
             (Spec::AttendSplit(_) | Spec::LatentAttend(_), "partials") => (0, 0),
-            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.load.splits > 1 => (0, 0),
+            (Spec::AttendSplit(_) | Spec::LatentAttend(_), "heads") if self.amounts.splits > 1 => (0, 0),
             // Gates are for whoever has the result.
-            (Spec::AttendSplit(_), "gates") if self.load.splits > 1 => (0, 0),
+            (Spec::AttendSplit(_), "gates") if self.amounts.splits > 1 => (0, 0),
             (Spec::AttendSplit(attend) | Spec::AttendTiled(attend), "gates") => {
                 (of_rows(attend.query_heads * attend.width), 0)
             }
@@ -320,10 +381,10 @@ impl Counted<'_> {
                 "latent" => (of_rows(*width), 0),
                 _ => (of_rows(*turned), 0),
             },
-            (Spec::Take(take), "x") => (self.rows * take.width as u64 * 4, 0),
-            (Spec::Convolve(convolve), "x") => (self.rows * convolve.width as u64 * 4, 0),
+            (Spec::Take(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
+            (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
             (Spec::DeltaRule(rule), "inputs") => {
-                (self.rows * (rule.inputs() - rule.channels()) as u64 * 4, 0)
+                (self.amounts.rows * (rule.inputs() - rule.channels()) as u64 * 4, 0)
             }
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
             _ if self
@@ -341,18 +402,17 @@ impl Counted<'_> {
 
     /// Sums, a maximum and a weight for every share of every head.
     fn partial_bytes(&self, heads: usize, width: usize) -> u64 {
-        self.rows * self.load.splits * (heads * (width + 2)) as u64 * 4
+        self.amounts.rows * self.amounts.splits * (heads * (width + 2)) as u64 * 4
     }
 
     fn operations(&self) -> u64 {
-        let attention =
-            |heads: usize, width: usize, window| 4 * self.load.attended(window) * (heads * width) as u64;
-        let of_rows = |operations: usize| self.rows * operations as u64;
+        let attention = |heads: usize, width: usize| 4 * self.amounts.attended * (heads * width) as u64;
+        let of_rows = |operations: usize| self.amounts.rows * operations as u64;
         let learning = |rule: &forge_kernels::spec::DeltaRule| 8 * rule.heads * rule.keys * rule.values;
         match &self.instance.spec {
             Spec::Project(project) => of_rows(2 * project.outputs * project.inputs),
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
-                attention(attend.query_heads, attend.width, attend.window)
+                attention(attend.query_heads, attend.width)
             }
             Spec::EachHead(each) => of_rows(2 * each.heads * each.rows * each.columns),
             Spec::LatentAppend(append) => {
@@ -361,9 +421,9 @@ impl Counted<'_> {
             }
             Spec::LatentAttend(attend) => {
                 let line = 2 * attend.width + attend.turned;
-                2 * self.load.attended(None) * (attend.heads * line) as u64
+                2 * self.amounts.attended * (attend.heads * line) as u64
             }
-            Spec::AttendJoin(join) => 2 * self.load.splits * of_rows(join.query_heads * join.width),
+            Spec::AttendJoin(join) => 2 * self.amounts.splits * of_rows(join.query_heads * join.width),
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::NormAdd(norm) => of_rows(5 * norm.width),
             Spec::RmsNorm(norm) => of_rows(4 * norm.width * norm.parts),

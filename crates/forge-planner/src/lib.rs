@@ -45,6 +45,7 @@ mod rules;
 mod section;
 mod select;
 mod steps;
+mod work;
 
 pub use budget::{Offer, spend};
 pub use cache::Ring;
@@ -61,6 +62,7 @@ pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
 pub use print::signature;
 pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
 pub use rules::Fusion;
+pub use work::{Sum, Work};
 
 use forge_ir::{Diagnostic, Graph};
 use formats::Formats;

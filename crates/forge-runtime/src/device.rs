@@ -9,6 +9,7 @@
 //! places barriers itself, so every device sees the same program. One pass may have several ids written, one after the other.
 
 use super::experts::Counts;
+use super::work::Work;
 use std::marker::PhantomData;
 
 /// One of a device's buffers.
@@ -121,6 +122,8 @@ pub struct Kernel {
     pub threads: u32,
     /// Rows and stored columns of its matrix, where its CPU version can read that in strips.
     pub strips: Option<[usize; 2]>,
+    /// What its dispatches do at least.
+    pub work: Work,
     /// The same mathematics on a CPU.
     pub cpu: fn(&super::cpu::Call<'_>),
 }

@@ -37,3 +37,4 @@ pub mod state;
 pub mod template;
 pub mod text;
 pub mod weights;
+pub mod work;

@@ -4,6 +4,7 @@ use crate::model::{RING, WINDOW};
 use crate::runtime::cpu::{self, Activation, Brings, Epilogue, Format, Pairing, Rotation};
 use crate::runtime::device::{Kernel, Pass, Span};
 use crate::runtime::weights::{Q4_0, Q8_0};
+use crate::runtime::work::Work;
 use half::f16;
 
 pub static ALL: &[&Kernel] = &[
@@ -29,6 +30,7 @@ pub static EMBED: Kernel = Kernel {
     buffers: &["table_codes", "table_scales", "ids", "stream"],
     threads: 64,
     strips: None,
+    work: Work::NONE,
     cpu: |call| {
         cpu::embed::<cpu::Q8_0>(
             call,
@@ -47,6 +49,7 @@ pub static NORM: Kernel = Kernel {
     buffers: &["x", "gain", "y"],
     threads: 64,
     strips: None,
+    work: Work::NONE,
     cpu: |call| {
         cpu::rms_norm(
             call,
@@ -64,6 +67,7 @@ pub static FINAL_NORM: Kernel = Kernel {
     buffers: &["x", "gain", "wanted", "y"],
     threads: 64,
     strips: None,
+    work: Work::NONE,
     cpu: |call| {
         cpu::rms_norm(
             call,
@@ -91,6 +95,7 @@ macro_rules! project {
             buffers: &["weight_codes", "weight_scales", "x", "y"],
             threads: 64,
             strips: None,
+            work: Work::NONE,
             cpu: |call| {
                 cpu::project::<cpu::$format>(
                     call,
@@ -130,6 +135,7 @@ macro_rules! rotate_append {
             buffers: &["qkv", "slots", "positions", "q", "keys", "values"],
             threads: 64,
             strips: None,
+            work: Work::NONE,
             cpu: |call| {
                 cpu::rotate_append(
                     call,
@@ -182,6 +188,7 @@ macro_rules! attend_split {
             buffers: &["q", "keys", "values", "slots", "positions", "partials", "heads"],
             threads: 64,
             strips: None,
+            work: Work::NONE,
             cpu: |call| {
                 let scale = 0.316_227_76;
                 let shape = cpu::Attend {
@@ -211,6 +218,7 @@ pub static ATTEND_JOIN: Kernel = Kernel {
     buffers: &["partials", "heads"],
     threads: 64,
     strips: None,
+    work: Work::NONE,
     cpu: |call| cpu::attend_join(call, &cpu::AttendJoin { query_heads: 4, width: 10 }),
 };
 
@@ -248,6 +256,7 @@ pub static ARGMAX: Kernel = Kernel {
     buffers: &["logits", "ids"],
     threads: 64,
     strips: None,
+    work: Work::NONE,
     cpu: |call| cpu::argmax(call, &cpu::Argmax { vocabulary: 50 }),
 };
 
@@ -260,6 +269,7 @@ pub static SAMPLE: Kernel = Kernel {
     buffers: &["logits", "draws", "ids"],
     threads: 64,
     strips: None,
+    work: Work::NONE,
     cpu: |call| cpu::sample(call, &cpu::Sample { vocabulary: 50 }),
 };
 

@@ -178,6 +178,7 @@ fn beside<const N: usize>(rows: &[u8], to: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::work::Work;
     use super::*;
 
     /// What is found where kernels read a matrix of 1,024 bytes of codes, each as of a shape or in a way of its own.
@@ -185,7 +186,14 @@ mod tests {
         let mut survey = Survey::default();
         for strips in reads {
             let buffers = &["weight_codes", "weight_scales", "bias", "y"];
-            let kernel = Kernel { name: "reader", buffers, threads: 32, strips: *strips, cpu: |_| () };
+            let kernel = Kernel {
+                name: "reader",
+                buffers,
+                threads: 32,
+                strips: *strips,
+                work: Work::NONE,
+                cpu: |_| (),
+            };
             let weight = |offset, bytes| Binding { buffer: Buffer::Weights, offset, bytes, written: false };
             let y = Binding { buffer: Buffer::Scratch, offset: 0, bytes: 64, written: true };
             let bindings = [weight(0, 1024), weight(2048, 128), weight(4096, 64), y];

@@ -8,6 +8,7 @@ use forge_runtime::golden::largest;
 use forge_runtime::model::{Cost, Info, Layout, Model, Rows, Wanted};
 use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
+use forge_runtime::work::Work;
 
 const VOCABULARY: usize = 50;
 const CHUNK: usize = 8;
@@ -25,6 +26,7 @@ static LEARN: Kernel = Kernel {
     buffers: &["ids", "slots", "positions", "memory", "sums"],
     threads: 32,
     strips: None,
+    work: Work::NONE,
     cpu: learn,
 };
 static TELL: Kernel = Kernel {
@@ -32,6 +34,7 @@ static TELL: Kernel = Kernel {
     buffers: &["sums", "wanted", "logits", "next"],
     threads: 32,
     strips: None,
+    work: Work::NONE,
     cpu: tell,
 };
 

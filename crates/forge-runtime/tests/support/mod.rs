@@ -13,6 +13,7 @@ use forge_runtime::device::{Binding, Buffer, Device, Kernel, Program, Span};
 use forge_runtime::model::{Layout, Wheel};
 use forge_runtime::state::State;
 use forge_runtime::weights::WeightFile;
+use forge_runtime::work::Work;
 use half::{bf16, f16};
 use std::path::Path;
 
@@ -37,6 +38,7 @@ pub fn kernel(name: &'static str, buffers: Vec<&'static str>, cpu: fn(&Call<'_>)
         buffers: Box::leak(buffers.into_boxed_slice()),
         threads: 32,
         strips: None,
+        work: Work::NONE,
         cpu,
     }))
 }
@@ -49,7 +51,7 @@ pub fn kernel_in_strips(
     cpu: fn(&Call<'_>),
 ) -> &'static Kernel {
     let buffers = Box::leak(buffers.into_boxed_slice());
-    Box::leak(Box::new(Kernel { name, buffers, threads: 32, strips: Some(shape), cpu }))
+    Box::leak(Box::new(Kernel { name, buffers, threads: 32, strips: Some(shape), work: Work::NONE, cpu }))
 }
 
 /// Checks numbers one by one: `wanted` gives each with the size of the terms that make it up.

@@ -1,0 +1,54 @@
+//! What programs know of their kernels is what the plan says of its steps: bytes and operations of passes of every model.
+
+use forge_planner::{Load, Options, plan, step_cost};
+use forge_runtime::work::{Done, Work};
+use tests::{graph, models};
+
+#[test]
+fn a_program_knows_what_its_steps_cost() {
+    let mut complaints = Vec::new();
+    let mut steps = 0;
+    for name in models() {
+        let graph = graph(&name);
+        let options = Options { chunk: 40, ..Options::default() };
+        let plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
+        let works: Vec<Work> = (0..plan.kernels.len())
+            .map(|kernel| {
+                let forge_planner::Work { read, written, operations, window, experts } = plan.work(kernel);
+                let (window, experts) =
+                    (window.map(|window| window as u32), experts.map(|count| count as u32));
+                Work { read, written, operations, window, experts }
+            })
+            .collect();
+        // Where a convolution has fewer rows than taps it keeps fewer.
+        let loads = [(1, 20), (1, 70), (4, 30), (16, 90), (17, 40), (40, 100)];
+        for (rows, length) in loads {
+            let load = Load { rows, wanted: 1, length, splits: 1, drawn: false };
+            for (section, step) in plan.steps_of(load) {
+                let instance = plan.instance(section, step, load).expect("it runs");
+                let kernel = plan.kernels.iter().position(|kernel| kernel.name == instance.name);
+                let head = plan.sections.last().is_some_and(|last| last.name == section.name);
+                let rows = if head { 1 } else { rows };
+                let known = works[kernel.expect("it is the plan's")].of(rows as u32, length as u32);
+                let cost = step_cost(&plan, section, step, load);
+                let said = Done { read: cost.read(), written: cost.written(), operations: cost.operations };
+                // The list of tiles grows by steps.
+                let near =
+                    |a: u64, b: u64| a == b || instance.name.contains("experts") && a.abs_diff(b) <= 64;
+                let equal = near(known.read, said.read) && near(known.written, said.written);
+                if !equal || known.operations != said.operations {
+                    let what = format!("{name}, {rows} rows to {length}: {}.{}", section.name, instance.name);
+                    complaints.push(format!("{what}: {known:?} is not {said:?}"));
+                }
+                steps += 1;
+            }
+        }
+    }
+    assert!(steps > 1000, "{steps}");
+    assert!(
+        complaints.is_empty(),
+        "{}\n{}",
+        complaints.len(),
+        complaints[..complaints.len().min(20)].join("\n")
+    );
+}
