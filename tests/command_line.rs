@@ -204,6 +204,7 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
     src/runtime/cuda/driver.rs
     src/runtime/cuda/launches.rs
     src/runtime/cuda/mod.rs
+    src/runtime/cuda/times.rs
     ");
     let differ = both.iter().filter(|(name, text)| plain.get(*name).is_some_and(|plain| plain != *text));
     insta::assert_snapshot!(differ.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("\n"), @r"

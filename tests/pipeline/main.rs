@@ -5,6 +5,8 @@ mod fable;
 mod faults;
 mod logits;
 #[cfg(target_os = "linux")]
+mod measured;
+#[cfg(target_os = "linux")]
 mod metal;
 mod routes;
 mod streamed;

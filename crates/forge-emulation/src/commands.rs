@@ -32,6 +32,8 @@ pub(crate) struct Commands {
     pub(crate) encoded: Vec<Command>,
     /// What is wrong with it.
     pub(crate) wrong: Vec<String>,
+    /// When the machine began with it and when it was done, in seconds; 0 before.
+    pub(crate) times: [f64; 2],
 }
 
 /// A command buffer as its encoders and its queue share it.
@@ -59,6 +61,8 @@ static COMMANDS: Class = Class {
         }
         "commit" => |commands| { commit(&commands.get::<SharedCommands>()) }
         "waitUntilCompleted" => |commands| { wait(&commands.get::<SharedCommands>()) }
+        "GPUStartTime" => |commands| -> f64 { commands.get::<SharedCommands>().borrow().times[0] }
+        "GPUEndTime" => |commands| -> f64 { commands.get::<SharedCommands>().borrow().times[1] }
         "error" => |commands| -> Id {
             let commands = commands.get::<SharedCommands>();
             let commands = commands.borrow();
@@ -78,7 +82,8 @@ pub(crate) fn queue(shared: Shared) -> Id {
 /// A new command buffer.
 fn open(shared: &Shared, retains: bool) -> Id {
     let (shared, stage) = (shared.clone(), Stage::Open);
-    let commands = Commands { shared, retains, stage, encoded: Vec::new(), wrong: Vec::new() };
+    let (encoded, wrong, times) = (Vec::new(), Vec::new(), [0.0; 2]);
+    let commands = Commands { shared, retains, stage, encoded, wrong, times };
     Id::new(&COMMANDS, Rc::new(RefCell::new(commands))).autorelease()
 }
 

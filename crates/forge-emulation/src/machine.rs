@@ -11,6 +11,8 @@ use crate::library::Function;
 use forge_sim::{BufferId, Memory, Program, Sim};
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 /// Accesses that a dispatch may make before it counts as one that does not end.
 const LIMIT: u64 = 1 << 31;
@@ -103,6 +105,7 @@ impl Machine {
         self.look();
         let Some(Pending { commands, disturbed }) = self.pending.pop_front() else { return false };
         let mut commands = commands.borrow_mut();
+        let begin = now();
         // What Metal would have stopped the program for is not executed.
         if executes() && commands.wrong.is_empty() {
             disturbed.iter().for_each(|(buffer, offset)| self.memory().forget(*buffer, *offset));
@@ -117,6 +120,7 @@ impl Machine {
             self.seen = self.contents();
         }
         commands.stage = Stage::Completed;
+        commands.times = [begin, now()];
         true
     }
 
@@ -184,6 +188,12 @@ impl Machine {
         let shared = self.shared.clone();
         shared.into_iter().map(|id| self.memory().contents(id).to_vec()).collect()
     }
+}
+
+/// Seconds since the machine was first asked.
+fn now() -> f64 {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    FIRST.get_or_init(Instant::now).elapsed().as_secs_f64()
 }
 
 /// Where whole words begin that are not the same in both.

@@ -11,6 +11,7 @@
 use super::experts::Counts;
 use super::work::Work;
 use std::marker::PhantomData;
+use std::time::Instant;
 
 /// One of a device's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,6 +201,24 @@ pub trait Device {
         Ok(())
     }
 
+    /// Runs stretches of a pass one after another, each when all of the one before has ended; gives when each began and ended, in
+    /// seconds of one clock: the device's own, where it works by itself.
+    fn timed(
+        &mut self,
+        program: Program,
+        stretches: usize,
+        encode: &mut dyn FnMut(usize, &mut dyn Pass),
+    ) -> Result<Vec<[f64; 2]>, String> {
+        let clock = Instant::now();
+        let mut times = Vec::with_capacity(stretches);
+        for stretch in 0..stretches {
+            let begin = clock.elapsed().as_secs_f64();
+            self.run(program, &mut |pass| encode(stretch, pass))?;
+            times.push([begin, clock.elapsed().as_secs_f64()]);
+        }
+        Ok(times)
+    }
+
     /// How far it is well for it to be ahead.
     fn lead(&self) -> Lead {
         Lead::NONE
@@ -208,6 +227,11 @@ pub trait Device {
     /// Bytes of weights a second that it reads where it does nothing else, measured; none where it cannot tell.
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         Ok(None)
+    }
+
+    /// Bytes a second of its memory as its maker tells, where it is known and [`Device::read_speed`] cannot tell.
+    fn published_speed(&self) -> Option<f64> {
+        None
     }
 
     /// What has been read of experts so far, where they are streamed from disk.
@@ -250,12 +274,25 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).wait(left)
     }
 
+    fn timed(
+        &mut self,
+        program: Program,
+        stretches: usize,
+        encode: &mut dyn FnMut(usize, &mut dyn Pass),
+    ) -> Result<Vec<[f64; 2]>, String> {
+        (**self).timed(program, stretches, encode)
+    }
+
     fn lead(&self) -> Lead {
         (**self).lead()
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         (**self).read_speed()
+    }
+
+    fn published_speed(&self) -> Option<f64> {
+        (**self).published_speed()
     }
 
     fn streamed(&self) -> Option<Counts> {

@@ -110,6 +110,12 @@ impl<M: Model, D: Device> Engine<M, D> {
         &mut self.device
     }
 
+    /// The same engine on what `made` makes of its device.
+    pub fn on<E: Device>(self, made: impl FnOnce(D) -> E) -> Engine<M, E> {
+        let Engine { model, device, context, slots, remembered } = self;
+        Engine { model, device: made(device), context, slots, remembered }
+    }
+
     /// The device, when the model is done with it.
     pub fn into_device(self) -> D {
         self.device

@@ -133,6 +133,13 @@ pub struct Info {
     pub beyond: &'static [(&'static str, &'static str)],
 }
 
+impl Info {
+    /// Ids all over the vocabulary, the same every time: a text to measure with.
+    pub fn some_ids(&self, count: u32) -> Vec<u32> {
+        (0..count).map(|i| (u64::from(i) * 2_654_435_761 % u64::from(self.vocabulary)) as u32).collect()
+    }
+}
+
 /// The caches of layers that see the last positions only. Position p lies at `p % positions`, so of a slot that has
 /// held n positions they keep those from `n - positions` on.
 #[derive(Clone, Copy, Debug)]

@@ -96,6 +96,12 @@ impl WeightFile {
         &self.path
     }
 
+    /// The layer whose tensor begins at that byte, if there is one of a layer.
+    pub fn layer(&self, offset: usize) -> Option<u32> {
+        let (name, _) = self.tensors.iter().find(|(_, tensor)| tensor.offset == offset)?;
+        name.strip_prefix("layers.")?.split('.').next()?.parse().ok()
+    }
+
     /// The vector `name` of `width` numbers.
     pub fn vector(&self, name: &str, width: usize) -> Result<Span<f32>, Failure> {
         self.find(name, Dtype::F32, &[width])

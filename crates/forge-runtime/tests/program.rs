@@ -118,6 +118,40 @@ fn generate_ends_where_it_must() {
     assert_eq!(longer["ids"].as_array().unwrap().len(), 40);
 }
 
+#[test]
+fn profile_tells_each_kernel_and_leaves_a_trace() {
+    let folder = directory(0.0);
+    let told = text(&run(&folder, "profile --context 9 -p 20 -n 2").stdout);
+    let (id, prompt) = told.split_once("a prompt of 20 ids\n").expect("both are told");
+    assert!(id.starts_with("an id at the end of 9\nkernel"), "{told}");
+    let dispatches = json(&folder, "info --json")["decode"]["dispatches"].clone();
+    let dispatches_of_id = dispatches.as_u64().unwrap();
+    // Three passes, of which the last has a head: three steps.
+    for (part, dispatches) in [(id, dispatches_of_id), (prompt, 3 * dispatches_of_id - 6)] {
+        assert!(part.contains(&format!("\n{dispatches} dispatches, each by itself: ")), "{told}");
+        assert!(part.contains("as programs do them: ") && part.contains("the middle of 2"), "{told}");
+    }
+    let line = |kernel: &str| id.lines().find(|line| line.starts_with(kernel)).map(str::to_owned);
+    let qkv = line("qkv ").expect("it has a line");
+    assert_eq!(qkv.split_whitespace().nth(1), Some("2"), "one a layer: {qkv}");
+    let file = folder.path().join("trace.json");
+    let told = json(&folder, &format!("profile -n 1 --context 5 --json --trace {}", file.display()));
+    let steps = told["profiles"][0]["steps"].as_array().unwrap();
+    assert_eq!(steps.len() as u64, dispatches.as_u64().unwrap());
+    let layers: Vec<Option<u64>> = steps.iter().map(|step| step["layer"].as_u64()).collect();
+    assert_eq!([layers[0], layers[1], *layers.last().unwrap()], [None, Some(0), None], "{layers:?}");
+    assert_eq!(layers.iter().flatten().max(), Some(&1));
+    let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    // One names the track.
+    assert_eq!(events.len(), steps.len() + 1);
+    let missing = run(&folder, "profile -n 1 --trace nowhere/trace.json");
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("--trace nowhere/trace.json"));
+    let beyond = run(&folder, "profile -n 1 -p 100000");
+    assert_eq!(beyond.status.code(), Some(2), "{}", text(&beyond.stderr));
+}
+
 /// A directory whose model holds conversations: every message is `w3` and its text, an answer begins after `w4`.
 fn talkative() -> TempDir {
     let folder = directory(0.0);

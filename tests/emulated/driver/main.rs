@@ -16,7 +16,9 @@ use forge_runtime::engine::{Engine, Want};
 use forge_runtime::failure::Failure;
 use forge_runtime::golden::largest;
 use forge_runtime::model::{Layout, Model};
+use forge_runtime::notes::Noted;
 use forge_runtime::open::{Program, Setup};
+use forge_runtime::profile::Subject;
 use forge_runtime::weights::WeightFile;
 use redrawn::Noting;
 use serde::Deserialize;
@@ -42,6 +44,9 @@ pub struct Job {
     /// Bytes of the device's largest buffers, if they are to be few.
     longest: Option<usize>,
     texts: Vec<Text>,
+    /// Whether steps of an id and of a prompt are timed.
+    #[serde(default)]
+    profile: bool,
 }
 
 /// A text to be written: a device is made for it, and is gone after it.
@@ -92,7 +97,34 @@ pub fn work<M: Model>(program: &Program, job: &Job) -> Value {
     let metallib = job.metallib.then_some(program.metal.as_bytes());
     let program = &Program { metallib, ..*program };
     let texts: Vec<Value> = job.texts.iter().map(|text| write::<M>(program, job, text)).collect();
-    json!({ "texts": texts, "living": living() })
+    let failed = |failure: Failure| json!(failure.to_string());
+    let profiles = job.profile.then(|| profiled::<M>(program, job).unwrap_or_else(failed));
+    json!({ "texts": texts, "living": living(), "profiles": profiles })
+}
+
+/// A model on a device that is listened to, with room for so many positions.
+fn listened<M: Model>(
+    program: &Program,
+    job: &Job,
+    positions: u32,
+) -> Result<(Engine<M, Noted<Box<dyn Device>>>, WeightFile), Failure> {
+    execute(true);
+    let setup = Setup { context: Some(positions), ..Setup::default() };
+    let loaded = setup.load::<M>(program, None)?;
+    let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None)?;
+    Ok((Engine::new(loaded.model, Noted::new(device), positions, 1), loaded.weights))
+}
+
+/// What the steps of an id and of a prompt take.
+fn profiled<M: Model>(program: &Program, job: &Job) -> Result<Value, Failure> {
+    let (mut engine, weights) = listened::<M>(program, job, 20)?;
+    let subjects = [Subject::id(&mut engine, 9)?, Subject::prompt(&mut engine, 20)?];
+    let mut profiles = Vec::new();
+    for subject in subjects {
+        let profile = subject.measure(engine.device().device(), &weights, 1, &mut |_| true)?;
+        profiles.extend(profile.as_ref().map(forge_runtime::profile::json));
+    }
+    Ok(json!({ "profiles": profiles, "complaints": complaints() }))
 }
 
 fn write<M: Model>(program: &Program, job: &Job, text: &Text) -> Value {

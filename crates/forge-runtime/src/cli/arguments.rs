@@ -84,6 +84,8 @@ pub(super) enum Command {
     Logits(Logits),
     /// Measure speed
     Bench(Bench),
+    /// Measure how long each step of a pass takes
+    Profile(Profile),
     /// Compare this device's logits with the reference's
     Verify(Verify),
     /// Say what the model is and what memory it takes
@@ -275,6 +277,26 @@ pub(super) struct Bench {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "An id is measured where a text fills --context N positions [default: 512]. What is measured by itself is slower than \
+                  as a part of the whole: the time of the whole pass stands beside the sum."
+)]
+pub(super) struct Profile {
+    /// Measure the passes of a prompt of N ids, too
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub(super) prompt: u32,
+    /// Rounds, of which the middle counts
+    #[arg(short = 'n', long = "count", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) count: u32,
+    /// Write what was measured as a trace for Perfetto (ui.perfetto.dev) or Chrome, an event for each step
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Verify {
     /// Print JSON
     #[arg(long)]
@@ -347,6 +369,8 @@ mod tests {
             ("logits --ids 1,2 --all --json --context 64 --threads 2 --slots 3", true),
             ("logits", false),
             ("bench -p 16,32 -n 4 -r 2 --chain 8 --json", true),
+            ("profile -p 64 -n 3 --context 128 --trace F --json", true),
+            ("profile -n 0", false),
             ("generate --ids 1 --chain 8", true),
             ("generate --chain 8", false),
             ("generate --ids 1 --chain 9", false),

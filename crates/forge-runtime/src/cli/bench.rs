@@ -91,7 +91,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
 fn reading(bytes: u64, per_second: f64, best: f64) -> String {
     let reached = bytes as f64 * per_second;
     format!(
-        "an id reads {}: {} a second, {:.0}% of the {} that these threads read at best",
+        "an id reads {}: {} a second, {:.0}% of the {} that it reads at best",
         human(bytes),
         human(reached as u64),
         100.0 * reached / best,
@@ -239,18 +239,13 @@ impl Result {
     }
 }
 
-/// Ids all over the vocabulary, the same every time.
-fn some_ids<M: Model>(count: u32) -> Vec<u32> {
-    (0..count).map(|i| (u64::from(i) * 2_654_435_761 % u64::from(M::INFO.vocabulary)) as u32).collect()
-}
-
 /// Seconds to read a prompt and know the next id.
 fn read_prompt<M: Model, D: Device>(
     engine: &mut Engine<M, D>,
     count: u32,
 ) -> std::result::Result<f64, Failure> {
     engine.truncate(0, 0);
-    let ids = some_ids::<M>(count);
+    let ids = M::INFO.some_ids(count);
     let start = Instant::now();
     engine.feed(0, &ids, Want::Next)?;
     Ok(start.elapsed().as_secs_f64())
@@ -290,9 +285,6 @@ mod tests {
     #[test]
     fn bytes_are_told_beside_what_can_be_read() {
         let said = reading(1_170_000_000, 37.0, 52e9);
-        assert_eq!(
-            said,
-            "an id reads 1.17 GB: 43.29 GB a second, 83% of the 52.00 GB that these threads read at best"
-        );
+        assert_eq!(said, "an id reads 1.17 GB: 43.29 GB a second, 83% of the 52.00 GB that it reads at best");
     }
 }

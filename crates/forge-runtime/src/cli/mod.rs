@@ -13,6 +13,7 @@ mod interrupt;
 mod logits;
 mod output;
 mod perplexity;
+mod profile;
 pub(super) mod progress;
 mod record;
 #[cfg(feature = "serve")]
@@ -65,6 +66,7 @@ pub fn run<M: Model>(
         Command::Perplexity(command) => perplexity::run::<M>(program, common, command),
         Command::Logits(command) => logits::run::<M>(program, common, command),
         Command::Bench(command) => bench::run::<M>(program, common, command),
+        Command::Profile(command) => profile::run::<M>(program, common, command),
         Command::Verify(command) => verify::run::<M>(program, common, command),
         Command::Info(command) => info::run::<M>(program, common, command),
         Command::Completions(command) => completions::run::<M>(command),

@@ -81,6 +81,7 @@ driver! {
     cuMemcpyHtoD_v2(Address, *const c_void, usize);
     cuMemcpyDtoH_v2(*mut c_void, Address, usize);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
+    cuMemcpyDtoDAsync_v2(Address, Address, usize, Handle);
     cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
     cuStreamCreate(*mut Handle, u32);
     cuStreamDestroy_v2(Handle);
@@ -88,6 +89,7 @@ driver! {
     cuEventCreate(*mut Handle, u32);
     cuEventRecord(Handle, Handle);
     cuEventSynchronize(Handle);
+    cuEventElapsedTime(*mut f32, Handle, Handle);
     cuEventDestroy_v2(Handle);
     cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle);
     cuGraphCreate(*mut Handle, u32);

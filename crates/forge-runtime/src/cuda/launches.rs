@@ -95,7 +95,7 @@ impl Launches {
     }
 
     /// Launches them one by one.
-    fn start(&self, driver: &Driver, stream: Handle) -> Result<(), String> {
+    pub(super) fn start(&self, driver: &Driver, stream: Handle) -> Result<(), String> {
         for launch in &self.list {
             let Launch { function, threads, groups: [x, y, z], .. } = *launch;
             self.with_extra(launch, |extra| {

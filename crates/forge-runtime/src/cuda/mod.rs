@@ -9,6 +9,7 @@
 mod card;
 mod driver;
 mod launches;
+mod times;
 
 use super::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
 use super::model::Layout;
@@ -187,6 +188,18 @@ impl CudaDevice {
         }
     }
 
+    /// The launches of a pass, in the place of those that there are.
+    fn collected(
+        &mut self,
+        mut launches: Launches,
+        encode: &mut dyn FnMut(&mut dyn Pass),
+    ) -> Result<Launches, String> {
+        launches.clear();
+        let mut pass = Encoding { device: self, launches, outcome: Ok(()) };
+        encode(&mut pass);
+        pass.outcome.map(|()| pass.launches)
+    }
+
     /// Sends what the host has said of a batch.
     fn send_rows(&mut self) -> Result<(), String> {
         let unsent = std::mem::take(&mut self.unsent);
@@ -254,13 +267,8 @@ impl Device for CudaDevice {
     }
 
     fn begin(&mut self, _program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        let mut launches = std::mem::take(&mut self.launches);
-        launches.clear();
-        let mut pass = Encoding { device: self, launches, outcome: Ok(()) };
-        encode(&mut pass);
-        let Encoding { launches, outcome, .. } = pass;
-        self.launches = launches;
-        outcome?;
+        let launches = std::mem::take(&mut self.launches);
+        self.launches = self.collected(launches, encode)?;
         self.send_rows()?;
         let CudaDevice { driver, stream, launches, starter, .. } = self;
         starter.start(driver, *stream, launches)?;
@@ -286,6 +294,24 @@ impl Device for CudaDevice {
             outcome = outcome.and(waited.map_err(|error| format!("the GPU did not finish a pass: {error}")));
         }
         outcome
+    }
+
+    fn timed(
+        &mut self,
+        _program: Program,
+        stretches: usize,
+        encode: &mut dyn FnMut(usize, &mut dyn Pass),
+    ) -> Result<Vec<[f64; 2]>, String> {
+        let collect = |stretch| self.collected(Launches::default(), &mut |pass| encode(stretch, pass));
+        let launches = (0..stretches).map(collect).collect::<Result<Vec<_>, _>>()?;
+        self.wait(0)?;
+        self.send_rows()?;
+        times::of(&self.driver, self.stream, &launches)
+    }
+
+    fn read_speed(&mut self) -> Result<Option<f64>, String> {
+        self.wait(0)?;
+        times::copies(&self.driver, self.stream)
     }
 
     /// While one pass runs the host has the next ready. More ids in a pass are no faster: measured on an H200.

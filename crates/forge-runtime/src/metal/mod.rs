@@ -8,10 +8,12 @@
 use super::device::{Buffer, Device, Lead, Pass, Program as Which};
 use super::model::Layout;
 use super::open::Program;
+use super::published;
 use super::weights::WeightFile;
 use encoding::Encoding;
 use memmap2::Mmap;
 use memory::{Region, keep_resident};
+use objc2::msg_send;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
@@ -171,6 +173,30 @@ impl Device for MetalDevice {
             }
             outcome
         })
+    }
+
+    /// Each stretch is a command buffer, which has a time without any counters.
+    fn timed(
+        &mut self,
+        program: Which,
+        stretches: usize,
+        encode: &mut dyn FnMut(usize, &mut dyn Pass),
+    ) -> Result<Vec<[f64; 2]>, String> {
+        let mut timed = Vec::with_capacity(stretches);
+        for stretch in 0..stretches {
+            self.begin(program, &mut |pass| encode(stretch, pass))?;
+            timed.extend(self.underway.back().cloned());
+        }
+        self.wait(0)?;
+        let times = |commands: &Commands| {
+            // SAFETY: both give a double, and the buffers have ended.
+            unsafe { [msg_send![&**commands, GPUStartTime], msg_send![&**commands, GPUEndTime]] }
+        };
+        Ok(timed.iter().map(times).collect())
+    }
+
+    fn published_speed(&self) -> Option<f64> {
+        autoreleasepool(|_| published::bandwidth(&self.device.name().to_string()))
     }
 
     /// Predicted, not measured: two passes hide what the host does for each, four ids of a pass share the time between passes,

@@ -1,0 +1,94 @@
+//! `profile`: how long each step of a pass takes, and how much of what memory gives it uses. The pass of an id is measured where
+//! a text fills the context, the passes of a prompt from its start.
+
+use super::super::device::Device;
+use super::super::failure::Failure;
+use super::super::memory::human;
+use super::super::model::Model;
+use super::super::notes::Noted;
+use super::super::open::{Program, Setup};
+use super::super::profile::{Best, Profile, Subject, json as profile_json, table, trace};
+use super::super::weights::WeightFile;
+use super::arguments::{Common, Profile as Asked};
+use super::interrupt;
+use super::output::{Outcome, print, print_json, remark};
+use super::progress::Progress;
+use serde_json::json;
+use std::path::Path;
+
+/// Positions of the text that an id is at the end of, where nobody says.
+const ORDINARY_LENGTH: u32 = 512;
+
+/// Measures an id, and a prompt if there is to be one.
+pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Asked) -> Outcome {
+    let length = common.context.unwrap_or(ORDINARY_LENGTH.min(M::INFO.context));
+    let setup = Setup { context: Some(length.max(command.prompt)), ..common.setup() };
+    // What cannot be written is told before anything is measured.
+    if let Some(path) = &command.trace {
+        write_trace(path, &[])?;
+    }
+    let engine = setup.engine::<M>(program, None)?;
+    let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
+    let mut engine = engine.on(Noted::new);
+    let mut subjects = vec![Subject::id(&mut engine, length)?];
+    if command.prompt > 0 {
+        subjects.push(Subject::prompt(&mut engine, command.prompt)?);
+    }
+    let rounds = command.count as usize;
+    let (mut progress, mut profiles) = (Progress::new("rounds"), Vec::new());
+    let all = subjects.len() * (rounds + 1);
+    interrupt::watch();
+    for (index, subject) in subjects.iter().enumerate() {
+        let mut goes_on = |round: usize| {
+            progress.at(index * (rounds + 1) + round, all);
+            !interrupt::interrupted()
+        };
+        let device: &mut dyn Device = engine.device().device();
+        profiles.extend(subject.measure(device, &weights, rounds, &mut goes_on).map_err(Failure::from)?);
+    }
+    progress.clear();
+    interrupt::leave();
+    if profiles.is_empty() {
+        return Err(Failure::wrong("interrupted before anything was measured").into());
+    }
+    if let Some(path) = &command.trace {
+        write_trace(path, &profiles)?;
+    }
+    let device: &mut dyn Device = engine.device().device();
+    let measured = device.read_speed().map_err(Failure::from)?;
+    let best = match measured {
+        Some(bytes) => Some(Best { bytes, is_measured: true }),
+        None => device.published_speed().map(|bytes| Best { bytes, is_measured: false }),
+    };
+    if command.json {
+        print_json(&json!({
+            "device": device.describe(),
+            "read_bytes_per_second": measured,
+            "published_bytes_per_second": best.filter(|best| !best.is_measured).map(|best| best.bytes),
+            "profiles": profiles.iter().map(profile_json).collect::<Vec<_>>(),
+        }))?;
+        return Ok(true);
+    }
+    for profile in &profiles {
+        print(&format!("{}\n", table(profile, best)))?;
+    }
+    remark(&device.describe());
+    match best {
+        Some(Best { bytes, is_measured: true }) => {
+            remark(&format!("best: {} a second, measured", human(bytes as u64)));
+        }
+        Some(Best { bytes, is_measured: false }) => {
+            remark(&format!("best: {} a second, as its maker tells", human(bytes as u64)));
+        }
+        None => {}
+    }
+    remark(
+        &"a dispatch by itself waits for the one before and has nothing beside it: the sum may be more than the whole",
+    );
+    Ok(true)
+}
+
+fn write_trace(path: &Path, profiles: &[Profile]) -> Result<(), Failure> {
+    std::fs::write(path, format!("{}\n", trace(profiles)))
+        .map_err(|error| Failure::misuse(format!("--trace {}: {error}", path.display())))
+}
