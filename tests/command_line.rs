@@ -108,6 +108,9 @@ fn wrong_command_lines_are_told_from_wrong_models() {
     refused(&llama, &["--slots", "0"], 2, &["slots"]);
     refused(&llama, &["--chip", "m4-mx"], 2, &["m4-mx", "did you mean m4-max", "m1-ultra"]);
     refused(&llama, &["--chip", "all"], 2, &["no such chip"]);
+    refused(&llama, &["--tuned", "nowhere/tuned.json"], 1, &["nowhere/tuned.json"]);
+    let config = llama.join("config.json").display().to_string();
+    refused(&llama, &["--tuned", &config], 2, &[&config, "tune", "line "]);
     refused(&llama, &["--max-context", "100000"], 1, &["100000", "256"]);
     refused(Path::new("/nowhere/at/all"), &[], 1, &["/nowhere/at/all"]);
     refused(Path::new("no-such-owner/no-such-model"), &[], 1, &["no-such-owner/no-such-model"]);
@@ -217,6 +220,7 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
     src/runtime/cli/info.rs
     src/runtime/mod.rs
     src/runtime/open.rs
+    src/runtime/tune/mod.rs
     ");
     assert_eq!(crate_for("cuda"), both, "Metal is always among them");
 }

@@ -316,6 +316,9 @@ fn without(fusion: Fusion) -> Built {
     changed.unwrap_or_else(|| panic!("{} changes no model of {FUSED:?}", fusion.name()))
 }
 
+/// The model whose emulated crate has other layouts to choose from.
+pub const TUNABLE: &str = "llama";
+
 /// The model of odd sizes.
 pub const ODD: &str = "odd";
 
@@ -376,6 +379,9 @@ fn compile(built: &Built) {
     }
     for fusion in &built.disabled {
         arguments.extend(["--disable-fusion", fusion.name()]);
+    }
+    if built.model == TUNABLE && is_emulated(built) {
+        arguments.push("--tunable");
     }
     compile_member(&checkpoint, &arguments, &built.directory);
 }

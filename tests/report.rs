@@ -49,6 +49,7 @@ fn planned(graph: &Graph, disabled: &[Fusion]) -> Plan {
 fn page(name: &str, graph: &Graph, plan: &Plan) -> String {
     let options = CrateOptions {
         cuda: false,
+        tunable: false,
         name: name.to_owned(),
         parameters: 1234,
         converses: false,

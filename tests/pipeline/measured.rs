@@ -3,7 +3,12 @@
 
 use serde_json::{Value, json};
 use std::process::Command;
-use tests::{Built, emulated, run};
+use tests::{Built, TUNABLE, emulated, run};
+
+/// The crate that has layouts to choose from; none where another model is worked on.
+fn tunable() -> Option<&'static Built> {
+    emulated().0.into_iter().find(|built| built.model == TUNABLE)
+}
 
 /// What came of a job that writes no text.
 fn measured(built: &Built, more: Value) -> Value {
@@ -30,4 +35,45 @@ fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
             assert!(step["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{step}");
         }
     }
+}
+
+/// The layouts of products of so many rows, each measured and compared.
+fn chosen(built: &Built, rows: &str, planted: Option<[&str; 3]>) -> Vec<Value> {
+    let found = &measured(built, json!({ "tune": { "rows": rows, "planted": planted } }))["tuned"];
+    assert_eq!(found["complaints"], json!([]), "{found}");
+    found["table"]["layouts"].as_array().cloned().unwrap_or_else(|| panic!("{found}"))
+}
+
+#[test]
+fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
+    let Some(built) = tunable() else { return };
+    for rows in ["one", "few", "many"] {
+        let layouts = chosen(built, rows, None);
+        assert!(layouts.len() >= 4, "{rows}: {layouts:?}");
+        for layout in layouts {
+            assert_eq!(layout["wrong"], json!([]), "{layout}");
+            assert!(layout["tried"].as_u64().is_some_and(|count| count > 1), "{layout}");
+        }
+    }
+}
+
+#[test]
+fn a_layout_that_computes_something_else_is_told_of_and_not_chosen() {
+    let Some(built) = tunable() else { return };
+    let right = chosen(built, "one", None);
+    let layout = right.iter().find(|layout| layout["kernels"] == json!(["qkv_one"])).expect("there is one");
+    let text = std::fs::read_to_string(built.directory.join("src/layouts.metal")).expect("it has layouts");
+    let start = text.find("kernel void qkv_one_").expect("some stand in for qkv_one") + "kernel void ".len();
+    let planted = &text[start..start + text[start..].find('(').expect("a kernel has parameters")];
+    let wrong = chosen(built, "one", Some([planted, "sums[r] += sum", "sums[r] -= sum"]));
+    for found in &wrong {
+        let is_of_planted = found["kernels"] == layout["kernels"];
+        let expected = if is_of_planted { json!(planted) } else { Value::Null };
+        assert_eq!(found["wrong"][0]["kernel"], expected, "{found}");
+        let knob = |name: &str| &found["knobs"][name];
+        let [rows, simdgroups] = [knob("rows_per_simdgroup"), knob("simdgroups")];
+        let best = format!("qkv_one_r{rows}_g{simdgroups}_s{}_p{}", knob("split"), knob("packets"));
+        assert!(!is_of_planted || best != planted, "{found}");
+    }
+    assert!(wrong.iter().any(|found| found["wrong"] != json!([])));
 }

@@ -119,6 +119,14 @@ pub(crate) struct CompileArguments {
     /// the same kernels, translated by a clang that can write PTX, as those of LLVM and of Linux can.
     #[arg(long, value_enum, value_name = "GPU", value_delimiter = ',', default_value = "metal")]
     pub(crate) target: Vec<Target>,
+    /// Lay kernels out as measured, for the products that this table has: what the `tune` of a program that was compiled with
+    /// --tunable has written.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tuned: Option<PathBuf>,
+    /// Give the program other layouts of its products, too, for its `tune` to find out which of them the user's GPU is fastest
+    /// with. The program is as fast as without.
+    #[arg(long)]
+    pub(crate) tunable: bool,
     /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,
     /// experts_shared, merge_projections, rotate_append, delta_mixer, each, heads_gate, gate_first, two_sums, residual, norm_add,
     /// fold_gain, attention_prologue, delta_prologue, take, experts_choose, deferred_norm, head_argmax, or all.

@@ -14,7 +14,7 @@ use crate::terminal::{self, count, grouped, size};
 use forge_frontend::{Checkpoint, Opened};
 use forge_ir::Graph;
 use forge_kernels::ptx;
-use forge_metal::{CrateOptions, ReportFacts};
+use forge_metal::{CrateFiles, CrateOptions, ReportFacts};
 use forge_planner::{Chip, Load, Options, Plan, predict};
 use forge_weights::{PackedFile, Stored, Summary};
 use serde_json::json;
@@ -79,6 +79,7 @@ pub(crate) fn compile(
     let Planned { opened, plan, name, .. } = &planned;
     let graph = &opened.graph;
     say_plan(plan);
+    say_tuned(&planned);
 
     // Pack: the weight file, streamed.
     let written = pack(&planned, staging.path())?;
@@ -89,17 +90,17 @@ pub(crate) fn compile(
         parameters: parameters(graph),
         converses: converses(&planned),
         cuda: arguments.cuda(),
+        tunable: arguments.tunable,
         command: command_line(arguments),
         version: env!("CARGO_PKG_VERSION"),
     };
     let mut files =
         forge_metal::render(plan, &crate_options).map_err(|error| Failure::other(error.to_string()))?;
-    if let Some(clang) = clang {
-        let text = String::from_utf8_lossy(&files["src/kernels.metal"]);
-        let translated = ptx::translate_all(&clang, &text);
-        let translated = translated.map_err(|error| Failure::other(error.to_string()))?;
-        for (target, ptx) in ptx::TARGETS.iter().zip(translated) {
-            files.insert(format!("src/{}", target.file), ptx.into_bytes());
+    if let Some(clang) = &clang {
+        let kernels = |target: &ptx::Target| format!("src/{}", target.file);
+        translate(clang, "src/kernels.metal", kernels, &mut files)?;
+        if arguments.tunable {
+            translate(clang, forge_metal::LAYOUTS, forge_metal::layouts_ptx, &mut files)?;
         }
     }
     for (path, bytes) in &files {
@@ -109,7 +110,7 @@ pub(crate) fn compile(
         let texts = files
             .iter()
             .filter(|(path, _)| path.starts_with("src/runtime/") != ours && path.starts_with("src/"))
-            .filter(|(path, _)| !path.ends_with(".ptx"));
+            .filter(|(path, _)| !path.ends_with(".ptx") && !path.starts_with("src/layouts."));
         texts.map(|(_, bytes)| bytes.iter().filter(|byte| **byte == b'\n').count() as u64).sum::<u64>()
     };
     terminal::stage(
@@ -153,6 +154,23 @@ fn translator() -> Result<PathBuf, Failure> {
             doctor::ptx_advice()
         ))
     })
+}
+
+/// Adds what a text of kernels becomes for each target, under the name that it has there.
+fn translate(
+    clang: &Path,
+    text: &str,
+    name: impl Fn(&ptx::Target) -> String,
+    files: &mut CrateFiles,
+) -> Result<(), Failure> {
+    let spinner = terminal::spinner("Rendering", &format!("{text} for NVIDIA GPUs"));
+    let translated = ptx::translate_all(clang, &String::from_utf8_lossy(&files[text]));
+    spinner.finish_and_clear();
+    let translated = translated.map_err(|error| Failure::other(error.to_string()))?;
+    for (target, ptx) in ptx::TARGETS.iter().zip(translated) {
+        files.insert(name(target), ptx.into_bytes());
+    }
+    Ok(())
 }
 
 /// The stages that write nothing: open, read, plan.
@@ -337,6 +355,17 @@ fn say_plan(plan: &Plan) {
             size(plan.arena_bytes as u64),
         ),
     );
+}
+
+/// How many products are laid out as they were measured.
+fn say_tuned(planned: &Planned) {
+    let Some(tuned) = &planned.options.tuned else { return };
+    let (all, used) = tuned.used(&planned.plan);
+    let others = match all - used {
+        0 => String::new(),
+        others => format!("; {others} more of the table are not in this model"),
+    };
+    terminal::more(&format!("{used} products laid out as measured on {}{others}", tuned.device));
 }
 
 fn say_ready(planned: &Planned, out: &Path, started: Instant) {

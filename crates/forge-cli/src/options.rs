@@ -4,8 +4,9 @@ use crate::arguments::CompileArguments;
 use crate::auto;
 use crate::failure::Failure;
 use forge_ir::Format;
-use forge_planner::{Chip, Fusion, Options, Override, Quant};
+use forge_planner::{Chip, Fusion, Options, Override, Quant, Tuned};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The planner's options, and the bits a weight that formats are to be chosen for; or what is wrong with the arguments.
 pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f64>), Failure> {
@@ -34,9 +35,10 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f
     let disabled = disabled_fusions(&arguments.disable_fusion)?;
     let named = arguments.chip.as_deref().map(chip).transpose()?;
     let chip = named.or_else(|| arguments.cuda().then(Chip::common_card));
+    let tuned = arguments.tuned.as_deref().map(tuned).transpose()?;
     let max_context = arguments.max_context;
     let chunk = chip.map_or(Options::default().chunk, Chip::chunk);
-    let options = Options { quant, overrides, cache, max_context, slots, disabled, chip, chunk };
+    let options = Options { quant, overrides, cache, max_context, slots, disabled, chip, tuned, chunk };
     Ok((options, bits))
 }
 
@@ -56,6 +58,17 @@ fn quant_override(text: &str) -> Result<Override, Failure> {
         .ok_or_else(|| Failure::misuse(format!("{words}: it is PATTERN=FORMAT, as in lm_head=q8_0")))?;
     let quant = quant(name, &words)?;
     Override::new(pattern, quant).map_err(|why| Failure::misuse(format!("{words}: {why}")))
+}
+
+/// The table of layouts in a file.
+fn tuned(path: &Path) -> Result<Tuned, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::read(path, &error))?;
+    Tuned::parse(&text).map_err(|why| {
+        Failure::misuse(format!(
+            "{}: it is no table that a program's `tune` has written: {why}",
+            path.display()
+        ))
+    })
 }
 
 /// The chip or the card of that name.
@@ -100,6 +113,8 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
         arguments.max_context.map(|context| format!("--max-context {context}")),
         arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
         arguments.cuda().then(|| "--target metal,cuda".to_owned()),
+        arguments.tuned.as_ref().map(|path| format!("--tuned {}", path.display())),
+        arguments.tunable.then(|| "--tunable".to_owned()),
         (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
         (!arguments.disable_fusion.is_empty())
             .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),

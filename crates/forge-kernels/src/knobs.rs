@@ -1,10 +1,11 @@
 //! How a projection is laid over threads, by chip, format and shape, with the reason of each choice.
 //!
 //! Nobody has measured these kernels on Apple's chips. What comes from measurements that others published of kernels built
-//! alike is marked *published*; the rest is *derived* from what hardware is known to do, and marked so. A table of
-//! measurements, once there is one, takes this file's place. NVIDIA's GPUs have one: [`nvidia`].
+//! alike is marked *published*; the rest is *derived* from what hardware is known to do, and marked so. For NVIDIA's GPUs
+//! there are measurements: [`nvidia`]. What a user has measured on a device of theirs takes the place of both; [`tried`] says of what.
 
 mod nvidia;
+mod tried;
 
 use forge_ir::Format;
 use serde::Serialize;

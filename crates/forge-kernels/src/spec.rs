@@ -8,7 +8,7 @@
 //! read as packets of 16 bytes (`uint4`), scales as `half`.
 
 use forge_ir::{Activation, Format};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 mod attention;
 mod experts;
@@ -180,7 +180,7 @@ pub struct LayerNorm {
 }
 
 /// How many rows of x a projection is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rows {
     /// One: every weight is used once, straight from memory.
@@ -280,7 +280,8 @@ pub struct Project {
 }
 
 /// The knobs of a projection. Which of them matter depends on [`Rows`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Knobs {
     /// Weight rows that a simdgroup computes at once (one, few).
     pub rows_per_simdgroup: usize,
@@ -296,7 +297,28 @@ pub struct Knobs {
     pub tile_outputs: usize,
 }
 
+impl Rows {
+    /// In names and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Rows::One => "one",
+            Rows::Few => "few",
+            Rows::Many => "many",
+        }
+    }
+}
+
 impl Knobs {
+    /// What they are, in a kernel's name: those that matter for so many rows.
+    pub fn name(&self, rows: Rows) -> String {
+        let Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs } = self;
+        match rows {
+            Rows::One => format!("r{rows_per_simdgroup}_g{simdgroups}_s{split}_p{packets}"),
+            Rows::Few => format!("r{rows_per_simdgroup}_g{simdgroups}_s{split}"),
+            Rows::Many => format!("t{tile_rows}x{tile_outputs}_s{split}"),
+        }
+    }
+
     /// Outputs of a threadgroup in a kernel for one row.
     pub fn outputs_of_group(&self) -> usize {
         self.rows_per_simdgroup * self.simdgroups / self.split

@@ -14,6 +14,7 @@
 mod cpu;
 mod fields_text;
 mod kernels_text;
+mod layouts_text;
 mod model_text;
 mod names;
 mod render;
@@ -22,5 +23,5 @@ mod runtime_files;
 mod steps_text;
 mod targets;
 
-pub use render::{CrateFiles, CrateOptions, RenderError, render};
+pub use render::{CrateFiles, CrateOptions, LAYOUTS, RenderError, layouts_ptx, render};
 pub use report::{Measurement, ReportFacts, Verdict, report, with_measurements};

@@ -24,6 +24,8 @@ pub(crate) struct Context {
     converses: bool,
     /// The texts for NVIDIA GPUs, from the oldest; none where the crate is not for them.
     cuda: &'static [ptx::Target],
+    /// Whether there are other layouts to choose from.
+    tunable: bool,
     model: ModelText,
     constants: Vec<Constant>,
     cache: CacheText,
@@ -224,6 +226,7 @@ impl Context {
             binary: names::crate_name(&options.name),
             converses: options.converses,
             cuda: if options.cuda { &ptx::TARGETS } else { &[] },
+            tunable: options.tunable,
             model: model_text(plan, options),
             constants: constants(plan),
             cache: cache_text(plan),

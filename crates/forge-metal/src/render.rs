@@ -1,6 +1,7 @@
 //! The crate's files: contexts meet templates.
 
-use crate::{kernels_text, model_text, names, runtime_files, targets};
+use crate::{kernels_text, layouts_text, model_text, names, runtime_files, targets};
+use forge_kernels::ptx;
 use forge_planner::Plan;
 use minijinja::{Environment, UndefinedBehavior, Value};
 use std::collections::BTreeMap;
@@ -19,10 +20,21 @@ pub struct CrateOptions {
     pub converses: bool,
     /// Whether it is for NVIDIA GPUs too. Then who writes it adds what `src/kernels.metal` becomes for each of [`forge_kernels::ptx::TARGETS`].
     pub cuda: bool,
+    /// Whether it has other layouts of its products beside, for `tune` to choose from: `src/layouts.rs` and [`LAYOUTS`]. For NVIDIA
+    /// GPUs who writes it adds what that becomes for each target, too, as [`layouts_ptx`] calls it.
+    pub tunable: bool,
     /// The command that makes this crate again.
     pub command: String,
     /// Of this compiler.
     pub version: &'static str,
+}
+
+/// Where a crate has the text of other layouts, which is whole: the plan's own kernels are in it, too.
+pub const LAYOUTS: &str = "src/layouts.metal";
+
+/// Where a crate has what [`LAYOUTS`] becomes for a target.
+pub fn layouts_ptx(target: &ptx::Target) -> String {
+    format!("src/{}", layouts_text::ptx_file(target.file))
 }
 
 /// A template that did not render: a fault of the compiler, not of the model.
@@ -49,6 +61,9 @@ const TEMPLATES: [(&str, &str); 7] = [
     ("src/kernels.rs", include_str!("../../../templates/crate/src/kernels.rs.jinja")),
 ];
 
+const LAYOUTS_TEMPLATE: (&str, &str) =
+    ("src/layouts.rs", include_str!("../../../templates/crate/src/layouts.rs.jinja"));
+
 /// Renders every text file of the crate.
 pub fn render(plan: &Plan, options: &CrateOptions) -> Result<CrateFiles, RenderError> {
     let context = Value::from(minijinja::value::Serde(&model_text::Context::new(
@@ -71,6 +86,23 @@ pub fn render(plan: &Plan, options: &CrateOptions) -> Result<CrateFiles, RenderE
     );
     files
         .insert("src/kernels.metal".to_owned(), forge_kernels::assemble(&plan.kernels, &header).into_bytes());
+    if options.tunable {
+        let choices = plan.choices();
+        let targets: &[ptx::Target] = if options.cuda { &ptx::TARGETS } else { &[] };
+        let context =
+            Value::from(minijinja::value::Serde(&layouts_text::Context::new(plan, &choices, targets)));
+        let (name, template) = LAYOUTS_TEMPLATE;
+        let text =
+            environment.render_str(template, &context).map_err(|source| RenderError { name, source })?;
+        files.insert(name.to_owned(), tidy(&text).into_bytes());
+        let others = choices.into_iter().flat_map(|choice| choice.others).flat_map(|other| other.instances);
+        let all: Vec<_> = plan.kernels.iter().cloned().chain(others).collect();
+        let header = format!(
+            "{} by forge {}: every kernel that this model uses, and those that may stand in for them.",
+            plan.model.name, options.version
+        );
+        files.insert(LAYOUTS.to_owned(), forge_kernels::assemble(&all, &header).into_bytes());
+    }
     for (path, text) in runtime_files::FILES {
         if let Some(text) = targets::fit(path, text, options.cuda) {
             files.insert(format!("src/runtime/{path}"), text.into_bytes());

@@ -3,6 +3,7 @@
 use crate::chips::Chip;
 use crate::formats::Override;
 use crate::rules::Fusion;
+use crate::tuned::Tuned;
 use forge_ir::Format;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
@@ -57,6 +58,8 @@ pub struct Options {
     pub disabled: BTreeSet<Fusion>,
     /// The chip that kernels are laid out for; `None`: a common one.
     pub chip: Option<&'static Chip>,
+    /// Layouts that were measured, in the place of those that rules choose for the chip.
+    pub tuned: Option<Tuned>,
 }
 
 impl Default for Options {
@@ -70,6 +73,7 @@ impl Default for Options {
             chunk: 256,
             disabled: BTreeSet::new(),
             chip: None,
+            tuned: None,
         }
     }
 }

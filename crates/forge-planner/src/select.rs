@@ -9,6 +9,7 @@ use crate::reasons::reasons;
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
+use crate::tuned::Product;
 use forge_ir::{Apply, BLOCK, Body, BodyId, Diagnostic, Format, Graph, Op, State, StateId, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
@@ -335,6 +336,10 @@ impl<'a> Select<'a> {
         ending: Ending,
     ) -> Knobs {
         let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
+        let product = Product { rows, format, outputs, inputs, leaves };
+        if let Some(measured) = self.options.tuned.as_ref().and_then(|tuned| tuned.knobs(&product)) {
+            return measured;
+        }
         let chip = self.options.chip.unwrap_or_else(Chip::common);
         Knobs::for_chip(chip.family, chip.cores as usize, rows, format, outputs, inputs, leaves)
     }

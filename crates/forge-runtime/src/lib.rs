@@ -7,7 +7,7 @@
 //! `Cargo.toml` whose dependencies, none of which builds any C, are those of this crate's own manifest.
 //!
 //! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
-//! devices, [`recorder`] is one that only takes notes and [`notes`] one that has what it notes done, of which [`profile`] makes a table; [`model`] is the seam to the generated code, and [`state`] where
+//! devices, [`recorder`] is one that only takes notes and [`notes`] one that has what it notes done, of which [`profile`] and [`tune`] make tables; [`model`] is the seam to the generated code, and [`state`] where
 //! it has what slots remember; [`experts`] reads from disk what memory has no room for; [`engine`] feeds ids through a model and gives logits back; [`sampler`] and [`text`] turn logits to ids and ids to text, which
 //! [`completion`] does for one text that is being written; [`template`] makes text of conversations; [`open`] makes an
 //! engine out of files, [`session`] holds one conversation on it, and `serve` many; [`cli`] is the program.
@@ -39,5 +39,6 @@ pub mod session;
 pub mod state;
 pub mod template;
 pub mod text;
+pub mod tune;
 pub mod weights;
 pub mod work;

@@ -13,6 +13,7 @@ use super::model::Model;
 use super::sampler::Sampling;
 use super::template::Template;
 use super::text::Text;
+use super::tune::Tunable;
 use super::weights::WeightFile;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub struct Program {
     pub ptx: &'static [super::cuda::Ptx],
     /// Every kernel in it.
     pub kernels: &'static [&'static Kernel],
+    /// Other layouts of its products, where it was compiled for choosing among them.
+    pub tunable: Option<&'static Tunable>,
 }
 
 /// Where to compute.
@@ -227,17 +230,25 @@ impl Setup {
         Ok(Engine::new(loaded.model, device, loaded.context, self.slots))
     }
 
-    fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+    /// Where it will be computed: the device that was asked for, or that this machine has.
+    pub fn kind(&self, program: &Program) -> DeviceKind {
+        let _ = program;
         match self.device {
-            _ if loaded.room.is_some() => self.cpu(loaded),
-            DeviceKind::Cpu => self.cpu(loaded),
+            _ if self.experts != Residence::Resident => DeviceKind::Cpu,
+            DeviceKind::Auto if has_metal() => DeviceKind::Metal,
+            #[cfg(feature = "cuda")]
+            DeviceKind::Auto if super::cuda::card(program.ptx).is_ok() => DeviceKind::Cuda,
+            DeviceKind::Auto => DeviceKind::Cpu,
+            asked => asked,
+        }
+    }
+
+    fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+        match self.kind(program) {
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
             DeviceKind::Cuda => cuda(program, loaded),
-            DeviceKind::Auto if has_metal() => metal(program, loaded),
-            #[cfg(feature = "cuda")]
-            DeviceKind::Auto if super::cuda::card(program.ptx).is_ok() => cuda(program, loaded),
-            DeviceKind::Auto => self.cpu(loaded),
+            DeviceKind::Auto | DeviceKind::Cpu => self.cpu(loaded),
         }
     }
 

@@ -152,6 +152,14 @@ fn profile_tells_each_kernel_and_leaves_a_trace() {
     assert_eq!(beyond.status.code(), Some(2), "{}", text(&beyond.stderr));
 }
 
+#[test]
+fn tune_is_for_gpus() {
+    let folder = directory(0.0);
+    let output = run(&folder, "tune --device cpu");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("tune is for GPUs"), "{}", text(&output.stderr));
+}
+
 /// A directory whose model holds conversations: every message is `w3` and its text, an answer begins after `w4`.
 fn talkative() -> TempDir {
     let folder = directory(0.0);

@@ -18,5 +18,6 @@ fn main() -> std::process::ExitCode {
         #[cfg(feature = "cuda")]
         ptx: &[],
         kernels: kernels::ALL,
+        tunable: None,
     })
 }

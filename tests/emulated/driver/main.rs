@@ -19,6 +19,7 @@ use forge_runtime::model::{Layout, Model};
 use forge_runtime::notes::Noted;
 use forge_runtime::open::{Program, Setup};
 use forge_runtime::profile::Subject;
+use forge_runtime::tune::Tuning;
 use forge_runtime::weights::WeightFile;
 use redrawn::Noting;
 use serde::Deserialize;
@@ -47,6 +48,17 @@ pub struct Job {
     /// Whether steps of an id and of a prompt are timed.
     #[serde(default)]
     profile: bool,
+    /// How layouts are chosen, if they are.
+    tune: Option<Tune>,
+}
+
+/// How layouts are chosen.
+#[derive(Deserialize)]
+struct Tune {
+    /// A kernel that may stand in, and what of its text is something else.
+    planted: Option<[String; 3]>,
+    /// Rows of the products that there is to choose for.
+    rows: String,
 }
 
 /// A text to be written: a device is made for it, and is gone after it.
@@ -99,7 +111,8 @@ pub fn work<M: Model>(program: &Program, job: &Job) -> Value {
     let texts: Vec<Value> = job.texts.iter().map(|text| write::<M>(program, job, text)).collect();
     let failed = |failure: Failure| json!(failure.to_string());
     let profiles = job.profile.then(|| profiled::<M>(program, job).unwrap_or_else(failed));
-    json!({ "texts": texts, "living": living(), "profiles": profiles })
+    let tuned = job.tune.as_ref().map(|tune| tuned::<M>(program, job, tune).unwrap_or_else(failed));
+    json!({ "texts": texts, "living": living(), "profiles": profiles, "tuned": tuned })
 }
 
 /// A model on a device that is listened to, with room for so many positions.
@@ -125,6 +138,26 @@ fn profiled<M: Model>(program: &Program, job: &Job) -> Result<Value, Failure> {
         profiles.extend(profile.as_ref().map(forge_runtime::profile::json));
     }
     Ok(json!({ "profiles": profiles, "complaints": complaints() }))
+}
+
+/// What comes of choosing layouts.
+fn tuned<M: Model>(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Failure> {
+    let tunable = program.tunable.ok_or_else(|| Failure::misuse("it was not compiled for choosing"))?;
+    let mut text = tunable.metal.to_owned();
+    if let Some([kernel, from, to]) = &asked.planted {
+        let start = text.find(&format!("kernel void {kernel}(")).expect("there is such a kernel");
+        let place = start + text[start..].find(from).expect("its text has that");
+        text.replace_range(place..place + from.len(), to);
+    }
+    let program = Program { metal: String::leak(text), ..tunable.program(program) };
+    let (mut engine, _) = listened::<M>(&program, job, Tuning::positions(&M::INFO))?;
+    let tuning = Tuning::new(&mut engine, 1)?;
+    let mut all = Vec::new();
+    for choice in tunable.choices.iter().filter(|choice| choice.product.rows == asked.rows) {
+        all.extend(tuning.choose(choice, engine.device().device())?);
+    }
+    let table = forge_runtime::tune::table(M::INFO.name, &engine.device().describe(), &all);
+    Ok(json!({ "table": table, "complaints": complaints() }))
 }
 
 fn write<M: Model>(program: &Program, job: &Job, text: &Text) -> Value {

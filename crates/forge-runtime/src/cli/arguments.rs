@@ -86,6 +86,8 @@ pub(super) enum Command {
     Bench(Bench),
     /// Measure how long each step of a pass takes
     Profile(Profile),
+    /// Find out which layouts of its products this GPU is fastest with
+    Tune(Tune),
     /// Compare this device's logits with the reference's
     Verify(Verify),
     /// Say what the model is and what memory it takes
@@ -297,6 +299,23 @@ pub(super) struct Profile {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The program has to be compiled with `forge compile --tunable`. What comes of it is a table for `forge compile --tuned \
+                  tuned.json`, which lays kernels out so; this program stays as it is. Ctrl-C keeps what was measured so far."
+)]
+pub(super) struct Tune {
+    /// How often each layout is timed; the middle counts
+    #[arg(short = 'n', long = "count", value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) count: u32,
+    /// Where the table goes [default: tuned.json beside the weights]
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Print the table, too
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Verify {
     /// Print JSON
     #[arg(long)]
@@ -371,6 +390,8 @@ mod tests {
             ("bench -p 16,32 -n 4 -r 2 --chain 8 --json", true),
             ("profile -p 64 -n 3 --context 128 --trace F --json", true),
             ("profile -n 0", false),
+            ("tune -n 3 -o F --json", true),
+            ("tune -n 0", false),
             ("generate --ids 1 --chain 8", true),
             ("generate --chain 8", false),
             ("generate --ids 1 --chain 9", false),

@@ -18,6 +18,7 @@ pub(super) mod progress;
 mod record;
 #[cfg(feature = "serve")]
 mod serve;
+mod tune;
 mod verify;
 
 use super::failure::Failure;
@@ -67,6 +68,7 @@ pub fn run<M: Model>(
         Command::Logits(command) => logits::run::<M>(program, common, command),
         Command::Bench(command) => bench::run::<M>(program, common, command),
         Command::Profile(command) => profile::run::<M>(program, common, command),
+        Command::Tune(command) => tune::run::<M>(program, common, command),
         Command::Verify(command) => verify::run::<M>(program, common, command),
         Command::Info(command) => info::run::<M>(program, common, command),
         Command::Completions(command) => completions::run::<M>(command),

@@ -1,0 +1,84 @@
+//! `tune`: which layouts of the model's products this GPU is fastest with, as a table for `forge compile --tuned`.
+
+use super::super::device::Device;
+use super::super::failure::Failure;
+use super::super::model::Model;
+use super::super::notes::Noted;
+use super::super::open::{DeviceKind, Program};
+use super::super::tune::{Chosen, Tuning, line, table};
+use super::arguments::{Common, Tune};
+use super::interrupt;
+use super::output::{Outcome, complain, print, print_json, remark};
+use super::progress::Progress;
+
+/// Measures every choice.
+pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Tune) -> Outcome {
+    let setup = common.setup();
+    if setup.kind(program) == DeviceKind::Cpu {
+        return Err(Failure::misuse(
+            "a CPU has one layout of each product and nothing to choose from: tune is for GPUs",
+        )
+        .into());
+    }
+    let tunable = program.tunable.ok_or_else(|| {
+        Failure::misuse("this program has no layouts to choose from: compile it with forge compile --tunable")
+    })?;
+    let program = tunable.program(program);
+    let engine = setup.engine::<M>(&program, Some(Tuning::positions(&M::INFO) as usize))?;
+    let mut engine = engine.on(Noted::new);
+    let tuning = Tuning::new(&mut engine, command.count as usize)?;
+    let device: &mut dyn Device = engine.device().device();
+    let described = device.describe();
+    let mut all: Vec<Chosen> = Vec::new();
+    let mut progress = Progress::new("products");
+    interrupt::watch();
+    let mut was_interrupted = false;
+    for (index, choice) in tunable.choices.iter().enumerate() {
+        was_interrupted = interrupt::interrupted();
+        if was_interrupted {
+            break;
+        }
+        progress.at(index, tunable.choices.len());
+        if let Some(chosen) = tuning.choose(choice, device).map_err(Failure::from)? {
+            progress.clear();
+            if !command.json {
+                print(&line(&chosen))?;
+            }
+            for wrong in &chosen.wrong {
+                let it = &wrong.difference;
+                complain(&format!(
+                    "{}: what it writes to {} differs by {:.1e} of its size, and may by {:.1e}; it is not chosen",
+                    wrong.kernel, it.buffer, it.distance, it.bound
+                ));
+            }
+            all.push(chosen);
+        }
+    }
+    progress.clear();
+    interrupt::leave();
+    if all.is_empty() {
+        return Err(Failure::wrong(if was_interrupted {
+            "interrupted before anything was measured: nothing is written"
+        } else {
+            "no pass of the model makes a product that there is a choice for"
+        })
+        .into());
+    }
+    let told = table(M::INFO.name, &described, &all);
+    let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
+    std::fs::write(&path, format!("{told:#}\n"))
+        .map_err(|error| Failure::misuse(format!("{}: {error}; choose another --output", path.display())))?;
+    if command.json {
+        print_json(&told)?;
+    }
+    if was_interrupted {
+        remark(&format!("interrupted: {} of {} products were measured", all.len(), tunable.choices.len()));
+    }
+    let faster = all.iter().filter(|chosen| chosen.best.0 != chosen.own.0).count();
+    remark(&format!(
+        "{described}: {faster} of {} products are faster otherwise; forge compile ... --tuned {}",
+        all.len(),
+        path.display()
+    ));
+    Ok(all.iter().all(|chosen| chosen.wrong.is_empty()))
+}
