@@ -20,12 +20,12 @@ pub struct Difference {
     pub bound: f64,
 }
 
-/// What sums of so many products may differ by, over their root mean square, added in one order or another: each addition of one row's
-/// products rounds by half a unit of 2⁻²³ at most. Matrix units do not round as additions do, and take more units: of an H200's, sums of 2048
-/// products of halves that are shared by two are 1.6 for each product away from those that are not, measured.
+/// What sums of so many products may differ by, over their root mean square, added in one order or another: each addition rounds
+/// by half a unit of 2⁻²³ at most, in either. Matrix units cut where additions round, and may be further apart than that: of an
+/// H200's, sums of 2048 products of halves that two share are 1.6 units for each product away from those that none share, measured.
+/// Such a layout is told of, and not chosen.
 pub(super) fn bound(product: &Product) -> f64 {
-    let units = if product.rows == "one" { 1.0 } else { 4.0 };
-    units * f64::from(product.inputs.max(8)) * 2.0_f64.powi(-23)
+    f64::from(product.inputs.max(8)) * 2.0_f64.powi(-23)
 }
 
 /// The first buffer in which two kernels have not written the same.
