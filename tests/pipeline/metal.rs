@@ -58,6 +58,10 @@ struct Site<'a> {
 /// Seeds by which ids are drawn of the same logits, by two settings.
 const SEEDS: u64 = 200;
 
+/// A model whose weights are longer than all that it writes, so that buffers can be shorter than the one and hold the other. Where
+/// `FORGE_MODELS` leaves it out, so are the tests that need it.
+const LONG: &str = "llama";
+
 /// What came of a model's texts.
 fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bool) -> Value {
     let text = |text: &Text| {
@@ -235,8 +239,7 @@ fn no_object_is_left_of_a_thousand_tokens() {
 #[test]
 fn every_fault_planted_in_the_host_is_found() {
     let (models, _) = emulated();
-    let built =
-        models.iter().find(|built| built.model == "llama").or(models.first()).expect("there is a model");
+    let Some(built) = models.iter().find(|built| built.model == LONG) else { return };
     let text = Text { left: true, ..Text::greedy((1..8).collect(), 7, 20, (2, 2)) };
     let texts = std::slice::from_ref(&text);
     let short = Site { longest: Some(shortest_buffer(built)), ..Site::default() };
@@ -307,7 +310,7 @@ fn every_way_to_pipelines_leads_to_the_same_and_says_so() {
 #[test]
 fn a_file_longer_than_a_buffer_is_shown_by_several() {
     let (models, _) = emulated();
-    let Some(built) = models.first() else { return };
+    let Some(built) = models.iter().find(|built| built.model == LONG) else { return };
     let longest = longest_weight(built);
     let text = [Text::greedy(vec![1, 2, 3], 2, 8, (1, 1))];
     let whole = drive(built, &Site::default(), &text, true);
