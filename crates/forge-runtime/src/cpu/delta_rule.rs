@@ -4,11 +4,15 @@
 //!
 //! `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds. `convolved` has
 //! queries, keys and values side by side; `inputs` what they were made of, then gates, strengths and times.
+//!
+//! Rows are taken one after the other, however many come. Products of several rows at once would take hardly fewer operations, and
+//! what a row becomes would depend on the rows that it comes with.
 
 use super::call::Call;
-use super::finish::{Activation, Each};
+use super::learning::{Brought, learn, make_unit};
+use super::let_through::open;
 use super::level::Task;
-use super::rotation::inverse_rms;
+use super::scratch::Scratch;
 use super::simd::Simd;
 
 /// What the compiler decided.
@@ -30,17 +34,6 @@ pub struct DeltaRule {
     pub gated: Option<f32>,
 }
 
-/// What one row brings to one memory.
-pub(super) struct Brought<'a> {
-    pub(super) query: &'a [f32],
-    pub(super) key: &'a [f32],
-    pub(super) value: &'a [f32],
-    /// Of what the memory held, what is left.
-    pub(super) decay: f32,
-    /// How strongly it learns.
-    pub(super) strength: f32,
-}
-
 impl DeltaRule {
     /// Channels of queries, keys and values together.
     pub(super) fn channels(&self) -> usize {
@@ -57,39 +50,6 @@ impl DeltaRule {
         let key = head / (self.heads / self.key_heads) * self.keys;
         let keys = self.key_heads * self.keys;
         [key, keys + key, 2 * keys + head * self.values]
-    }
-
-    /// The memory learns, and says what it knows of the query.
-    #[inline(always)]
-    pub(super) fn learn(&self, brought: &Brought<'_>, memory: &mut [f32], said: &mut [f32]) {
-        let Brought { query, key, value, decay, strength } = *brought;
-        let length = |x| (dot(x, x) + self.epsilon).sqrt().recip();
-        let (query_scale, key_scale) = (self.scale * length(query), length(key));
-        let likeness = dot(query, key);
-        for ((said, value), column) in said.iter_mut().zip(value).zip(memory.chunks_exact_mut(self.keys)) {
-            let unknown = value - decay * dot(column, key) * key_scale;
-            let learnt = strength * unknown * key_scale;
-            *said = query_scale * (decay * dot(column, query) + learnt * likeness);
-            for (s, k) in column.iter_mut().zip(key) {
-                *s = decay * *s + learnt * k;
-            }
-        }
-    }
-
-    /// Of what a head says, normed, what its gate lets through.
-    #[inline(always)]
-    pub(super) fn let_through<S: Simd>(&self, said: &mut [f32], gain: &[f32], gates: &[f32]) {
-        let mut open = [0.0_f32; MOST_VALUES];
-        let open = &mut open[..gates.len()];
-        open.copy_from_slice(gates);
-        // SAFETY: numbers of our own.
-        let scale = unsafe {
-            Each::Activate(Activation::Silu).apply::<S>(open);
-            inverse_rms::<S>(said, self.gated.unwrap_or(0.0))
-        };
-        for ((said, gain), open) in said.iter_mut().zip(gain).zip(open) {
-            *said *= scale * gain * *open;
-        }
     }
 }
 
@@ -108,41 +68,85 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 
 /// Runs this thread's share.
 pub fn delta_rule(call: &Call<'_>, shape: &DeltaRule) {
-    call.level().run(Rule { call, shape });
+    call.level().run(Rule {
+        call,
+        shape,
+        gain: shape.gated.map(|_| call.input::<f32>("gain", shape.values)),
+    });
+}
+
+/// The same, and heads are left as memories say them, for [`super::let_through`].
+pub fn delta_chunks(call: &Call<'_>, shape: &DeltaRule) {
+    call.level().run(Rule { call, shape, gain: None });
 }
 
 struct Rule<'a> {
     call: &'a Call<'a>,
     shape: &'a DeltaRule,
+    /// Of the norm of heads, where they are normed here.
+    gain: Option<&'a [f32]>,
 }
+
+/// Rows that are taken to columns together, and columns that they are taken to: their keys and queries, and what the columns hold,
+/// stay in the nearest cache.
+const ROWS: usize = 16;
+const COLUMNS: usize = 32;
 
 impl Task for Rule<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let DeltaRule { heads, keys, values, .. } = *self.shape;
+        let DeltaRule { heads, keys, values, scale, epsilon, .. } = *self.shape;
         let (call, rows) = (self.call, self.call.scalar(0));
         let [rate, bias] = ["rate", "bias"].map(|name| call.input::<f32>(name, heads));
-        let gain = self.shape.gated.map(|_| call.input::<f32>("gain", values));
-        let rows_brought = Rows::of(call, self.shape, rows);
+        let from = Rows::of(call, self.shape, rows);
         let [slots, positions] = ["slots", "positions"].map(|name| call.input::<u32>(name, rows));
         let last = slots.iter().map(|&slot| slot as usize + 1).max().unwrap_or(0);
         let memory = call.output::<f32>("memory", last * heads * values * keys);
         let said = call.output::<f32>("heads", rows * heads * values);
+        let mut scratch = Scratch::take(ROWS * 2 * keys);
         for head in call.share(heads, 1).flatten() {
-            for row in 0..rows {
-                let of_head = row * heads + head;
-                // SAFETY: this thread alone has this head.
-                let said = unsafe { said.part(of_head * values..(of_head + 1) * values) };
-                let start = (slots[row] as usize * heads + head) * values * keys;
-                // SAFETY: as above.
-                let memory = unsafe { memory.part(start..start + values * keys) };
-                if positions[row] == 0 {
-                    memory.fill(0.0);
+            for first in (0..rows).step_by(ROWS) {
+                let together = first..rows.min(first + ROWS);
+                let mut given = [Given::default(); ROWS];
+                let mut likeness = [0.0; ROWS];
+                for (i, (row, pair)) in together.clone().zip(scratch.chunks_exact_mut(2 * keys)).enumerate() {
+                    given[i] = from.of_head(self.shape, row, head, [rate[head], bias[head]]);
+                    let (query, key) = pair.split_at_mut(keys);
+                    query.copy_from_slice(given[i].query);
+                    key.copy_from_slice(given[i].key);
+                    // SAFETY: numbers of our own.
+                    likeness[i] = unsafe { make_unit::<S>(query, key, scale, epsilon) };
                 }
-                let (brought, gates) = rows_brought.of_head(self.shape, row, head, [rate[head], bias[head]]);
-                self.shape.learn(&brought, memory, said);
-                if let Some(gain) = gain {
-                    self.shape.let_through::<S>(said, gain, gates);
+                for column in (0..values).step_by(COLUMNS) {
+                    let columns = column..values.min(column + COLUMNS);
+                    for (i, (row, pair)) in together.clone().zip(scratch.chunks_exact(2 * keys)).enumerate() {
+                        let start = (slots[row] as usize * heads + head) * values;
+                        let of_head = (row * heads + head) * values;
+                        // SAFETY: this thread alone has this head.
+                        let (memory, said) = unsafe {
+                            (
+                                memory.part((start + columns.start) * keys..(start + columns.end) * keys),
+                                said.part(of_head + columns.start..of_head + columns.end),
+                            )
+                        };
+                        if positions[row] == 0 {
+                            memory.fill(0.0);
+                        }
+                        let (query, key) = pair.split_at(keys);
+                        let Given { value, decay, strength, .. } = given[i];
+                        let brought = Brought { query, key, likeness: likeness[i], decay, strength };
+                        // SAFETY: as many columns as values.
+                        unsafe { learn::<S>(&brought, &value[columns.clone()], memory, said) };
+                    }
+                }
+                if let (Some(gain), Some(epsilon)) = (self.gain, self.shape.gated) {
+                    for (row, given) in together.zip(&given) {
+                        let of_head = (row * heads + head) * values;
+                        // SAFETY: this thread alone has this head.
+                        let said = unsafe { said.part(of_head..of_head + values) };
+                        // SAFETY: as many gains and gates as channels.
+                        unsafe { open::<S>(said, gain, given.gates, epsilon) };
+                    }
                 }
             }
         }
@@ -174,58 +178,51 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// What a row brings to a head, and its gates if there are any.
-    fn of_head(
-        &self,
-        shape: &DeltaRule,
-        row: usize,
-        head: usize,
-        [rate, bias]: [f32; 2],
-    ) -> (Brought<'a>, &'a [f32]) {
+    /// What a row gives a head.
+    #[inline(always)]
+    fn of_head(&self, shape: &DeltaRule, row: usize, head: usize, [rate, bias]: [f32; 2]) -> Given<'a> {
         let DeltaRule { key_heads, heads, keys, values, .. } = *shape;
         let [of_query, of_key, of_value] = shape.begins(head);
         match *self {
             Rows::Apart { query, key, value, time, strength } => {
                 let of_query = row * key_heads * keys + of_query;
                 let of_head = row * heads + head;
-                let brought = Brought {
+                Given {
                     query: &query[of_query..of_query + keys],
                     key: &key[of_query..of_query + keys],
                     value: &value[of_head * values..(of_head + 1) * values],
                     decay: decay(rate, time[of_head] + bias),
                     strength: strength[of_head],
-                };
-                (brought, &[])
+                    gates: &[],
+                }
             }
             Rows::Gated { convolved, inputs } => {
                 let convolved = &convolved[row * shape.channels()..(row + 1) * shape.channels()];
                 let inputs = &inputs[row * shape.inputs()..(row + 1) * shape.inputs()];
                 let after = &inputs[shape.channels()..];
-                let brought = Brought {
+                Given {
                     query: &convolved[of_query..of_query + keys],
                     key: &convolved[of_key..of_key + keys],
                     value: &convolved[of_value..of_value + values],
                     decay: decay(rate, after[heads * (values + 1) + head] + bias),
                     strength: sigmoid(after[heads * values + head]),
-                };
-                (brought, &after[head * values..(head + 1) * values])
+                    gates: &after[head * values..(head + 1) * values],
+                }
             }
         }
     }
 }
 
-/// The sum of products: of eight lanes, and then of these.
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; 8];
-    let (left, right) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest = left.remainder().iter().zip(right.remainder()).map(|(a, b)| a * b).sum::<f32>();
-    for (a, b) in left.zip(right) {
-        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
-            *sum += a * b;
-        }
-    }
-    sums.iter().sum::<f32>() + rest
+/// What a row gives a head; query and key are as long as they come.
+#[derive(Clone, Copy, Default)]
+struct Given<'a> {
+    query: &'a [f32],
+    key: &'a [f32],
+    value: &'a [f32],
+    decay: f32,
+    strength: f32,
+    /// None where there are none.
+    gates: &'a [f32],
 }
 
 /// ln(1 + exp(x)), also where exp(x) is more than a float holds.

@@ -5,8 +5,10 @@
 //! convolution's ring, `memory` the rule's.
 
 use super::call::{Call, Output};
-use super::delta_rule::{Brought, DeltaRule, MOST_VALUES, decay, sigmoid};
+use super::delta_rule::{DeltaRule, MOST_VALUES, decay, sigmoid};
 use super::finish::{Activation, Each};
+use super::learning::{Brought, learn, make_unit};
+use super::let_through::open;
 use super::level::Task;
 use super::simd::Simd;
 use std::slice;
@@ -70,13 +72,11 @@ impl Task for Step<'_> {
             }
 
             let after = &inputs[rule.channels()..];
-            let brought = Brought {
-                query,
-                key,
-                value,
-                decay: decay(rate[head], after[heads * (values + 1) + head] + bias[head]),
-                strength: sigmoid(after[heads * values + head]),
-            };
+            // SAFETY: numbers of our own.
+            let likeness = unsafe { make_unit::<S>(query, key, rule.scale, rule.epsilon) };
+            let decay = decay(rate[head], after[heads * (values + 1) + head] + bias[head]);
+            let strength = sigmoid(after[heads * values + head]);
+            let brought = Brought { query, key, likeness, decay, strength };
             let start = (slot * heads + head) * values * keys;
             // SAFETY: this thread alone has this head of this slot.
             let (memory, said) = unsafe {
@@ -88,8 +88,11 @@ impl Task for Step<'_> {
             if position == 0 {
                 memory.fill(0.0);
             }
-            rule.learn(&brought, memory, said);
-            rule.let_through::<S>(said, gain, &after[head * values..(head + 1) * values]);
+            // SAFETY: as many columns as values.
+            unsafe { learn::<S>(&brought, value, memory, said) };
+            let gates = &after[head * values..(head + 1) * values];
+            // SAFETY: as many gains and gates as channels.
+            unsafe { open::<S>(said, gain, gates, rule.gated.unwrap_or(0.0)) };
         }
     }
 }

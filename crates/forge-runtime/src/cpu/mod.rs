@@ -36,6 +36,8 @@ mod formats;
 mod latent;
 mod latent_attend;
 mod layer_norm;
+mod learning;
+mod let_through;
 pub mod level;
 mod mxfp4;
 #[cfg(target_arch = "aarch64")]
@@ -96,7 +98,7 @@ pub use self::{
     blocks::{Q4_0, Q8_0},
     call::{Call, Output},
     convolve::{Convolve, convolve},
-    delta_rule::{DeltaRule, delta_rule},
+    delta_rule::{DeltaRule, delta_chunks, delta_rule},
     delta_step::{DeltaStep, delta_step},
     device::CpuDevice,
     each_head::{EachHead, each_head},
@@ -109,6 +111,7 @@ pub use self::{
     latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},
     latent_attend::{LatentAttend, latent_attend},
     layer_norm::{LayerNorm, layer_norm},
+    let_through::{LetThrough, let_through},
     mxfp4::Mxfp4,
     norm_add::{NormAdd, norm_add},
     project::{Project, project},
