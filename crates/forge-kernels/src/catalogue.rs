@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 32] = [
+pub const TEMPLATES: [Source; 34] = [
     source!("embed/embed"),
     source!("norm/norm_add"),
     source!("norm/rms_norm"),
@@ -39,6 +39,8 @@ pub const TEMPLATES: [Source; 32] = [
     source!("latent/attend"),
     source!("recurrent/convolve"),
     source!("recurrent/delta_rule"),
+    source!("recurrent/delta_chunks"),
+    source!("recurrent/let_through"),
     source!("recurrent/delta_step"),
     source!("experts/route"),
     source!("experts/inner"),
@@ -145,6 +147,8 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::LatentAttend(_) => "latent/attend",
         Spec::Convolve(_) => "recurrent/convolve",
         Spec::DeltaRule(_) => "recurrent/delta_rule",
+        Spec::DeltaChunks(_) => "recurrent/delta_chunks",
+        Spec::LetThrough(_) => "recurrent/let_through",
         Spec::DeltaStep(_) => "recurrent/delta_step",
         Spec::Route(_) => "experts/route",
         Spec::ExpertsInner(_) => "experts/inner",

@@ -7,6 +7,7 @@
 //! x, y and z. "Planes" of a weight are `<weight>_values`, or `<weight>_codes` and `<weight>_scales`; values and codes are
 //! read as packets of 16 bytes (`uint4`), scales as `half`.
 
+use crate::context::DEFAULT_MEMORY;
 use forge_ir::{Activation, Format};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,10 @@ pub enum Spec {
     Convolve(Convolve),
     /// What memories say to queries when they have learnt keys and values.
     DeltaRule(DeltaRule),
+    /// The same of many rows, by products of matrices, and before heads are normed.
+    DeltaChunks(DeltaChunks),
+    /// Of what heads say, normed, what their gates let through.
+    LetThrough(LetThrough),
     /// The same of one row, with the convolutions before it.
     DeltaStep(DeltaStep),
     /// The experts of each row and their weights.
@@ -94,6 +99,7 @@ impl Spec {
             (Spec::Embed(embed), "stream") => embed.adds,
             (Spec::ExpertsSum(sum), "y") => sum.ending != Summed::Store,
             (Spec::ExpertsJoin(join), "y") => join.adds,
+            (Spec::LetThrough(_), "heads") => true,
             _ => false,
         }
     }
@@ -424,6 +430,57 @@ impl DeltaRule {
     pub const fn inputs(&self) -> usize {
         self.channels() + self.heads * self.values + 2 * self.heads
     }
+}
+
+/// See [`Spec::DeltaChunks`]. Scalars: rows. Buffers: those of [`DeltaRule`], but for the gain. Grid: by 32 channels of a value, or by
+/// 16 where there are no more; value heads.
+///
+/// Where the rule has gates, heads are left as memories say them: [`LetThrough`] does what is left to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeltaChunks {
+    /// What is computed.
+    pub rule: DeltaRule,
+    /// Rows of a slot that are taken at once.
+    pub rows: usize,
+}
+
+impl DeltaChunks {
+    /// In as many rows at once as threadgroup memory has room for; none where it has no room for 8.
+    pub fn of(rule: DeltaRule) -> Option<DeltaChunks> {
+        let fits = |rows: &usize| DeltaChunks { rows: *rows, rule: rule.clone() }.bytes() <= DEFAULT_MEMORY;
+        let rows = [32, 16, 8].into_iter().find(fits)?;
+        Some(DeltaChunks { rule, rows })
+    }
+
+    /// Bytes of threadgroup memory: queries and keys, how alike they are, and four numbers of each row.
+    pub const fn bytes(&self) -> usize {
+        4 * self.rows * (2 * (self.rule.keys.next_multiple_of(8) + 4) + 2 * (self.rows + 4) + 4)
+    }
+
+    /// Simdgroups of a threadgroup, each with 16 channels of values.
+    pub const fn simdgroups(&self) -> usize {
+        if self.rule.values > 16 { 2 } else { 1 }
+    }
+
+    /// Threadgroups of a head.
+    pub const fn groups(&self) -> usize {
+        self.rule.values.div_ceil(16 * self.simdgroups())
+    }
+}
+
+/// See [`Spec::LetThrough`]. Scalars: rows. Buffers: inputs, gain, heads. Grid: rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LetThrough {
+    /// Value heads.
+    pub heads: usize,
+    /// Channels of a value.
+    pub values: usize,
+    /// Numbers from one row of inputs to the next.
+    pub pitch: usize,
+    /// The first of a row's gates.
+    pub first: usize,
+    /// Added to the mean of squares of a head.
+    pub epsilon: f32,
 }
 
 /// See [`Spec::DeltaStep`]. Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions, tail, memory, heads. Grid: value

@@ -3,7 +3,7 @@
 mod common;
 
 use forge_ir::Format;
-use forge_kernels::spec::{Brings, Epilogue, Function, Prologue, Rows, Summed};
+use forge_kernels::spec::{Brings, DeltaRule, Epilogue, Function, Prologue, Rows, Summed};
 use forge_kernels::{KernelDecl, Spec, render};
 
 /// Names of the planes of a weight, with `*` before what is written.
@@ -196,6 +196,16 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             };
             (buffers(names), "rows", grid(rule.heads.to_string(), "1", "1"))
         }
+        Spec::DeltaChunks(chunks) => {
+            let names = match chunks.rule.gated {
+                None => "query key value time strength rate bias slots positions *memory *heads",
+                Some(_) => "convolved inputs rate bias slots positions *memory *heads",
+            };
+            let DeltaRule { heads, values, .. } = chunks.rule;
+            let of_group = if values > 16 { 32 } else { 16 };
+            (buffers(names), "rows", grid(values.div_ceil(of_group).to_string(), &heads.to_string(), "1"))
+        }
+        Spec::LetThrough(_) => (buffers("inputs gain *heads"), "rows", grid(rows(), "1", "1")),
         Spec::DeltaStep(step) => {
             let names = "inputs taps rate bias gain slots positions *tail *memory *heads";
             (buffers(names), "rows", grid(step.rule.heads.to_string(), "rows", "1"))

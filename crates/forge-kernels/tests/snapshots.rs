@@ -4,11 +4,11 @@ mod common;
 
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
-    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
-    LayerNorm, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample,
-    Squares, Summed, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaChunks, DeltaRule,
+    DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin,
+    ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns,
+    LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend,
+    Route, Rows, Sample, Squares, Summed, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -216,6 +216,11 @@ fn convolutions_and_delta_rules() {
     let gated = Some(1e-6);
     let rule = DeltaRule { key_heads: 16, heads: 32, keys: 128, values: 128, scale, epsilon, gated };
     snapshot("delta_rule", Spec::DeltaRule(rule.clone()));
+    snapshot("delta_chunks", Spec::DeltaChunks(DeltaChunks { rule: rule.clone(), rows: 8 }));
+    let odd = DeltaRule { key_heads: 3, heads: 3, keys: 10, values: 20, scale, epsilon, gated: None };
+    snapshot("delta_chunks_odd", Spec::DeltaChunks(DeltaChunks { rule: odd, rows: 16 }));
+    let (pitch, first) = (rule.inputs(), rule.channels());
+    snapshot("let_through", Spec::LetThrough(LetThrough { heads: 32, values: 128, pitch, first, epsilon }));
     snapshot("delta_step", Spec::DeltaStep(DeltaStep { rule, taps: 4 }));
 }
 

@@ -168,6 +168,19 @@ pub(crate) fn expression(spec: &Spec) -> String {
             ],
         ),
         Spec::DeltaRule(rule) => ("delta_rule", "DeltaRule", delta_rule(rule)),
+        // The same arithmetic, row after row: what a row becomes must not depend on those that come with it.
+        Spec::DeltaChunks(chunks) => ("delta_chunks", "DeltaRule", delta_rule(&chunks.rule)),
+        Spec::LetThrough(through) => (
+            "let_through",
+            "LetThrough",
+            vec![
+                ("heads", size(through.heads)),
+                ("values", size(through.values)),
+                ("pitch", size(through.pitch)),
+                ("first", size(through.first)),
+                ("epsilon", float(through.epsilon)),
+            ],
+        ),
         Spec::DeltaStep(step) => {
             let rule = shape("DeltaRule", delta_rule(&step.rule));
             ("delta_step", "DeltaStep", vec![("rule", rule), ("taps", size(step.taps))])

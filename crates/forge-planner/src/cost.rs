@@ -10,7 +10,8 @@ use crate::plan::{
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::{BLOCK, Format, PlaneElement};
 use forge_kernels::spec::{
-    ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Prologue, Rows,
+    DeltaChunks, DeltaRule, ExpertsGroup, ExpertsTiles, LatentAppend, LatentAttend, LatentPrepare, Prologue,
+    Rows,
 };
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
@@ -307,7 +308,9 @@ impl Counted<'_> {
         match (&self.instance.spec, parameter) {
             (Spec::Convolve(convolve), _) => tail(convolve.taps),
             (Spec::DeltaStep(step), "tail") => tail(step.taps),
-            (Spec::DeltaRule(_) | Spec::DeltaStep(_), _) => (if before > 0 { numbers } else { 0 }, numbers),
+            (Spec::DeltaRule(_) | Spec::DeltaChunks(_) | Spec::DeltaStep(_), _) => {
+                (if before > 0 { numbers } else { 0 }, numbers)
+            }
             _ => (0, 0),
         }
     }
@@ -383,9 +386,10 @@ impl Counted<'_> {
             },
             (Spec::Take(take), "x") => (self.amounts.rows * take.width as u64 * 4, 0),
             (Spec::Convolve(convolve), "x") => (self.amounts.rows * convolve.width as u64 * 4, 0),
-            (Spec::DeltaRule(rule), "inputs") => {
-                (self.amounts.rows * (rule.inputs() - rule.channels()) as u64 * 4, 0)
-            }
+            (Spec::DeltaRule(rule), "inputs") => (of_rows(rule.inputs() - rule.channels()), 0),
+            // Gates are for whoever norms the heads.
+            (Spec::DeltaChunks(chunks), "inputs") => (of_rows(2 * chunks.rule.heads), 0),
+            (Spec::LetThrough(through), "inputs") => (of_rows(through.heads * through.values), 0),
             (Spec::AttendJoin(join), "partials") => (self.partial_bytes(join.query_heads, join.width), 0),
             _ if self
                 .instance
@@ -408,7 +412,7 @@ impl Counted<'_> {
     fn operations(&self) -> u64 {
         let attention = |heads: usize, width: usize| 4 * self.amounts.attended * (heads * width) as u64;
         let of_rows = |operations: usize| self.amounts.rows * operations as u64;
-        let learning = |rule: &forge_kernels::spec::DeltaRule| 8 * rule.heads * rule.keys * rule.values;
+        let learning = |rule: &DeltaRule| 8 * rule.heads * rule.keys * rule.values;
         match &self.instance.spec {
             Spec::Project(project) => of_rows(2 * project.outputs * project.inputs),
             Spec::AttendSplit(attend) | Spec::AttendTiled(attend) => {
@@ -438,6 +442,13 @@ impl Counted<'_> {
             Spec::Elementwise(elementwise) => of_rows(elementwise.width),
             Spec::Convolve(convolve) => of_rows(2 * convolve.taps * convolve.width),
             Spec::DeltaRule(rule) => of_rows(learning(rule)),
+            // Products with the memory, three for each number of it; with rows of the chunk, those before a row and the half of the
+            // matrix that it is in.
+            Spec::DeltaChunks(DeltaChunks { rule, rows }) => {
+                let DeltaRule { heads, keys, values, .. } = *rule;
+                of_rows(heads * (6 * keys * values + (rows + 8) * (2 * keys + 2 * values)))
+            }
+            Spec::LetThrough(through) => of_rows(6 * through.heads * through.values),
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
             // A weight for each logit.
             Spec::Sample(sample) => of_rows(8 * sample.vocabulary),

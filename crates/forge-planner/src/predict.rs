@@ -220,7 +220,7 @@ fn step_time(
 fn rate(chip: &Chip, spec: &Spec) -> f64 {
     match spec {
         Spec::Project(project) if project.rows != Rows::One => chip.matrix_rate(),
-        Spec::AttendTiled(_) => chip.matrix_rate(),
+        Spec::AttendTiled(_) | Spec::DeltaChunks(_) => chip.matrix_rate(),
         _ => chip.f32_rate(),
     }
 }

@@ -7,10 +7,10 @@ use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, gro
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Gating, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
-    Each, EachHead, Elementwise, Embed, Epilogue, Function, Gates, HeadNorm, Knobs, LatentAppend,
-    LatentAttend, LatentColumns, LatentPrepare, LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue,
-    RmsNorm, Rotate, RotateAppend, Rows, Sample, Squares, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaChunks, DeltaRule,
+    DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, Function, Gates, HeadNorm, Knobs, LatentAppend,
+    LatentAttend, LatentColumns, LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project,
+    Prologue, RmsNorm, Rotate, RotateAppend, Rows, Sample, Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -188,6 +188,29 @@ fn memories() -> Vec<Case> {
         remembers(Spec::DeltaRule(delta_rule([2, 4, 10, 9], Some(1e-5)))),
         step([2, 4, 10, 9]),
         step([1, 2, 16, 8]),
+    ]
+}
+
+/// Rules of many rows: chunks that are full, that end with a slot's rows and that go on; heads and keys that fill nothing.
+fn chunks() -> Vec<Case> {
+    let launches = || vec![Launch::rows(19, 18), Launch::rows(21, 60).mixed(9), Launch::rows(1, 9)];
+    let chunks = |sizes, gated, rows| Case {
+        spec: Spec::DeltaChunks(DeltaChunks { rule: delta_rule(sizes, gated), rows }),
+        launches: launches(),
+    };
+    let (heads, values, epsilon) = (3, 40, 1e-5);
+    let through = LetThrough { heads, values, pitch: 250, first: 121, epsilon };
+    vec![
+        chunks([2, 4, 10, 6], None, 8),
+        chunks([1, 2, 20, 35], None, 16),
+        chunks([2, 4, 10, 9], Some(1e-5), 16),
+        chunks([1, 1, 36, 20], Some(1e-5), 8),
+        chunks([1, 2, 16, 32], Some(1e-5), 32),
+        Case { spec: Spec::LetThrough(through.clone()), launches: vec![Launch::rows(3, 2)] },
+        Case {
+            spec: Spec::LetThrough(LetThrough { heads: 9, values: 32, pitch: 600, ..through }),
+            launches: vec![Launch::rows(2, 1)],
+        },
     ]
 }
 
@@ -423,6 +446,7 @@ fn kernels_are_silent() {
     for format in formats() {
         cases.extend(experts_of_every_row(format));
     }
+    cases.extend(chunks());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -478,6 +502,7 @@ fn planted_faults_are_caught() {
     let joins = |case: &Case| prepares(case) || matches!(case.spec, Spec::AttendJoin(_));
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
     cases.extend(experts_of_every_row(Format::Q8_0));
+    cases.extend(chunks());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

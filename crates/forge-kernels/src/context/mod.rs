@@ -24,7 +24,7 @@ use self::experts_tiles::{GroupContext, JoinContext as ExpertsJoinContext, Tiles
 use self::latent::{EachHeadContext, LatentAppendContext, LatentAttendContext};
 use self::project::ProjectContext;
 pub(crate) use self::recurrent::LANES;
-use self::recurrent::{ConvolveContext, DeltaRuleContext};
+use self::recurrent::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, LetThroughContext};
 use self::rotation::{AppendContext, RotateAppendContext, RotateContext};
 use self::vectors::{ElementwiseContext, LayerNormContext, NormAddContext, RmsNormContext, TakeContext};
 use crate::spec::{Argmax, ArgmaxJoin, Embed, Sample, Spec};
@@ -113,6 +113,12 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             let support = context.support();
             (value(context), support)
         }
+        Spec::DeltaChunks(chunks) => {
+            let context = DeltaChunksContext::of(base, chunks);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::LetThrough(through) => (value(LetThroughContext::of(base, through)), vec!["silu"]),
         Spec::DeltaStep(step) => {
             let context = DeltaRuleContext::of_step(base, step);
             let support = context.support();

@@ -1,8 +1,9 @@
 //! What the templates of convolutions and delta rules read.
 
 use super::Base;
+use super::attention::distances;
 use super::vectors::Applied;
-use crate::spec::{Convolve, DeltaRule, DeltaStep, Each};
+use crate::spec::{Convolve, DeltaChunks, DeltaRule, DeltaStep, Each, LetThrough};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -64,10 +65,7 @@ pub(crate) const LANES: usize = 4;
 
 impl<'a> DeltaRuleContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a DeltaRule) -> DeltaRuleContext<'a> {
-        // Rows of channels that are side by side lie at multiples of their number.
-        let aligned =
-            spec.keys.is_multiple_of(4) && (spec.gated.is_none() || spec.channels().is_multiple_of(4));
-        let (vector, step) = if aligned { ("float4", 4) } else { ("float", 1) };
+        let (vector, step) = loaded(spec);
         let chunks = spec.keys.div_ceil(LANES * step);
         let threads = (LANES * spec.values).next_multiple_of(32);
         DeltaRuleContext {
@@ -97,6 +95,107 @@ impl<'a> DeltaRuleContext<'a> {
         match self.spec.gated {
             Some(_) => vec!["softplus", "silu", "sigmoid"],
             None => vec!["softplus"],
+        }
+    }
+}
+
+/// What is loaded at once of queries and keys. Rows of channels that are side by side lie at multiples of their number.
+fn loaded(rule: &DeltaRule) -> (&'static str, usize) {
+    let aligned = rule.keys.is_multiple_of(4) && (rule.gated.is_none() || rule.channels().is_multiple_of(4));
+    if aligned { ("float4", 4) } else { ("float", 1) }
+}
+
+#[derive(Serialize)]
+pub(super) struct DeltaChunksContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a DeltaRule,
+    /// Rows at once, and matrices of 8 that they are.
+    rows: usize,
+    blocks: usize,
+    /// Channels of queries, keys and values together, and numbers of a row of inputs.
+    channels: usize,
+    input_pitch: usize,
+    /// Value heads that share a key head.
+    group: usize,
+    vector: &'static str,
+    step: usize,
+    /// Channels of keys, filled up to matrices of 8; how many these are; and numbers of a row of them.
+    padded: usize,
+    matrices: usize,
+    pitch: usize,
+    /// Threads that stage a row, what each of them loads, and the lanes that add squares up.
+    row_threads: usize,
+    each: usize,
+    distances: Vec<usize>,
+    simdgroups: usize,
+    threads: usize,
+    /// Channels of values of a threadgroup, and threadgroups of a head.
+    channels_of_group: usize,
+    groups: usize,
+}
+
+impl<'a> DeltaChunksContext<'a> {
+    pub(super) fn of(base: Base<'a>, chunks: &'a DeltaChunks) -> DeltaChunksContext<'a> {
+        let (spec, rows, simdgroups) = (&chunks.rule, chunks.rows, chunks.simdgroups());
+        let (vector, step) = loaded(spec);
+        let padded = spec.keys.next_multiple_of(8);
+        let row_threads = 32 * simdgroups / rows;
+        DeltaChunksContext {
+            base,
+            spec,
+            rows,
+            blocks: rows / 8,
+            channels: spec.channels(),
+            input_pitch: spec.inputs(),
+            group: spec.heads / spec.key_heads,
+            vector,
+            step,
+            padded,
+            matrices: padded / 8,
+            pitch: padded + 4,
+            row_threads,
+            each: (padded / step).div_ceil(row_threads),
+            distances: distances(1, row_threads),
+            simdgroups,
+            threads: 32 * simdgroups,
+            channels_of_group: 16 * simdgroups,
+            groups: chunks.groups(),
+        }
+    }
+
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        let sigmoid = self.spec.gated.map(|_| "sigmoid");
+        ["softplus", "products"].into_iter().chain(sigmoid).collect()
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct LetThroughContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a LetThrough,
+    values_float: f32,
+    /// Numbers of a head that a lane has, and whether some have fewer.
+    each: usize,
+    guarded: bool,
+    simdgroups: usize,
+    threads: usize,
+}
+
+impl<'a> LetThroughContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a LetThrough) -> LetThroughContext<'a> {
+        let simdgroups = spec.heads.min(8);
+        LetThroughContext {
+            base,
+            spec,
+            values_float: spec.values as f32,
+            each: spec.values.div_ceil(32),
+            guarded: !spec.values.is_multiple_of(32),
+            simdgroups,
+            threads: 32 * simdgroups,
         }
     }
 }

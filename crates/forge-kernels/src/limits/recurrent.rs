@@ -2,11 +2,15 @@
 
 use super::{Limits, WIDEST_HEAD};
 use crate::context::LANES;
+use crate::decl::KernelDecl;
 use crate::error::KernelError;
-use crate::spec::{Convolve, DeltaRule, DeltaStep};
+use crate::spec::{Convolve, DeltaChunks, DeltaRule, DeltaStep, LetThrough};
 
 /// Rows that a convolution's result is made of.
 const MOST_TAPS: usize = 16;
+
+/// Channels of a value: as many as a rule takes.
+const WIDEST_VALUE: usize = 1024 / LANES;
 
 impl Limits<'_> {
     pub(super) fn convolve(&self, convolve: &Convolve) -> Result<(), KernelError> {
@@ -30,12 +34,36 @@ impl Limits<'_> {
         self.holds("the width of a key", rule.keys, rule.keys <= WIDEST_HEAD, || {
             format!("at most {WIDEST_HEAD}, which {LANES} lanes hold in registers")
         })?;
-        self.holds("the width of a value", rule.values, rule.values * LANES <= 1024, || {
-            format!("at most {}: each channel takes {LANES} threads of a threadgroup", 1024 / LANES)
+        self.holds("the width of a value", rule.values, rule.values <= WIDEST_VALUE, || {
+            format!("at most {WIDEST_VALUE}: each channel takes {LANES} threads of a threadgroup")
         })?;
         self.finite("the scale", rule.scale)?;
         self.finite("epsilon", rule.epsilon)?;
         self.finite("epsilon of the heads' norm", rule.gated.unwrap_or(0.0))
+    }
+
+    pub(super) fn delta_chunks(&self, chunks: &DeltaChunks) -> Result<(), KernelError> {
+        self.delta_rule(&chunks.rule)?;
+        self.holds("rows at once", chunks.rows, matches!(chunks.rows, 8 | 16 | 32), || {
+            "8, 16 or 32, of which each has as many threads".to_owned()
+        })?;
+        let most = KernelDecl::MOST_THREADGROUP_BYTES as usize;
+        self.holds("the bytes of queries and keys", chunks.bytes(), chunks.bytes() <= most, || {
+            format!("at most {most}; take fewer rows at once")
+        })
+    }
+
+    pub(super) fn let_through(&self, through: &LetThrough) -> Result<(), KernelError> {
+        self.positive("the number of value heads", through.heads)?;
+        self.positive("the width of a value", through.values)?;
+        self.holds("the width of a value", through.values, through.values <= WIDEST_VALUE, || {
+            format!("at most {WIDEST_VALUE}, which a simdgroup holds in registers")
+        })?;
+        let taken = through.first + through.heads * through.values;
+        self.holds("a row of inputs", through.pitch, through.pitch >= taken, || {
+            format!("at least as wide as its gates reach, which is {taken}")
+        })?;
+        self.finite("epsilon of the heads' norm", through.epsilon)
     }
 
     pub(super) fn delta_step(&self, step: &DeltaStep) -> Result<(), KernelError> {

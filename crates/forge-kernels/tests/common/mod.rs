@@ -4,11 +4,11 @@
 
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaRule, DeltaStep,
-    Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum,
-    ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
-    LayerNorm, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows,
-    Sample, Squares, Summed, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaChunks, DeltaRule,
+    DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin,
+    ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns,
+    LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate,
+    RotateAppend, Route, Rows, Sample, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -372,8 +372,14 @@ pub(crate) fn others() -> Vec<Spec> {
         for gated in [None, Some(1e-5)] {
             let rule = DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
             specs.push(Spec::DeltaRule(rule.clone()));
+            specs.extend(DeltaChunks::of(rule.clone()).map(Spec::DeltaChunks));
+            specs.push(Spec::DeltaChunks(DeltaChunks { rule: rule.clone(), rows: 8 }));
             specs.extend(gated.map(|_| Spec::DeltaStep(DeltaStep { rule, taps: 4 })));
         }
+    }
+    for (heads, values) in [(32, 128), (3, 40)] {
+        let (pitch, first, epsilon) = (heads * (2 * values + 2), heads * values, 1e-6);
+        specs.push(Spec::LetThrough(LetThrough { heads, values, pitch, first, epsilon }));
     }
     specs.push(Spec::RmsNorm(RmsNorm {
         width: 64,

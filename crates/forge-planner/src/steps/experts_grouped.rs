@@ -51,7 +51,8 @@ impl Select<'_> {
         each
     }
 
-    fn many(
+    /// A step that only passes of many rows have.
+    pub(super) fn many(
         &self,
         draft: &mut Draft<'_>,
         name: &str,

@@ -2,6 +2,7 @@
 
 use crate::fused::{Convolve, DeltaRule, Fused, Operation};
 use crate::plan::{BatchColumn, Memory, Operand};
+use crate::regime::Regime;
 use crate::section::Draft;
 use crate::select::Select;
 use forge_ir::{Diagnostic, Layout, ParamId};
@@ -88,6 +89,7 @@ impl Select<'_> {
         let (scale, epsilon) = (rule.scale, rule.epsilon);
         let gated = rule.gated.map(|gated| gated.epsilon);
         let spec = spec::DeltaRule { key_heads, heads, keys, values, scale, epsilon, gated };
+        let (channels, pitch) = (spec.channels(), spec.inputs());
         let name = draft.param_name(rule.memory);
         let memory = draft.memory(Memory { name, shape: vec![heads, values, keys] });
         let prologue =
@@ -119,13 +121,14 @@ impl Select<'_> {
             formula += &format!(" {} value heads share a key head.", heads / key_heads);
         }
         let regimes = draft.regimes();
+        let chunks = chunks(regimes, &spec);
         let function = match prologue {
             None => {
                 let general = format!("{said}{through}");
                 self.function(
                     &draft.function_name("delta_rule"),
                     &general,
-                    &[(regimes, Spec::DeltaRule(spec))],
+                    &variants(regimes, spec, chunks.clone()),
                 )
             }
             Some(Convolution { rows, taps, tail, kept }) => {
@@ -137,6 +140,44 @@ impl Select<'_> {
             }
         };
         draft.step(&operation.name, &formula, function, &arguments);
+        if chunks.is_some()
+            && let (Some(gated), Some(gain)) = (rule.gated, gain)
+            && let Some((_, inputs)) = arguments.iter().find(|(name, _)| *name == "inputs")
+        {
+            let (heads_name, epsilon) = (self.scratch_name(to), gated.epsilon);
+            let first = channels;
+            let spec = Spec::LetThrough(spec::LetThrough { heads, values, pitch, first, epsilon });
+            let general = "heads = gain · heads / rms(heads) · silu(gates), each head by itself";
+            let function = self.function("let_through", general, &[(MANY, spec)]);
+            let formula = format!("{heads_name} = gain · {heads_name} / rms({heads_name}) · silu(gates)");
+            let arguments = [("inputs", *inputs), ("gain", gain), ("heads", Operand::Scratch(to))];
+            self.many(draft, "let_through", &formula, function, &arguments);
+        }
+    }
+}
+
+/// The regime whose passes take rows of a slot several at a time, so that a row of a prompt waits for a product with all of the
+/// memory no longer, but for what the rows beside it teach.
+const MANY: &[Regime] = &[Regime::Many];
+
+/// How passes of these regimes take rows at once: many rows, if queries and keys of 8 fit a threadgroup's memory.
+fn chunks(regimes: &[Regime], rule: &spec::DeltaRule) -> Option<spec::DeltaChunks> {
+    if !regimes.contains(&Regime::Many) {
+        return None;
+    }
+    spec::DeltaChunks::of(rule.clone())
+}
+
+/// A kernel for every number of rows, or one that leaves many rows to another.
+fn variants(
+    regimes: &'static [Regime],
+    rule: spec::DeltaRule,
+    chunks: Option<spec::DeltaChunks>,
+) -> Vec<(&'static [Regime], Spec)> {
+    let rule = Spec::DeltaRule(rule);
+    match chunks {
+        None => vec![(regimes, rule)],
+        Some(chunks) => vec![(&[Regime::Few], rule), (MANY, Spec::DeltaChunks(chunks))],
     }
 }
 

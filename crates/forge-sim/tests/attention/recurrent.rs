@@ -4,13 +4,28 @@ use crate::{Given, Kernels, Random, SLOTS, bytes_of, compare, numbers_of, wide};
 use forge_ir::Activation;
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Convolve, DeltaRule, DeltaStep};
+use forge_kernels::spec::{Convolve, DeltaChunks, DeltaRule, DeltaStep, LetThrough};
 
 #[path = "../../../forge-runtime/tests/support/mixer.rs"]
 mod mixer;
 
-/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on.
-const ROWS: [(u32, u32); 7] = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)];
+/// Rows of two slots: one goes on at position 5, is interrupted by one that begins, and goes on; the other goes on for long.
+const ROWS: [(u32, u32); 27] = {
+    let mut rows = [(1, 5), (1, 6), (0, 0), (0, 1), (0, 2), (1, 7), (0, 3)].as_slice();
+    let mut all = [(0, 0); 27];
+    let mut row = 0;
+    while row < all.len() {
+        all[row] = match rows {
+            [first, rest @ ..] => {
+                rows = rest;
+                *first
+            }
+            [] => (0, row as u32 - 3),
+        };
+        row += 1;
+    }
+    all
+};
 
 fn column(of: impl Fn(&(u32, u32)) -> u32) -> Vec<u32> {
     ROWS.iter().map(of).collect()
@@ -70,7 +85,7 @@ fn memories_learn_row_after_row() {
             gated: None,
         },
     );
-    let kernels = Kernels::of(shapes.iter().cloned().map(Spec::DeltaRule));
+    let kernels = Kernels::of(shapes.iter().flat_map(all_ways));
     for (index, shape) in shapes.iter().enumerate() {
         let DeltaRule { key_heads, heads, keys, values, scale, epsilon, .. } = *shape;
         let rows = ROWS.len();
@@ -94,7 +109,6 @@ fn memories_learn_row_after_row() {
             ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
             ("heads", Given::Unwritten(rows * heads * values * 4)),
         ];
-        let left = kernels.run(index, &[("rows", rows)], &given);
         let (mut memory, mut said) = (wide(&before), vec![0.0; rows * heads * values]);
         for (row, (slot, position)) in ROWS.iter().enumerate() {
             for head in 0..heads {
@@ -119,10 +133,21 @@ fn memories_learn_row_after_row() {
                 }
             }
         }
-        compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
-        compare(shape, &numbers_of(&left[1], Format::F32), &said, 4e-6);
+        for way in 0..WAYS {
+            let left = kernels.run(WAYS * index + way, &[("rows", rows)], &given);
+            compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
+            compare(shape, &numbers_of(&left[1], Format::F32), &said, 4e-6);
+        }
     }
 }
+
+/// A rule that takes rows one after the other, and in chunks of each size.
+fn all_ways(rule: &DeltaRule) -> [Spec; WAYS] {
+    let chunks = |rows| Spec::DeltaChunks(DeltaChunks { rule: rule.clone(), rows });
+    [Spec::DeltaRule(rule.clone()), chunks(8), chunks(16)]
+}
+
+const WAYS: usize = 3;
 
 /// Mixers of heads that share keys and that do not, of sizes that vectors divide and that they do not.
 fn mixers() -> [mixer::Shape; 5] {
@@ -155,8 +180,14 @@ fn mixers_convolve_learn_and_let_through() {
         let (width, taps, pitch) = (shape.channels(), shape.taps, shape.inputs());
         Spec::Convolve(Convolve { width, taps, pitch, activation: Some(Activation::Silu) })
     };
-    let both = mixers().map(|shape| [convolve(&shape), Spec::DeltaRule(rule(&shape))]);
-    let kernels = Kernels::of(both.into_iter().flatten());
+    let through = |shape: &mixer::Shape| {
+        let (heads, values, pitch, first) = (shape.heads, shape.values, shape.inputs(), shape.channels());
+        Spec::LetThrough(LetThrough { heads, values, pitch, first, epsilon: shape.norm_epsilon })
+    };
+    let each = |shape: &mixer::Shape| {
+        [convolve(shape), through(shape)].into_iter().chain(all_ways(&rule(shape))).collect::<Vec<_>>()
+    };
+    let kernels = Kernels::of(mixers().iter().flat_map(each));
     let [slots, positions] = [column(|row| row.0), column(|row| row.1)];
     for (index, shape) in mixers().iter().enumerate() {
         let (weights, rows) = (weights(&mut random, shape), ROWS.len());
@@ -184,25 +215,42 @@ fn mixers_convolve_learn_and_let_through() {
             ("tail", Given::Bytes(&bytes_of(&before_tail, Format::F32))),
             ("y", Given::Unwritten(convolved.len() * 4)),
         ];
-        let left = kernels.run(2 * index, &scalars, &given);
+        let own = index * (WAYS + 2);
+        let left = kernels.run(own, &scalars, &given);
         compare(shape, &numbers_of(&left[0], Format::F32), &tail, 0.0);
         compare(shape, &numbers_of(&left[1], Format::F32), &convolved, 1e-6);
 
         let singles: Vec<f32> = convolved.iter().map(|x| *x as f32).collect();
-        let given = [
-            ("convolved", Given::Numbers(&singles)),
-            ("inputs", Given::Numbers(&inputs)),
-            ("rate", Given::Numbers(&weights.rate)),
-            ("bias", Given::Numbers(&weights.bias)),
-            ("gain", Given::Numbers(&weights.gain)),
-            ("slots", Given::Words(&slots)),
-            ("positions", Given::Words(&positions)),
-            ("memory", Given::Bytes(&bytes_of(&before, Format::F32))),
-            ("heads", Given::Unwritten(said.len() * 4)),
-        ];
-        let left = kernels.run(2 * index + 1, &scalars, &given);
-        compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
-        compare(shape, &numbers_of(&left[1], Format::F32), &said, 4e-6);
+        let held = bytes_of(&before, Format::F32);
+        for way in 0..WAYS {
+            let mut given = vec![
+                ("convolved", Given::Numbers(&singles)),
+                ("inputs", Given::Numbers(&inputs)),
+                ("rate", Given::Numbers(&weights.rate)),
+                ("bias", Given::Numbers(&weights.bias)),
+                ("slots", Given::Words(&slots)),
+                ("positions", Given::Words(&positions)),
+                ("memory", Given::Bytes(&held)),
+                ("heads", Given::Unwritten(said.len() * 4)),
+            ];
+            // Row after row heads are normed at once; chunks leave that to a step of its own.
+            if way == 0 {
+                given.insert(4, ("gain", Given::Numbers(&weights.gain)));
+            }
+            let left = kernels.run(own + 2 + way, &scalars, &given);
+            compare(shape, &numbers_of(&left[0], Format::F32), &memory, 4e-6);
+            let heads = if way == 0 {
+                numbers_of(&left[1], Format::F32)
+            } else {
+                let given = [
+                    ("inputs", Given::Numbers(&inputs)),
+                    ("gain", Given::Numbers(&weights.gain)),
+                    ("heads", Given::Bytes(&left[1])),
+                ];
+                numbers_of(&kernels.run(own + 1, &scalars, &given)[0], Format::F32)
+            };
+            compare(shape, &heads, &said, 4e-6);
+        }
     }
 }
 
