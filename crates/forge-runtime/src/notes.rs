@@ -89,6 +89,25 @@ impl<D> Noted<D> {
     }
 }
 
+impl<D: Device> Noted<D> {
+    /// Has the device do a pass, and notes it as it is encoded.
+    fn listen(
+        &mut self,
+        program: Program,
+        encode: &mut dyn FnMut(&mut dyn Pass),
+        done: impl FnOnce(&mut D, &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut notes = Vec::new();
+        let outcome = done(&mut self.device, &mut |pass| {
+            let mut listening = Listening { pass, notes: Vec::new(), waits: false };
+            encode(&mut listening);
+            notes = listening.notes;
+        });
+        self.passes.push(NotedPass { program, said: std::mem::take(&mut self.said), notes });
+        outcome
+    }
+}
+
 /// A pass that is listened to while it is encoded.
 struct Listening<'a> {
     pass: &'a mut dyn Pass,
@@ -144,14 +163,15 @@ impl<D: Device> Device for Noted<D> {
     }
 
     fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        let mut notes = Vec::new();
-        let ran = self.device.run(program, &mut |pass| {
-            let mut listening = Listening { pass, notes: Vec::new(), waits: false };
-            encode(&mut listening);
-            notes = listening.notes;
-        });
-        self.passes.push(NotedPass { program, said: std::mem::take(&mut self.said), notes });
-        ran
+        self.listen(program, encode, |device, listened| device.run(program, listened))
+    }
+
+    fn begin(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.listen(program, encode, |device, listened| device.begin(program, listened))
+    }
+
+    fn wait(&mut self, left: usize) -> Result<(), String> {
+        self.device.wait(left)
     }
 
     fn timed(

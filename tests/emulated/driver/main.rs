@@ -21,7 +21,7 @@ use forge_runtime::open::{Program, Setup};
 use forge_runtime::profile::Subject;
 use forge_runtime::tune::Tuning;
 use forge_runtime::weights::WeightFile;
-use redrawn::Noting;
+use redrawn::redraw;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -194,7 +194,7 @@ fn written<M: Model>(
     }
     drop(loaded.weights);
     let mut weights = Weights::default();
-    let mut engine = Engine::new(loaded.model, Noting::new(device), text.context, 1);
+    let mut engine = Engine::new(loaded.model, Noted::new(device), text.context, 1);
     let mut before = counts();
     let mut note = || {
         let after = counts();
@@ -244,7 +244,7 @@ fn written<M: Model>(
     }
     if !text.draws.is_empty() {
         let draws: Vec<Draw> = text.draws.iter().map(|words| Draw::of(*words)).collect();
-        come.drawn = engine.device().redraw(&draws)?;
+        come.drawn = redraw(engine.device(), &draws)?;
     }
     Ok(logits)
 }
