@@ -9,9 +9,9 @@ use forge_ir::{Format, Long, Rotation};
 
 pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
-use crate::context::{packet_columns, packet_elements, queries_fit};
+use crate::context::{DEFAULT_MEMORY, packet_columns, packet_elements, queries_fit, sums_bytes, tile_bytes};
 use crate::error::KernelError;
-use crate::spec::{Argmax, Brings, Each, Function, HeadNorm, Sample, Spec};
+use crate::spec::{Argmax, Attend, AttendKnobs, Brings, Each, Function, HeadNorm, Sample, Spec};
 
 /// The widest head: registers hold the sums of one.
 const WIDEST_HEAD: usize = 256;
@@ -125,8 +125,9 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
             limits.cache(attend.cache, attend.width)?;
             limits.ring(attend.ring, Some(attend.window))?;
             limits.scores(attend.scale, attend.window, attend.softcap)?;
-            let Some(prologue) = &attend.prologue else { return Ok(()) };
             let alone = matches!(spec, Spec::AttendSplit(_));
+            limits.attend_knobs(attend, alone)?;
+            let Some(prologue) = &attend.prologue else { return Ok(()) };
             limits.holds("the number of rows that are prepared at once", 8, alone, || {
                 "1; leave the preparation to rotate_append".to_owned()
             })?;
@@ -277,6 +278,32 @@ impl Limits<'_> {
         self.holds("the number of query heads that read one key head", group, group <= LARGEST_GROUP, || {
             format!("at most {LARGEST_GROUP}: repeat key heads until it is")
         })
+    }
+
+    /// `split`: of few rows.
+    fn attend_knobs(&self, attend: &Attend, split: bool) -> Result<(), KernelError> {
+        let AttendKnobs { simdgroups, heads_each, loads, tile } = attend.knobs;
+        if !split {
+            return self
+                .holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())
+                .and_then(|()| {
+                    self.memory("the threadgroup memory of a tile", tile_bytes(tile, attend.width))
+                });
+        }
+        let group = attend.query_heads / attend.key_heads;
+        self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {
+            format!("from 1 to {}: registers hold the sums of as many heads", group.min(4))
+        })?;
+        let parts = group.div_ceil(heads_each);
+        self.holds("simdgroups", simdgroups, (parts..=32).contains(&simdgroups), || {
+            format!("from {parts}, each with {heads_each} heads of {group}, to 32")
+        })?;
+        self.holds("loads", loads, (1..=16).contains(&loads), || "from 1 to 16".to_owned())?;
+        self.memory("the threadgroup memory of sums", sums_bytes(simdgroups, attend.width))
+    }
+
+    fn memory(&self, what: &'static str, bytes: usize) -> Result<(), KernelError> {
+        self.holds(what, bytes, bytes <= DEFAULT_MEMORY, || format!("at most {DEFAULT_MEMORY} bytes"))
     }
 
     fn rotation(&self, rotation: &Rotation, width: usize) -> Result<(), KernelError> {

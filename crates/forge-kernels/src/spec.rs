@@ -15,10 +15,12 @@ mod attention;
 mod experts;
 mod latent;
 
-pub use attention::{Append, Attend, AttendJoin, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend};
+pub use attention::{
+    Append, Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend,
+};
 pub use experts::{
-    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, MOST_CHOSEN, MOST_EXPERTS, Route,
-    Summed,
+    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsKnobs, ExpertsSum, ExpertsTiles, MOST_CHOSEN,
+    MOST_EXPERTS, Route, Summed,
 };
 pub use latent::{EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
 

@@ -7,10 +7,10 @@ use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, gro
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Gating, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaChunks, DeltaRule,
-    DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, Function, Gates, HeadNorm, Knobs, LatentAppend,
-    LatentAttend, LatentColumns, LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project,
-    Prologue, RmsNorm, Rotate, RotateAppend, Rows, Sample, Squares, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, Brings, Convolve, DeferredNorm, DeltaChunks,
+    DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, Function, Gates, HeadNorm, Knobs,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand,
+    OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows, Sample, Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -96,6 +96,7 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         sinks,
         gates,
         prologue: None,
+        knobs: AttendKnobs::for_heads(query_heads, key_heads, width, cache),
     };
     let queries =
         Attend { prologue: Some(Prologue { brings: Brings::Nothing, ..prologue.clone() }), ..attend.clone() };

@@ -3,9 +3,9 @@
 use forge_ir::Format;
 use serde::Serialize;
 
+use super::Base;
 use super::rotation::Turn;
-use super::{Base, DEFAULT_MEMORY};
-use crate::spec::{Attend, AttendJoin, Brings, Prologue};
+use crate::spec::{Attend, AttendJoin, AttendKnobs, Brings, Prologue};
 
 /// The largest of 4 and 2 that divides an even width: elements moved at once.
 pub(super) fn step(width: usize) -> usize {
@@ -13,7 +13,7 @@ pub(super) fn step(width: usize) -> usize {
 }
 
 /// The Metal type of a cached element, and bytes of registers that a number takes.
-pub(super) fn element(cache: Format) -> (&'static str, usize) {
+pub(crate) fn element(cache: Format) -> (&'static str, usize) {
     match cache {
         Format::F32 => ("float", 4),
         Format::Q8_0 => ("uchar", 4),
@@ -52,13 +52,7 @@ pub(super) fn distances(first: usize, end: usize) -> Vec<usize> {
 }
 
 /// Channels of a head that a lane of `attend_split` has: 16 bytes of halves.
-const CHANNELS: usize = 8;
-
-/// The most heads that a simdgroup of `attend_split` serves: registers hold the sums of as many.
-const HEADS_EACH: usize = 4;
-
-/// Simdgroups of a threadgroup of `attend_split`.
-const SIMDGROUPS: usize = 8;
+pub(crate) const CHANNELS: usize = 8;
 
 /// Threadgroup memory for the query heads of a threadgroup of `attend_split`.
 const QUERY_MEMORY: usize = 8 * 1024;
@@ -74,6 +68,26 @@ fn query_pitch(width: usize) -> usize {
 /// Whether `attend_split` has room for the query heads that read one key head.
 pub(crate) fn queries_fit(group: usize, width: usize) -> bool {
     group * query_pitch(width) * 4 <= QUERY_MEMORY
+}
+
+/// Floats between the sums of one simdgroup and those of the next in `attend_split`: those of a head, its maximum and its total.
+fn sums_pitch(width: usize) -> usize {
+    query_pitch(width) + 4
+}
+
+/// Bytes that the sums of so many simdgroups of `attend_split` take at least: of a head of each.
+pub(crate) fn sums_bytes(simdgroups: usize, width: usize) -> usize {
+    simdgroups * sums_pitch(width) * 4
+}
+
+/// Floats between the rows that `attend_tiled` stages.
+fn staged_pitch(width: usize) -> usize {
+    width.next_multiple_of(8) + 4
+}
+
+/// Bytes of threadgroup memory of `attend_tiled` with so many positions staged at once: those, scores, and a diagonal.
+pub(crate) fn tile_bytes(tile: usize, width: usize) -> usize {
+    4 * (tile * staged_pitch(width) + 288 + 64)
 }
 
 #[derive(Serialize)]
@@ -140,18 +154,15 @@ pub(super) struct SplitContext<'a> {
 impl<'a> SplitContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Attend) -> SplitContext<'a> {
         let group = spec.query_heads / spec.key_heads;
-        let heads_each = group.div_ceil(group.div_ceil(HEADS_EACH));
+        let AttendKnobs { simdgroups, heads_each, loads, .. } = spec.knobs;
         let head_parts = group.div_ceil(heads_each);
-        let position_parts = (SIMDGROUPS / head_parts).max(1);
+        let position_parts = (simdgroups / head_parts).max(1);
         let simdgroups = head_parts * position_parts;
         let (_, bytes) = element(spec.cache);
         let lanes = spec.width.div_ceil(CHANNELS).next_power_of_two();
         let at_once = 32 / lanes;
-        // 16 registers of keys and as many of values are under way at once, and twice that where the sums of one head
-        // leave room for it.
-        let loads = if heads_each == 1 { 128 } else { 64 } / (CHANNELS * bytes);
         let pitch = query_pitch(spec.width);
-        let sums_pitch = pitch + 4;
+        let sums_pitch = sums_pitch(spec.width);
         let staged = queries_fit(group, spec.width);
         let brings = spec.prologue.as_ref().map_or(Brings::Nothing, |prologue| prologue.brings);
         let appends = brings != Brings::Nothing;
@@ -279,10 +290,7 @@ pub(super) struct TiledContext<'a> {
 impl<'a> TiledContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a Attend) -> TiledContext<'a> {
         let padded = spec.width.next_multiple_of(8);
-        let pitch = padded + 4;
-        // Scores and the diagonal take 288 and 64 floats.
-        let room = DEFAULT_MEMORY / 4 - 288 - 64;
-        let tile = [32, 16, 8].into_iter().find(|tile| tile * pitch <= room).unwrap_or(8);
+        let tile = spec.knobs.tile;
         let matrices = padded / 8;
         let parts = 32 / tile;
         TiledContext {
@@ -294,7 +302,7 @@ impl<'a> TiledContext<'a> {
             group: spec.query_heads / spec.key_heads,
             tile,
             padded,
-            pitch,
+            pitch: staged_pitch(spec.width),
             step: step(spec.width),
             matrices,
             parts,

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub(crate) use project::{Tile, group_outputs};
 
-pub(crate) use self::attention::queries_fit;
+pub(crate) use self::attention::{CHANNELS, element, queries_fit, sums_bytes, tile_bytes};
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::experts::{InnerContext, RouteContext, SumContext};
 use self::experts_tiles::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};

@@ -3,7 +3,7 @@
 //! Which of them a kernel can have is a matter of its limits.
 
 use super::packet_columns;
-use crate::spec::{Knobs, Rows};
+use crate::spec::{ExpertsKnobs, Knobs, Rows};
 use forge_ir::Format;
 
 impl Knobs {
@@ -14,6 +14,26 @@ impl Knobs {
             Rows::Few => few(inputs.div_ceil(4 * packet_columns(format).max(8))),
             Rows::Many => many(),
         }
+    }
+}
+
+impl ExpertsKnobs {
+    /// Layouts of a product of experts. `leaves`: its kernel leaves something for each threadgroup, whose outputs one simdgroup finishes.
+    pub fn tried(rows: Rows, leaves: bool) -> Vec<ExpertsKnobs> {
+        if rows == Rows::Many {
+            let tile = |tile_outputs| ExpertsKnobs { rows_per_simdgroup: 1, simdgroups: 4, tile_outputs };
+            return [32, 64, 128].map(tile).into();
+        }
+        let mut tried = Vec::new();
+        for rows_per_simdgroup in [2, 4, 8] {
+            for simdgroups in [2, 4, 8, 16] {
+                let fits = if leaves { rows_per_simdgroup * simdgroups <= 32 } else { simdgroups <= 8 };
+                if fits {
+                    tried.push(ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 });
+                }
+            }
+        }
+        tried
     }
 }
 
@@ -95,6 +115,12 @@ mod tests {
             families.into_iter().flat_map(|family| [8, 40, 132].map(|cores| (family, cores)))
         {
             for format in formats {
+                for leaves in [false, true] {
+                    let (rows_per_simdgroup, simdgroups) =
+                        Knobs::of_experts(family, cores, format, 2048, 4096, leaves);
+                    let chosen = ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs: 1 };
+                    assert!(ExpertsKnobs::tried(Rows::Few, leaves).contains(&chosen), "{chosen:?}");
+                }
                 for (outputs, inputs) in [(64, 64), (576, 1536), (2048, 2048), (2048, 8192), (128_256, 4096)]
                 {
                     for rows in [Rows::One, Rows::Few, Rows::Many] {

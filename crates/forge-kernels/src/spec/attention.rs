@@ -2,7 +2,9 @@
 //! attends. A cache has a head of keys and one of values for each position of a slot.
 
 use forge_ir::{Format, Pairing, Rotation};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use super::Rows;
 
 /// See [`super::Spec::Rotate`]. Scalars: rows\[, context\], the latter where a long context has frequencies of its own. Buffers: x, positions, y. Grid: by 128 threads a row; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -179,6 +181,34 @@ pub struct Attend {
     pub gates: Option<Gates>,
     /// What prepares the row, if that is left to this kernel.
     pub prologue: Option<Prologue>,
+    /// How the work is laid over threads.
+    pub knobs: AttendKnobs,
+}
+
+/// The knobs of attention. Which of them matter depends on the kernel: how a cache is shared out among threadgroups is none of them,
+/// as a program decides that in each pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttendKnobs {
+    /// Simdgroups of a threadgroup, or a few less where those that have different heads are no divisor of it (split).
+    pub simdgroups: usize,
+    /// Query heads that a simdgroup serves with what it loads (split).
+    pub heads_each: usize,
+    /// How often a simdgroup loads positions before it computes (split).
+    pub loads: usize,
+    /// Positions staged at once (tiled): 8, 16 or 32.
+    pub tile: usize,
+}
+
+impl AttendKnobs {
+    /// What they are, in a kernel's name: those that matter for so many rows.
+    pub fn name(&self, rows: Rows) -> String {
+        let AttendKnobs { simdgroups, heads_each, loads, tile } = self;
+        match rows {
+            Rows::One | Rows::Few => format!("g{simdgroups}_h{heads_each}_l{loads}"),
+            Rows::Many => format!("t{tile}"),
+        }
+    }
 }
 
 /// See [`super::Spec::AttendJoin`]. Scalars: rows, splits. Buffers: partials, \[gates,\] heads. Grid: query heads, rows.

@@ -2,15 +2,39 @@
 //! has, and then the bits of their weights: `[rows, 2 * chosen]`, words.
 
 use forge_ir::{Format, Gating, Groups, Scores};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{DeferredNorm, Operand, Squares};
+use super::{DeferredNorm, Operand, Rows, Squares};
 
 /// The most experts: a lane has 32 keys in registers.
 pub const MOST_EXPERTS: usize = 1024;
 
 /// The most experts of a row: a lane weighs one.
 pub const MOST_CHOSEN: usize = 32;
+
+/// The knobs of a product of experts with rows. Which of them matter depends on [`Rows`]. How many pairs a tile has is none of them:
+/// all kernels of a pass that take rows expert by expert agree in that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpertsKnobs {
+    /// Weight rows that a simdgroup computes at once (one, few).
+    pub rows_per_simdgroup: usize,
+    /// Simdgroups of a threadgroup (one, few).
+    pub simdgroups: usize,
+    /// Outputs of a tile (many).
+    pub tile_outputs: usize,
+}
+
+impl ExpertsKnobs {
+    /// What they are, in a kernel's name: those that matter for so many rows.
+    pub fn name(&self, rows: Rows) -> String {
+        let ExpertsKnobs { rows_per_simdgroup, simdgroups, tile_outputs } = self;
+        match rows {
+            Rows::One | Rows::Few => format!("r{rows_per_simdgroup}_g{simdgroups}"),
+            Rows::Many => format!("o{tile_outputs}"),
+        }
+    }
+}
 
 /// See [`super::Spec::Route`]. Scalars: rows. Buffers: logits, \[correction,\] \[scale,\] routes. Grid: rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]

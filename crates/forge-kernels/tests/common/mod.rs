@@ -4,11 +4,11 @@
 
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaChunks, DeltaRule,
-    DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin,
-    ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns,
-    LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate,
-    RotateAppend, Route, Rows, Sample, Squares, Summed, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, Brings, Convolve, DeferredNorm, DeltaChunks,
+    DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner,
+    ExpertsJoin, ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend,
+    LatentColumns, LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project, Prologue,
+    RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, Squares, Summed, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -136,6 +136,7 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
         sinks: false,
         gates: None,
         prologue: None,
+        knobs: AttendKnobs::for_heads(query_heads, key_heads, width, cache),
     }
 }
 

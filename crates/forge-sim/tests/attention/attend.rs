@@ -1,6 +1,6 @@
 //! Attention of rows that are prepared and in the cache.
 
-use crate::shape::{Batch, Shape, cache, shapes};
+use crate::shape::{Batch, Shape, cache, laid_out_otherwise, shapes};
 use crate::{Given, Kernels, Random, bytes_of, compare, numbers_of, wide};
 use forge_ir::Format;
 use forge_kernels::Spec;
@@ -8,7 +8,15 @@ use forge_kernels::spec::Append;
 
 #[test]
 fn attention_of_few_and_many_rows() {
-    let shapes = shapes();
+    attention_is_right(&shapes());
+}
+
+#[test]
+fn attention_is_the_same_in_every_layout() {
+    attention_is_right(&laid_out_otherwise());
+}
+
+fn attention_is_right(shapes: &[Shape]) {
     let kernels =
         Kernels::of(shapes.iter().flat_map(|shape| [shape.split(false), shape.tiled(), shape.join()]));
     let mut random = Random(2);

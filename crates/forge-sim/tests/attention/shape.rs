@@ -3,7 +3,9 @@
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{Attend, AttendJoin, Brings, Gates, HeadNorm, Prologue, RotateAppend};
+use forge_kernels::spec::{
+    Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, RotateAppend, Rows,
+};
 use half::f16;
 
 /// A layer's heads, and what attention does with them.
@@ -22,6 +24,8 @@ pub(crate) struct Shape {
     pub(crate) brings: Brings,
     pub(crate) norm: Option<HeadNorm>,
     pub(crate) rotation: Rotation,
+    /// How kernels of attention are laid out, if not by rule.
+    pub(crate) knobs: Option<AttendKnobs>,
 }
 
 impl Shape {
@@ -47,7 +51,22 @@ impl Shape {
     fn attend(&self) -> Attend {
         let Shape { query_heads, key_heads, width, cache, ring, window, softcap, sinks, .. } = *self;
         let (scale, gates, prologue) = (self.scale(), self.gates(), None);
-        Attend { query_heads, key_heads, width, cache, ring, scale, window, softcap, sinks, gates, prologue }
+        let by_rule = || AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+        let knobs = self.knobs.unwrap_or_else(by_rule);
+        Attend {
+            query_heads,
+            key_heads,
+            width,
+            cache,
+            ring,
+            scale,
+            window,
+            softcap,
+            sinks,
+            gates,
+            prologue,
+            knobs,
+        }
     }
 
     /// They are the last columns of a row.
@@ -218,6 +237,21 @@ pub(crate) fn record(head: &[f32]) -> Vec<u8> {
     codes
 }
 
+/// The same shapes in other layouts than the rule's: a few of each, of which all together have every knob.
+pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
+    let of_shape = |(index, shape): (usize, Shape)| {
+        let Shape { query_heads, key_heads, width, cache, .. } = shape;
+        let by_rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+        let tried = |rows| AttendKnobs::tried(rows, query_heads, key_heads, width, cache).into_iter();
+        let few: Vec<_> = tried(Rows::Few).filter(|knobs| *knobs != by_rule).collect();
+        let tiles: Vec<_> = tried(Rows::Many).map(|knobs| knobs.tile).collect();
+        let picked = few.into_iter().skip(index % 4).step_by(4).enumerate();
+        let knobs = picked.map(move |(place, few)| AttendKnobs { tile: tiles[place % tiles.len()], ..few });
+        knobs.map(move |knobs| Shape { knobs: Some(knobs), ..shape.clone() }).collect::<Vec<_>>()
+    };
+    shapes().into_iter().enumerate().flat_map(of_shape).collect()
+}
+
 /// Sizes and options that meet every branch of the templates.
 pub(crate) fn shapes() -> Vec<Shape> {
     let plain = |query_heads, key_heads, width, cache| Shape {
@@ -233,6 +267,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         brings: Brings::KeysAndValues,
         norm: None,
         rotation: rotation(width / 2, Pairing::Half, 1.0),
+        knobs: None,
     };
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });

@@ -1,0 +1,90 @@
+//! How attention is laid over threads: the rule, and what lies around it. Derived; nobody has measured these kernels on Apple's chips.
+//!
+//! Nothing else of a plan depends on it. A share of a row's cache is computed by one threadgroup, however many simdgroups that has.
+
+use crate::context::{CHANNELS, DEFAULT_MEMORY, element, sums_bytes, tile_bytes};
+use crate::spec::{AttendKnobs, Rows};
+use forge_ir::Format;
+
+/// The most heads that a simdgroup of few rows serves: registers hold the sums of as many.
+const HEADS_EACH: usize = 4;
+
+/// Simdgroups of a threadgroup of few rows.
+const SIMDGROUPS: usize = 8;
+
+/// Bytes of a lane's keys that are under way at once, and of values as many, where it has sums of several heads. Those of one head
+/// leave room for twice that.
+const UNDER_WAY: usize = 64;
+
+impl AttendKnobs {
+    /// Knobs for query heads that read key heads of `width` channels, by either kernel.
+    pub fn for_heads(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendKnobs {
+        let group = (query_heads / key_heads.max(1)).max(1);
+        let heads_each = group.div_ceil(group.div_ceil(HEADS_EACH));
+        let tile = [32, 16, 8].into_iter().find(|tile| tile_bytes(*tile, width) <= DEFAULT_MEMORY);
+        AttendKnobs {
+            simdgroups: SIMDGROUPS,
+            heads_each,
+            loads: most_loads(heads_each, cache),
+            tile: tile.unwrap_or(8),
+        }
+    }
+
+    /// Layouts that are worth a try for so many rows. What does not matter for these is as the rule has it.
+    pub fn tried(
+        rows: Rows,
+        query_heads: usize,
+        key_heads: usize,
+        width: usize,
+        cache: Format,
+    ) -> Vec<AttendKnobs> {
+        let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+        if rows == Rows::Many {
+            let tiles = [8, 16, 32].into_iter().filter(|tile| tile_bytes(*tile, width) <= DEFAULT_MEMORY);
+            return tiles.map(|tile| AttendKnobs { tile, ..rule }).collect();
+        }
+        let group = (query_heads / key_heads.max(1)).max(1);
+        let mut heads = vec![1, 2, 4, rule.heads_each];
+        heads.retain(|each| *each <= group);
+        heads.sort_unstable();
+        heads.dedup();
+        let mut tried = Vec::new();
+        for simdgroups in [4, 8, 16] {
+            for &heads_each in &heads {
+                let fits = group.div_ceil(heads_each) <= simdgroups
+                    && sums_bytes(simdgroups, width) <= DEFAULT_MEMORY;
+                let most = most_loads(heads_each, cache);
+                for loads in [most / 4, most / 2, most].into_iter().filter(|loads| fits && *loads > 0) {
+                    tried.push(AttendKnobs { simdgroups, heads_each, loads, ..rule });
+                }
+            }
+        }
+        tried
+    }
+}
+
+/// How often registers have room for what a simdgroup loads.
+fn most_loads(heads_each: usize, cache: Format) -> usize {
+    let bytes = if heads_each == 1 { 2 * UNDER_WAY } else { UNDER_WAY };
+    bytes / (CHANNELS * element(cache).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_rule_chooses_is_tried() {
+        for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (32, 1), (14, 2), (40, 8)] {
+            for width in [6, 64, 80, 128, 256] {
+                for cache in [Format::F32, Format::F16, Format::Q8_0] {
+                    let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+                    for rows in [Rows::One, Rows::Few, Rows::Many] {
+                        let tried = AttendKnobs::tried(rows, query_heads, key_heads, width, cache);
+                        assert!(tried.contains(&rule), "{query_heads} {key_heads} {width} {cache}: {rule:?}");
+                    }
+                }
+            }
+        }
+    }
+}
