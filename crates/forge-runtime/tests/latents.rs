@@ -29,7 +29,7 @@ fn every_head_multiplies_its_own_part() {
     let affine = Format::Affine { bits: 4, group: 64, bf16: true };
     for format in [Format::F32, Format::Q4_0, Format::Q6K, affine] {
         for (heads, of_matrix, columns) in [(3, 7, 30), (2, 70, 90), (1, 5, 300)] {
-            for (turned, wider) in [(false, 0), (true, 0), (true, 5)] {
+            for (turned, wider) in [(false, 0), (false, 5), (true, 0), (true, 5)] {
                 let weights = matrix(&mut random, format, heads * of_matrix, columns, 1.0);
                 let (takes, gives) = if turned { (of_matrix, columns) } else { (columns, of_matrix) };
                 let pitch = heads * takes + wider;

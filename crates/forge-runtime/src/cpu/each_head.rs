@@ -8,7 +8,7 @@ use super::call::Call;
 use super::finish::GRAIN;
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
-use super::project::whole_rows;
+use super::project::whole_rows_to;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
@@ -86,10 +86,16 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
             return;
         }
-        assert_eq!(pitch, taken, "parts of heads are side by side");
-        let padded = if columns == blocks * BLOCK { 0 } else { rows * heads * blocks * BLOCK };
-        let mut scratch = Scratch::take(padded);
-        let x = whole_rows(&x[..rows * taken], columns, blocks * BLOCK, &mut scratch);
+        // Parts of heads that are whole and side by side are taken where they are; others are put so.
+        let whole = blocks * BLOCK;
+        let is_ready = columns == whole && pitch == taken;
+        let mut scratch = Scratch::take(if is_ready { 0 } else { rows * heads * whole });
+        if !is_ready {
+            for (row, to) in scratch.chunks_exact_mut(heads * whole).enumerate() {
+                whole_rows_to(&x[row * pitch..][..taken], columns, whole, to);
+            }
+        }
+        let x = if is_ready { x } else { &scratch };
         let x = if call.alone() { Rows::Stored(x) } else { Rows::Slices(x) };
         let products = Products { matrix, in_strips: false, blocks, x };
         let shares = of_matrix.div_ceil(GRAIN);

@@ -290,11 +290,16 @@ pub(super) fn whole_rows<'a>(x: &'a [f32], inputs: usize, columns: usize, room: 
     if inputs == columns {
         return x;
     }
+    whole_rows_to(x, inputs, columns, room);
+    room
+}
+
+/// Puts rows of so many inputs where each has more columns, which are 0.
+pub(super) fn whole_rows_to(x: &[f32], inputs: usize, columns: usize, room: &mut [f32]) {
     for (to, from) in room.chunks_exact_mut(columns).zip(x.chunks_exact(inputs)) {
         to[..inputs].copy_from_slice(from);
         to[inputs..].fill(0.0);
     }
-    room
 }
 
 /// The products of `W` whole rows of a matrix with `X` rows of x, summed over slices as panels are.
