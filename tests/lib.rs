@@ -101,6 +101,21 @@ pub const QUANTISED: [&str; 5] = ["llama_mlx4", "qwen3_mlx8", "qwen3_moe_mlxmix"
 /// The one of these that is quantised in every number of bits.
 pub const MLX: &str = "mlx";
 
+/// What is behind the name of a model of tests/models or tests/odd that is stored as a converter for MLX does.
+pub const MOVED: &str = "_mlx";
+
+/// Such models, and what they are compiled to: memories and gains that have their 1 in them; the same beside what sees pictures;
+/// a matrix for each head's keys, turned; experts in mxfp4 whose gates and ups are apart.
+pub const CONVERTED: [(&str, &str); 4] = [
+    ("qwen3_next_mlx", "f32"),
+    ("qwen3_5_moe_old_mlx", "f32"),
+    ("deepseek_v3_mlx", "f32"),
+    ("gpt_oss_mxfp4_mlx", "keep"),
+];
+
+/// Random models of such families as converters write them that make codes of most.
+pub const CONVERTED_TO_CODES: [&str; 3] = ["gpt_oss_mlxmix", "qwen3_next_mlxmix", "deepseek_v3_mlx4"];
+
 /// The models that are compiled to every format: between them they have everything that layers share.
 pub const WHOLE: [&str; 2] = ["llama", "qwen3"];
 
@@ -127,6 +142,12 @@ pub fn models() -> Vec<String> {
 
 /// A model's folder.
 pub fn model(name: &str) -> PathBuf {
+    if let Some(source) = name.strip_suffix(MOVED) {
+        return mlx::converted(&scratch(), name, || model(source));
+    }
+    if CONVERTED_TO_CODES.contains(&name) {
+        return converted_to_codes(name)[0].clone();
+    }
     let folders =
         ["tests/models", "tests/quantised", "tests/odd"].map(|folder| root().join(folder).join(name));
     folders.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| panic!("there is no model {name}"))
@@ -148,6 +169,16 @@ pub fn graph(name: &str) -> Graph {
 pub fn mixed_mlx() -> &'static [PathBuf; 2] {
     static MIXED: OnceLock<[PathBuf; 2]> = OnceLock::new();
     MIXED.get_or_init(|| mlx::mixed(&scratch()))
+}
+
+/// A random model of [`CONVERTED_TO_CODES`], and the plain numbers that it means.
+pub fn converted_to_codes(name: &str) -> [PathBuf; 2] {
+    mlx::families(&scratch(), name)
+}
+
+/// Whether a model is one that tests make of random numbers, so that nobody but the reference has computed it.
+pub fn is_random(name: &str) -> bool {
+    [ODD, MLX, SUPERBLOCKS.0].contains(&name) || CONVERTED_TO_CODES.contains(&name)
 }
 
 /// Where tests write.
@@ -224,7 +255,8 @@ pub fn emulated() -> (Vec<&'static Built>, &'static Path) {
 
 fn is_emulated(built: &Built) -> bool {
     let plain = built.overrides.is_empty() && built.kv.is_none() && built.disabled.is_empty();
-    plain && built.format == "f32" && root().join("tests/models").join(&built.model).is_dir()
+    let source = built.model.strip_suffix(MOVED).unwrap_or(&built.model);
+    plain && built.format == "f32" && root().join("tests/models").join(source).is_dir()
 }
 
 fn all_with_driver() -> &'static (Vec<Built>, PathBuf) {
@@ -276,7 +308,8 @@ fn all_to_build() -> Vec<Built> {
     add(SHARED, "q4_0", &Fusion::ALL);
     all.extend(ODD_EXPERTS.into_iter().chain(ODD_LATENTS).map(|model| Built::of(model, "f32")));
     all.extend(WITHOUT_CHOICE.map(|(model, format)| Built::of(model, format)));
-    all.extend(QUANTISED.map(|model| Built::of(model, "keep")));
+    all.extend(QUANTISED.into_iter().chain(CONVERTED_TO_CODES).map(|model| Built::of(model, "keep")));
+    all.extend(CONVERTED.map(|(model, format)| Built::of(model, format)));
     all.extend(models().iter().map(|model| {
         let (format, kv) = UNFUSED;
         Built { kv, disabled: Fusion::ALL.into(), ..Built::of(model, format) }

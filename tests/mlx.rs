@@ -1,12 +1,28 @@
-//! A checkpoint quantised the way MLX does, in every number of bits and size of groups, module by module: as it is stored, and
-//! as the plain numbers that it means. Written from the layout's definition, with nothing of ours that reads it.
+//! Checkpoints as MLX's converters write them, made of those of tests/models and tests/odd and of random ones: where their
+//! tensors lie, `names` says, and what codes they have, `codes`. Written from what the converters do and from the layout's
+//! definition, with nothing of ours that reads it.
 
-use half::f16;
+mod codes;
+mod names;
+
+use codes::Codes;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Tensors by name.
+type Tensors = BTreeMap<String, Array>;
+
+/// A tensor's numbers as they are stored.
+#[derive(Clone, Debug)]
+struct Array {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
 
 /// What becomes of modules of the first layer and of those outside: bits and group. All others have 4 and 64, but for one
 /// that is left as it is.
@@ -25,96 +41,199 @@ const MODULES: [(&str, usize, usize); 9] = [
 /// Not quantised.
 const LEFT: &str = "model.layers.1.self_attn.k_proj";
 
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
-
-/// Writes the checkpoint, and beside it one of the plain numbers that it means; gives both places.
+/// Writes a checkpoint that is quantised in every number of bits and size of groups, module by module, and beside it one of the
+/// plain numbers that it means; gives both places.
 pub(crate) fn mixed(scratch: &Path) -> [PathBuf; 2] {
-    let [source, quantised, plain] = ["mlx-source", "mlx-mixed", "mlx-plain"].map(|name| scratch.join(name));
-    let mut config = json!({
+    let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16",
         "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "intermediate_size": 256, "vocab_size": 301, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": false,
         "mlp_bias": false, "bos_token_id": 256, "eos_token_id": 257,
     });
-    xtask::random_model::write(&config, None, &source).unwrap_or_else(|error| panic!("{error}"));
-    let bytes = std::fs::read(source.join("model.safetensors")).expect("it was just written");
-    let tensors = SafeTensors::deserialize(&bytes).expect("it is whole");
-    let (mut stored, mut means) = (Tensors::new(), Tensors::new());
-    let mut section = json!({"group_size": 64, "bits": 4});
-    for (name, view) in tensors.iter() {
-        let module = name.strip_suffix(".weight").unwrap_or(name);
-        let shape = view.shape().to_vec();
-        if shape.len() == 1 || module == LEFT {
-            section[LEFT] = json!(false);
-            let copy = (view.dtype(), shape, view.data().to_vec());
-            stored.insert(name.to_owned(), copy.clone());
-            means.insert(name.to_owned(), copy);
-            continue;
-        }
+    let codes = |module: &str| {
         let special = MODULES.iter().find(|(known, ..)| *known == module);
         let (bits, group) = special.map_or((4, 64), |(_, bits, group)| (*bits, *group));
-        if special.is_some() {
-            section[module] = json!({"group_size": group, "bits": bits});
-        }
-        let numbers: Vec<f32> = view
-            .data()
-            .chunks_exact(2)
-            .map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16))
-            .collect();
-        quantise(module, &numbers, &shape, (bits, group), &mut stored, &mut means);
-    }
-    for (directory, tensors) in [(&quantised, &stored), (&plain, &means)] {
-        std::fs::create_dir_all(directory).expect("the build folder is writable");
-        let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
-            (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).expect("sizes fit"))
-        });
-        serialize_to_file(views, None, &directory.join("model.safetensors")).expect("it is writable");
-        std::fs::copy(source.join("tokenizer.json"), directory.join("tokenizer.json")).expect("it is there");
-        if directory == &quantised {
-            config["quantization"] = section.clone();
-            config["quantization_config"] = section.clone();
-        } else if let Value::Object(config) = &mut config {
-            config.retain(|key, _| !key.starts_with("quantization"));
-        }
-        std::fs::write(directory.join("config.json"), format!("{config:#}")).expect("it is writable");
-    }
-    [quantised, plain]
+        (module != LEFT).then_some(Codes::Affine { bits, group })
+    };
+    quantised(scratch, "mlx", &config, Codes::Affine { bits: 4, group: 64 }, codes)
 }
 
-/// Codes as one stream of bits, scales and biases in f16; and the numbers that they mean, in f32.
-fn quantise(
-    module: &str,
-    numbers: &[f32],
-    shape: &[usize],
-    (bits, group): (usize, usize),
-    stored: &mut Tensors,
-    means: &mut Tensors,
-) {
-    let levels = ((1 << bits) - 1) as f32;
-    let (mut stream, mut place) = (vec![0_u8; numbers.len() * bits / 8], 0);
-    let (mut scales, mut biases, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-    for group in numbers.chunks_exact(group) {
-        let low = group.iter().copied().fold(f32::MAX, f32::min);
-        let high = group.iter().copied().fold(f32::MIN, f32::max);
-        // Every other group runs downwards, as MLX lets those whose largest number is the lowest.
-        let (from, to) = if scales.len() % 4 == 0 { (low, high) } else { (high, low) };
-        let (scale, bias) = (f16::from_f32((to - from) / levels), f16::from_f32(from));
-        scales.extend(scale.to_le_bytes());
-        biases.extend(bias.to_le_bytes());
-        for x in group {
-            let code = ((x - bias.to_f32()) / scale.to_f32()).round().clamp(0.0, levels);
-            plain.extend((code * scale.to_f32() + bias.to_f32()).to_le_bytes());
-            for bit in 0..bits {
-                stream[place / 8] |= (code as u8 >> bit & 1) << (place % 8);
-                place += 1;
+/// A random model as a converter writes it that makes codes of all matrices, `usual` ones but where another rule is given, and
+/// the numbers that they mean; gives both places.
+fn quantised(
+    scratch: &Path,
+    name: &str,
+    config: &Value,
+    usual: Codes,
+    codes: impl Fn(&str) -> Option<Codes>,
+) -> [PathBuf; 2] {
+    let [source, stored, means] =
+        ["source", "mixed", "plain"].map(|part| scratch.join(format!("{name}-{part}")));
+    xtask::random_model::write(config, None, &source).unwrap_or_else(|error| panic!("{error}"));
+    let mut section = usual.section();
+    let (mut of_codes, mut of_numbers) = (Tensors::new(), Tensors::new());
+    let mut tensors = load(&source);
+    tensors.iter_mut().for_each(|(name, array)| array.unfold(config, name));
+    for (tensor, array) in names::converted(config, tensors) {
+        let module = tensor.strip_suffix(".weight").filter(|module| is_quantised(config, module, &array));
+        let chosen = module.and_then(&codes);
+        let Some((module, chosen)) = module.zip(chosen) else {
+            if let Some(module) = module {
+                section[module] = json!(false);
             }
+            of_codes.insert(tensor.clone(), array.clone());
+            of_numbers.insert(tensor, array);
+            continue;
+        };
+        if chosen != usual {
+            section[module] = chosen.section();
+        }
+        let (parts, meant) = codes::encode(module, &array, chosen);
+        of_codes.extend(parts);
+        of_numbers.insert(tensor, meant);
+    }
+    let mut told = config.clone();
+    told["quantization"] = section.clone();
+    told["quantization_config"] = section;
+    write(&source, &stored, &told, &of_codes);
+    write(&source, &means, config, &of_numbers);
+    [stored, means]
+}
+
+/// Whether converters make codes of a module: of matrices that are modules of their own.
+fn is_quantised(config: &Value, module: &str, array: &Array) -> bool {
+    let chooses = ["deepseek_v3", "glm4_moe"].iter().any(|family| config["model_type"] == *family);
+    array.shape.len() > 1 && !module.ends_with(".conv1d") && !(chooses && module.ends_with(".mlp.gate"))
+}
+
+/// A random model of one of the families that converters change, of codes; and the numbers that they mean. What has a width that is
+/// no multiple of 64 has smaller groups; who chooses experts is more exact.
+pub(crate) fn families(scratch: &Path, name: &str) -> [PathBuf; 2] {
+    let of_group = |bits, group| Codes::Affine { bits, group };
+    let chooses = |module: &str| {
+        ["mlp.gate", "mlp.router", "shared_expert_gate"].iter().any(|end| module.ends_with(end))
+    };
+    let mut config = json!({
+        "torch_dtype": "bfloat16", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "vocab_size": 320, "max_position_embeddings": 320, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "tie_word_embeddings": false, "num_experts_per_tok": 2, "bos_token_id": 256, "eos_token_id": 257,
+    });
+    let mut add = |more: Value| {
+        let Value::Object(more) = more else { return };
+        config.as_object_mut().expect("it is one").extend(more);
+    };
+    let family = name.split("_mlx").next().unwrap_or_default();
+    match family {
+        "gpt_oss" => add(json!({
+            "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_key_value_heads": 2,
+            "head_dim": 32, "intermediate_size": 64, "num_local_experts": 4, "sliding_window": 16,
+        })),
+        "qwen3_next" => add(json!({
+            "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "num_key_value_heads": 2,
+            "head_dim": 32, "intermediate_size": 128, "num_experts": 4, "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 64, "full_attention_interval": 2, "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+        })),
+        "deepseek_v3" => add(json!({
+            "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_key_value_heads": 4,
+            "intermediate_size": 128, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16, "v_head_dim": 32, "n_routed_experts": 4, "n_group": 2, "topk_group": 1,
+            "moe_intermediate_size": 64, "first_k_dense_replace": 1,
+        })),
+        other => panic!("there is no {other}"),
+    }
+    let usual = if family == "gpt_oss" { Codes::Mxfp4 } else { of_group(4, 64) };
+    let codes = |module: &str| match family {
+        _ if chooses(module) => Some(of_group(8, 64)),
+        "gpt_oss" if !module.contains(".experts.") => Some(of_group(8, 64)),
+        "deepseek_v3" if module.ends_with(".embed_q") => Some(of_group(4, 32)),
+        _ => Some(usual),
+    };
+    once(&[scratch.join(format!("{name}-mixed")), scratch.join(format!("{name}-plain"))], || {
+        quantised(scratch, name, &config, usual, codes);
+    })
+}
+
+/// A model of tests/models or tests/odd as a converter writes it that makes no codes.
+pub(crate) fn converted(scratch: &Path, name: &str, source: impl Fn() -> PathBuf) -> PathBuf {
+    let [folder] = once(&[scratch.join("converted").join(name)], || {
+        plain(&source(), &scratch.join("converted").join(name));
+    });
+    folder
+}
+
+/// Folders that are written when they are asked for the first time.
+fn once<const N: usize>(folders: &[PathBuf; N], write: impl FnOnce()) -> [PathBuf; N] {
+    static WRITTEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut written = WRITTEN.lock().expect("nobody panics with it");
+    if !written.contains(&folders[0]) {
+        write();
+        written.extend(folders.iter().cloned());
+    }
+    folders.clone()
+}
+
+/// Writes a model of tests/models or tests/odd as a converter writes it that makes no codes, and beside it what is expected.
+fn plain(source: &Path, to: &Path) {
+    let text = std::fs::read_to_string(source.join("config.json")).expect("a model has config.json");
+    let mut config: Value = serde_json::from_str(&text).expect("it is JSON");
+    let tensors = names::converted(&config, load(source));
+    if let Value::Object(keys) = &mut config {
+        keys.remove("vision_config");
+        // Its experts have been of codes before.
+        if keys.remove("quantization_config").is_some() {
+            let section = Codes::Mxfp4.section();
+            keys.extend(["quantization", "quantization_config"].map(|key| (key.to_owned(), section.clone())));
         }
     }
-    let [rows, columns] = shape else { panic!("{module} is a matrix") };
-    let groups = vec![*rows, columns / group];
-    stored.insert(format!("{module}.weight"), (Dtype::U32, vec![*rows, columns * bits / 32], stream));
-    stored.insert(format!("{module}.scales"), (Dtype::F16, groups.clone(), scales));
-    stored.insert(format!("{module}.biases"), (Dtype::F16, groups, biases));
-    means.insert(format!("{module}.weight"), (Dtype::F32, shape.to_vec(), plain));
+    write(source, to, &config, &tensors);
+}
+
+/// Writes a checkpoint; what has no weights is taken from where these come from.
+fn write(source: &Path, to: &Path, config: &Value, tensors: &Tensors) {
+    std::fs::create_dir_all(to).expect("the build folder is writable");
+    let views = tensors.iter().map(|(name, Array { dtype, shape, bytes })| {
+        (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).expect("sizes fit"))
+    });
+    serialize_to_file(views, None, &to.join("model.safetensors")).expect("it is writable");
+    std::fs::write(to.join("config.json"), format!("{config:#}")).expect("it is writable");
+    for file in std::fs::read_dir(source).expect("it is a folder").flatten() {
+        let name = file.file_name().into_string().expect("names are UTF-8");
+        if !name.starts_with("model") && name != "config.json" {
+            std::fs::copy(file.path(), to.join(&name)).expect("it is writable");
+        }
+    }
+}
+
+impl Array {
+    /// Gives what random models have flat the dimensions that it has elsewhere.
+    fn unfold(&mut self, config: &Value, name: &str) {
+        let count = |key: &str, usual: u64| config[key].as_u64().unwrap_or(usual) as usize;
+        let all = self.shape.iter().product::<usize>();
+        if name.ends_with(".conv1d.weight") {
+            let taps = count("linear_conv_kernel_dim", 4);
+            self.shape = vec![all / taps, 1, taps];
+        } else if name.contains(".experts.") && name.ends_with("_bias") {
+            let experts = count("num_local_experts", 1);
+            self.shape = vec![experts, all / experts];
+        }
+    }
+}
+
+/// The tensors of a checkpoint.
+fn load(source: &Path) -> Tensors {
+    let mut all = Tensors::new();
+    for file in std::fs::read_dir(source).expect("it is a folder").flatten() {
+        let name = file.file_name().into_string().expect("names are UTF-8");
+        if !name.starts_with("model") || !name.ends_with(".safetensors") {
+            continue;
+        }
+        let bytes = std::fs::read(file.path()).expect("it is there");
+        for (name, view) in SafeTensors::deserialize(&bytes).expect("it is whole").tensors() {
+            let (dtype, shape) = (view.dtype(), view.shape().to_vec());
+            all.insert(name, Array { dtype, shape, bytes: view.data().to_vec() });
+        }
+    }
+    all
 }

@@ -7,7 +7,7 @@ use forge_weights::{PackedFile, Stored};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tests::{forge_with, mixed_mlx, model};
+use tests::{CONVERTED_TO_CODES, converted_to_codes, forge_with, mixed_mlx, model};
 
 fn memory(checkpoint: &Path) -> Memory {
     let file =
@@ -54,8 +54,10 @@ fn before_and_after(checkpoint: &Path, quant: &str) -> [BTreeMap<String, Vec<f32
     [numbers(&opened.graph, &stored), numbers(&opened.graph, &packed)]
 }
 
-fn checkpoints() -> [PathBuf; 4] {
-    [model("llama_mlx4"), model("qwen3_mlx8"), model("gpt_oss_mxfp4"), mixed_mlx()[0].clone()]
+fn checkpoints() -> Vec<PathBuf> {
+    let models = ["llama_mlx4", "qwen3_mlx8", "gpt_oss_mxfp4", "gpt_oss_mxfp4_mlx"];
+    let named = models.into_iter().chain(CONVERTED_TO_CODES).map(model);
+    named.chain([mixed_mlx()[0].clone()]).collect()
 }
 
 #[test]
@@ -100,12 +102,13 @@ fn floats_and_exponents_are_kept_bit_for_bit() {
 
 #[test]
 fn codes_mean_what_the_layout_says() {
-    let [quantised, plain] = mixed_mlx().clone();
-    let [numbers, _] = before_and_after(&quantised, "keep");
-    let [meant, _] = before_and_after(&plain, "f32");
-    assert_eq!(numbers.len(), meant.len());
-    for (tensor, numbers) in numbers {
-        assert!(numbers == meant[&tensor], "{tensor} is decoded wrong");
+    for [quantised, plain] in CONVERTED_TO_CODES.map(converted_to_codes).iter().chain([mixed_mlx()]) {
+        let [numbers, _] = before_and_after(quantised, "keep");
+        let [meant, _] = before_and_after(plain, "f32");
+        assert_eq!(numbers.len(), meant.len());
+        for (tensor, numbers) in numbers {
+            assert!(numbers == meant[&tensor], "{}: {tensor} is decoded wrong", quantised.display());
+        }
     }
 }
 
@@ -154,7 +157,7 @@ fn what_is_not_understood_is_refused() {
         (|config| both(config, "bits", json!(8)), &["embed_tokens.weight", "[512, 32]"]),
         (|config| both(config, "bits", json!(7)), &["7 bits"]),
         (|config| both(config, "group_size", json!(128)), &["scales", "[512, 1]"]),
-        (|config| both(config, "mode", json!("mxfp4")), &["mode", "mxfp4"]),
+        (|config| both(config, "mode", json!("mxfp4")), &["group_size is 64", "mxfp4 has 32"]),
         (|config| both(config, "quant_method", json!("gptq")), &["quant_method"]),
         (
             |config| {

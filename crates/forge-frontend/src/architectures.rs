@@ -32,6 +32,7 @@ mod smollm3;
 use crate::builder::Builder;
 use crate::config::Section;
 use crate::families;
+use crate::tensors::Tensors;
 use forge_ir::Apply;
 
 /// Every architecture; the order is that of messages.
@@ -82,6 +83,9 @@ pub(crate) struct Architecture {
 
 /// A model's description, complete but for its tensors.
 pub(crate) trait Blueprint {
+    /// Takes in what the tensors alone tell, before anything is built.
+    fn find(&mut self, _tensors: &Tensors) {}
+
     /// Builds every layer, binding tensors as it goes.
     fn build(&self, builder: &mut Builder<'_>) -> Parts;
 }

@@ -42,7 +42,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) cut: Option<Cut>,
     /// Whether it means the tensor's numbers and 1.
     pub(crate) plus_one: bool,
-    /// Of a vector whose tensor has more dimensions, those after the first.
+    /// Of what has fewer dimensions than its tensor, the tensor's after the first.
     pub(crate) lies: &'a [usize],
 }
 
@@ -162,7 +162,7 @@ impl<'a> Bindings<'a> {
             return Format::F32;
         };
         if tensor.dtype == "U32" {
-            return self.format_of_codes(tensors, tensor, weight);
+            return self.format_of_codes(tensors, tensor, weight, &shape);
         }
         if let Some(scales) = microscaled::companion(tensor) {
             self.beside.insert(scales);
@@ -192,14 +192,22 @@ impl<'a> Bindings<'a> {
     }
 
     /// The format of a weight whose tensor has codes, and scales in others.
-    fn format_of_codes(&mut self, tensors: &Tensors, tensor: &Tensor, weight: &Weight) -> Format {
-        self.beside.extend(quantised::companions(&tensor.name));
+    fn format_of_codes(
+        &mut self,
+        tensors: &Tensors,
+        tensor: &Tensor,
+        weight: &Weight,
+        shape: &[usize],
+    ) -> Format {
         if weight.cut.is_some_and(Cut::turns) {
             let message = format!("{} is stored as codes, of which columns cannot be cut", tensor.name);
             self.faults.push(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
             return Format::F32;
         }
-        let format = quantised::format(tensors, self.quantization.as_ref(), tensor, &weight.tensor_shape());
+        let format = quantised::format(tensors, self.quantization.as_ref(), tensor, shape);
+        // What no such codes have beside them is left to be told of.
+        let beside = if format == Ok(Format::Mxfp4) { 1 } else { 2 };
+        self.beside.extend(quantised::companions(&tensor.name).into_iter().take(beside));
         format.map_err(|fault| self.faults.push(fault)).unwrap_or(Format::F32)
     }
 

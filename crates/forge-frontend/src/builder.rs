@@ -3,6 +3,7 @@
 //! Every application of a body is built anew; bodies that come out equal are shared.
 
 use crate::binding::{Bindings, Wanted};
+use crate::latent::OfHeads;
 use crate::tensors::Tensors;
 use forge_ir::{
     Activation, Apply, Body, BodyId, Cache, Cut, Experts, Latents, Memory, Node, Op, Param, ParamId,
@@ -246,15 +247,17 @@ impl Layer<'_, '_> {
     }
 
     /// Every channel's last values, weighed by a part of the tensor `<module>.weight`, which has so many taps for each of its
-    /// channels. The result is called `convolved_<role>`.
+    /// channels, along its last axis or, turned, the one before. The result is called `convolved_<role>`.
     pub(crate) fn convolve(
         &mut self,
         role: &str,
         x: ValueId,
         (module, cut): (&str, Cut),
         [width, taps]: [usize; 2],
+        turned: bool,
     ) -> ValueId {
         let tensor = &format!("{module}.weight");
+        let lies: &[usize] = if turned { &[taps, 1] } else { &[1, taps] };
         let of_taps = match cut.of_elements() {
             Cut::Groups { first, rows, of } => {
                 Cut::Groups { first: first * taps, rows: rows * taps, of: of * taps }
@@ -262,7 +265,7 @@ impl Layer<'_, '_> {
             cut => Cut::Rows { first: cut.place(0) * taps, of: cut.of() * taps },
         };
         let shape = &[width * taps];
-        let wanted = Wanted { cut: Some(of_taps), lies: &[1, taps], ..Wanted::whole(tensor, shape) };
+        let wanted = Wanted { cut: Some(of_taps), lies, ..Wanted::whole(tensor, shape) };
         let weight = self.bound(&format!("{role}_taps"), wanted);
         let tail = self.state(&format!("{role}_tail"), State::Tail(Tail { rows: taps - 1, width }));
         self.node(&format!("convolved_{role}"), Op::Convolve { taps: weight, tail }, &[x])
@@ -307,17 +310,16 @@ impl Layer<'_, '_> {
         self.node(name, Op::Experts(experts), &[x, weights])
     }
 
-    /// Every head's own matrix times its part of x. All matrices are a part of one tensor, `<module>.weight`, as the cut says.
+    /// Every head's own matrix times its part of x.
     pub(crate) fn each_head(
         &mut self,
         (role, name): (&str, &str),
         x: ValueId,
-        (module, cut): (&str, Cut),
-        shape: [usize; 2],
+        of: &OfHeads,
         (heads, turned): (usize, bool),
     ) -> ValueId {
-        let tensor = &format!("{module}.weight");
-        let weight = self.bound(role, Wanted { cut: Some(cut), ..Wanted::whole(tensor, &shape) });
+        let OfHeads { tensor, shape, cut, lies } = of;
+        let weight = self.bound(role, Wanted { cut: *cut, lies, ..Wanted::whole(tensor, shape) });
         self.node(name, Op::EachHead { weight, heads, turned }, &[x])
     }
 

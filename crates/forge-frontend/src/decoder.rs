@@ -7,11 +7,13 @@ use crate::architectures::{Blueprint, Parts};
 use crate::attention::{Attention, rope};
 use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
+use crate::converted::Place;
 use crate::delta_net::DeltaNet;
 use crate::experts::Experts;
 use crate::latent::LatentAttention;
 use crate::mlp::Mlp;
 use crate::scaling::Kinds;
+use crate::tensors::Tensors;
 use crate::windows::Windows;
 use forge_ir::{Activation, Apply, Long, Pairing, Rotation, ValueId};
 
@@ -25,12 +27,10 @@ pub(crate) struct Decoder {
     pub(crate) context: usize,
     /// Layers.
     pub(crate) layers: usize,
-    /// What the names of all tensors begin with but the head's.
-    pub(crate) scope: &'static str,
-    /// The head's module, where it is not the embedding's table.
-    pub(crate) head: &'static str,
-    /// What the names of tensors begin with that the model does not use.
-    pub(crate) ignored: &'static [&'static str],
+    /// Where its tensors lie.
+    pub(crate) place: Place,
+    /// Where they lie if a converter for MLX moved them.
+    pub(crate) converted: Option<Place>,
     /// Whether files may have layers past the last that the model does not use.
     pub(crate) ignores_further_layers: bool,
     /// What embeddings are multiplied by.
@@ -150,9 +150,8 @@ impl Decoder {
             hidden,
             context,
             layers: config.layers("num_hidden_layers"),
-            scope: "model.",
-            head: "lm_head",
-            ignored: &[],
+            place: Place::ALONE,
+            converted: None,
             ignores_further_layers: false,
             embedding_scale: 1.0,
             branch_scale: 1.0,
@@ -276,14 +275,14 @@ impl Decoder {
 
     /// Whether a tensor is of a layer past the last.
     fn is_past_the_last(&self, tensor: &str) -> bool {
-        let layers = format!("{}layers.", self.scope);
+        let layers = format!("{}layers.", self.place.scope);
         let number = tensor.strip_prefix(&layers).and_then(|rest| rest.split('.').next());
         number.and_then(|number| number.parse::<usize>().ok()).is_some_and(|layer| layer >= self.layers)
     }
 
     /// A module of the model by its name there.
     pub(crate) fn module(&self, name: &str) -> String {
-        format!("{}{name}", self.scope)
+        format!("{}{name}", self.place.scope)
     }
 
     /// The tensor of the embeddings.
@@ -293,7 +292,7 @@ impl Decoder {
 
     /// The tensor of a head that is not the embeddings'.
     fn head(&self) -> String {
-        format!("{}.weight", self.head)
+        format!("{}.weight", self.place.head)
     }
 }
 
@@ -303,6 +302,10 @@ pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> 
 }
 
 impl Blueprint for Decoder {
+    fn find(&mut self, tensors: &Tensors) {
+        Decoder::find(self, tensors);
+    }
+
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
         let prologue = self.prologue(builder);
         self.parts(builder, prologue, |builder, index| self.layer(builder, index))
@@ -319,7 +322,7 @@ impl Decoder {
     ) -> Parts {
         builder.bindings.ignore(|name| {
             name.ends_with(".rotary_emb.inv_freq")
-                || self.ignored.iter().any(|part| name.starts_with(part))
+                || self.place.ignored.iter().any(|part| name.starts_with(part))
                 || self.ignores_further_layers && self.is_past_the_last(name)
         });
         let mut layers = Vec::new();

@@ -27,6 +27,8 @@ pub(crate) struct DeltaNet {
     pub(crate) taps: usize,
     /// How the projections are stored.
     pub(crate) stored: Stored,
+    /// Whether the taps of each channel lie along the second axis of their tensor and not along the last.
+    pub(crate) turned: bool,
     /// Added to the mean of a head's squares.
     pub(crate) epsilon: f32,
 }
@@ -69,6 +71,7 @@ impl DeltaNet {
             value_width: config.count_or("linear_value_head_dim", 128),
             taps,
             stored,
+            turned: false,
             epsilon,
         }
     }
@@ -120,7 +123,8 @@ impl DeltaNet {
 
         let mut convolved = |role: &str, x: ValueId, first: usize, width: usize| {
             let cut = Cut::Rows { first, of: 2 * keys + values };
-            let x = layer.convolve(role, x, (&format!("{module}.conv1d"), cut), [width, self.taps]);
+            let x =
+                layer.convolve(role, x, (&format!("{module}.conv1d"), cut), [width, self.taps], self.turned);
             layer.activate(&format!("activated_{role}"), x, Activation::Silu)
         };
         let query = convolved("query", query, 0, keys);

@@ -1,9 +1,9 @@
 //! The feed-forward network of a layer with experts: a router gives each row to a few of them, and some that are shared
 //! have every row.
 //!
-//! Checkpoints store the experts of a layer apart, each under its number; as one tensor for each projection; or as one for
-//! gates and ups together. Which of these it is, its tensors' names say; whether gates and ups alternate there or lie one below
-//! the other, the architecture knows.
+//! Checkpoints store the experts of a layer apart, each under its number; as one tensor for each projection, which is what MLX's
+//! converters make of all; or as one for gates and ups together. Which of these it is, its tensors' names say; whether gates and ups
+//! alternate there or lie one below the other, the architecture knows.
 
 use crate::builder::Layer;
 use crate::config::Section;
@@ -66,6 +66,12 @@ pub(crate) struct Shared {
     /// The module of the one number for each row whose sigmoid multiplies its result.
     pub(crate) gate: Option<&'static str>,
 }
+
+/// The module of all experts where each projection of them is one tensor.
+const STACKED: [&str; 3] = ["switch_mlp", "experts", "experts.switch_glu"];
+
+/// What gates, ups and downs are called there, whatever the architecture calls them.
+const OF_STACKED: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 /// Published models have 512 at most.
 const MOST: usize = 1024;
@@ -155,12 +161,17 @@ impl Experts {
         let Choice { scores, chosen, groups, shares, factor, .. } = self.choice;
         let routing = Routing { scores, chosen, correction, groups, shares, factor, scale };
         let weights = layer.route("weights", logits, routing);
-        let [gate, up, down] = if self.alternate {
-            self.alternating(layer, &format!("{module}.experts"))
-        } else {
-            self.stacks(layer, module)
+        let stacked = STACKED.map(|name| format!("{module}.{name}"));
+        let stacked = stacked.iter().find(|name| layer.has(&format!("{name}.{}.weight", OF_STACKED[0])));
+        let [gate, up, down] = match stacked {
+            Some(stacked) => self.stacked(layer, stacked),
+            None if self.alternate => self.alternating(layer, &format!("{module}.experts")),
+            None => self.joined_or_apart(layer, module),
         };
-        let biases = self.bias.then(|| self.biases(layer, &format!("{module}.experts")));
+        let biases = self.bias.then(|| match stacked {
+            Some(stacked) => self.biases(layer, stacked),
+            None => self.alternating_biases(layer, &format!("{module}.experts")),
+        });
         let experts = forge_ir::Experts { gate, up, down, biases, gating: self.gating };
         layer.experts("routed", [x, weights], experts)
     }
@@ -188,7 +199,7 @@ impl Experts {
     }
 
     /// What is added to gates, ups and downs, those of gates and ups alternating.
-    fn biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+    fn alternating_biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let both = format!("{module}.gate_up_proj_bias");
         let mut part = |role, first| {
             let cut = Some(Cut::Groups { first, rows: 1, of: 2 });
@@ -199,11 +210,28 @@ impl Experts {
         [gate, up, layer.stacked_vectors("routed_down_bias", (&down, None), [self.count, self.hidden])]
     }
 
-    /// Gates, ups and downs of all experts.
-    fn stacks(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+    /// Gates, ups and downs of all experts where each projection is one tensor.
+    fn stacked(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
         let inward = [self.count, self.inner, self.hidden];
         let outward = [self.count, self.hidden, self.inner];
-        let [gate, up, down] = self.projections;
+        let [gate, up, down] = OF_STACKED.map(|projection| format!("{module}.{projection}.weight"));
+        let mut one = |role, tensor: &str, shape| layer.stack(role, (tensor, Stack::Whole, None), shape);
+        [one("routed_gate", &gate, inward), one("routed_up", &up, inward), one("routed_down", &down, outward)]
+    }
+
+    /// What is added to these.
+    fn biases(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+        let [gate, up, down] = OF_STACKED.map(|projection| format!("{module}.{projection}.bias"));
+        let mut one =
+            |role, tensor: &str, width| layer.stacked_vectors(role, (tensor, None), [self.count, width]);
+        let [gate, up] = [one("routed_gate_bias", &gate, self.inner), one("routed_up_bias", &up, self.inner)];
+        [gate, up, one("routed_down_bias", &down, self.hidden)]
+    }
+
+    /// Gates, ups and downs of all experts where gates and ups are one tensor, or where each expert has its own.
+    fn joined_or_apart(&self, layer: &mut Layer<'_, '_>, module: &str) -> [ParamId; 3] {
+        let inward = [self.count, self.inner, self.hidden];
+        let outward = [self.count, self.hidden, self.inner];
         let joined = format!("{module}.experts.gate_up_proj");
         if self.joined || layer.has(&joined) {
             let cut = |first| Some(Cut::Rows { first, of: 2 * self.inner });
@@ -212,16 +240,10 @@ impl Experts {
             let down = format!("{module}.experts.down_proj");
             return [gate, up, layer.stack("routed_down", (&down, Stack::Whole, None), outward)];
         }
-        let whole = |projection: &str| format!("{module}.switch_mlp.{projection}.weight");
-        let stack = if layer.has(&whole(gate)) { Stack::Whole } else { Stack::Apart };
-        let mut one = |role, projection: &str, shape| {
-            let tensor = match stack {
-                Stack::Whole => whole(projection),
-                Stack::Apart => format!("{module}.experts.*.{projection}.weight"),
-            };
-            layer.stack(role, (&tensor, stack, None), shape)
-        };
-        [one("routed_gate", gate, inward), one("routed_up", up, inward), one("routed_down", down, outward)]
+        let [gate, up, down] =
+            self.projections.map(|projection| format!("{module}.experts.*.{projection}.weight"));
+        let mut one = |role, tensor: &str, shape| layer.stack(role, (tensor, Stack::Apart, None), shape);
+        [one("routed_gate", &gate, inward), one("routed_up", &up, inward), one("routed_down", &down, outward)]
     }
 }
 

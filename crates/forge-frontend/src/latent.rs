@@ -114,17 +114,59 @@ impl LatentAttention {
         let latent = layer.norm("normed_latent", latent, gain, [1, rank], self.norm);
         let key = layer.rotate("rotated_key", key, 1, turned, &self.rotation);
 
-        let cut = |first: usize, rows: usize| Cut::Groups { first, rows, of: plain + values };
-        let both = &*at("kv_b_proj");
-        let (keys, of_keys) = ((both, cut(0, plain)), [heads * plain, rank]);
-        let query = layer.each_head(("latent_key", "latent_query"), query, keys, of_keys, (heads, true));
+        let matrices = self.matrices(layer, module);
+        let (keys, turned_keys) = &matrices.keys;
+        let query = layer.each_head(("latent_key", "latent_query"), query, keys, (heads, *turned_keys));
         let cache = layer.latents(Latents { width: rank, turned });
         let inputs = [query, turned_query, latent, key];
         let heads_latents = layer.latent_attention("latent_heads", inputs, heads, self.scale, cache);
-        let (of_values, shape) = ((both, cut(plain, values)), [heads * values, rank]);
-        let made =
-            layer.each_head(("latent_value", "heads"), heads_latents, of_values, shape, (heads, false));
+        let of_values = &matrices.values;
+        let made = layer.each_head(("latent_value", "heads"), heads_latents, of_values, (heads, false));
         layer.linear("output", made, &at("o_proj"), [hidden, heads * values], self.bias)
+    }
+}
+
+/// A matrix for each head, one below the other: a tensor or a part of one.
+pub(crate) struct OfHeads {
+    /// The tensor.
+    pub(crate) tensor: String,
+    /// Of all heads.
+    pub(crate) shape: [usize; 2],
+    /// Which part of the tensor they are.
+    pub(crate) cut: Option<Cut>,
+    /// The tensor's dimensions after the first, where it has one for heads.
+    pub(crate) lies: Vec<usize>,
+}
+
+/// The matrices that make queries what latents are multiplied with, and values of latents.
+struct Matrices {
+    /// Those of keys, and whether they are multiplied turned: they are stored as keys are made of latents.
+    keys: (OfHeads, bool),
+    values: OfHeads,
+}
+
+impl LatentAttention {
+    /// The matrices of a module: one tensor for each head's key and value, or, as converters for MLX have it, one for all heads'
+    /// keys, turned, and one for their values.
+    fn matrices(&self, layer: &Layer<'_, '_>, module: &str) -> Matrices {
+        let LatentAttention { heads, rank, plain, values, .. } = *self;
+        let whole = |projection: &str, rows: usize, columns: usize| OfHeads {
+            tensor: format!("{module}.{projection}.weight"),
+            shape: [heads * rows, columns],
+            cut: None,
+            lies: vec![rows, columns],
+        };
+        let keys = whole("embed_q", rank, plain);
+        if layer.has(&keys.tensor) {
+            return Matrices { keys: (keys, false), values: whole("unembed_out", values, rank) };
+        }
+        let part = |first: usize, rows: usize| OfHeads {
+            tensor: format!("{module}.kv_b_proj.weight"),
+            shape: [heads * rows, rank],
+            cut: Some(Cut::Groups { first, rows, of: plain + values }),
+            lies: Vec::new(),
+        };
+        Matrices { keys: (part(0, plain), true), values: part(plain, values) }
     }
 }
 

@@ -10,7 +10,7 @@
 //! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
 //!   a checkpoint made of a configuration alone.
 //! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
-//! * `quantised`, `microscaled`: matrices that are stored as codes; `gguf`: a file that has everything, translated into such texts and
+//! * `quantised`, `microscaled`: matrices that are stored as codes; `converted`: what else MLX's converters change; `gguf`: a file that has everything, translated into such texts and
 //!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
 //!   `attention` or what stands in its place (`latent`, `delta_net`), `windows`, `mlp` or `experts`, and `rope` with its
@@ -25,6 +25,7 @@ mod binding;
 mod builder;
 mod checkpoint;
 mod config;
+mod converted;
 mod copies;
 mod decoder;
 mod delta_net;
@@ -104,10 +105,11 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, blueprint, quantization, mut faults, keys } = described;
+    let Described { mut model, mut blueprint, quantization, mut faults, keys } = described;
 
     let mut builder = Builder::new(Some(&tensors));
     builder.bindings.quantization = quantization;
+    blueprint.find(&tensors);
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
         if let Some(fault) = copies::check(checkpoint, &tensors, copy) {

@@ -4,6 +4,7 @@
 
 use crate::config::Section;
 use crate::header::Tensor;
+use crate::quantised;
 use crate::tensors::Tensors;
 use forge_ir::{BLOCK, Diagnostic, Format};
 
@@ -14,15 +15,17 @@ pub(crate) fn blocks(matrix: &str) -> String {
     format!("{matrix}{BLOCKS}")
 }
 
-/// Reads `quantization_config`, if it is there.
+/// Reads `quantization_config`, if it is there and no copy of what MLX says of its own codes.
 pub(crate) fn read(config: &Section<'_>) {
     const KEY: &str = "quantization_config";
+    if config.get(quantised::KEY).is_some() {
+        return;
+    }
     let Some(section) = config.section(KEY) else { return };
     // Its tensors say of each module whether it is one of codes.
     section.pass_over("modules_to_not_convert");
     if section.word("quant_method") != Some("mxfp4") {
-        let why =
-            "of this architecture forge reads codes of the method mxfp4, and those of MLX's affine mode";
+        let why = "of this architecture forge reads codes of the method mxfp4, and those that MLX writes";
         config.refuse(KEY, why, &[]);
         section.ask_all();
     }

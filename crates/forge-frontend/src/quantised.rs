@@ -1,22 +1,33 @@
-//! Matrices that a checkpoint stores as codes, the way MLX does: `X.weight` in words of 32 bits, and beside it `X.scales` and
-//! `X.biases` with a number for each group. `quantization` in the configuration says how many bits and how large the
-//! groups are, for all modules and for some by name; shapes have to agree with it. A module that has no scales is not
-//! quantised, whatever the configuration says.
+//! Matrices that a checkpoint stores as codes, the way MLX does: `X.weight` in words of 32 bits, and beside it `X.scales` and,
+//! in the affine mode, `X.biases` with a number for each group. `quantization` in the configuration says the mode, how many bits and
+//! how large the groups are, for all modules and for some by name; shapes have to agree with it. A module that has no scales is
+//! not quantised, whatever the configuration says.
 
 use crate::config::Section;
 use crate::header::Tensor;
 use crate::tensors::Tensors;
-use forge_ir::{Affine, Bits, Diagnostic, Format, Group, Scales};
+use forge_ir::{Affine, BLOCK, Bits, Diagnostic, Format, Group, Scales};
 use std::collections::BTreeMap;
 
-const KEY: &str = "quantization";
+/// The key that says what codes mean.
+pub(crate) const KEY: &str = "quantization";
 const COPY: &str = "quantization_config";
 
-/// Bits of a code and columns of a group, where the configuration says both.
+/// What codes mean, bits of a code and columns of a group, where the configuration says all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Shape {
+    mode: Mode,
     bits: usize,
     group: usize,
+}
+
+/// What codes mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// Code * scale + bias.
+    Affine,
+    /// Floats of 4 bits that share an exponent.
+    Mxfp4,
 }
 
 /// What the configuration says of quantised modules.
@@ -47,9 +58,25 @@ pub(crate) fn read(root: &Section<'_>) -> Option<Quantization> {
     Some(Quantization { of_all, of_some })
 }
 
+/// A module that tells its own shape and no mode has the affine one, whatever others have.
 fn shape(section: &Section<'_>) -> Shape {
-    section.only("mode", "affine", "codes of this mode mean something else");
-    Shape { bits: section.count("bits"), group: section.count("group_size") }
+    let (bits, group) = (section.count("bits"), section.count("group_size"));
+    let mode = match section.word("mode") {
+        None | Some("affine") => Mode::Affine,
+        Some("mxfp4") => {
+            for (key, found, only) in [("bits", bits, 4), ("group_size", group, BLOCK)] {
+                if found != only {
+                    section.contradiction(key, format!("{key} is {found}, and mxfp4 has {only} alone"));
+                }
+            }
+            Mode::Mxfp4
+        }
+        Some(_) => {
+            section.refuse("mode", "forge reads codes of the modes affine and mxfp4", &[]);
+            Mode::Affine
+        }
+    };
+    Shape { mode, bits, group }
 }
 
 impl Quantization {
@@ -79,7 +106,10 @@ pub(crate) fn format(
             "{name} is stored as U32, and config.json has no {KEY} that says what that means"
         ));
     };
-    let Shape { bits, group } = quantization.of(name.strip_suffix(".weight").unwrap_or(name));
+    let Shape { mode, bits, group } = quantization.of(name.strip_suffix(".weight").unwrap_or(name));
+    if mode == Mode::Mxfp4 {
+        return microscaled(tensors, tensor, shape);
+    }
     let Some((bits, group)) = supported(bits, group) else {
         return fault(format!(
             "{name} has codes of {bits} bits in groups of {group}; forge reads 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128"
@@ -99,31 +129,54 @@ pub(crate) fn format(
             ));
         }
     };
-    let [rows @ .., columns] = shape else { return fault(format!("{name} is no matrix")) };
-    let with = |last: usize| rows.iter().copied().chain([last]).collect::<Vec<_>>();
-    let wanted = [
-        (tensor, with(columns * bits.count() / 32)),
-        (scales, with(columns / group.columns())),
-        (biases, with(columns / group.columns())),
-    ];
-    if !columns.is_multiple_of(group.columns()) {
-        return fault(format!(
-            "{name} has {columns} columns, which are not whole groups of {}",
-            group.columns()
-        ));
+    let wanted = wanted(shape, bits.count(), group.columns());
+    let parts = [(tensor, wanted.0), (scales, wanted.1.clone()), (biases, wanted.1)];
+    agree(tensor, shape, (bits.count(), group.columns()), &parts)?;
+    Ok(Format::Affine(Affine { bits, group, scales: of_scales }))
+}
+
+/// The same of codes that are floats of 4 bits.
+fn microscaled(tensors: &Tensors, tensor: &Tensor, shape: &[usize]) -> Result<Format, Diagnostic> {
+    let [beside, _] = companions(&tensor.name);
+    let Some(scales) = tensors.get(&beside).filter(|scales| scales.dtype == "U8") else {
+        let message = format!("{} is of the mode mxfp4 without {beside} as U8", tensor.name);
+        return Err(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
+    };
+    let wanted = wanted(shape, 4, BLOCK);
+    agree(tensor, shape, (4, BLOCK), &[(tensor, wanted.0), (scales, wanted.1)])?;
+    Ok(Format::Mxfp4)
+}
+
+/// The shapes of words and of what groups have, of a weight of this shape.
+fn wanted(shape: &[usize], bits: usize, group: usize) -> (Vec<usize>, Vec<usize>) {
+    let (columns, rows) = shape.split_last().map_or((0, &[][..]), |(columns, rows)| (*columns, rows));
+    let with = |last: usize| [rows, &[last]].concat();
+    (with(columns * bits / 32), with(columns / group))
+}
+
+/// Whether tensors have the shapes that the configuration makes them have.
+fn agree(
+    tensor: &Tensor,
+    shape: &[usize],
+    (bits, group): (usize, usize),
+    parts: &[(&Tensor, Vec<usize>)],
+) -> Result<(), Diagnostic> {
+    let name = &tensor.name;
+    let fault =
+        |message: String| Err(Diagnostic::new("F0304", message).note(format!("it is in {}", tensor.file)));
+    let [_, .., columns] = shape else { return fault(format!("{name} is no matrix")) };
+    if !columns.is_multiple_of(group) {
+        return fault(format!("{name} has {columns} columns, which are not whole groups of {group}"));
     }
-    for (part, wanted) in wanted {
-        if part.shape != wanted {
+    for (part, wanted) in parts {
+        if part.shape != *wanted {
+            let (part, found) = (&part.name, &part.shape);
             return fault(format!(
-                "{} is {:?}, and {shape:?} in {} bits and groups of {} makes it {wanted:?}",
-                part.name,
-                part.shape,
-                bits.count(),
-                group.columns()
+                "{part} is {found:?}, and {shape:?} in {bits} bits and groups of {group} makes it {wanted:?}"
             ));
         }
     }
-    Ok(Format::Affine(Affine { bits, group, scales: of_scales }))
+    Ok(())
 }
 
 fn supported(bits: usize, group: usize) -> Option<(Bits, Group)> {

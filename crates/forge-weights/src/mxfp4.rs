@@ -87,8 +87,9 @@ fn nearest(x: f64) -> u8 {
     if x < 0.0 && code > 0 { code | SIGN } else { code }
 }
 
-/// Fills `out` with rows of a matrix as checkpoints have it, each its codes and then its exponents. `read` fills its last argument
-/// with bytes of the tensor of that name from that offset on. Rows are whole blocks.
+/// Fills `out` with rows of a matrix as checkpoints have it, each its codes and then its exponents: `X_blocks` and `X_scales`, or
+/// `X.weight` and `X.scales`, which are the same bytes. `read` fills its last argument with bytes of the tensor of that name from
+/// that offset on. Rows are whole blocks.
 pub(crate) fn rows(
     read: impl Fn(&str, u64, &mut [u8]) -> io::Result<()>,
     tensor: &str,
@@ -96,13 +97,16 @@ pub(crate) fn rows(
     rows: Range<usize>,
     out: &mut [u8],
 ) -> io::Result<()> {
-    let matrix = tensor.strip_suffix("_blocks").unwrap_or(tensor);
+    let beside = match tensor.strip_suffix("_blocks") {
+        Some(matrix) => format!("{matrix}_scales"),
+        None => format!("{}.scales", tensor.strip_suffix(".weight").unwrap_or(tensor)),
+    };
     let [of_codes, of_scales] = plane_bytes(Format::Mxfp4, columns);
     let part = |name: &str, of_row: usize| {
         let mut bytes = vec![0; rows.len() * of_row];
         read(name, (rows.start * of_row) as u64, &mut bytes).map(|()| bytes)
     };
-    let (neighbours, exponents) = (part(tensor, of_codes)?, part(&format!("{matrix}_scales"), of_scales)?);
+    let (neighbours, exponents) = (part(tensor, of_codes)?, part(&beside, of_scales)?);
     let each = neighbours.chunks_exact(of_codes).zip(exponents.chunks_exact(of_scales));
     for ((neighbours, exponents), out) in each.zip(out.chunks_exact_mut(of_codes + of_scales)) {
         let (codes, scales) = out.split_at_mut(of_codes);
@@ -183,15 +187,17 @@ mod tests {
             let (codes, exponents) = bytes.split_at(3 * 32);
             let read = |name: &str, offset: u64, out: &mut [u8]| {
                 let all = match name {
-                    "a_blocks" => codes,
-                    "a_scales" => exponents,
+                    "a_blocks" | "a.weight" => codes,
+                    "a_scales" | "a.scales" => exponents,
                     _ => return Err(io::ErrorKind::NotFound.into()),
                 };
                 out.copy_from_slice(&all[offset as usize..][..out.len()]);
                 Ok(())
             };
-            let mut out = vec![0; 2 * 34];
+            let [mut out, mut of_words] = [vec![0; 2 * 34], vec![0; 2 * 34]];
             rows(read, "a_blocks", COLUMNS, 1..3, &mut out).unwrap();
+            rows(read, "a.weight", COLUMNS, 1..3, &mut of_words).unwrap();
+            prop_assert_eq!(&out, &of_words);
             for (row, stored) in out.chunks(34).enumerate() {
                 let mut numbers = [0.0; COLUMNS];
                 decode(&stored[..32], &stored[32..], &mut numbers);

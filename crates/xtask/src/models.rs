@@ -73,7 +73,8 @@ pub fn page() -> Result<String, String> {
     let usual_list: Vec<String> = usual.iter().map(code).collect();
     let _ = write!(
         text,
-        "\nAny of them is stored in any number format: {}, or affine (see [README](../README.md#what-works-today)).\n\n\
+        "\nAny of them is stored in any number format: {}, or affine (see [README](../README.md#what-works-today)); \
+         and as converters for MLX write it ([mlx.md](mlx.md)).\n\n\
          Almost all of them read {}.\n",
         formats.join(", "),
         usual_list.join(", ")

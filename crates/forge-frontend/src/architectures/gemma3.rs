@@ -5,6 +5,7 @@
 use super::{Architecture, Blueprint, gemma2};
 use crate::attention::{HeadNorm, rope};
 use crate::config::Section;
+use crate::converted::Place;
 use crate::decoder::{Decoder, Defaults};
 use crate::windows::Windows;
 use crate::wrapped;
@@ -53,9 +54,11 @@ fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
             Value::Null,
             "whether gemma3 caps its logits depends on who computes them",
         );
-        model.scope = "language_model.model.";
-        model.head = "language_model.lm_head";
-        model.ignored = &["vision_tower.", "multi_modal_projector."];
+        model.place = Place {
+            scope: "language_model.model.",
+            head: "language_model.lm_head",
+            ignored: &["vision_tower.", "multi_modal_projector."],
+        };
         for config in [config, text] {
             config.only(
                 "tie_word_embeddings",

@@ -8,11 +8,13 @@ use super::{Architecture, Blueprint, Parts, gemma2};
 use crate::attention::{Attention, HeadNorm, rope};
 use crate::builder::{Builder, Layer};
 use crate::config::Section;
+use crate::converted::Place;
 use crate::decoder::{Decoder, Defaults};
 use crate::experts::Experts;
 use crate::layer_inputs::{Inputs, whole_number};
 use crate::mlp::Mlp;
 use crate::rope::Rope;
+use crate::tensors::Tensors;
 use crate::windows::Windows;
 use crate::wrapped;
 use forge_ir::{Activation, Apply, Rotation, Scores, StateId, ValueId};
@@ -69,9 +71,10 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
 fn read_wrapped(config: &Section<'_>) -> Box<dyn Blueprint> {
     let families = [WRAPPED.family, ARCHITECTURE.family];
     Box::new(wrapped::read(config, families, Gemma4::read, |text, model| {
-        model.decoder.scope = "model.language_model.";
-        model.decoder.ignored =
+        model.decoder.place.scope = "model.language_model.";
+        model.decoder.place.ignored =
             &["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
+        model.decoder.converted = Some(Place::CONVERTED);
         for config in [config, text] {
             config.only(
                 "tie_word_embeddings",
@@ -272,6 +275,10 @@ impl Gemma4 {
 }
 
 impl Blueprint for Gemma4 {
+    fn find(&mut self, tensors: &Tensors) {
+        self.decoder.find(tensors);
+    }
+
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
         let decoder = &self.decoder;
         let mut embed = builder.layer("embed", 0);

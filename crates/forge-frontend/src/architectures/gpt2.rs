@@ -6,6 +6,7 @@ use super::{Architecture, Blueprint, Parts};
 use crate::builder::{Builder, Layer, Norm, NormKind};
 use crate::config::Section;
 use crate::mlp::activation;
+use crate::tensors::Tensors;
 use forge_ir::{Activation, Apply, Cut, ValueId};
 
 pub(super) const ARCHITECTURE: Architecture =
@@ -105,10 +106,19 @@ impl Gpt2 {
     }
 }
 
+/// What the names of tensors begin with where a converter for MLX wrote them, which turns matrices.
+const CONVERTED: &str = "model.";
+
 impl Blueprint for Gpt2 {
+    fn find(&mut self, tensors: &Tensors) {
+        self.rows_are_outputs |= tensors.get(&format!("{CONVERTED}wte.weight")).is_some();
+    }
+
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
         // The oldest files are of the model without its head.
-        let scope = if builder.bindings.has("wte.weight") { "" } else { "transformer." };
+        let mut scopes = ["", CONVERTED].into_iter();
+        let scope = scopes.find(|scope| builder.bindings.has(&format!("{scope}wte.weight")));
+        let scope = scope.unwrap_or("transformer.");
         let table = format!("{scope}wte.weight");
         let head_tensor = "lm_head.weight".to_owned();
         // Masks, which say what attention sees anyway.

@@ -4,6 +4,7 @@
 use super::{Architecture, Blueprint};
 use crate::attention::HeadNorm;
 use crate::config::Section;
+use crate::converted::Place;
 use crate::decoder::{Decoder, Defaults};
 use crate::delta_net::{self, DeltaNet, Stored};
 use crate::wrapped;
@@ -42,7 +43,7 @@ fn read_text(config: &Section<'_>) -> Decoder {
 /// A text model by itself, which may have what guesses further tokens.
 pub(super) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder) -> Box<dyn Blueprint> {
     let mut model = read(config);
-    model.ignored = &["mtp."];
+    model.place.ignored = &["mtp."];
     Box::new(model)
 }
 
@@ -53,8 +54,9 @@ pub(super) fn wrap(
     read: impl Fn(&Section<'_>) -> Decoder,
 ) -> Box<dyn Blueprint> {
     Box::new(wrapped::read(config, families, read, |_, model| {
-        model.scope = "model.language_model.";
-        model.ignored = &["model.visual.", "mtp."];
+        model.place.scope = "model.language_model.";
+        model.place.ignored = &["model.visual.", "mtp."];
+        model.converted = Some(Place::CONVERTED);
         if config.flag_or("tie_word_embeddings", false) != model.tied {
             let message = "tie_word_embeddings is one thing for the whole and another for the text model";
             config.contradiction("tie_word_embeddings", message.to_owned());

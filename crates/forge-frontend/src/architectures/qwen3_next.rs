@@ -23,6 +23,6 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.dense = qwen2_moe::dense(config, model.layers);
     model.experts = Some(experts);
     // What guesses further tokens changes none.
-    model.ignored = &["mtp."];
+    model.place.ignored = &["mtp."];
     Box::new(model)
 }

@@ -361,7 +361,14 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         "gpt-oss: codes as MLX has them in another mode",
         set!(
             "architectures": "REMOVE", "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
-            "quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+            "quantization": {"group_size": 16, "bits": 4, "mode": "nvfp4"}
+        ),
+    ),
+    (
+        "gpt-oss: codes as MLX has them in groups that their mode has not",
+        set!(
+            "architectures": "REMOVE", "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "quantization": {"group_size": 64, "bits": 8, "mode": "mxfp4"}
         ),
     ),
     (
