@@ -145,16 +145,19 @@ impl Gating {
 /// y = what becomes of gates and ups, for values that alternate them.
 #[inline(always)]
 unsafe fn gate<S: Simd>(gating: Gating, values: &[f32], y: &mut [f32]) {
-    let (mut gates, mut ups) = ([0.0_f32; 16], [0.0_f32; 16]);
     for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
-        for (i, pair) in values.chunks_exact(2).enumerate() {
-            (gates[i], ups[i]) = (pair[0], pair[1]);
-        }
         // SAFETY: a vector has at most 16 lanes.
         unsafe {
-            let made = gating.of::<S>(S::load(gates.as_ptr()), S::load(ups.as_ptr()));
-            S::store(gates.as_mut_ptr(), made);
+            if y.len() == S::LANES {
+                let [gates, ups] = S::load_pairs(values[..2 * S::LANES].as_ptr());
+                S::store(y.as_mut_ptr(), gating.of::<S>(gates, ups));
+                continue;
+            }
+            let mut some = [0.0; 32];
+            some[..values.len()].copy_from_slice(values);
+            let [gates, ups] = S::load_pairs(some.as_ptr());
+            S::store(some.as_mut_ptr(), gating.of::<S>(gates, ups));
+            y.copy_from_slice(&some[..y.len()]);
         }
-        y.copy_from_slice(&gates[..y.len()]);
     }
 }

@@ -76,6 +76,14 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    unsafe fn load_pairs(from: *const f32) -> [Pair; 2] {
+        unsafe {
+            let (a, b) = (vld2q_f32(from), vld2q_f32(from.add(8)));
+            [(a.0, b.0), (a.1, b.1)]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store(to: *mut f32, v: Pair) {
         unsafe {
             vst1q_f32(to, v.0);

@@ -27,6 +27,8 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn splat(x: f32) -> Self::V;
     /// `LANES` singles.
     unsafe fn load(from: *const f32) -> Self::V;
+    /// Those of `2 * LANES` singles that are even in number, and those that are odd.
+    unsafe fn load_pairs(from: *const f32) -> [Self::V; 2];
     /// `LANES` singles.
     unsafe fn store(to: *mut f32, v: Self::V);
     /// a + b
@@ -177,6 +179,12 @@ impl Simd for Portable {
     unsafe fn load(from: *const f32) -> Lanes {
         // SAFETY: the caller's promise, here and below.
         unsafe { from.cast::<Lanes>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_pairs(from: *const f32) -> [Lanes; 2] {
+        let pairs = unsafe { from.cast::<[[f32; 2]; LANES]>().read_unaligned() };
+        [lanes(|i| pairs[i][0]), lanes(|i| pairs[i][1])]
     }
 
     #[inline(always)]

@@ -64,6 +64,20 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_pairs(from: *const f32) -> [__m256; 2] {
+        unsafe {
+            // Within each half of a vector, and then the quarters where they belong.
+            let (a, b) = (Self::load(from), Self::load(from.add(8)));
+            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
+            let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
+            [
+                _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(even)),
+                _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(odd)),
+            ]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store(to: *mut f32, v: __m256) {
         unsafe { _mm256_storeu_ps(to, v) }
     }
@@ -280,6 +294,16 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> __m512 {
         unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_pairs(from: *const f32) -> [__m512; 2] {
+        unsafe {
+            let (a, b) = (Self::load(from), Self::load(from.add(16)));
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+            [_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b)]
+        }
     }
 
     #[inline(always)]
