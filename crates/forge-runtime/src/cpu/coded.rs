@@ -13,9 +13,9 @@
 //! A few rows never come here: see [`super::coded_few`] and [`super::strip_products`].
 
 use super::call::{Call, Number, Output};
-use super::coded_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS, TILE};
+use super::coded_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS};
 use super::finish::{Finish, OfShare};
-use super::formats::{BLOCK, Matrix};
+use super::formats::{AT_ONCE, BLOCK, Matrix};
 use super::level::Task;
 use super::project::Project;
 use super::scratch::Scratch;
@@ -23,8 +23,6 @@ use super::simd::Simd;
 use std::marker::PhantomData;
 
 /// 32 columns of a row of x.
-#[derive(Clone, Copy)]
-#[repr(C)]
 pub(super) struct Coded {
     pub(super) codes: [i8; BLOCK],
     pub(super) scale: f32,
@@ -32,49 +30,79 @@ pub(super) struct Coded {
     pub(super) total: i32,
 }
 
+/// Rows of x that lie together.
+pub(super) const TOGETHER: usize = 16;
+
+/// 32 columns of sixteen rows of x. Sixteen rows lie block after block, then the next sixteen; past the last row is anything.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Sixteen {
+    pub(super) codes: [[i8; BLOCK]; TOGETHER],
+    pub(super) scales: [f32; TOGETHER],
+    pub(super) totals: [i32; TOGETHER],
+}
+
 // SAFETY: numbers without gaps.
-unsafe impl Number for Coded {}
+unsafe impl Number for Sixteen {}
+
+impl Sixteen {
+    /// As many as so many rows of so many blocks are.
+    pub(super) fn count(rows: usize, blocks: usize) -> usize {
+        rows.div_ceil(TOGETHER) * blocks
+    }
+}
 
 /// Runs this thread's share of a round.
 pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-    let coded = call.room::<Coded>(rows * blocks);
+    let coded = call.room::<Sixteen>(Sixteen::count(rows, blocks));
     if call.round() == 0 {
         encode(call, call.input("x", rows * inputs), inputs, (&coded, blocks));
         return call.another_round();
     }
     // SAFETY: all of them were written in the round before, and nobody writes them in this one.
-    let x = unsafe { std::slice::from_raw_parts(coded.start(), rows * blocks) };
+    let x = unsafe { std::slice::from_raw_parts(coded.start(), Sixteen::count(rows, blocks)) };
     call.level().run(Products::<M> { call, shape, x, blocks, format: PhantomData });
 }
 
-/// Encodes this thread's share of the rows of x: each is so many blocks of `to`.
-pub(super) fn encode(call: &Call<'_>, x: &[f32], inputs: usize, (to, blocks): (&Output<'_, Coded>, usize)) {
-    for row in call.share(x.len() / inputs, 1).flatten() {
-        // SAFETY: every row is one thread's.
-        let to = unsafe { to.part(row * blocks..(row + 1) * blocks) };
-        call.level().run(Encode { x: &x[row * inputs..][..inputs], to });
+/// Encodes this thread's share of the rows of x, each of them so many blocks of `to`.
+pub(super) fn encode(call: &Call<'_>, x: &[f32], inputs: usize, (to, blocks): (&Output<'_, Sixteen>, usize)) {
+    let parts = blocks.div_ceil(AT_ONCE);
+    for item in call.share((x.len() / inputs).div_ceil(TOGETHER) * parts, 1).flatten() {
+        let (rows, first) = (item / parts, item % parts * AT_ONCE);
+        let x = &x[rows * TOGETHER * inputs..];
+        let depth = (blocks - first).min(AT_ONCE);
+        // SAFETY: every part is one thread's.
+        let to = unsafe { to.part(rows * blocks + first..rows * blocks + first + depth) };
+        call.level().run(Encode { x, inputs, first, to });
     }
 }
 
-/// Makes codes of a row.
+/// Makes codes of a part of up to sixteen rows.
 struct Encode<'a> {
+    /// From the first of them.
     x: &'a [f32],
-    to: &'a mut [Coded],
+    inputs: usize,
+    /// The first block of each.
+    first: usize,
+    to: &'a mut [Sixteen],
 }
 
 impl Task for Encode<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for (index, to) in self.to.iter_mut().enumerate() {
-            let mut x = [0.0; BLOCK];
-            let from = &self.x[(index * BLOCK).min(self.x.len())..];
-            match from.first_chunk::<BLOCK>() {
-                Some(whole) => x = *whole,
-                None => x[..from.len()].copy_from_slice(from),
+        for (row, x) in self.x.chunks_exact(self.inputs).take(TOGETHER).enumerate() {
+            for (index, to) in self.to.iter_mut().enumerate() {
+                let mut block = [0.0; BLOCK];
+                let from = &x[((self.first + index) * BLOCK).min(x.len())..];
+                match from.first_chunk::<BLOCK>() {
+                    Some(whole) => block = *whole,
+                    None => block[..from.len()].copy_from_slice(from),
+                }
+                let Coded { codes, scale, total } = encoded(&block);
+                (to.codes[row], to.scales[row], to.totals[row]) = (codes, scale, total);
             }
-            *to = encoded(&x);
         }
     }
 }
@@ -103,7 +131,7 @@ pub(super) fn encoded(x: &[f32; BLOCK]) -> Coded {
 struct Products<'a, M> {
     call: &'a Call<'a>,
     shape: &'a Project,
-    x: &'a [Coded],
+    x: &'a [Sixteen],
     /// Of a row of the matrix, and of x.
     blocks: usize,
     format: PhantomData<M>,
@@ -119,13 +147,13 @@ impl<M: Matrix> Task for Products<'_, M> {
         let matrix = Panels { level: call.level(), matrix, in_strips, blocks, x };
         let finish = Finish::new::<S>(call, shape, all);
         let mut panel = [EMPTY; DEPTH];
-        let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TILE) * PANEL);
-        let first_blocks: Vec<usize> = (0..all).map(|row| row * blocks).collect();
+        let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TOGETHER) * PANEL);
+        let numbers: Vec<usize> = (0..all).collect();
         let panels = outputs.div_ceil(PANEL);
         // All panels of one part of the rows, then the next part: neighbours in time share their x.
         for item in call.share(all.div_ceil(ROWS) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * ROWS, item % panels * PANEL);
-            let rows = &first_blocks[first_row..all.min(first_row + ROWS)];
+            let rows = &numbers[first_row..all.min(first_row + ROWS)];
             let of_panel = (outputs - first_output).min(PANEL);
             // SAFETY: `find` saw that the matrix has all blocks of all outputs.
             unsafe { matrix.products::<S>((first_output, of_panel), rows, &mut panel, &mut sums) };

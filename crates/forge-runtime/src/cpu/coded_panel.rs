@@ -4,7 +4,9 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::coded::Coded;
+use super::coded::{Sixteen, TOGETHER};
+#[cfg(target_arch = "x86_64")]
+use super::coded_tiles;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::level::{Level, Task};
 use super::simd::Simd;
@@ -17,7 +19,7 @@ pub(super) const DEPTH: usize = AT_ONCE;
 /// Rows of x that share a panel.
 pub(super) const ROWS: usize = 256;
 /// Rows of x in a tile of products.
-pub(super) const TILE: usize = 4;
+const TILE: usize = 4;
 /// Vectors of outputs in it.
 const VECTORS: usize = 2;
 
@@ -26,8 +28,17 @@ const VECTORS: usize = 2;
 #[repr(C, align(64))]
 pub(super) struct Filled {
     codes: [[[i8; 4]; PANEL]; BLOCK / 4],
-    scales: [f32; PANEL],
-    offsets: [f32; PANEL],
+    pub(super) scales: [f32; PANEL],
+    pub(super) offsets: [f32; PANEL],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Filled {
+    /// Where words of some outputs begin; the next word of each is `PANEL` words on.
+    #[inline(always)]
+    pub(super) fn words(&self, output: usize) -> *const [i8; 4] {
+        &raw const self.codes[0][output]
+    }
 }
 
 /// Nothing filled in yet.
@@ -41,12 +52,12 @@ pub(super) struct Panels<'a, M> {
     pub(super) in_strips: bool,
     /// Of a row of the matrix, and of x.
     pub(super) blocks: usize,
-    pub(super) x: &'a [Coded],
+    pub(super) x: &'a [Sixteen],
 }
 
 impl<M: Matrix> Panels<'_, M> {
-    /// The products of some rows of the matrix, the first and how many, with rows of x, each by its first block: in `sums`, `PANEL`
-    /// for each. `panel` is what it is filled into.
+    /// The products of some rows of the matrix, the first and how many, with rows of x, by their numbers: in `sums`, `PANEL` for
+    /// each. `panel` is what it is filled into.
     #[inline(always)]
     pub(super) unsafe fn products<S: Simd>(
         &self,
@@ -56,8 +67,11 @@ impl<M: Matrix> Panels<'_, M> {
         sums: &mut [f32],
     ) {
         let Panels { level, matrix, in_strips, blocks, x } = *self;
-        let sums = &mut sums[..rows.len().next_multiple_of(TILE) * PANEL];
+        let sums = &mut sums[..rows.len().next_multiple_of(TOGETHER) * PANEL];
         sums.fill(0.0);
+        // By how much codes are larger in the panel: what the level's instructions want of them.
+        let lacking = M::LACKING.unwrap_or(0);
+        let more = if level.has_tiles() { lacking.min(0) } else { S::RAISED };
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
             for output in (0..outputs).step_by(if in_strips { OUTPUTS } else { 1 }) {
@@ -65,20 +79,39 @@ impl<M: Matrix> Panels<'_, M> {
                 // SAFETY: the caller promises that the matrix has all blocks of these rows.
                 unsafe {
                     match in_strips {
-                        true => fill_strip::<S, M>(matrix, of_output / OUTPUTS + first_block, output, panel),
-                        false => fill::<S, M>(matrix, of_output + first_block, output, panel),
+                        true => {
+                            let first = of_output / OUTPUTS + first_block;
+                            fill_strip::<S, M>(matrix, first, output, more as i8, panel);
+                        }
+                        false => fill::<S, M>(matrix, of_output + first_block, output, more as i8, panel),
                     }
                 }
             }
-            let (lacking, offset) = (M::LACKING.unwrap_or(0), M::SCALING == Scaling::Offset);
-            level.run(AddPanel { panel, lacking, offset, x, rows, first_block, sums: &mut *sums });
+            let (lacking, offset) = (lacking - more, M::SCALING == Scaling::Offset);
+            #[cfg(target_arch = "x86_64")]
+            if level == Level::Amx {
+                let sums = &mut *sums;
+                level.run(coded_tiles::AddPanel {
+                    panel,
+                    lacking,
+                    offset,
+                    x,
+                    blocks,
+                    rows,
+                    first_block,
+                    sums,
+                });
+                continue;
+            }
+            let sums = &mut *sums;
+            level.run(AddPanel { panel, lacking, offset, x, blocks, rows, first_block, sums });
         }
     }
 }
 
 /// Fills in an output's blocks from `first`.
 #[inline(always)]
-unsafe fn fill<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel: &mut [Filled]) {
+unsafe fn fill<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, more: i8, panel: &mut [Filled]) {
     let mut scales = [0.0; 2 * AT_ONCE];
     // SAFETY: the caller promises as many blocks as the panel has.
     unsafe {
@@ -86,7 +119,7 @@ unsafe fn fill<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel
         let depth = panel.len();
         for (index, block) in panel.iter_mut().enumerate() {
             matrix.prefetch::<S>(first + index + depth);
-            let codes = matrix.codes(first + index).map(|code| code ^ S::RAISED as i8);
+            let codes = matrix.codes(first + index).map(|code| code.wrapping_add(more));
             for (to, four) in block.codes.iter_mut().zip(codes.as_chunks::<4>().0) {
                 to[output] = *four;
             }
@@ -104,15 +137,20 @@ unsafe fn fill<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel
 
 /// Fills in a strip's blocks from `first`.
 #[inline(always)]
-unsafe fn fill_strip<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, panel: &mut [Filled]) {
-    let raised = u32::from_ne_bytes([S::RAISED as u8; 4]);
+unsafe fn fill_strip<S: Simd, M: Matrix>(
+    matrix: M,
+    first: usize,
+    output: usize,
+    more: i8,
+    panel: &mut [Filled],
+) {
     for (index, block) in panel.iter_mut().enumerate() {
         for word in 0..BLOCK / 8 {
             // SAFETY: the caller promises as many blocks as the panel has.
             let [near, far] = unsafe { matrix.strip_words(first + index, word) };
             for i in 0..OUTPUTS {
-                block.codes[word][output + i] = (near[i] ^ raised).to_ne_bytes().map(u8::cast_signed);
-                block.codes[word + 4][output + i] = (far[i] ^ raised).to_ne_bytes().map(u8::cast_signed);
+                block.codes[word][output + i] = plus(near[i], more);
+                block.codes[word + 4][output + i] = plus(far[i], more);
             }
         }
         for part in 0..OUTPUTS / S::LANES {
@@ -128,15 +166,28 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize,
     }
 }
 
+/// Four codes, each larger by `more`. As words, since vectors are made of those.
+#[inline(always)]
+fn plus(word: u32, more: i8) -> [i8; 4] {
+    const HIGHEST: u32 = 0x8080_8080;
+    let more = u32::from_ne_bytes([more as u8; 4]);
+    // The highest bit of a byte would be carried on, and so is added by itself.
+    let lower = (word & !HIGHEST) + (more & !HIGHEST);
+    let sum = lower ^ (word ^ more) & HIGHEST;
+    sum.to_ne_bytes().map(u8::cast_signed)
+}
+
 /// Adds the products of a filled panel to the sums of each row. It is the same for all formats.
 struct AddPanel<'a> {
     panel: &'a [Filled],
-    /// What the panel's codes lack ([`Matrix::LACKING`]).
+    /// What has to be added to the panel's codes.
     lacking: i32,
     /// Whether there are offsets.
     offset: bool,
-    x: &'a [Coded],
-    /// The first block of each row of x.
+    x: &'a [Sixteen],
+    /// Of a row of x.
+    blocks: usize,
+    /// Rows of x, by number.
     rows: &'a [usize],
     /// The block of a row that meets the panel's first.
     first_block: usize,
@@ -154,12 +205,13 @@ impl Task for AddPanel<'_> {
 impl AddPanel<'_> {
     #[inline(always)]
     fn tiles<S: Simd, const OFFSET: bool>(self) {
-        let AddPanel { panel, x, rows, first_block, .. } = self;
-        for (tile, sums) in self.sums.chunks_exact_mut(TILE * PANEL).enumerate() {
+        let AddPanel { panel, x, blocks, rows, first_block, .. } = self;
+        let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(rows.len().div_ceil(TILE));
+        for (tile, sums) in tiles.enumerate() {
             // Past the last row the tile computes that row again, and nobody looks at it.
-            let x: [&[Coded]; TILE] = std::array::from_fn(|i| {
+            let x: [(&[Sixteen], usize); TILE] = std::array::from_fn(|i| {
                 let row = rows[(tile * TILE + i).min(rows.len() - 1)];
-                &x[row + first_block..][..panel.len()]
+                (&x[row / TOGETHER * blocks + first_block..][..panel.len()], row % TOGETHER)
             });
             for output in (0..PANEL).step_by(VECTORS * S::LANES) {
                 // SAFETY: this runs by its level, and panels have whole vectors.
@@ -175,7 +227,7 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool>(
     panel: &[Filled],
     lacking: i32,
     output: usize,
-    x: [&[Coded]; TILE],
+    x: [(&[Sixteen], usize); TILE],
     sums: &mut [f32],
 ) {
     // SAFETY: the caller's promise; x has as many blocks as the panel.
@@ -188,16 +240,18 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool>(
             }
         }
         for (index, block) in panel.iter().enumerate() {
-            let x: [&Coded; TILE] = std::array::from_fn(|i| x[i].get_unchecked(index));
+            let of = |i: usize| (x[i].0.get_unchecked(index), x[i].1);
+            let codes: [&[i8; BLOCK]; TILE] = std::array::from_fn(|i| of(i).0.codes.get_unchecked(of(i).1));
+            let total: [i32; TILE] = std::array::from_fn(|i| *of(i).0.totals.get_unchecked(of(i).1));
             let mut products = [[S::splat_sums(0); VECTORS]; TILE];
             for i in 0..TILE {
-                products[i] = [S::splat_sums(x[i].total * (lacking - S::RAISED)); VECTORS];
+                products[i] = [S::splat_sums(total[i] * lacking); VECTORS];
             }
             for four in 0..BLOCK / 4 {
                 for v in 0..VECTORS {
                     let weights = block.codes[four][output + v * S::LANES].as_ptr();
                     for i in 0..TILE {
-                        products[i][v] = S::add_products(products[i][v], weights, &x[i].codes[4 * four]);
+                        products[i][v] = S::add_products(products[i][v], weights, &codes[i][4 * four]);
                     }
                 }
             }
@@ -207,9 +261,10 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool>(
                 for i in 0..TILE {
                     let mut of_block = S::mul(S::sums_to_singles(products[i][v]), scales);
                     if OFFSET {
-                        of_block = S::add(of_block, S::mul(S::splat(x[i].total as f32), offsets));
+                        of_block = S::add(of_block, S::mul(S::splat(total[i] as f32), offsets));
                     }
-                    all[i][v] = S::add(all[i][v], S::mul(of_block, S::splat(x[i].scale)));
+                    all[i][v] =
+                        S::add(all[i][v], S::mul(of_block, S::splat(*of(i).0.scales.get_unchecked(of(i).1))));
                 }
             }
         }

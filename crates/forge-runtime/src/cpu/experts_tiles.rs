@@ -9,7 +9,7 @@
 //! everywhere, and a row's experts in the order of their numbers.
 
 use super::call::Call;
-use super::coded::{Coded, encode};
+use super::coded::{Sixteen, encode};
 use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix};
@@ -157,7 +157,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
         let is_encoded = M::LACKING.is_some() && !call.exact();
-        let coded = is_encoded.then(|| call.room::<Coded>(of_x * blocks));
+        let coded = is_encoded.then(|| call.room::<Sixteen>(Sixteen::count(of_x, blocks)));
         if let Some(coded) = coded.filter(|_| call.round() == 0) {
             encode(call, x, inputs, (&coded, blocks));
             return call.another_round();
@@ -176,7 +176,8 @@ impl<M: Matrix> Task for Products<'_, M> {
         let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
         let in_strips = M::STRIPS && call.in_strips("weight_codes");
         // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
-        let coded = coded.map(|coded| unsafe { std::slice::from_raw_parts(coded.start(), of_x * blocks) });
+        let coded = coded
+            .map(|coded| unsafe { std::slice::from_raw_parts(coded.start(), Sixteen::count(of_x, blocks)) });
         let coded = coded.map(|x| Panels { level: call.level(), matrix, in_strips, blocks, x });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
         let project = Project {
@@ -197,11 +198,11 @@ impl<M: Matrix> Task for Products<'_, M> {
             let first_output = item % count_of_panels * width;
             let of_panel = (outputs - first_output).min(width);
             let first_row = call.matrix_of(expert) * outputs + first_output;
-            let mut first_blocks = [0; ROWS];
-            for (first_block, pair) in first_blocks.iter_mut().zip(own) {
-                *first_block = *pair as usize / share_x * blocks;
+            let mut numbers = [0; ROWS];
+            for (number, pair) in numbers.iter_mut().zip(own) {
+                *number = *pair as usize / share_x;
             }
-            let (rows, of_panel_rows) = (&first_blocks[..count], (first_row, of_panel));
+            let (rows, of_panel_rows) = (&numbers[..count], (first_row, of_panel));
             // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
             // `width` outputs.
             unsafe {
@@ -222,22 +223,22 @@ impl<M: Matrix> Task for Products<'_, M> {
     }
 }
 
-/// The products of some rows of a matrix, the first and how many, with rows of x, each by its first block: in `sums`, `PANEL` for
-/// each row of x. `panel` is what they are decoded into.
+/// The products of some rows of a matrix, the first and how many, with rows of x, by their numbers: in `sums`, `PANEL` for each row
+/// of x. `panel` is what they are decoded into.
 #[inline(always)]
 unsafe fn decoded<S: Simd, M: Matrix>(
     level: Level,
     (matrix, blocks): (M, usize),
     (first, outputs): (usize, usize),
-    (x, first_blocks): (&[f32], &[usize]),
+    (x, numbers): (&[f32], &[usize]),
     panel: &mut [f32],
     sums: &mut [f32],
 ) {
     let mut rows = [std::ptr::null(); ROWS];
-    for (row, first_block) in rows.iter_mut().zip(first_blocks) {
-        *row = x[first_block * BLOCK..].as_ptr();
+    for (row, number) in rows.iter_mut().zip(numbers) {
+        *row = x[number * blocks * BLOCK..].as_ptr();
     }
-    let rows = &rows[..first_blocks.len()];
+    let rows = &rows[..numbers.len()];
     sums[..rows.len() * PANEL].fill(0.0);
     for first_block in (0..blocks).step_by(DEPTH) {
         let depth = (blocks - first_block).min(DEPTH);

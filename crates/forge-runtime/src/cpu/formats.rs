@@ -63,6 +63,9 @@ pub(super) trait Matrix: Copy {
     const GROUP: usize = 1;
     /// Blocks that a row is a multiple of.
     const WHOLE: usize = Self::GROUP;
+    /// Bfloats that each of its numbers is a sum of.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    const PARTS: usize = 3;
     /// What has to be added to its [`codes`](Matrix::codes), if it has any.
     const LACKING: Option<i32> = None;
 
@@ -194,13 +197,14 @@ pub(super) fn of_half<S: Simd>(part: usize) -> usize {
 }
 
 macro_rules! plain {
-    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident) => {
+    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident, $parts:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(*const $element);
 
         impl Matrix for $name {
             const SCALING: Scaling = Scaling::Done;
+            const PARTS: usize = $parts;
 
             fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
                 $name(call.input::<$element>(&format!("{weight}_values"), rows * blocks * BLOCK).as_ptr())
@@ -229,15 +233,15 @@ macro_rules! plain {
 
 plain!(
     /// Singles.
-    F32, f32, load
+    F32, f32, load, 3
 );
 plain!(
     /// Halves.
-    F16, f16, load_f16
+    F16, f16, load_f16, 2
 );
 plain!(
     /// Bfloats.
-    Bf16, bf16, load_bf16
+    Bf16, bf16, load_bf16, 1
 );
 
 /// What scales are stored as.

@@ -1,4 +1,4 @@
-//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|neon|dot`.
+//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|amx|neon|dot`.
 
 use super::simd::{Portable, Simd};
 
@@ -13,6 +13,9 @@ pub enum Level {
     /// AVX-512 F, BW, DQ, VL and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same with products of tiles of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// What every 64-bit ARM has.
     #[cfg(target_arch = "aarch64")]
     Neon,
@@ -24,6 +27,8 @@ pub enum Level {
 impl Level {
     /// Every level of this kind of machine, best first.
     const ALL: &[Level] = &[
+        #[cfg(target_arch = "x86_64")]
+        Level::Amx,
         #[cfg(target_arch = "x86_64")]
         Level::Avx512,
         #[cfg(target_arch = "x86_64")]
@@ -58,6 +63,8 @@ impl Level {
                     && has!("avx512vl")
                     && has!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => Level::Avx512.is_here() && super::amx::is_here(),
             #[cfg(target_arch = "aarch64")]
             Level::Neon => true,
             #[cfg(target_arch = "aarch64")]
@@ -85,6 +92,8 @@ impl Level {
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
             Level::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
@@ -100,11 +109,21 @@ impl Level {
             Level::Avx2 => "AVX2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => "AVX-512 with AMX",
             #[cfg(target_arch = "aarch64")]
             Level::Neon => "NEON",
             #[cfg(target_arch = "aarch64")]
             Level::Dot => "NEON with dot products",
         }
+    }
+
+    /// Whether products of codes are made by tiles.
+    pub(super) fn has_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Level::Amx;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
     /// Runs `task` compiled for this level. Everything that `task` calls has to be inlined into it (`inline(always)`),
@@ -117,7 +136,7 @@ impl Level {
             Level::Avx2 => unsafe { avx2(task) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => unsafe { avx512(task) },
+            Level::Avx512 | Level::Amx => unsafe { avx512(task) },
             #[cfg(target_arch = "aarch64")]
             Level::Neon => task.run::<super::neon::Neon<false>>(),
             // SAFETY: as above.
@@ -125,6 +144,16 @@ impl Level {
             Level::Dot => unsafe { dot(task) },
         }
     }
+}
+
+/// Runs `task` compiled for machines with tiles, with their vectors.
+///
+/// # Safety
+/// The machine has to have them.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn run_with_tiles<T: Task>(task: T) {
+    // SAFETY: where tiles are, AVX-512 is.
+    unsafe { avx512(task) }
 }
 
 /// Something to be computed with vectors.

@@ -10,6 +10,8 @@
 //! but for products with codes, for which rows are encoded (`coded`).
 
 mod affine;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod append;
 mod argmax;
 mod attend;
@@ -19,6 +21,8 @@ mod coded;
 mod coded_few;
 mod coded_panel;
 mod coded_rows;
+#[cfg(target_arch = "x86_64")]
+mod coded_tiles;
 mod convolve;
 #[cfg(target_os = "linux")]
 mod copied;
@@ -44,6 +48,8 @@ mod mxfp4;
 mod neon;
 mod norm_add;
 mod panel;
+#[cfg(target_arch = "x86_64")]
+mod parts;
 mod pieces;
 mod pool;
 mod project;

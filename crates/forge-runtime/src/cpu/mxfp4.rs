@@ -23,6 +23,7 @@ fn power(exponent: u8) -> f32 {
 
 impl Matrix for Mxfp4 {
     const SCALING: Scaling = Scaling::Scale;
+    const PARTS: usize = 1;
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Mxfp4 {

@@ -18,6 +18,8 @@ use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNor
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
+#[cfg(target_arch = "x86_64")]
+use super::parts;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
@@ -63,6 +65,10 @@ pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     }
     if M::STRIPS && call.in_strips("weight_codes") {
         return call.level().run(strip_products::Products::<M>::new(call, shape));
+    }
+    #[cfg(target_arch = "x86_64")]
+    if call.level().has_tiles() && !call.alone() && !is_encoded::<M>(call, shape) {
+        return parts::products::<M>(call, shape);
     }
     call.level().run(Products::<M> { call, shape, format: PhantomData });
 }
