@@ -1,8 +1,4 @@
 {% set counted = channels_of_group * groups != values %}
-{% set vectors = padded // step %}
-{% set spare = each * row_threads != vectors %}
-{% set bounded = each * row_threads * step != keys %}
-{% set dotted = "dot(A, A)" if vector == "float4" else "A * A" %}
 {% set line_pitch = rows + 4 %}
 // What the memory of each value head says to the queries of rows, as if it had learnt one row's key and value after the other:
 // S = decay * S, then S += k (strength * (v - S k)), and the result is {{ scale }} * S q, where q and k have been divided by
@@ -130,70 +126,7 @@ kernel void {{ name }}(
                 }
             }
         }
-        {
-            const uint r = thread_id / {{ row_threads }}u;
-            const uint part = thread_id % {{ row_threads }}u;
-            const uint row = first + min(r, count - 1u);
-{% if gated %}
-            device const float* own_convolved = convolved + row * {{ channels }}u + key_head * {{ keys }}u;
-            device const {{ vector }}* queried = (device const {{ vector }}*)own_convolved;
-            device const {{ vector }}* told = (device const {{ vector }}*)(own_convolved + {{ key_heads * keys }}u);
-            device const float* ends = inputs + row * {{ input_pitch }}u + {{ channels + heads * values }}u;
-            const float force = sigmoid(ends[head]);
-            const float elapsed = ends[{{ heads }}u + head];
-{% else %}
-            const uint place = (row * {{ key_heads }}u + key_head) * {{ keys }}u;
-            device const {{ vector }}* queried = (device const {{ vector }}*)(query + place);
-            device const {{ vector }}* told = (device const {{ vector }}*)(key + place);
-            const float force = strength[row * {{ heads }}u + head];
-            const float elapsed = time[row * {{ heads }}u + head];
-{% endif %}
-            {{ vector }} q[{{ each }}];
-            {{ vector }} k[{{ each }}];
-            float query_squares = 0.0f;
-            float key_squares = 0.0f;
-            #pragma unroll
-            for (uint i = 0u; i < {{ each }}u; i++) {
-                const uint c = i * {{ row_threads }}u + part;
-{% if bounded %}
-                q[i] = {{ vector }}(0.0f);
-                k[i] = {{ vector }}(0.0f);
-                if (c < {{ keys // step }}u) {
-                    q[i] = queried[c];
-                    k[i] = told[c];
-                }
-{% else %}
-                q[i] = queried[c];
-                k[i] = told[c];
-{% endif %}
-                query_squares += {{ dotted | replace("A", "q[i]") }};
-                key_squares += {{ dotted | replace("A", "k[i]") }};
-            }
-{% for distance in distances %}
-            query_squares += simd_shuffle_xor(query_squares, ushort({{ distance }}));
-            key_squares += simd_shuffle_xor(key_squares, ushort({{ distance }}));
-{% endfor %}
-            const float query_scale = {{ scale }} * rsqrt(query_squares + {{ epsilon }});
-            const float key_scale = rsqrt(key_squares + {{ epsilon }});
-            #pragma unroll
-            for (uint i = 0u; i < {{ each }}u; i++) {
-                const uint c = i * {{ row_threads }}u + part;
-{% if spare %}
-                if (c < {{ vectors }}u) {
-                    *(threadgroup {{ vector }}*)(queries + r * {{ pitch }}u + c * {{ step }}u) = q[i] * query_scale;
-                    *(threadgroup {{ vector }}*)(keys + r * {{ pitch }}u + c * {{ step }}u) = k[i] * key_scale;
-                }
-{% else %}
-                *(threadgroup {{ vector }}*)(queries + r * {{ pitch }}u + c * {{ step }}u) = q[i] * query_scale;
-                *(threadgroup {{ vector }}*)(keys + r * {{ pitch }}u + c * {{ step }}u) = k[i] * key_scale;
-{% endif %}
-            }
-            // Rows past the last learn nothing, and nothing is forgotten at them.
-            if (part == 0u) {
-                logs[r] = r < count ? -exp(rate[head]) * softplus(elapsed + bias[head]) : 0.0f;
-                strengths[r] = r < count ? force : 0.0f;
-            }
-        }
+{% include "recurrent/unit" %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         // What the memory knew before these rows of their keys, and says to their queries.
@@ -221,100 +154,10 @@ kernel void {{ name }}(
             }
         }
 
-        // How alike keys are, and queries and keys: products that simdgroups share, those of keys first.
-{% if simdgroups > 1 %}
-        for (uint n = simdgroup_id; n < {{ blocks * (blocks + 1) }}u; n += {{ simdgroups }}u) {
-{% else %}
-        for (uint n = 0u; n < {{ blocks * (blocks + 1) }}u; n++) {
-{% endif %}
-            const bool of_keys = n < {{ blocks * (blocks + 1) // 2 }}u;
-{% if blocks > 1 %}
-            const uint place = of_keys ? n : n - {{ blocks * (blocks + 1) // 2 }}u;
-            const uint b = {% for b in range(1, blocks) %}{{ " + " if not loop.first else "" }}(place >= {{ b * (b + 1) // 2 }}u ? 1u : 0u){% endfor %};
-            const uint i = b * 8u + line;
-            const uint j = (place - b * (b + 1u) / 2u) * 8u + pair;
-            threadgroup float* left_rows = (of_keys ? keys : queries) + (i - line) * {{ pitch }}u;
-            threadgroup float* right_rows = keys + (j - pair) * {{ pitch }}u;
-{% else %}
-            const uint i = line;
-            const uint j = pair;
-            threadgroup float* left_rows = of_keys ? keys : queries;
-            threadgroup float* right_rows = keys;
-{% endif %}
-            simdgroup_matrix<float, 8, 8> product = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-            #pragma unroll
-            for (uint m = 0u; m < {{ matrices }}u; m++) {
-                simdgroup_matrix<float, 8, 8> left;
-                simdgroup_matrix<float, 8, 8> right;
-                simdgroup_load(left, left_rows + m * 8u, {{ pitch }}ul);
-                simdgroup_load(right, right_rows + m * 8u, {{ pitch }}ul, ulong2(0ul, 0ul), true);
-                simdgroup_multiply_accumulate(product, left, right, product);
-            }
-            float sums[2] = {0.0f, 0.0f};
-            #pragma unroll
-            for (uint k = 1u; k < {{ rows }}u; k++) {
-                const float log = k <= i ? logs[k] : 0.0f;
-                sums[0] += k > j ? log : 0.0f;
-                sums[1] += k > j + 1u ? log : 0.0f;
-            }
-            #pragma unroll
-            for (uint e = 0u; e < 2u; e++) {
-                const float alike = exp(sums[e]) * product.thread_elements()[e];
-                if (of_keys) {
-                    taught[i * {{ line_pitch }}u + j + e] = j + e < i ? -strengths[i] * alike : 0.0f;
-                } else {
-                    asked[i * {{ line_pitch }}u + j + e] = j + e <= i ? alike : 0.0f;
-                }
-            }
-        }
-        if (thread_id < {{ rows }}u) {
-            float before = 0.0f;
-            float after = 0.0f;
-            #pragma unroll
-            for (uint k = 0u; k < {{ rows }}u; k++) {
-                before += k <= thread_id ? logs[k] : 0.0f;
-                after += k > thread_id ? logs[k] : 0.0f;
-            }
-            since[thread_id] = exp(before);
-            until[thread_id] = exp(after);
-        }
+{% include "recurrent/alike" %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        // What rows teach: what the memory did not know, less what rows before have taught, those of other matrices and then
-        // those of its own, one after the other.
-        #pragma unroll
-        for (uint b = 0u; b < {{ blocks }}u; b++) {
-            #pragma unroll
-            for (uint v = 0u; v < 2u; v++) {
-                #pragma unroll
-                for (uint e = 0u; e < 2u; e++) {
-                    const uint i = b * 8u + pair + e;
-                    const float unknown = brought[v][b][e] - since[i] * learnt[v][b].thread_elements()[e];
-                    learnt[v][b].thread_elements()[e] = strengths[i] * unknown;
-                }
-            }
-{% if blocks > 1 %}
-            #pragma unroll
-            for (uint a = 0u; a < b; a++) {
-                simdgroup_matrix<float, 8, 8> right;
-                threadgroup float* source = taught + b * {{ 8 * line_pitch }}u + a * 8u;
-                simdgroup_load(right, source, {{ line_pitch }}ul, ulong2(0ul, 0ul), true);
-                add_products(learnt[0][b], learnt[1][b], learnt[0][a], learnt[1][a], right);
-            }
-{% endif %}
-            threadgroup float* own_taught = taught + (b * 8u + pair) * {{ line_pitch }}u + b * 8u;
-            #pragma unroll
-            for (uint c = 0u; c < 7u; c++) {
-                // The lane that has column c of this line.
-                const ushort from = ushort((lane & 22u) | ((c >> 1u) & 1u) | ((c >> 2u) << 3u));
-                #pragma unroll
-                for (uint v = 0u; v < 2u; v++) {
-                    const float teaches = simd_shuffle(float(learnt[v][b].thread_elements()[c & 1u]), from);
-                    learnt[v][b].thread_elements()[0] += own_taught[c] * teaches;
-                    learnt[v][b].thread_elements()[1] += own_taught[{{ line_pitch }}u + c] * teaches;
-                }
-            }
-        }
+{% include "recurrent/solve" %}
 
         // What is said.
         #pragma unroll

@@ -56,7 +56,7 @@ pub const TEMPLATES: [Source; 34] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 15] = [
+pub const PARTS: [Source; 18] = [
     source!("experts/choose"),
     source!("experts/groups"),
     source!("experts/weigh"),
@@ -72,6 +72,9 @@ pub const PARTS: [Source; 15] = [
     source!("latent/spread"),
     source!("recurrent/recall"),
     source!("recurrent/answer"),
+    source!("recurrent/unit"),
+    source!("recurrent/alike"),
+    source!("recurrent/solve"),
 ];
 
 /// Every support unit, in the order in which a file gives them.
