@@ -220,7 +220,7 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
     src/runtime/cli/info.rs
     src/runtime/mod.rs
     src/runtime/open.rs
-    src/runtime/tune/mod.rs
+    src/runtime/tune/choice.rs
     ");
     assert_eq!(crate_for("cuda"), both, "Metal is always among them");
 }

@@ -349,8 +349,8 @@ fn without(fusion: Fusion) -> Built {
     changed.unwrap_or_else(|| panic!("{} changes no model of {FUSED:?}", fusion.name()))
 }
 
-/// The model whose emulated crate has other layouts to choose from.
-pub const TUNABLE: &str = "llama";
+/// The models whose emulated crates have other layouts to choose from: one with experts, and one without.
+pub const TUNABLE: [&str; 2] = ["llama", "qwen3_moe"];
 
 /// The model of odd sizes.
 pub const ODD: &str = "odd";
@@ -413,7 +413,7 @@ fn compile(built: &Built) {
     for fusion in &built.disabled {
         arguments.extend(["--disable-fusion", fusion.name()]);
     }
-    if built.model == TUNABLE && is_emulated(built) {
+    if TUNABLE.contains(&built.model.as_str()) && is_emulated(built) {
         arguments.push("--tunable");
     }
     compile_member(&checkpoint, &arguments, &built.directory);

@@ -2,12 +2,13 @@
 //! done for it is done, and compared.
 
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::process::Command;
 use tests::{Built, TUNABLE, emulated, run};
 
-/// The crate that has layouts to choose from; none where another model is worked on.
-fn tunable() -> Option<&'static Built> {
-    emulated().0.into_iter().find(|built| built.model == TUNABLE)
+/// The crates that have layouts to choose from; none where other models are worked on.
+fn tunable() -> impl Iterator<Item = &'static Built> {
+    emulated().0.into_iter().filter(|built| TUNABLE.contains(&built.model.as_str()))
 }
 
 /// What came of a job that writes no text.
@@ -37,43 +38,119 @@ fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
     }
 }
 
-/// The layouts of products of so many rows, each measured and compared.
-fn chosen(built: &Built, rows: &str, planted: Option<[&str; 3]>) -> Vec<Value> {
-    let found = &measured(built, json!({ "tune": { "rows": rows, "planted": planted } }))["tuned"];
+/// The layouts that are chosen where these kernels are planted, until no more is asked.
+fn chosen(built: &Built, planted: &[[&str; 3]], until: Option<usize>) -> Vec<Value> {
+    let found = &measured(built, json!({ "tune": { "planted": planted, "until": until } }))["tuned"];
     assert_eq!(found["complaints"], json!([]), "{found}");
     found["table"]["layouts"].as_array().cloned().unwrap_or_else(|| panic!("{found}"))
 }
 
 #[test]
 fn layouts_that_stand_in_write_what_those_of_the_plan_write() {
-    let Some(built) = tunable() else { return };
-    for rows in ["one", "few", "many"] {
-        let layouts = chosen(built, rows, None);
-        assert!(layouts.len() >= 4, "{rows}: {layouts:?}");
-        for layout in layouts {
+    for built in tunable() {
+        let layouts = chosen(built, &[], None);
+        let mut met = BTreeSet::new();
+        for layout in &layouts {
             assert_eq!(layout["wrong"], json!([]), "{layout}");
             assert!(layout["tried"].as_u64().is_some_and(|count| count > 1), "{layout}");
+            let said = |name: &str| layout[name].as_str().unwrap_or_default();
+            met.insert(format!("{} {}", said("subject"), said("rows")));
+            // A short text, and as long a one as the model is made for.
+            let texts = layout["texts"].as_array().into_iter().flatten();
+            let positions: Vec<u64> = texts.filter_map(|text| text["positions"].as_u64()).collect();
+            let is_attention = said("subject") == "attention";
+            assert_eq!(positions.len(), if is_attention { 2 } else { 0 }, "{layout}");
+            assert!(!is_attention || 2 * positions[0] <= positions[1], "{layout}");
         }
+        let table = json!({ "device": "a GPU", "layouts": layouts }).to_string();
+        let table = forge_planner::Tuned::parse(&table).unwrap_or_else(|error| panic!("{error}: {table}"));
+        assert_eq!(table.used(&built.planned().1), (layouts.len(), layouts.len()), "{layouts:?}");
+        let of = |subject: &str| ["few", "many", "one"].map(|rows| format!("{subject} {rows}"));
+        let mut expected = [of("attention"), of("projection")].concat();
+        if built.model != "llama" {
+            expected.extend(of("experts"));
+        }
+        assert_eq!(met, BTreeSet::from_iter(expected), "{}", built.model);
     }
 }
 
+/// Of each kind of kernel one that is wrong: of a kernel of the plan's its name, what stand-ins for it say, and what the planted one
+/// says in its place.
+const WRONG: [(&str, &[[&str; 3]]); 2] = [
+    (
+        "llama",
+        &[
+            ["qkv_one", "sums[r] += sum", "sums[r] -= sum"],
+            ["attend_one", "total[h] *= keep;", "total[h] *= keep * 1.5f;"],
+            ["attend_tiled", "total[i] * keep + simd_sum(weight)", "total[i] + 0.5f * simd_sum(weight)"],
+        ],
+    ),
+    (
+        "qwen3_moe",
+        &[
+            ["experts_sum_one", "sum(sums[r])", "sum(sums[0])"],
+            ["experts_inner_many", "(gate) * up", "(gate) + up"],
+        ],
+    ),
+];
+
 #[test]
 fn a_layout_that_computes_something_else_is_told_of_and_not_chosen() {
-    let Some(built) = tunable() else { return };
-    let right = chosen(built, "one", None);
-    let layout = right.iter().find(|layout| layout["kernels"] == json!(["qkv_one"])).expect("there is one");
-    let text = std::fs::read_to_string(built.directory.join("src/layouts.metal")).expect("it has layouts");
-    let start = text.find("kernel void qkv_one_").expect("some stand in for qkv_one") + "kernel void ".len();
-    let planted = &text[start..start + text[start..].find('(').expect("a kernel has parameters")];
-    let wrong = chosen(built, "one", Some([planted, "sums[r] += sum", "sums[r] -= sum"]));
-    for found in &wrong {
-        let is_of_planted = found["kernels"] == layout["kernels"];
-        let expected = if is_of_planted { json!(planted) } else { Value::Null };
-        assert_eq!(found["wrong"][0]["kernel"], expected, "{found}");
-        let knob = |name: &str| &found["knobs"][name];
-        let [rows, simdgroups] = [knob("rows_per_simdgroup"), knob("simdgroups")];
-        let best = format!("qkv_one_r{rows}_g{simdgroups}_s{}_p{}", knob("split"), knob("packets"));
-        assert!(!is_of_planted || best != planted, "{found}");
+    for (model, wrong) in WRONG {
+        let Some(built) = tunable().find(|built| built.model == model) else { continue };
+        let text =
+            std::fs::read_to_string(built.directory.join("src/layouts.metal")).expect("it has layouts");
+        let stand_in = |kernel: &str| {
+            let named = format!("kernel void {kernel}_");
+            let start = text.find(&named).unwrap_or_else(|| panic!("some stand in for {kernel}"));
+            let name = &text[start + "kernel void ".len()..];
+            &name[..name.find('(').expect("a kernel has parameters")]
+        };
+        let planted: Vec<[&str; 3]> =
+            wrong.iter().map(|[kernel, right, wrong]| [stand_in(kernel), right, wrong]).collect();
+        let mut met = 0;
+        for found in chosen(built, &planted, None) {
+            let kernels = found["kernels"].as_array().cloned().unwrap_or_default();
+            let place = wrong.iter().position(|[kernel, ..]| kernels.contains(&json!(kernel)));
+            let told = found["wrong"].as_array().into_iter().flatten().map(|it| it["kernel"].clone());
+            let expected: Vec<Value> = place.iter().map(|place| json!(planted[*place][0])).collect();
+            assert_eq!(told.collect::<Vec<_>>(), expected, "{found}");
+            assert!(place.is_none_or(|place| !named_by(&found["knobs"], planted[place][0])), "{found}");
+            met += expected.len();
+        }
+        assert_eq!(met, wrong.len());
     }
-    assert!(wrong.iter().any(|found| found["wrong"] != json!([])));
+}
+
+/// Whether a kernel has these knobs in its name, by their first letters, but for those that do not matter for it.
+fn named_by(knobs: &Value, kernel: &str) -> bool {
+    let letters = [
+        ("r", "rows_per_simdgroup"),
+        ("g", "simdgroups"),
+        ("s", "split"),
+        ("p", "packets"),
+        ("h", "heads_each"),
+        ("l", "loads"),
+        ("t", "tile"),
+        ("o", "tile_outputs"),
+    ];
+    let says = |part: &str| {
+        let knob = letters.iter().find(|(letter, _)| part.strip_prefix(letter).is_some_and(is_number));
+        knob.map(|(letter, name)| knobs[name].as_u64() == part[letter.len()..].parse().ok())
+    };
+    kernel.split('_').filter_map(says).all(|is_so| is_so)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[test]
+fn who_stops_has_what_was_measured_till_then() {
+    let Some(built) = tunable().next() else { return };
+    let text = std::fs::read_to_string(built.directory.join("src/layouts.rs")).expect("it has layouts");
+    let all = text.matches("Choice {").count();
+    // Each layout is compared, and then there are two turns: no choice takes more than a hundred questions.
+    let some = chosen(built, &[], Some(100)).len();
+    assert!((1..all).contains(&some), "{some} of {all}");
 }

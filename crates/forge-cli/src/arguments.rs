@@ -119,12 +119,12 @@ pub(crate) struct CompileArguments {
     /// the same kernels, translated by a clang that can write PTX, as those of LLVM and of Linux can.
     #[arg(long, value_enum, value_name = "GPU", value_delimiter = ',', default_value = "metal")]
     pub(crate) target: Vec<Target>,
-    /// Lay kernels out as measured, for the products that this table has: what the `tune` of a program that was compiled with
-    /// --tunable has written.
+    /// Lay kernels out as measured, for the products and the attention that this table has: what the `tune` of a program that was
+    /// compiled with --tunable has written.
     #[arg(long, value_name = "FILE")]
     pub(crate) tuned: Option<PathBuf>,
-    /// Give the program other layouts of its products, too, for its `tune` to find out which of them the user's GPU is fastest
-    /// with. The program is as fast as without.
+    /// Give the program other layouts of its products and of its attention, too, for its `tune` to find out which of them the user's
+    /// GPU is fastest with. The program is as fast as without.
     #[arg(long)]
     pub(crate) tunable: bool,
     /// Leave a fusion out, to see what it is worth or whether it is to blame; may be repeated. One of gate_pair,

@@ -357,7 +357,7 @@ fn say_plan(plan: &Plan) {
     );
 }
 
-/// How many products are laid out as they were measured.
+/// How many layouts are those that were measured.
 fn say_tuned(planned: &Planned) {
     let Some(tuned) = &planned.options.tuned else { return };
     let (all, used) = tuned.used(&planned.plan);
@@ -365,7 +365,7 @@ fn say_tuned(planned: &Planned) {
         0 => String::new(),
         others => format!("; {others} more of the table are not in this model"),
     };
-    terminal::more(&format!("{used} products laid out as measured on {}{others}", tuned.device));
+    terminal::more(&format!("{used} layouts as measured on {}{others}", tuned.device));
 }
 
 fn say_ready(planned: &Planned, out: &Path, started: Instant) {

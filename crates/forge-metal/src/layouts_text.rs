@@ -2,8 +2,10 @@
 
 use crate::names;
 use forge_kernels::Instance;
-use forge_planner::{Choice, Plan};
+use forge_kernels::spec::Rows;
+use forge_planner::{Attention, Choice, ExpertsProduct, Layout, Plan, Subject, Which};
 use serde::Serialize;
+use serde_json::Value;
 
 #[derive(Serialize)]
 pub(crate) struct Context {
@@ -15,19 +17,33 @@ pub(crate) struct Context {
 
 #[derive(Serialize)]
 struct ChoiceText {
+    /// For people.
+    name: String,
     rows: &'static str,
-    format: &'static str,
-    outputs: usize,
-    inputs: usize,
-    leaves: bool,
+    said: Vec<Named>,
+    sums: String,
     kernels: Vec<String>,
-    own: String,
+    own: LayoutText,
     others: Vec<OtherText>,
 }
 
 #[derive(Serialize)]
+struct LayoutText {
+    /// For people.
+    name: String,
+    knobs: Vec<Named>,
+}
+
+/// A value by its name, as Rust.
+#[derive(Serialize)]
+struct Named {
+    name: String,
+    value: String,
+}
+
+#[derive(Serialize)]
 struct OtherText {
-    knobs: String,
+    layout: LayoutText,
     stand_ins: Vec<String>,
 }
 
@@ -55,18 +71,17 @@ impl Context {
     pub(crate) fn new(plan: &Plan, choices: &[Choice], cuda: &[forge_kernels::ptx::Target]) -> Context {
         let instances = choices.iter().flat_map(|choice| &choice.others).flat_map(|other| &other.instances);
         let choice = |choice: &Choice| ChoiceText {
-            rows: choice.product.rows.name(),
-            format: choice.product.format.name(),
-            outputs: choice.product.outputs,
-            inputs: choice.product.inputs,
-            leaves: choice.product.leaves,
+            name: choice.subject.describe(),
+            rows: choice.subject.rows().name(),
+            said: named(&choice.subject, said),
+            sums: sums(&choice.subject),
             kernels: choice.kernels.iter().map(|kernel| plan.kernels[*kernel].name.clone()).collect(),
-            own: knobs(&choice.own),
+            own: layout(&choice.own, choice.subject.rows()),
             others: choice
                 .others
                 .iter()
                 .map(|other| OtherText {
-                    knobs: knobs(&other.knobs),
+                    layout: layout(&other.layout, choice.subject.rows()),
                     stand_ins: other.instances.iter().map(|instance| constant(&instance.name)).collect(),
                 })
                 .collect(),
@@ -97,17 +112,41 @@ fn constant(name: &str) -> String {
     name.to_ascii_uppercase()
 }
 
-/// In the order of the runtime's.
-fn knobs(knobs: &forge_kernels::spec::Knobs) -> String {
-    let forge_kernels::spec::Knobs {
-        rows_per_simdgroup,
-        simdgroups,
-        split,
-        packets,
-        tile_rows,
-        tile_outputs,
-    } = knobs;
-    format!("[{rows_per_simdgroup}, {simdgroups}, {split}, {packets}, {tile_rows}, {tile_outputs}]")
+fn layout(layout: &Layout, rows: Rows) -> LayoutText {
+    LayoutText { name: layout.describe(rows), knobs: named(layout, ToString::to_string) }
+}
+
+/// What it is as JSON, which tables have it as: the subject's kind first, and all else by name.
+fn named(it: &impl Serialize, text: impl Fn(&Value) -> String) -> Vec<Named> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(it) else { return Vec::new() };
+    let mut named: Vec<Named> =
+        fields.iter().map(|(name, value)| Named { name: name.clone(), value: text(value) }).collect();
+    named.sort_by(|a, b| (a.name != "subject", &a.name).cmp(&(b.name != "subject", &b.name)));
+    named
+}
+
+/// A value of a table, as the runtime has it.
+fn said(value: &Value) -> String {
+    match value {
+        Value::Bool(flag) => format!("Flag({flag})"),
+        Value::String(word) => format!("Word({})", names::literal(word)),
+        number => format!("Number({number})"),
+    }
+}
+
+/// What results are sums of.
+fn sums(subject: &Subject) -> String {
+    match subject {
+        Subject::Projection(product) => format!("Products({})", product.inputs),
+        Subject::Experts(ExpertsProduct { product: Which::GateUp, inputs, .. }) => {
+            format!("Products({inputs})")
+        }
+        // Those of all experts of a row are one sum.
+        Subject::Experts(ExpertsProduct { chosen, inputs, .. }) => format!("Products({})", chosen * inputs),
+        Subject::Attention(Attention { width, window, .. }) => {
+            format!("Attention {{ width: {width}, window: {window:?} }}")
+        }
+    }
 }
 
 /// Threadgroups of a dispatch, as a function of its scalars.

@@ -20,7 +20,7 @@ pub struct CrateOptions {
     pub converses: bool,
     /// Whether it is for NVIDIA GPUs too. Then who writes it adds what `src/kernels.metal` becomes for each of [`forge_kernels::ptx::TARGETS`].
     pub cuda: bool,
-    /// Whether it has other layouts of its products beside, for `tune` to choose from: `src/layouts.rs` and [`LAYOUTS`]. For NVIDIA
+    /// Whether it has other layouts of its kernels beside, for `tune` to choose from: `src/layouts.rs` and [`LAYOUTS`]. For NVIDIA
     /// GPUs who writes it adds what that becomes for each target, too, as [`layouts_ptx`] calls it.
     pub tunable: bool,
     /// The command that makes this crate again.

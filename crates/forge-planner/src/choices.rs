@@ -1,25 +1,26 @@
-//! What a plan leaves to choose: other layouts of its products, as kernels that may stand in for its own without anybody
-//! noticing but by the time they take.
+//! What a plan leaves to choose: other layouts of its products and of attention, as kernels that may stand in for its own without
+//! anybody noticing but by the time they take.
 //!
 //! A stand-in has the buffers and scalars of the kernel that it stands for. Some of what kernels leave depends on how they are
 //! laid out. Partial sums of squares are as many as the plan says, whoever leaves them: a stand-in may have fewer threadgroups and
 //! never more. Candidates for the best logit are read one for each threadgroup: a stand-in has as many, of as many outputs.
-//! How the cache of attention is shared out is decided by the program, by the cores that it finds; experts are laid out by rule.
+//! How the cache of attention is shared out is decided by the program, by the cores that it finds: a stand-in takes the same share.
+//! How many pairs a tile of experts has is read by all who take rows so, and is not left to choose.
 
 use crate::plan::Plan;
-use crate::tuned::Product;
-use forge_kernels::spec::{Epilogue, Knobs, Project};
+use crate::subject::{Layout, Subject};
+use forge_kernels::spec::{Epilogue, Rows};
 use forge_kernels::{Instance, Spec};
 
-/// A product, and how else it could be laid out.
+/// A subject, and how else its kernels could be laid out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// The product.
-    pub product: Product,
-    /// The plan's kernels that make it, by number.
+    /// The subject.
+    pub subject: Subject,
+    /// The plan's kernels that are of it, by number.
     pub kernels: Vec<usize>,
     /// How they are laid out.
-    pub own: Knobs,
+    pub own: Layout,
     /// Other layouts.
     pub others: Vec<Other>,
 }
@@ -28,7 +29,7 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Other {
     /// The layout.
-    pub knobs: Knobs,
+    pub layout: Layout,
     /// The kernels, in the order of the choice's.
     pub instances: Vec<Instance>,
 }
@@ -38,25 +39,24 @@ impl Plan {
     pub fn choices(&self) -> Vec<Choice> {
         let mut choices: Vec<Choice> = Vec::new();
         for (number, kernel) in self.kernels.iter().enumerate() {
-            let Spec::Project(project) = &kernel.spec else { continue };
-            let (product, own) = (Product::of(project), project.knobs);
-            match choices.iter_mut().find(|choice| choice.product == product && choice.own == own) {
+            let Some((subject, own)) = Subject::of(&kernel.spec) else { continue };
+            match choices.iter_mut().find(|choice| choice.subject == subject && choice.own == own) {
                 Some(choice) => choice.kernels.push(number),
                 None => {
                     let (kernels, others) = (vec![number], Vec::new());
-                    choices.push(Choice { product, kernels, own, others });
+                    choices.push(Choice { subject, kernels, own, others });
                 }
             }
         }
         for choice in &mut choices {
-            let Product { rows, format, inputs, leaves, .. } = choice.product;
-            let others = Knobs::tried(rows, format, inputs, leaves).into_iter();
+            let rows = choice.subject.rows();
+            let others = choice.subject.tried().into_iter();
             choice.others = others
-                .filter(|knobs| *knobs != choice.own)
-                .filter_map(|knobs| {
-                    let stand_in = |number: &usize| stand_in(&self.kernels[*number], knobs);
+                .filter(|layout| *layout != choice.own)
+                .filter_map(|layout| {
+                    let stand_in = |number: &usize| stand_in(&self.kernels[*number], layout, rows);
                     let instances = choice.kernels.iter().map(stand_in).collect::<Option<Vec<_>>>()?;
-                    Some(Other { knobs, instances })
+                    Some(Other { layout, instances })
                 })
                 .collect();
         }
@@ -66,17 +66,24 @@ impl Plan {
 }
 
 /// The kernel with another layout, if it can have it and nobody notices.
-fn stand_in(kernel: &Instance, knobs: Knobs) -> Option<Instance> {
-    let Spec::Project(project) = &kernel.spec else { return None };
-    let is_noticed =
-        project.epilogue == Epilogue::Best && knobs.outputs_of_group() != project.knobs.outputs_of_group();
-    if is_noticed {
+fn stand_in(kernel: &Instance, layout: Layout, rows: Rows) -> Option<Instance> {
+    let spec = layout.lay_out(&kernel.spec)?;
+    if candidates_of(&spec) != candidates_of(&kernel.spec) {
         return None;
     }
-    let name = format!("{}_{}", kernel.name, knobs.name(project.rows));
-    let spec = Spec::Project(Project { knobs, ..project.clone() });
+    let name = format!("{}_{}", kernel.name, layout.name(rows));
     // What its limits refuse is no choice.
     let instance = forge_kernels::render(&name, &spec).ok()?;
     let same = instance.decl.buffers == kernel.decl.buffers && instance.decl.scalars == kernel.decl.scalars;
     same.then_some(instance)
+}
+
+/// Outputs that a candidate for the best logit is of, where a kernel leaves any.
+fn candidates_of(spec: &Spec) -> Option<usize> {
+    match spec {
+        Spec::Project(project) if project.epilogue == Epilogue::Best => {
+            Some(project.knobs.outputs_of_group())
+        }
+        _ => None,
+    }
 }

@@ -46,6 +46,7 @@ mod rules;
 mod section;
 mod select;
 mod steps;
+mod subject;
 mod tuned;
 mod work;
 
@@ -65,7 +66,8 @@ pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};
 pub use print::signature;
 pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
 pub use rules::Fusion;
-pub use tuned::{Product, Tuned};
+pub use subject::{Attention, ExpertsProduct, Layout, Product, Subject, Which};
+pub use tuned::Tuned;
 pub use work::{Sum, Work};
 
 use forge_ir::{Diagnostic, Graph};

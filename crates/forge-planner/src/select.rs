@@ -9,7 +9,7 @@ use crate::reasons::reasons;
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
 use crate::section::{Draft, Place, Source};
-use crate::tuned::Product;
+use crate::subject::{ExpertsProduct, Layout, Product, Subject, Which};
 use forge_ir::{Apply, BLOCK, Body, BodyId, Diagnostic, Format, Graph, Op, State, StateId, WeightId};
 use forge_kernels::Spec;
 use forge_kernels::spec::{self, Knobs};
@@ -305,7 +305,13 @@ impl<'a> Select<'a> {
                         let weight = &self.graph.weights[down.0];
                         let outputs = weight.rows() / weight.matrices();
                         let shape = (self.formats.of(&[down]), outputs, weight.columns());
-                        let (rows, simdgroups) = self.sum_knobs(shape, sum);
+                        let stacks = [Some(down), sum.shared.and_then(|shared| apply.weight(body, shared))];
+                        let experts = stacks
+                            .into_iter()
+                            .flatten()
+                            .map(|stack| self.graph.weights[stack.0].matrices())
+                            .sum();
+                        let (rows, simdgroups) = self.sum_knobs(experts, shape, sum);
                         most = most.max(outputs.div_ceil(rows * simdgroups));
                     }
                     _ => {}
@@ -329,6 +335,17 @@ impl<'a> Select<'a> {
         (self.formats.of(&weights), rows, columns)
     }
 
+    /// The layout of a subject, if it was measured.
+    fn measured(&self, subject: &Subject) -> Option<Layout> {
+        self.options.tuned.as_ref()?.layout(subject)
+    }
+
+    /// The kernel as it was measured to be best, or as it is.
+    fn laid_out(&self, spec: &Spec) -> Spec {
+        let measured = Subject::of(spec).and_then(|(subject, _)| self.measured(&subject));
+        measured.and_then(|layout| layout.lay_out(spec)).unwrap_or_else(|| spec.clone())
+    }
+
     pub(crate) fn knobs(
         &self,
         rows: spec::Rows,
@@ -337,7 +354,7 @@ impl<'a> Select<'a> {
     ) -> Knobs {
         let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
         let product = Product { rows, format, outputs, inputs, leaves };
-        if let Some(measured) = self.options.tuned.as_ref().and_then(|tuned| tuned.knobs(&product)) {
+        if let Some(Layout::Projection(measured)) = self.measured(&Subject::Projection(product)) {
             return measured;
         }
         let chip = self.options.chip.unwrap_or_else(Chip::common);
@@ -366,13 +383,20 @@ impl<'a> Select<'a> {
         Knobs::of_experts(chip.family, chip.cores as usize, format, outputs, inputs, leaves)
     }
 
-    /// The same of a sum: all experts of a row are one row.
+    /// The same of a sum: all experts of a row are one row. What was measured is told here, too, as others go by what it leaves.
     pub(crate) fn sum_knobs(
         &self,
+        experts: usize,
         (format, outputs, inputs): (Format, usize, usize),
         sum: &ExpertsSum,
     ) -> (usize, usize) {
         let leaves = matches!(sum.ending, Summed::AddSquares(_));
+        let (product, rows) = (Which::Down, if leaves { spec::Rows::One } else { spec::Rows::Few });
+        let chosen = sum.chosen;
+        let product = ExpertsProduct { product, rows, format, experts, chosen, outputs, inputs, leaves };
+        if let Some(Layout::Experts(measured)) = self.measured(&Subject::Experts(product)) {
+            return (measured.rows_per_simdgroup, measured.simdgroups);
+        }
         self.experts_knobs((format, outputs, sum.chosen * inputs), leaves)
     }
 
@@ -390,17 +414,19 @@ impl<'a> Select<'a> {
         self.plan.scratch.len() - 1
     }
 
-    /// The function made of these kernels, rendered if there is none yet.
+    /// The function made of these kernels, as they are laid out by measurement if by any, rendered if there is none yet.
     pub(crate) fn function(&mut self, name: &str, formula: &str, variants: &[(&[Regime], Spec)]) -> usize {
+        let variants: Vec<(&[Regime], Spec)> =
+            variants.iter().map(|(regimes, spec)| (*regimes, self.laid_out(spec))).collect();
         let same = |function: &Function| {
             let specs = function.variants.iter().map(|variant| &self.plan.kernels[variant.kernel].spec);
             specs.eq(variants.iter().map(|variant| &variant.1))
                 && (variants.len() == 1
-                    || function.variants.iter().zip(variants).all(|(a, b)| a.regimes == b.0))
+                    || function.variants.iter().zip(&variants).all(|(a, b)| a.regimes == b.0))
         };
         if let Some(index) = self.plan.functions.iter().position(same) {
             // One kernel that serves any number of rows may be met first for some and then for others.
-            for (variant, (regimes, _)) in self.plan.functions[index].variants.iter_mut().zip(variants) {
+            for (variant, (regimes, _)) in self.plan.functions[index].variants.iter_mut().zip(&variants) {
                 variant.regimes.extend(
                     regimes
                         .iter()
@@ -415,7 +441,7 @@ impl<'a> Select<'a> {
         let name =
             self.unused(name, |plan, name| plan.functions.iter().any(|function| function.name == *name));
         let mut function = Function { name: name.clone(), formula: formula.to_owned(), variants: Vec::new() };
-        for (regimes, spec) in variants {
+        for (regimes, spec) in &variants {
             let kernel_name = match spec {
                 _ if variants.len() == 1 => name.clone(),
                 Spec::AttendSplit(_) => format!("{name}_split"),

@@ -1,78 +1,85 @@
 //! Layouts that were measured on a device: the table that a program's `tune` writes, as plans take it.
 //!
-//! What a layout is chosen by is a [`Product`]; kernels that make the same product have the same layout. What the table says
-//! beside products and knobs, times and names, is for people.
+//! An entry names its subject; one that names none is of a projection, as all were in older tables. What a table says beside
+//! subjects and knobs, times and names, is for people. What forge would not lay out so is refused.
 
 use crate::plan::Plan;
-use forge_ir::Format;
-use forge_kernels::Spec;
-use forge_kernels::spec::{Epilogue, Knobs, Project, Rows};
-use serde::{Deserialize, Deserializer, Serialize};
-
-/// A product of a matrix with rows: all that its layout is chosen by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Product {
-    /// How many rows it is made for.
-    pub rows: Rows,
-    /// Of the matrix.
-    #[serde(deserialize_with = "format")]
-    pub format: Format,
-    /// Rows of the matrix.
-    pub outputs: usize,
-    /// Columns of the matrix.
-    pub inputs: usize,
-    /// Whether something is left for each threadgroup: squares, or a candidate.
-    pub leaves: bool,
-}
-
-impl Product {
-    /// That of a projection.
-    pub fn of(project: &Project) -> Product {
-        let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
-        let Project { rows, format, outputs, inputs, .. } = *project;
-        Product { rows, format, outputs, inputs, leaves }
-    }
-}
-
-/// The format of that name.
-fn format<'a, D: Deserializer<'a>>(from: D) -> Result<Format, D::Error> {
-    let name = String::deserialize(from)?;
-    Format::from_name(&name).ok_or_else(|| serde::de::Error::custom(format!("there is no format {name}")))
-}
+use crate::subject::{Layout, Subject};
+use forge_kernels::spec::{AttendKnobs, ExpertsKnobs, Knobs};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Tuned {
     /// What was measured on, for people.
     pub device: String,
-    layouts: Vec<Layout>,
+    layouts: Vec<Measured>,
 }
 
-/// A product, and how it is laid out.
+/// A subject, and how it is laid out.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "Entry")]
-struct Layout {
-    product: Product,
-    knobs: Knobs,
+struct Measured {
+    #[serde(flatten)]
+    subject: Subject,
+    knobs: Layout,
 }
 
 /// The same as a table has it.
 #[derive(Deserialize)]
 struct Entry {
+    #[serde(default)]
+    subject: Kind,
     #[serde(flatten)]
-    product: Product,
-    knobs: Knobs,
+    said: Map<String, Value>,
 }
 
-impl TryFrom<Entry> for Layout {
+/// What an entry is of.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    #[default]
+    Projection,
+    Experts,
+    Attention,
+}
+
+impl Entry {
+    /// What is said of the subject.
+    fn subject<T: DeserializeOwned>(&self) -> Result<T, String> {
+        T::deserialize(Value::Object(self.said.clone())).map_err(|error| error.to_string())
+    }
+
+    fn knobs<T: DeserializeOwned>(&self) -> Result<T, String> {
+        let knobs = self.said.get("knobs").ok_or("missing field `knobs`")?;
+        T::deserialize(knobs).map_err(|error| error.to_string())
+    }
+}
+
+impl TryFrom<Entry> for Measured {
     type Error = String;
 
-    fn try_from(Entry { product, knobs }: Entry) -> Result<Layout, String> {
-        let Product { rows, format, inputs, leaves, .. } = product;
-        if Knobs::tried(rows, format, inputs, leaves).contains(&knobs) {
-            return Ok(Layout { product, knobs });
+    fn try_from(entry: Entry) -> Result<Measured, String> {
+        let (subject, knobs) = match entry.subject {
+            Kind::Projection => {
+                let knobs = entry.knobs::<Knobs>()?;
+                (Subject::Projection(entry.subject()?), Layout::Projection(knobs))
+            }
+            Kind::Experts => {
+                let knobs = entry.knobs::<ExpertsKnobs>()?;
+                (Subject::Experts(entry.subject()?), Layout::Experts(knobs))
+            }
+            Kind::Attention => {
+                let knobs = entry.knobs::<AttendKnobs>()?;
+                (Subject::Attention(entry.subject()?), Layout::Attention(knobs))
+            }
+        };
+        if subject.tried().contains(&knobs) {
+            return Ok(Measured { subject, knobs });
         }
-        Err(format!("forge lays no product of {inputs} columns in {format} out as {}", knobs.name(rows)))
+        Err(format!("forge does not lay {} out as {}", subject.describe(), knobs.name(subject.rows())))
     }
 }
 
@@ -82,18 +89,16 @@ impl Tuned {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// The layout of a product, if it was measured.
-    pub fn knobs(&self, product: &Product) -> Option<Knobs> {
-        self.layouts.iter().find(|layout| layout.product == *product).map(|layout| layout.knobs)
+    /// The layout of a subject, if it was measured.
+    pub fn layout(&self, subject: &Subject) -> Option<Layout> {
+        self.layouts.iter().find(|measured| measured.subject == *subject).map(|measured| measured.knobs)
     }
 
-    /// Of how many products, and of how many of them a plan has any.
+    /// Of how many subjects, and of how many of them a plan has any.
     pub fn used(&self, plan: &Plan) -> (usize, usize) {
-        let has = |layout: &&Layout| {
-            plan.kernels.iter().any(
-                |kernel| matches!(&kernel.spec, Spec::Project(project) if Product::of(project) == layout.product),
-            )
-        };
-        (self.layouts.len(), self.layouts.iter().filter(has).count())
+        let of_plan = plan.kernels.iter().filter_map(|kernel| Subject::of(&kernel.spec));
+        let of_plan: Vec<Subject> = of_plan.map(|(subject, _)| subject).collect();
+        let used = self.layouts.iter().filter(|measured| of_plan.contains(&measured.subject)).count();
+        (self.layouts.len(), used)
     }
 }

@@ -4,8 +4,8 @@ mod support;
 
 use forge_ir::Format;
 use forge_kernels::Spec;
-use forge_kernels::spec::{Knobs, Project, Rows};
-use forge_planner::{Options, Plan, Product, Quant, Tuned, plan};
+use forge_kernels::spec::{AttendKnobs, Knobs, Project, Rows};
+use forge_planner::{Choice, Layout, Options, Plan, Product, Quant, Subject, Tuned, plan};
 use serde_json::{Value, json};
 use support::{EIGHT, ONE, graph, planned};
 
@@ -27,90 +27,149 @@ fn projects(plan: &Plan) -> impl Iterator<Item = &Project> {
     })
 }
 
-/// A table that has these knobs for a product.
-fn table(product: Product, knobs: Knobs) -> Value {
-    let mut layout = json!(product);
+/// A table that has these knobs for a subject.
+fn table(subject: Subject, knobs: Layout) -> Value {
+    let mut layout = json!(subject);
     layout["knobs"] = json!(knobs);
     layout["seconds"] = json!(1e-5);
     json!({ "model": "one", "device": "a GPU", "layouts": [layout] })
+}
+
+/// Subjects of kernels, in their order, and how they are laid out.
+fn subjects(plan: &Plan) -> Vec<(Subject, Layout)> {
+    plan.kernels.iter().filter_map(|kernel| Subject::of(&kernel.spec)).collect()
+}
+
+/// A table of each choice's last layout; and what it says.
+fn last_of(choices: &[Choice]) -> (Tuned, Vec<(Subject, Layout)>) {
+    let last = |choice: &Choice| (choice.subject, choice.others[choice.others.len() - 1].layout);
+    let last: Vec<_> = choices.iter().map(last).collect();
+    let layouts: Vec<Value> =
+        last.iter().map(|(subject, layout)| table(*subject, *layout)["layouts"][0].clone()).collect();
+    let text = json!({ "device": "a GPU", "layouts": layouts }).to_string();
+    (Tuned::parse(&text).expect("it is a table"), last)
 }
 
 #[test]
 fn a_plan_has_every_layout_that_it_could_choose() {
     let rules = by_rule();
     let choices = rules.choices();
-    // Queries, keys and values, output, gate and up, down, and the head: of one row, few and, the head but for, many.
-    assert_eq!(choices.len(), 14);
+    // Queries, keys and values, output, gate and up, down, and the head: of one row, few and, the head but for, many. And attention
+    // of one row, of few and of many.
+    assert_eq!(choices.len(), 14 + 3);
     for choice in &choices {
         for other in &choice.others {
-            let text = table(choice.product, other.knobs).to_string();
+            let text = table(choice.subject, other.layout).to_string();
             let tuned = Tuned::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-            assert_eq!(tuned.knobs(&choice.product), Some(other.knobs));
+            assert_eq!(tuned.layout(&choice.subject), Some(other.layout));
         }
     }
-    let last: Vec<_> =
-        choices.iter().map(|choice| (choice.product, choice.others[choice.others.len() - 1].knobs)).collect();
-    let layouts: Vec<Value> =
-        last.iter().map(|(product, knobs)| table(*product, *knobs)["layouts"][0].clone()).collect();
-    let text = json!({ "device": "a GPU", "layouts": layouts }).to_string();
-    let tuned = Tuned::parse(&text).expect("it is a table");
+    let (tuned, last) = last_of(&choices);
     let laid_out = laid_out(tuned.clone());
-    assert_eq!(tuned.used(&laid_out), (14, 14));
-    for project in projects(&laid_out) {
-        let (_, knobs) =
-            last.iter().find(|(product, _)| *product == Product::of(project)).expect("it has all");
-        assert_eq!(project.knobs, *knobs);
+    assert_eq!(tuned.used(&laid_out), (17, 17));
+    for (subject, layout) in subjects(&laid_out) {
+        let found = last.iter().find(|(other, _)| *other == subject).expect("it has all");
+        assert_eq!(layout, found.1, "{subject:?}");
     }
     // Nothing else is otherwise.
-    let shapes = |plan: &Plan| projects(plan).map(Product::of).collect::<Vec<_>>();
-    assert_eq!(shapes(&laid_out), shapes(&rules));
+    let of = |plan: &Plan| subjects(plan).into_iter().map(|(subject, _)| subject).collect::<Vec<_>>();
+    assert_eq!(of(&laid_out), of(&rules));
     assert_eq!(laid_out.sections.len(), rules.sections.len());
 }
 
 #[test]
 fn stand_ins_leave_no_more_than_there_is_room_for() {
     let plan = by_rule();
-    for choice in plan.choices().iter().filter(|choice| choice.product.leaves) {
-        let groups = |knobs: &Knobs| choice.product.outputs.div_ceil(knobs.outputs_of_group());
-        let is_head = choice.product.outputs == ONE.vocabulary;
+    let mut met = 0;
+    for choice in plan.choices() {
+        let (Subject::Projection(product), Layout::Projection(own)) = (choice.subject, choice.own) else {
+            continue;
+        };
+        if !product.leaves {
+            continue;
+        }
+        met += 1;
+        let groups = |knobs: &Knobs| product.outputs.div_ceil(knobs.outputs_of_group());
+        let is_head = product.outputs == ONE.vocabulary;
         let most = projects(&plan)
             .filter(|project| Product::of(project).leaves && project.outputs != ONE.vocabulary)
             .map(|project| project.outputs.div_ceil(project.knobs.outputs_of_group()))
             .max();
         for other in &choice.others {
+            let Layout::Projection(knobs) = &other.layout else { panic!("{other:?} is of a projection") };
             let fits = if is_head {
-                groups(&other.knobs) == groups(&choice.own)
+                groups(knobs) == groups(&own)
             } else {
-                groups(&other.knobs) <= most.expect("there are some").next_multiple_of(4)
+                groups(knobs) <= most.expect("there are some").next_multiple_of(4)
             };
-            assert!(fits, "{:?} as {:?}", choice.product, other.knobs);
+            assert!(fits, "{product:?} as {knobs:?}");
         }
+    }
+    assert_eq!(met, 3);
+}
+
+/// The first choice of that many rows, of a product of a matrix or of attention.
+fn choice_of(rows: Rows, is_attention: bool) -> Choice {
+    let is_meant = |choice: &Choice| {
+        choice.subject.rows() == rows && is_attention == matches!(choice.subject, Subject::Attention(_))
+    };
+    by_rule().choices().into_iter().find(is_meant).expect("there is one")
+}
+
+#[test]
+fn subjects_of_other_models_are_counted_and_ignored() {
+    for is_attention in [false, true] {
+        let choice = choice_of(Rows::One, is_attention);
+        let subject = match choice.subject {
+            Subject::Projection(product) => {
+                Subject::Projection(Product { outputs: product.outputs + 32, ..product })
+            }
+            Subject::Attention(mut attention) => {
+                attention.window = Some(64);
+                Subject::Attention(attention)
+            }
+            Subject::Experts(_) => unreachable!("the model has none"),
+        };
+        let tuned = Tuned::parse(&table(subject, choice.own).to_string()).expect("it is a table");
+        let plan = laid_out(tuned.clone());
+        assert_eq!(tuned.used(&plan), (1, 0));
+        assert_eq!(plan, by_rule());
+        assert_eq!(tuned.used(&planned(&EIGHT, Format::Q8_0)), (1, 0));
     }
 }
 
 #[test]
-fn products_of_other_models_are_counted_and_ignored() {
-    let choice = &by_rule().choices()[0];
-    let product = Product { outputs: choice.product.outputs + 32, ..choice.product };
-    let tuned = Tuned::parse(&table(product, choice.own).to_string()).expect("it is a table");
-    let plan = laid_out(tuned.clone());
-    assert_eq!(tuned.used(&plan), (1, 0));
-    assert_eq!(plan, by_rule());
-    assert_eq!(tuned.used(&planned(&EIGHT, Format::Q8_0)), (1, 0));
+fn what_names_no_subject_is_of_a_projection_as_in_older_tables() {
+    let choice = choice_of(Rows::One, false);
+    let mut older = table(choice.subject, choice.others[0].layout);
+    older["layouts"][0].as_object_mut().expect("it is an entry").remove("subject");
+    let tuned = Tuned::parse(&older.to_string()).expect("it is a table");
+    assert_eq!(tuned.layout(&choice.subject), Some(choice.others[0].layout));
 }
 
 #[test]
 fn what_is_no_table_is_refused_with_its_line() {
-    let choice = by_rule().choices().into_iter().find(|choice| choice.product.rows == Rows::One);
-    let choice = choice.expect("there are products of one row");
-    let whole = format!("{:#}", table(choice.product, choice.own));
-    let knobs = Knobs { split: 3, ..choice.own };
+    let [product, attention] = [false, true].map(|is_attention| choice_of(Rows::One, is_attention));
+    let [whole, attends] =
+        [&product, &attention].map(|choice| format!("{:#}", table(choice.subject, choice.own)));
+    let (Layout::Projection(knobs), Layout::Attention(of_attention)) = (product.own, attention.own) else {
+        panic!("they are of their subjects")
+    };
+    let other = |subject, layout| format!("{:#}", table(subject, layout));
+    let three_split = other(product.subject, Layout::Projection(Knobs { split: 3, ..knobs }));
+    let loads = Layout::Attention(AttendKnobs { loads: 3, ..of_attention });
     let cases = [
         (whole.clone(), ""),
+        (attends.clone(), ""),
         (whole.replace("\"q8_0\"", "\"q9\""), "there is no format q9"),
         (whole.replace("\"one\"", "\"three\""), "unknown variant `three`"),
-        (format!("{:#}", table(choice.product, knobs)), "_s3_"),
+        (whole.replace("\"projection\"", "\"injection\""), "unknown variant `injection`"),
+        (whole.replace("\"projection\"", "\"attention\""), "unknown field `packets`"),
+        (three_split, "_s3_"),
         (whole.replace("\"split\"", "\"slit\""), "unknown field `slit`"),
+        (whole.replace("\"knobs\"", "\"nobs\""), "missing field `knobs`"),
+        (attends.replace("\"query_heads\"", "\"heads\""), "missing field `query_heads`"),
+        (other(attention.subject, loads), "_l3"),
         (whole[..whole.len() / 2].to_owned(), "EOF while parsing"),
         ("{}".to_owned(), "missing field `device`"),
     ];

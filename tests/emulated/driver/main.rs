@@ -55,10 +55,10 @@ pub struct Job {
 /// How layouts are chosen.
 #[derive(Deserialize)]
 struct Tune {
-    /// A kernel that may stand in, and what of its text is something else.
-    planted: Option<[String; 3]>,
-    /// Rows of the products that there is to choose for.
-    rows: String,
+    /// Kernels that may stand in, and what of the text of each is something else.
+    planted: Vec<[String; 3]>,
+    /// After how many questions whether to go on the answer is no, if it ever is.
+    until: Option<usize>,
 }
 
 /// A text to be written: a device is made for it, and is gone after it.
@@ -144,7 +144,7 @@ fn profiled<M: Model>(program: &Program, job: &Job) -> Result<Value, Failure> {
 fn tuned<M: Model>(program: &Program, job: &Job, asked: &Tune) -> Result<Value, Failure> {
     let tunable = program.tunable.ok_or_else(|| Failure::misuse("it was not compiled for choosing"))?;
     let mut text = tunable.metal.to_owned();
-    if let Some([kernel, from, to]) = &asked.planted {
+    for [kernel, from, to] in &asked.planted {
         let start = text.find(&format!("kernel void {kernel}(")).expect("there is such a kernel");
         let place = start + text[start..].find(from).expect("its text has that");
         text.replace_range(place..place + from.len(), to);
@@ -153,8 +153,14 @@ fn tuned<M: Model>(program: &Program, job: &Job, asked: &Tune) -> Result<Value, 
     let (mut engine, _) = listened::<M>(&program, job, Tuning::positions(&M::INFO))?;
     let tuning = Tuning::new(&mut engine, 1)?;
     let mut all = Vec::new();
-    for choice in tunable.choices.iter().filter(|choice| choice.product.rows == asked.rows) {
-        all.extend(tuning.choose(choice, engine.device().device())?);
+    let mut left = asked.until.unwrap_or(usize::MAX);
+    let mut goes_on = || {
+        let goes_on = left > 0;
+        left = left.saturating_sub(1);
+        goes_on
+    };
+    for choice in tunable.choices {
+        all.extend(tuning.choose(choice, engine.device().device(), &mut goes_on)?);
     }
     let table = forge_runtime::tune::table(M::INFO.name, &engine.device().describe(), &all);
     Ok(json!({ "table": table, "complaints": complaints() }))

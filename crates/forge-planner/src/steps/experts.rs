@@ -167,7 +167,7 @@ impl Select<'_> {
             Summed::Store => self.target(draft, list, operation, "routed"),
             Summed::Add | Summed::AddSquares(_) => self.in_place(draft, list, operation),
         };
-        let (rows_per_simdgroup, simdgroups) = self.sum_knobs((format, outputs, inputs), sum);
+        let (rows_per_simdgroup, simdgroups) = self.sum_knobs(experts, (format, outputs, inputs), sum);
         let grouped = is_grouped(draft, list, operation);
         let each = grouped.then(|| {
             let shape = ([experts, sum.chosen, shared, outputs, inputs], format);

@@ -86,7 +86,7 @@ pub(super) enum Command {
     Bench(Bench),
     /// Measure how long each step of a pass takes
     Profile(Profile),
-    /// Find out which layouts of its products this GPU is fastest with
+    /// Find out which layouts of its products and of its attention this GPU is fastest with
     Tune(Tune),
     /// Compare this device's logits with the reference's
     Verify(Verify),
@@ -301,7 +301,7 @@ pub(super) struct Profile {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The program has to be compiled with `forge compile --tunable`. What comes of it is a table for `forge compile --tuned \
-                  tuned.json`, which lays kernels out so; this program stays as it is. Ctrl-C keeps what was measured so far."
+                  tuned.json`, which lays kernels out so; this program stays as it is. Ctrl-C writes what was measured so far."
 )]
 pub(super) struct Tune {
     /// How often each layout is timed; the middle counts

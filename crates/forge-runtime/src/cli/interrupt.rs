@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The exit code of what was interrupted: that which shells give a program that the signal has ended.
+pub(super) const EXIT: u8 = 130;
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether Ctrl-C has been pressed since [`watch`].

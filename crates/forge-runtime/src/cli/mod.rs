@@ -20,6 +20,7 @@ mod record;
 mod serve;
 mod tune;
 mod verify;
+mod whole;
 
 use super::failure::Failure;
 use super::model::Model;
@@ -28,7 +29,8 @@ use arguments::{Arguments, Command};
 use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
-/// Runs the program on the process's arguments. Exit codes: 0 right, 1 wrong, 2 misuse.
+/// Runs the program on the process's arguments. Exit codes: 0 right, 1 wrong, 2 misuse; 130 where Ctrl-C ended what has no end of
+/// its own to come to.
 pub fn main<M: Model>(program: &Program) -> ExitCode {
     match run::<M>(program, std::env::args_os()) {
         Ok(code) => ExitCode::from(code),
@@ -80,5 +82,6 @@ pub fn run<M: Model>(
         Err(output::Ended::Failed(failure)) => Err(failure),
         // Whoever was reading has seen enough.
         Err(output::Ended::PipeClosed) => Ok(0),
+        Err(output::Ended::Interrupted) => Ok(interrupt::EXIT),
     }
 }

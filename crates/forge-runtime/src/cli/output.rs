@@ -1,4 +1,4 @@
-//! The one way to standard output, what is said on standard error beside it, and the two ways in which a command can end
+//! The one way to standard output, what is said on standard error beside it, and the ways in which a command can end
 //! early. Standard error has colours if it is a terminal; `NO_COLOR` and `CLICOLOR_FORCE` are heeded.
 
 use super::super::failure::Failure;
@@ -14,6 +14,8 @@ pub(super) enum Ended {
     Failed(Failure),
     /// Nobody reads its output any more, which is no failure.
     PipeClosed,
+    /// Ctrl-C was pressed, and noticed; what there is to say of it has been said.
+    Interrupted,
 }
 
 impl From<Failure> for Ended {

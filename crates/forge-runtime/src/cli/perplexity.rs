@@ -13,7 +13,7 @@ use super::super::model::Model;
 use super::super::open::Program;
 use super::arguments::{Common, Perplexity};
 use super::interrupt;
-use super::output::{Outcome, print, print_json, remark};
+use super::output::{Ended, Outcome, print, print_json, remark};
 use super::progress::Progress;
 use serde_json::json;
 use std::time::Instant;
@@ -83,7 +83,9 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perple
     for ids in &sequences {
         measure(&mut engine, ids, &mut losses, &mut |count| progress.at(count, total))?;
         if interrupt::interrupted() {
-            return Err(Failure::wrong("interrupted").into());
+            progress.clear();
+            remark(&"interrupted");
+            return Err(Ended::Interrupted);
         }
     }
     progress.clear();

@@ -7,12 +7,13 @@ use super::super::memory::human;
 use super::super::model::Model;
 use super::super::notes::Noted;
 use super::super::open::{Program, Setup};
-use super::super::profile::{Best, Profile, Subject, json as profile_json, table, trace};
+use super::super::profile::{Best, Subject, json as profile_json, table, trace};
 use super::super::weights::WeightFile;
 use super::arguments::{Common, Profile as Asked};
 use super::interrupt;
-use super::output::{Outcome, print, print_json, remark};
+use super::output::{Ended, Outcome, print, print_json, remark};
 use super::progress::Progress;
+use super::whole;
 use serde_json::json;
 use std::path::Path;
 
@@ -25,7 +26,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Asked)
     let setup = Setup { context: Some(length.max(command.prompt)), ..common.setup() };
     // What cannot be written is told before anything is measured.
     if let Some(path) = &command.trace {
-        write_trace(path, &[])?;
+        whole::try_at(path).map_err(|error| unwritten(path, &error))?;
     }
     let engine = setup.engine::<M>(program, None)?;
     let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
@@ -47,12 +48,16 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Asked)
         profiles.extend(subject.measure(device, &weights, rounds, &mut goes_on).map_err(Failure::from)?);
     }
     progress.clear();
+    let was_interrupted = interrupt::interrupted();
     interrupt::leave();
+    if was_interrupted {
+        remark(&"interrupted: what was measured so far");
+    }
     if profiles.is_empty() {
-        return Err(Failure::wrong("interrupted before anything was measured").into());
+        return Err(Ended::Interrupted);
     }
     if let Some(path) = &command.trace {
-        write_trace(path, &profiles)?;
+        whole::write(path, &format!("{}\n", trace(&profiles))).map_err(|error| unwritten(path, &error))?;
     }
     let device: &mut dyn Device = engine.device().device();
     let measured = device.read_speed().map_err(Failure::from)?;
@@ -67,7 +72,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Asked)
             "published_bytes_per_second": best.filter(|best| !best.is_measured).map(|best| best.bytes),
             "profiles": profiles.iter().map(profile_json).collect::<Vec<_>>(),
         }))?;
-        return Ok(true);
+        return if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) };
     }
     for profile in &profiles {
         print(&format!("{}\n", table(profile, best)))?;
@@ -85,10 +90,9 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Asked)
     remark(
         &"a dispatch by itself waits for the one before and has nothing beside it: the sum may be more than the whole",
     );
-    Ok(true)
+    if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) }
 }
 
-fn write_trace(path: &Path, profiles: &[Profile]) -> Result<(), Failure> {
-    std::fs::write(path, format!("{}\n", trace(profiles)))
-        .map_err(|error| Failure::misuse(format!("--trace {}: {error}", path.display())))
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::misuse(format!("--trace {}: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! `tune`: which layouts of the model's products this GPU is fastest with, as a table for `forge compile --tuned`.
+//! `tune`: which layouts of the model's products and of its attention this GPU is fastest with, as a table for `forge compile --tuned`.
 
 use super::super::device::Device;
 use super::super::failure::Failure;
@@ -8,15 +8,16 @@ use super::super::open::{DeviceKind, Program};
 use super::super::tune::{Chosen, Tuning, line, table};
 use super::arguments::{Common, Tune};
 use super::interrupt;
-use super::output::{Outcome, complain, print, print_json, remark};
+use super::output::{Ended, Outcome, complain, print, print_json, remark};
 use super::progress::Progress;
+use super::whole;
 
 /// Measures every choice.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Tune) -> Outcome {
     let setup = common.setup();
     if setup.kind(program) == DeviceKind::Cpu {
         return Err(Failure::misuse(
-            "a CPU has one layout of each product and nothing to choose from: tune is for GPUs",
+            "a CPU has one layout of each kernel and nothing to choose from: tune is for GPUs",
         )
         .into());
     }
@@ -26,20 +27,20 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Tune) 
     let program = tunable.program(program);
     let engine = setup.engine::<M>(&program, Some(Tuning::positions(&M::INFO) as usize))?;
     let mut engine = engine.on(Noted::new);
+    let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
+    let unwritten = |error| Failure::misuse(format!("{}: {error}; choose another --output", path.display()));
+    // What cannot be written is told before anything is measured.
+    whole::try_at(&path).map_err(unwritten)?;
     let tuning = Tuning::new(&mut engine, command.count as usize)?;
     let device: &mut dyn Device = engine.device().device();
     let described = device.describe();
     let mut all: Vec<Chosen> = Vec::new();
-    let mut progress = Progress::new("products");
+    let mut progress = Progress::new("layouts of kernels");
     interrupt::watch();
-    let mut was_interrupted = false;
     for (index, choice) in tunable.choices.iter().enumerate() {
-        was_interrupted = interrupt::interrupted();
-        if was_interrupted {
-            break;
-        }
         progress.at(index, tunable.choices.len());
-        if let Some(chosen) = tuning.choose(choice, device).map_err(Failure::from)? {
+        let mut goes_on = || !interrupt::interrupted();
+        if let Some(chosen) = tuning.choose(choice, device, &mut goes_on).map_err(Failure::from)? {
             progress.clear();
             if !command.json {
                 print(&line(&chosen))?;
@@ -55,30 +56,29 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Tune) 
         }
     }
     progress.clear();
+    let was_interrupted = interrupt::interrupted();
     interrupt::leave();
+    if all.is_empty() && was_interrupted {
+        remark(&"interrupted before anything was measured: nothing is written");
+        return Err(Ended::Interrupted);
+    }
     if all.is_empty() {
-        return Err(Failure::wrong(if was_interrupted {
-            "interrupted before anything was measured: nothing is written"
-        } else {
-            "no pass of the model makes a product that there is a choice for"
-        })
-        .into());
+        return Err(Failure::wrong("no pass of the model has a kernel that there is a choice for").into());
     }
     let told = table(M::INFO.name, &described, &all);
-    let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
-    std::fs::write(&path, format!("{told:#}\n"))
-        .map_err(|error| Failure::misuse(format!("{}: {error}; choose another --output", path.display())))?;
+    whole::write(&path, &format!("{told:#}\n")).map_err(unwritten)?;
     if command.json {
         print_json(&told)?;
     }
-    if was_interrupted {
-        remark(&format!("interrupted: {} of {} products were measured", all.len(), tunable.choices.len()));
-    }
-    let faster = all.iter().filter(|chosen| chosen.best.0 != chosen.own.0).count();
+    let faster = all.iter().filter(|chosen| chosen.changes()).count();
     remark(&format!(
-        "{described}: {faster} of {} products are faster otherwise; forge compile ... --tuned {}",
+        "{described}: {faster} of {} are faster otherwise; forge compile ... --tuned {}",
         all.len(),
         path.display()
     ));
+    if was_interrupted {
+        remark(&format!("interrupted: {} of {} were measured", all.len(), tunable.choices.len()));
+        return Err(Ended::Interrupted);
+    }
     Ok(all.iter().all(|chosen| chosen.wrong.is_empty()))
 }

@@ -1,13 +1,19 @@
 //! Whether two kernels have written the same. A layout says how columns are shared and so in which order products are added: sums
 //! are equal as far as singles added in any order are. What is left for each threadgroup is compared as what it is for: squares by
-//! their sum, and a candidate for the best logit by its logit.
+//! their sum, and a candidate for the best logit by its logit; shares of a cache when they have been joined. What is no sum that
+//! layouts cut differently, what goes to a cache and which experts a row has, is the same to the bit.
 
 use super::super::device::Binding;
-use super::super::notes::Note;
-use super::Product;
+use super::Sums;
 
-/// What was written, and where.
-pub(super) type Written = Vec<(Binding, Vec<u8>)>;
+/// What was written, by the name that the kernel has for it, and where.
+pub(super) type Written = Vec<(&'static str, Binding, Vec<u8>)>;
+
+/// What kernels leave for one that joins it.
+pub(super) const JOINED: &str = "partials";
+
+/// What kernels write that is no sum.
+const EXACT: [&str; 3] = ["keys", "values", "routes"];
 
 /// How far what was written is from what should have been.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,25 +30,30 @@ pub struct Difference {
 /// by half a unit of 2⁻²³ at most, in either. Matrix units cut where additions round, and may be further apart than that: of an
 /// H200's, sums of 2048 products of halves that two share are 1.6 units for each product away from those that none share, measured.
 /// Such a layout is told of, and not chosen.
-pub(super) fn bound(product: &Product) -> f64 {
-    f64::from(product.inputs.max(8)) * 2.0_f64.powi(-23)
+///
+/// Attention has two such sums: scores, of as many products as a head has channels, and of values as many as positions are seen. A
+/// weight is e to the power of a score, and off by as much of itself as the score is off; scores are taken to be of the size of 1.
+/// Where they are larger a layout that adds them otherwise may be refused though it is right.
+pub(super) fn bound(sums: Sums, positions: u32) -> f64 {
+    let added = match sums {
+        Sums::Products(count) => count,
+        Sums::Attention { width, window } => width + positions.min(window.unwrap_or(positions)),
+    };
+    f64::from(added.max(8)) * 2.0_f64.powi(-23)
 }
 
 /// The first buffer in which two kernels have not written the same.
-pub(super) fn difference(
-    note: &Note,
-    buffers: &'static [&'static str],
-    own: &Written,
-    others: &Written,
-    bound: f64,
-) -> Option<Difference> {
-    let compared = own.iter().zip(others).map(|((binding, own), (_, other))| {
-        let place = note.bindings.iter().position(|it| it == binding).unwrap_or(0);
-        let buffer = buffers.get(place).copied().unwrap_or_default();
+pub(super) fn difference(own: &Written, others: &Written, bound: f64) -> Option<Difference> {
+    let compared = own.iter().zip(others).filter(|((buffer, ..), _)| *buffer != JOINED);
+    let compared = compared.map(|((buffer, _, own), (_, _, other))| {
+        if EXACT.contains(buffer) {
+            let distance = if own == other { 0.0 } else { f64::INFINITY };
+            return Difference { buffer, distance, bound: 0.0 };
+        }
         let [own, other] = [own, other].map(|bytes| numbers(buffer, bytes));
         Difference { buffer, distance: distance(&own, &other), bound }
     });
-    compared.into_iter().find(|it| it.distance.is_nan() || it.distance > bound)
+    compared.into_iter().find(|it| it.distance.is_nan() || it.distance > it.bound)
 }
 
 /// What words of a buffer are.
@@ -80,6 +91,7 @@ fn distance(own: &[f64], other: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::device::Buffer;
     use super::*;
 
     fn bytes(numbers: &[f32]) -> Vec<u8> {
@@ -93,6 +105,32 @@ mod tests {
         assert_eq!(distance(&[1.0, 1.0, -1.0, 1.0], &[1.0, 1.5, -1.0, 1.0]), 0.5);
         assert!(distance(&[1.0, nan], &[1.0, 1.0]).is_nan());
         assert!(distance(&[0.0, 0.0], &[0.0, 1.0]) > 1.0);
+    }
+
+    #[test]
+    fn what_is_no_sum_is_the_same_to_the_bit_and_shares_are_not_looked_at() {
+        let binding = Binding { buffer: Buffer::Scratch, offset: 0, bytes: 8, written: true };
+        let cases = [
+            ("y", [1.0, 1.0], [1.0, 1.0 + 1e-6], false),
+            ("y", [1.0, 1.0], [1.0, 1.0 + 1e-4], true),
+            // Words that are small numbers beside another: a share of one expert's number is lost in the size of weights.
+            ("routes", [f32::from_bits(3), 0.5], [f32::from_bits(4), 0.5], true),
+            ("keys", [1.0, 1.0], [1.0, 1.0 + 1e-6], true),
+            ("values", [1.0, 1.0], [1.0, 1.0], false),
+            ("partials", [1.0, 1.0], [2.0, 1.0], false),
+        ];
+        for (buffer, own, other, differs) in cases {
+            let [own, other] = [own, other].map(|numbers| vec![(buffer, binding, bytes(&numbers))]);
+            let found = difference(&own, &other, bound(Sums::Products(64), 1));
+            assert_eq!(found.map(|it| it.buffer), differs.then_some(buffer), "{buffer}");
+        }
+    }
+
+    #[test]
+    fn attention_may_be_off_by_what_scores_and_values_may() {
+        let of =
+            |width, window, positions| bound(Sums::Attention { width, window }, positions) * 2.0_f64.powi(23);
+        assert_eq!([of(64, None, 500), of(64, Some(100), 500), of(64, Some(100), 50)], [564.0, 164.0, 114.0]);
     }
 
     #[test]

@@ -1,127 +1,26 @@
-//! Which layouts of a model's products are fastest on a device. A program that was compiled for it has, beside its kernels, others
-//! that may stand in for them; [`Tuning`] has each do what the plan's kernels do in passes of the model, on the same bytes, and times
-//! them in turns. One that computes something else is told of and never chosen. The table that comes of it is for `forge compile
-//! --tuned`: a program's own kernels stay what they are.
+//! Which layouts of a model's products and of its attention are fastest on a device. A program that was compiled for it has, beside
+//! its kernels, others that may stand in for them; [`Tuning`] has each do what the plan's kernels do in passes of the model, on the same
+//! bytes, and times them in turns. One that computes something else is told of and never chosen. The table that comes of it is for
+//! `forge compile --tuned`: a program's own kernels stay what they are.
+//!
+//! What a product takes does not depend on how long a text is, and it is measured in one pass. What attention takes does: it is
+//! measured in a short text and in a long one, and a layout is chosen that is faster on the whole and in neither slower.
 
+mod choice;
 mod compare;
 mod table;
 
+pub use choice::{Choice, Chosen, Layout, Other, Said, StandIn, Subject, Sums, Times, Tunable, Wrong};
 pub use compare::Difference;
 pub use table::{line, table};
 
-use super::device::{Binding, Buffer, Device, Kernel};
+use super::device::{Binding, Buffer, Device};
 use super::engine::{Engine, Want};
 use super::failure::Failure;
 use super::model::{Info, Model};
 use super::notes::{Note, Noted, NotedPass};
-use super::open::Program;
 use super::profile::middle;
-use compare::{Written, bound, difference};
-
-/// What a program may choose from.
-pub struct Tunable {
-    /// Text of kernels: the plan's own and all that may stand in for them.
-    pub metal: &'static str,
-    #[cfg(feature = "cuda")]
-    /// The same as NVIDIA's driver takes it.
-    pub ptx: &'static [super::cuda::Ptx],
-    /// What there is to choose.
-    pub choices: &'static [Choice],
-}
-
-/// A product, and how it could be laid out.
-pub struct Choice {
-    /// The product.
-    pub product: Product,
-    /// The kernels that make it.
-    pub kernels: &'static [&'static str],
-    /// How they are laid out.
-    pub own: Knobs,
-    /// Other layouts.
-    pub others: &'static [Other],
-}
-
-/// Rows of a simdgroup, simdgroups of a threadgroup, those that share columns, packets at once, and rows and outputs of a tile.
-pub type Knobs = [u32; 6];
-
-/// What a layout is chosen by.
-#[derive(Clone, Copy, Debug)]
-pub struct Product {
-    /// `one`, `few` or `many`.
-    pub rows: &'static str,
-    /// Of the matrix.
-    pub format: &'static str,
-    /// Rows of the matrix.
-    pub outputs: u32,
-    /// Columns of the matrix.
-    pub inputs: u32,
-    /// Whether something is left for each threadgroup.
-    pub leaves: bool,
-}
-
-/// A layout, and for each kernel of the choice one that has it.
-pub struct Other {
-    /// The layout.
-    pub knobs: Knobs,
-    /// In the order of the choice's kernels.
-    pub stand_ins: &'static [&'static StandIn],
-}
-
-/// A kernel that may do what one of the plan's does.
-pub struct StandIn {
-    /// The kernel.
-    pub kernel: Kernel,
-    /// Its threadgroups, by its scalars.
-    pub groups: fn(&[u32]) -> [u32; 3],
-}
-
-impl Tunable {
-    /// The program with everything that there is to choose from among its kernels.
-    pub fn program(&'static self, of: &Program) -> Program {
-        let kernels: Vec<_> = of.kernels.iter().copied().chain(self.kernels()).collect();
-        Program {
-            directory: of.directory,
-            metal: self.metal,
-            metallib: None,
-            #[cfg(feature = "cuda")]
-            ptx: self.ptx,
-            kernels: Vec::leak(kernels),
-            tunable: None,
-        }
-    }
-
-    /// All kernels that may stand in.
-    pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> {
-        let others = self.choices.iter().flat_map(|choice| choice.others);
-        others.flat_map(|other| other.stand_ins).map(|stand_in| &stand_in.kernel)
-    }
-}
-
-/// What came of a choice.
-#[derive(Clone, Debug)]
-pub struct Chosen {
-    /// The product.
-    pub product: Product,
-    /// The kernels that make it.
-    pub kernels: &'static [&'static str],
-    /// How the plan's are laid out, and how long all their dispatches of a pass take.
-    pub own: (Knobs, f64),
-    /// The fastest layout, which may be the plan's own, and how long the same takes with it.
-    pub best: (Knobs, f64),
-    /// Layouts that were measured, the plan's included.
-    pub tried: usize,
-    /// Layouts that compute something else.
-    pub wrong: Vec<Wrong>,
-}
-
-/// A layout that computes something else.
-#[derive(Clone, Debug)]
-pub struct Wrong {
-    /// The kernel.
-    pub kernel: &'static str,
-    /// By how much what.
-    pub difference: Difference,
-}
+use compare::{JOINED, Written, bound, difference};
 
 /// What has to be gained for a layout to be chosen: less is within what turns differ by.
 const WORTH: f64 = 0.98;
@@ -132,23 +31,44 @@ const DISPATCHES: usize = 8;
 /// Rows of the pass of few.
 const FEW: u32 = 8;
 
+/// Positions of the long text, where the model's context has so many.
+const LONG: u32 = 4096;
+
 /// Passes of a model, in which dispatches are found to be measured.
 pub struct Tuning {
-    /// Of many rows, of few and of one.
-    passes: Vec<NotedPass>,
+    /// Of many rows, of few and of one, in a short text and in a long one; and to how many positions the last row of each attends.
+    passes: Vec<(NotedPass, u32)>,
     /// Turns that count.
     turns: usize,
 }
 
+/// A kernel's dispatches with each layout in a pass.
+struct Turns {
+    /// Seconds with the plan's layout.
+    own: f64,
+    /// What each other takes of that.
+    gains: Vec<f64>,
+}
+
 impl Tuning {
-    /// Rows of the pass of many.
+    /// Rows of the pass of many: at most a quarter of the context, so that there is a longer text to be had.
     fn many(info: &Info) -> u32 {
-        info.chunk.min(info.context.saturating_sub(FEW + 1)).max(1)
+        let most = info.context.saturating_sub(FEW + 1);
+        info.chunk.min((info.context / 4).max(2 * FEW + 1)).min(most).max(1)
+    }
+
+    /// Positions of the short text, and those of the long one, if there is one: no longer than twice the short one it would tell
+    /// nothing new.
+    fn lengths(info: &Info) -> (u32, Option<u32>) {
+        let short = Tuning::many(info) + FEW + 1;
+        let long = info.context.min(LONG);
+        (short, (long >= 2 * short).then_some(long))
     }
 
     /// Positions that the passes take.
     pub fn positions(info: &Info) -> u32 {
-        Tuning::many(info) + FEW + 1
+        let (short, long) = Tuning::lengths(info);
+        long.unwrap_or(short)
     }
 
     /// Has the passes done that are to be measured.
@@ -156,35 +76,97 @@ impl Tuning {
         engine: &mut Engine<M, Noted<D>>,
         turns: usize,
     ) -> Result<Tuning, Failure> {
-        let ids = M::INFO.some_ids(Tuning::positions(&M::INFO));
-        let (prompt, rest) = ids.split_at(Tuning::many(&M::INFO) as usize);
-        let (few, one) = rest.split_at(FEW as usize);
-        engine.feed(0, prompt, Want::Next)?;
-        engine.feed(0, few, Want::AllLogits)?;
-        engine.feed(0, one, Want::Next)?;
-        Ok(Tuning { passes: engine.device().take(), turns })
-    }
-
-    /// Measures a choice; nothing where no pass makes the product.
-    pub fn choose(&self, choice: &'static Choice, device: &mut dyn Device) -> Result<Option<Chosen>, String> {
-        let makes = |note: &&Note| choice.kernels.contains(&note.kernel.name);
-        let Some(pass) = self.passes.iter().find(|pass| pass.notes.iter().any(|note| makes(&note))) else {
-            return Ok(None);
-        };
-        let (mut wrong, mut right) = (Vec::new(), Vec::new());
-        for other in choice.others {
-            match self.check(pass, choice, other, device)? {
-                Some(found) => wrong.push(found),
-                None => right.push(other),
+        let (short, long) = Tuning::lengths(&M::INFO);
+        let mut passes = Vec::new();
+        for length in [Some(short), long].into_iter().flatten() {
+            engine.truncate(0, 0);
+            let ids = M::INFO.some_ids(length);
+            let (before, last) = ids.split_at((length - short) as usize);
+            let (prompt, rest) = last.split_at(Tuning::many(&M::INFO) as usize);
+            let (few, one) = rest.split_at(FEW as usize);
+            if !before.is_empty() {
+                engine.feed(0, before, Want::Nothing)?;
+                engine.device().take();
+            }
+            for (ids, want) in [(prompt, Want::Next), (few, Want::AllLogits), (one, Want::Next)] {
+                engine.feed(0, ids, want)?;
+                let positions = engine.length(0);
+                passes.extend(engine.device().take().into_iter().map(|pass| (pass, positions)));
             }
         }
-        let notes: Vec<&Note> = pass.notes.iter().filter(makes).collect();
+        Ok(Tuning { passes, turns })
+    }
+
+    /// Measures a choice; nothing where no pass has a kernel of it. `goes_on` is asked between turns, and nothing comes of a choice
+    /// that does not.
+    pub fn choose(
+        &self,
+        choice: &'static Choice,
+        device: &mut dyn Device,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Chosen>, String> {
+        let has_any = |pass: &&(NotedPass, u32)| pass.0.notes.iter().any(|note| choice.makes(note));
+        let most = match choice.subject.sums {
+            Sums::Products(_) => 1,
+            Sums::Attention { .. } => self.passes.len(),
+        };
+        let passes: Vec<&(NotedPass, u32)> = self.passes.iter().filter(has_any).take(most).collect();
+        if passes.is_empty() {
+            return Ok(None);
+        }
+        let (mut wrong, mut right) = (Vec::new(), Vec::new());
+        'others: for other in choice.others {
+            for pass in &passes {
+                if !goes_on() {
+                    return Ok(None);
+                }
+                if let Some(found) = check(pass, choice, other, device)? {
+                    wrong.push(found);
+                    continue 'others;
+                }
+            }
+            right.push(other);
+        }
+        let mut all = Vec::new();
+        for (pass, _) in &passes {
+            let Some(turns) = self.measure(pass, choice, &right, device, goes_on)? else { return Ok(None) };
+            all.push(turns);
+        }
+        let best = best(&all.iter().map(|turns| turns.gains.as_slice()).collect::<Vec<_>>());
+        let times = all.iter().zip(&passes).map(|(turns, (_, positions))| {
+            let gain = best.map_or(1.0, |index| turns.gains[index]);
+            Times { positions: *positions, own: turns.own, best: turns.own * gain }
+        });
+        Ok(Some(Chosen {
+            subject: choice.subject,
+            kernels: choice.kernels,
+            own: choice.own,
+            best: best.map_or(choice.own, |index| right[index].layout),
+            times: times.collect(),
+            tried: 1 + right.len(),
+            wrong,
+        }))
+    }
+
+    /// Times all dispatches of a choice in a pass, in turns; nothing if these do not go on.
+    fn measure(
+        &self,
+        pass: &NotedPass,
+        choice: &Choice,
+        right: &[&'static Other],
+        device: &mut dyn Device,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Turns>, String> {
+        let notes: Vec<&Note> = pass.notes.iter().filter(|note| choice.makes(note)).collect();
         let repeats = DISPATCHES.div_ceil(notes.len());
         // The plan's own is the first of each turn; of the others those come first that came last in the turn before.
         let layouts = 1 + right.len();
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); layouts];
         pass.say(device);
         for turn in 0..=self.turns {
+            if !goes_on() {
+                return Ok(None);
+            }
             let place = |index: usize| if turn % 2 == 0 { index } else { (layouts - index) % layouts };
             let of_turn = device.timed(pass.program, layouts, &mut |index, to| {
                 let other = place(index).checked_sub(1).map(|other| right[other]);
@@ -205,74 +187,98 @@ impl Tuning {
             }
         }
         // Turns drift together: what a layout gains is the middle of what it gains in each.
-        let own = middle(times[0].clone());
         let gained = |times_of: &Vec<f64>| {
-            middle(
-                times_of.iter().zip(&times[0]).map(|(time, own)| time / own.max(f64::MIN_POSITIVE)).collect(),
-            )
+            let each = times_of.iter().zip(&times[0]);
+            middle(each.map(|(time, own)| time / own.max(f64::MIN_POSITIVE)).collect())
         };
-        let gains = times.iter().map(gained).enumerate();
-        let best = gains.skip(1).min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, gain)| *gain < WORTH);
-        let best = match best {
-            Some((index, gain)) => (right[index - 1].knobs, own * gain),
-            None => (choice.own, own),
-        };
-        let (product, kernels) = (choice.product, choice.kernels);
-        Ok(Some(Chosen { product, kernels, own: (choice.own, own), best, tried: layouts, wrong }))
+        let gains = times[1..].iter().map(gained).collect();
+        Ok(Some(Turns { own: middle(times[0].clone()), gains }))
     }
+}
 
-    /// Whether a layout computes what the plan's kernels do, where they come first in the pass; if not, what is wrong.
-    fn check(
-        &self,
-        pass: &NotedPass,
-        choice: &Choice,
-        other: &'static Other,
-        device: &mut dyn Device,
-    ) -> Result<Option<Wrong>, String> {
-        for kernel in choice.kernels {
-            let Some(place) = pass.notes.iter().position(|note| note.kernel.name == *kernel) else {
-                continue;
-            };
-            let note = &pass.notes[place];
-            // What it reads is there when all before it has been done.
-            pass.say(device);
-            device.run(pass.program, &mut |to| pass.encode_first(place, to))?;
-            let before = read(note, device);
-            let mut written_by = |note: &Note| {
-                for (binding, bytes) in &before {
-                    device.write(binding.buffer, binding.offset, bytes);
-                }
-                device.run(pass.program, &mut |to| note.encode(to))?;
-                Ok::<Written, String>(read(note, device))
-            };
-            let own = written_by(note)?;
-            let stand_in = other.standing_in(choice, note);
-            let others = written_by(&stand_in)?;
-            let names = stand_in.kernel.buffers;
-            if let Some(difference) = difference(note, names, &own, &others, bound(&choice.product)) {
-                return Ok(Some(Wrong { kernel: stand_in.kernel.name, difference }));
+/// The layout that takes the least of the plan's time, in the geometric mean of passes, if it is worth it and in no pass slower by more
+/// than turns differ. `gains` has for each pass what each layout takes of the plan's time.
+fn best(gains: &[&[f64]]) -> Option<usize> {
+    let layouts = gains.first().map_or(0, |of_pass| of_pass.len());
+    let mean = |index: usize| {
+        let logarithms = gains.iter().map(|of_pass| of_pass[index].ln());
+        (logarithms.sum::<f64>() / gains.len() as f64).exp()
+    };
+    let is_nowhere_slower = |index: &usize| gains.iter().all(|of_pass| of_pass[*index] * WORTH <= 1.0);
+    let worth = (0..layouts).filter(is_nowhere_slower).map(|index| (index, mean(index)));
+    worth.filter(|(_, mean)| *mean < WORTH).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
+}
+
+/// Whether a layout computes what the plan's kernels do, where they come first in the pass; if not, what is wrong.
+fn check(
+    (pass, positions): &(NotedPass, u32),
+    choice: &Choice,
+    other: &'static Other,
+    device: &mut dyn Device,
+) -> Result<Option<Wrong>, String> {
+    for kernel in choice.kernels {
+        let Some(place) = pass.notes.iter().position(|note| note.kernel.name == *kernel) else {
+            continue;
+        };
+        let note = &pass.notes[place];
+        let stand_in = other.standing_in(choice, note);
+        // Shares are of use when they are joined, and compared as what comes of that.
+        let shares = |note: &Note| note.kernel.buffers.contains(&JOINED);
+        let join = pass.notes.get(place + 1).filter(|next| shares(note) && shares(next));
+        // What it reads is there when all before it has been done.
+        pass.say(device);
+        device.run(pass.program, &mut |to| pass.encode_first(place, to))?;
+        let before = read(note, device);
+        let mut written_by = |does: &Note| {
+            for (_, binding, bytes) in &before {
+                device.write(binding.buffer, binding.offset, bytes);
             }
+            device.run(pass.program, &mut |to| {
+                does.encode(to);
+                if let Some(join) = join {
+                    to.barrier();
+                    join.encode(to);
+                }
+            })?;
+            Ok::<Written, String>(read(note, device))
+        };
+        let (own, others) = (written_by(note)?, written_by(&stand_in)?);
+        if let Some(difference) = difference(&own, &others, bound(choice.subject.sums, *positions)) {
+            return Ok(Some(Wrong { kernel: stand_in.kernel.name, difference }));
         }
-        Ok(None)
     }
+    Ok(None)
 }
 
 /// What a dispatch may write, as it is now.
 fn read(note: &Note, device: &mut dyn Device) -> Written {
-    let written = note.bindings.iter().filter(|binding| binding.written && binding.buffer != Buffer::Weights);
-    let bytes = |binding: &Binding| {
+    let named = note.kernel.buffers.iter().zip(&note.bindings);
+    let written = named.filter(|(_, binding)| binding.written && binding.buffer != Buffer::Weights);
+    let bytes = |(name, binding): (&&'static str, &Binding)| {
         let mut bytes = vec![0; binding.bytes];
         device.read(binding.buffer, binding.offset, &mut bytes);
-        (*binding, bytes)
+        (*name, *binding, bytes)
     };
     written.map(bytes).collect()
 }
 
-impl Other {
-    /// A dispatch with this layout.
-    fn standing_in(&'static self, choice: &Choice, note: &Note) -> Note {
-        let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
-        let StandIn { kernel, groups } = self.stand_ins[place];
-        Note { kernel, groups: groups(&note.scalars), ..note.clone() }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_is_faster_on_the_whole_and_nowhere_slower() {
+        let cases: [(&[&[f64]], Option<usize>); 7] = [
+            (&[&[]], None),
+            (&[&[0.99, 1.2]], None),
+            (&[&[0.9, 0.8, 1.0]], Some(1)),
+            (&[&[0.9, 0.8], &[0.9, 1.5]], Some(0)),
+            (&[&[0.9, 0.8], &[0.9, 0.9]], Some(1)),
+            (&[&[0.5], &[1.01]], Some(0)),
+            (&[&[0.5], &[1.05]], None),
+        ];
+        for (gains, expected) in cases {
+            assert_eq!(best(gains), expected, "{gains:?}");
+        }
     }
 }
