@@ -8,18 +8,15 @@
 //! loaded once for all queries that need it. It takes a cache whole, whatever the number of splits, so `partials` is not
 //! needed.
 
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
-#![allow(clippy::needless_range_loop)]
-
 use super::append::{Room, store};
+use super::attend_step::{STEP, Step, cap_scores, soften};
+use super::beside::Beside;
 use super::call::{Call, Output};
-use super::finish::Each;
 use super::formats::{Cached, Format};
 use super::level::Task;
 use super::rotation::{Brings, HeadNorm, Rotation, prepare, prepare_value};
 use super::scratch::Scratch;
 use super::simd::Simd;
-use super::tile::totals;
 use half::f16;
 use std::marker::PhantomData;
 
@@ -79,8 +76,6 @@ pub struct AttendJoin {
     pub width: usize,
 }
 
-/// Positions of a step.
-pub(super) const STEP: usize = 64;
 /// The most rows that a thread takes at once.
 const ROWS: usize = 8;
 
@@ -175,10 +170,13 @@ impl<C: Cached> Task for Heads<'_, C> {
         let padded = width.next_multiple_of(16);
         let at_once = rows.div_ceil(call.workers() * 2).clamp(1, ROWS);
         let queries_at_once = at_once * group;
-        let mut scratch = Scratch::take(queries_at_once * (2 * padded + 2) + group * STEP + 2 * padded);
+        let mut scratch =
+            Scratch::take(queries_at_once * (2 * padded + 2 + STEP) + 2 * padded + Beside::room(padded));
+        let (widened, scratch) = scratch.split_at_mut(Beside::room(padded));
+        let mut beside = Beside::new(widened, padded);
         let (queries, scratch) = scratch.split_at_mut(queries_at_once * padded);
         let (sums, scratch) = scratch.split_at_mut(queries_at_once * padded);
-        let (weights, scratch) = scratch.split_at_mut(group * STEP);
+        let (weights, scratch) = scratch.split_at_mut(queries_at_once * STEP);
         let (prepared, scratch) = scratch.split_at_mut(2 * padded);
         let (largest, totals) = scratch.split_at_mut(queries_at_once);
 
@@ -246,46 +244,89 @@ impl<C: Cached> Task for Heads<'_, C> {
             let longest = rows.clone().map(|row| positions[row] as usize + 1).max().unwrap_or(0);
             // Steps begin at multiples of their length for all rows, so what a row is computed from does not depend on
             // which rows come with it.
+            let seen = |row: usize, start: usize| {
+                seen_from(row).max(start)..(positions[row] as usize + 1).min(start + STEP)
+            };
             for start in (shortest..longest).step_by(STEP) {
-                for row in rows.clone() {
-                    let begin = seen_from(row).max(start);
-                    let end = (positions[row] as usize + 1).min(start + STEP);
-                    if end <= begin {
+                let mut next = rows.start;
+                while next < rows.end {
+                    // Rows of one slot are neighbours, and meet what any of them sees.
+                    let of_slot =
+                        next..(next..rows.end).find(|row| slots[*row] != slots[next]).unwrap_or(rows.end);
+                    next = of_slot.end;
+                    let all = of_slot.clone().map(|row| seen(row, start)).filter(|seen| !seen.is_empty());
+                    let Some(all) = all.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else {
                         continue;
-                    }
-                    let at = place(row, begin);
-                    let mine = (row - first) * group;
-                    // SAFETY: the cache has positions `begin..end` from `at`, by the check of its buffers and the
-                    // position's; queries and sums are padded to whole vectors.
-                    unsafe {
-                        let step = Step::<C> {
+                    };
+                    let at = place(of_slot.start, all.start);
+                    // SAFETY: the cache has these positions from `at`, by the check of its buffers and the position's; queries
+                    // and sums are padded to whole vectors.
+                    let step = unsafe {
+                        Step::<C> {
                             keys: keys.add(at),
                             values: values.add(at),
-                            positions: end - begin,
+                            positions: all.len(),
                             width,
                             valued: width,
                             padded,
-                        };
-                        let queries = &queries[mine * padded..(mine + group) * padded];
-                        step.scores::<S>(queries, weights);
-                        for member in 0..group {
-                            let scores = &mut weights[member * STEP..(member + 1) * STEP];
-                            if let Some(cap) = softcap {
-                                cap_scores::<S>(scores, end - begin, cap);
-                            }
-                            let correction = soften::<S>(
-                                scores,
-                                end - begin,
-                                &mut largest[mine + member],
-                                &mut totals[mine + member],
-                            );
-                            if correction != 1.0 {
-                                for sum in &mut sums[(mine + member) * padded..(mine + member + 1) * padded] {
-                                    *sum *= correction;
+                        }
+                    };
+                    let in_step = all.start - start..all.end - start;
+                    let queries_of =
+                        (of_slot.start - first) * group * padded..(of_slot.end - first) * group * padded;
+                    let is_shared = of_slot.len() > 1;
+                    // SAFETY: as above.
+                    unsafe {
+                        if call.alone() {
+                            step.scores::<S>(&queries[queries_of], weights);
+                        } else {
+                            beside.take_keys::<S, C>(&step, in_step.clone());
+                            beside.scores::<S>(&queries[queries_of], width, weights);
+                        }
+                        if is_shared {
+                            beside.take_values::<S, C>(&step, in_step.clone());
+                        }
+                    }
+                    for row in of_slot.clone() {
+                        let seen = seen(row, start);
+                        if seen.is_empty() {
+                            continue;
+                        }
+                        let weights = &mut weights[(row - of_slot.start) * group * STEP..][..group * STEP];
+                        let mine = (row - first) * group;
+                        // A row that is alone is scored from the first position that it sees on.
+                        let origin = if call.alone() { all.start } else { start };
+                        let seen_of_step = seen.start - origin..seen.end - origin;
+                        // SAFETY: as above.
+                        unsafe {
+                            for member in 0..group {
+                                let scores = &mut weights[member * STEP..(member + 1) * STEP];
+                                if let Some(cap) = softcap {
+                                    cap_scores::<S>(scores, seen_of_step.end, cap);
+                                }
+                                let correction = soften::<S>(
+                                    scores,
+                                    seen_of_step.clone(),
+                                    &mut largest[mine + member],
+                                    &mut totals[mine + member],
+                                );
+                                if correction != 1.0 {
+                                    for sum in
+                                        &mut sums[(mine + member) * padded..(mine + member + 1) * padded]
+                                    {
+                                        *sum *= correction;
+                                    }
                                 }
                             }
+                            let sums = &mut sums[mine * padded..(mine + group) * padded];
+                            let weights = &weights[seen_of_step.start..];
+                            if is_shared {
+                                let step = beside.step(seen.start - start, seen.len(), width);
+                                step.add_values::<S>(weights, sums);
+                            } else {
+                                step.add_values::<S>(weights, sums);
+                            }
                         }
-                        step.add_values::<S>(weights, &mut sums[mine * padded..(mine + group) * padded]);
                     }
                 }
             }
@@ -310,153 +351,4 @@ impl<C: Cached> Task for Heads<'_, C> {
 
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
-}
-
-/// Scores s become cap · tanh(s / cap).
-#[inline(always)]
-unsafe fn cap_scores<S: Simd>(scores: &mut [f32], count: usize, cap: f32) {
-    // SAFETY: scores are a whole number of vectors.
-    unsafe {
-        for i in (0..count.next_multiple_of(S::LANES)).step_by(S::LANES) {
-            let at = scores.as_mut_ptr().add(i);
-            S::store(at, Each::Softcap(cap).of::<S>(S::load(at)));
-        }
-    }
-}
-
-/// Some cached positions of one head.
-#[derive(Clone, Copy)]
-pub(super) struct Step<C> {
-    pub(super) keys: *const C,
-    pub(super) values: *const C,
-    pub(super) positions: usize,
-    pub(super) width: usize,
-    /// Channels that have values: the first of them.
-    pub(super) valued: usize,
-    pub(super) padded: usize,
-}
-
-impl<C: Cached> Step<C> {
-    /// `LANES` numbers of a position, from `channel`; zeros past the width.
-    #[inline(always)]
-    unsafe fn load<S: Simd>(&self, from: *const C, position: usize, channel: usize) -> S::V {
-        // SAFETY: the caller promises that the position exists and that `channel` is below the width.
-        unsafe { C::load::<S>(from.add(position * C::record(self.width)), self.width, channel) }
-    }
-
-    /// `weights[query][position]` = query · key.
-    #[inline(always)]
-    pub(super) unsafe fn scores<S: Simd>(&self, queries: &[f32], weights: &mut [f32]) {
-        let group = queries.len() / self.padded;
-        let mut query = 0;
-        while query < group {
-            let (queries, weights) = (&queries[query * self.padded..], &mut weights[query * STEP..]);
-            // SAFETY: the caller's promise.
-            unsafe {
-                match group - query {
-                    1 => self.scores_of::<S, 1>(queries, weights),
-                    2 => self.scores_of::<S, 2>(queries, weights),
-                    3 => self.scores_of::<S, 3>(queries, weights),
-                    _ => self.scores_of::<S, 4>(queries, weights),
-                }
-            }
-            query += 4;
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn scores_of<S: Simd, const G: usize>(&self, queries: &[f32], weights: &mut [f32]) {
-        for position in 0..self.positions {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let mut sums = [S::splat(0.0); G];
-                for channel in (0..self.width).step_by(S::LANES) {
-                    let key = self.load::<S>(self.keys, position, channel);
-                    for g in 0..G {
-                        let query = S::load(queries.as_ptr().add(g * self.padded + channel));
-                        sums[g] = S::fma(key, query, sums[g]);
-                    }
-                }
-                for (g, total) in totals::<S, G>(sums).into_iter().enumerate() {
-                    weights[g * STEP + position] = total;
-                }
-            }
-        }
-    }
-
-    /// `sums[query] += weights[query][position] * value`, over all positions.
-    #[inline(always)]
-    pub(super) unsafe fn add_values<S: Simd>(&self, weights: &[f32], sums: &mut [f32]) {
-        let group = sums.len() / self.padded;
-        let mut query = 0;
-        while query < group {
-            let (weights, sums) = (&weights[query * STEP..], &mut sums[query * self.padded..]);
-            // SAFETY: the caller's promise.
-            unsafe {
-                match group - query {
-                    1 => self.add_values_to::<S, 1>(weights, sums),
-                    2 => self.add_values_to::<S, 2>(weights, sums),
-                    3 => self.add_values_to::<S, 3>(weights, sums),
-                    _ => self.add_values_to::<S, 4>(weights, sums),
-                }
-            }
-            query += 4;
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add_values_to<S: Simd, const G: usize>(&self, weights: &[f32], sums: &mut [f32]) {
-        for channel in (0..self.valued).step_by(S::LANES) {
-            // SAFETY: the caller's promise; sums are padded to whole vectors.
-            unsafe {
-                let mut of = [S::splat(0.0); G];
-                for g in 0..G {
-                    of[g] = S::load(sums.as_ptr().add(g * self.padded + channel));
-                }
-                for position in 0..self.positions {
-                    let value = self.load::<S>(self.values, position, channel);
-                    for g in 0..G {
-                        of[g] = S::fma(S::splat(weights[g * STEP + position]), value, of[g]);
-                    }
-                }
-                for g in 0..G {
-                    S::store(sums.as_mut_ptr().add(g * self.padded + channel), of[g]);
-                }
-            }
-        }
-    }
-}
-
-/// Turns scores to exp(score - largest), where `largest` now counts these scores too; `total` counts the weights.
-/// Gives what sums made with the old `largest` have to be multiplied by.
-#[inline(always)]
-pub(super) unsafe fn soften<S: Simd>(
-    scores: &mut [f32],
-    count: usize,
-    largest: &mut f32,
-    total: &mut f32,
-) -> f32 {
-    // Scores of no position become weights of about nothing, which nobody multiplies and the total leaves out.
-    scores[count..].fill(f32::NEG_INFINITY);
-    // SAFETY: scores are a whole number of vectors.
-    unsafe {
-        let mut of_step = S::splat(f32::NEG_INFINITY);
-        for i in (0..STEP).step_by(S::LANES) {
-            of_step = S::max(of_step, S::load(scores.as_ptr().add(i)));
-        }
-        let before = *largest;
-        *largest = before.max(S::largest(of_step));
-        let correction = if before == *largest { 1.0 } else { (before - *largest).exp() };
-        for i in (0..count.next_multiple_of(S::LANES)).step_by(S::LANES) {
-            let score = S::load(scores.as_ptr().add(i));
-            S::store(scores.as_mut_ptr().add(i), S::exp(S::sub(score, S::splat(*largest))));
-        }
-        scores[count..].fill(0.0);
-        let mut sums = S::splat(0.0);
-        for i in (0..STEP).step_by(S::LANES) {
-            sums = S::add(sums, S::load(scores.as_ptr().add(i)));
-        }
-        *total = *total * correction + S::sum(sums);
-        correction
-    }
 }

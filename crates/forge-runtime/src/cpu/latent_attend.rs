@@ -6,7 +6,7 @@
 //! values are the first channels of its keys: a thread takes some heads of a row and goes through the cache in steps, so that
 //! each line is loaded once for all of them.
 
-use super::attend::{STEP, Step, soften};
+use super::attend_step::{STEP, Step, soften};
 use super::call::Call;
 use super::formats::{Cached, Format};
 use super::latent::{LatentPrepare, Lines, Raw, store};
@@ -169,7 +169,7 @@ impl Softmax<'_> {
             for (head, sums) in sums.chunks_exact_mut(padded).enumerate() {
                 let scores = &mut weights[head * STEP..(head + 1) * STEP];
                 let (largest, total) = (&mut self.largest[head], &mut self.totals[head]);
-                let correction = soften::<S>(scores, positions, largest, total);
+                let correction = soften::<S>(scores, 0..positions, largest, total);
                 if correction != 1.0 {
                     sums.iter_mut().for_each(|sum| *sum *= correction);
                 }

@@ -15,6 +15,8 @@ mod amx;
 mod append;
 mod argmax;
 mod attend;
+mod attend_step;
+mod beside;
 mod blocks;
 mod call;
 mod coded;

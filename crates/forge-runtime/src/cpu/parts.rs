@@ -100,11 +100,8 @@ impl Task for TakeApart<'_> {
                 unreachable!("an item is one block")
             };
             for (to, of_rows) in to.iter_mut().zip(&of_rows) {
-                for (pair, to) in to.iter_mut().enumerate() {
-                    for (to, of_row) in to.iter_mut().zip(of_rows) {
-                        *to = of_row[pair];
-                    }
-                }
+                // SAFETY: both are squares of words.
+                unsafe { S::transpose(of_rows.as_ptr().cast(), SIDE, to.as_mut_ptr().cast(), SIDE) };
             }
         }
     }

@@ -27,6 +27,16 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn splat(x: f32) -> Self::V;
     /// `LANES` singles.
     unsafe fn load(from: *const f32) -> Self::V;
+    /// A square of `LANES` rows of as many words, that lie so far apart: its columns become rows that lie so far apart.
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, apart: usize, to: *mut f32, columns_apart: usize) {
+        for row in 0..Self::LANES {
+            for column in 0..Self::LANES {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(column * columns_apart + row) = *from.add(row * apart + column) };
+            }
+        }
+    }
     /// Those of `2 * LANES` singles that are even in number, and those that are odd.
     unsafe fn load_pairs(from: *const f32) -> [Self::V; 2];
     /// `LANES` singles.

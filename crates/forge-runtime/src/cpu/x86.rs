@@ -64,6 +64,33 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn transpose(from: *const f32, apart: usize, to: *mut f32, columns_apart: usize) {
+        unsafe {
+            let mut rows = [_mm256_setzero_ps(); 8];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = Self::load(from.add(i * apart));
+            }
+            // Of four rows at once, in each half of a vector four numbers of a column.
+            let mut fours = [_mm256_setzero_ps(); 8];
+            for i in [0, 4] {
+                let [a, b, c, d] = [rows[i], rows[i + 1], rows[i + 2], rows[i + 3]];
+                let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+                fours[i] = _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd);
+                fours[i + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd);
+                let (ab, cd) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+                fours[i + 2] = _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd);
+                fours[i + 3] = _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd);
+            }
+            for i in 0..4 {
+                let near = _mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]);
+                let far = _mm256_permute2f128_ps::<0x31>(fours[i], fours[4 + i]);
+                Self::store(to.add(i * columns_apart), near);
+                Self::store(to.add((4 + i) * columns_apart), far);
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_pairs(from: *const f32) -> [__m256; 2] {
         unsafe {
             // Within each half of a vector, and then the quarters where they belong.
@@ -294,6 +321,44 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> __m512 {
         unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, apart: usize, to: *mut f32, columns_apart: usize) {
+        unsafe {
+            let mut rows = [_mm512_setzero_ps(); 16];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = Self::load(from.add(i * apart));
+            }
+            // Of four rows at once, in each quarter of a vector four numbers of a column.
+            let mut fours = [_mm512_setzero_ps(); 16];
+            for i in (0..16).step_by(4) {
+                let [a, b, c, d] = [rows[i], rows[i + 1], rows[i + 2], rows[i + 3]];
+                let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+                let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+                fours[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+                fours[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
+                let (ab, cd) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+                let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+                fours[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+                fours[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
+            }
+            // The quarters that belong to a column: those of even number, and those of odd.
+            for i in 0..4 {
+                let even_of_first = _mm512_shuffle_f32x4::<0b10_00_10_00>(fours[i], fours[4 + i]);
+                let even_of_last = _mm512_shuffle_f32x4::<0b10_00_10_00>(fours[8 + i], fours[12 + i]);
+                let odd_of_first = _mm512_shuffle_f32x4::<0b11_01_11_01>(fours[i], fours[4 + i]);
+                let odd_of_last = _mm512_shuffle_f32x4::<0b11_01_11_01>(fours[8 + i], fours[12 + i]);
+                for (column, first, last) in
+                    [(i, even_of_first, even_of_last), (4 + i, odd_of_first, odd_of_last)]
+                {
+                    let near = _mm512_shuffle_f32x4::<0b10_00_10_00>(first, last);
+                    let far = _mm512_shuffle_f32x4::<0b11_01_11_01>(first, last);
+                    Self::store(to.add(column * columns_apart), near);
+                    Self::store(to.add((8 + column) * columns_apart), far);
+                }
+            }
+        }
     }
 
     #[inline(always)]

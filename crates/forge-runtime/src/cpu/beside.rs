@@ -1,0 +1,128 @@
+//! Cached positions of a head side by side, for rows of a batch: positions are lanes, so that a score is a lane's own sum, and keys and
+//! values are widened once for all rows of a slot.
+//!
+//! Rows of a batch take this way however few they are, and so a row comes to the same bits whatever rows come with it.
+
+// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
+#![allow(clippy::needless_range_loop)]
+
+use super::attend_step::{STEP, Step};
+use super::formats::Cached;
+use super::simd::Simd;
+use std::ops::Range;
+
+/// Vectors of positions that a query meets at once.
+const VECTORS: usize = 4;
+
+/// Positions of a step, widened.
+pub(super) struct Beside<'a> {
+    /// `[channel, STEP]`
+    keys: &'a mut [f32],
+    /// `[STEP, padded]`
+    values: &'a mut [f32],
+    /// Of a head: a multiple of 16.
+    padded: usize,
+}
+
+impl<'a> Beside<'a> {
+    /// Numbers of the room that it needs.
+    pub(super) fn room(padded: usize) -> usize {
+        2 * STEP * padded
+    }
+
+    /// In such room.
+    pub(super) fn new(room: &'a mut [f32], padded: usize) -> Beside<'a> {
+        let (keys, values) = room.split_at_mut(STEP * padded);
+        Beside { keys, values, padded }
+    }
+
+    /// Takes the keys of some positions of a step; `cached` begins with the first of them.
+    #[inline(always)]
+    pub(super) unsafe fn take_keys<S: Simd, C: Cached>(&mut self, cached: &Step<C>, positions: Range<usize>) {
+        let mut square = [[0.0_f32; 16]; 16];
+        for first in (positions.start / S::LANES * S::LANES..positions.end).step_by(S::LANES) {
+            for channel in (0..cached.width).step_by(S::LANES) {
+                // SAFETY: the caller promises that the positions are there; a square has room for every level's lanes.
+                unsafe {
+                    for lane in 0..S::LANES {
+                        let position = first + lane;
+                        // Lanes of other positions are anything: nobody looks at their scores.
+                        if positions.contains(&position) {
+                            let key = cached.load::<S>(cached.keys, position - positions.start, channel);
+                            S::store(square[lane].as_mut_ptr(), key);
+                        }
+                    }
+                    S::transpose(square.as_ptr().cast(), 16, &mut self.keys[channel * STEP + first], STEP);
+                }
+            }
+        }
+    }
+
+    /// Takes the values of the same positions.
+    #[inline(always)]
+    pub(super) unsafe fn take_values<S: Simd, C: Cached>(
+        &mut self,
+        cached: &Step<C>,
+        positions: Range<usize>,
+    ) {
+        for position in positions.clone() {
+            for channel in (0..cached.width).step_by(S::LANES) {
+                // SAFETY: as above.
+                unsafe {
+                    let value = cached.load::<S>(cached.values, position - positions.start, channel);
+                    S::store(&mut self.values[position * self.padded + channel], value);
+                }
+            }
+        }
+    }
+
+    /// Where values are that were taken, as a step from position `first` on.
+    pub(super) fn step(&self, first: usize, positions: usize, width: usize) -> Step<f32> {
+        let values = self.values[first * self.padded..].as_ptr();
+        let padded = self.padded;
+        Step { keys: values, values, positions, width: padded, valued: width, padded }
+    }
+
+    /// `weights[query][position]` = query · key, of all positions of the step.
+    #[inline(always)]
+    pub(super) unsafe fn scores<S: Simd>(&self, queries: &[f32], width: usize, weights: &mut [f32]) {
+        let count = queries.len() / self.padded;
+        for query in (0..count).step_by(4) {
+            let (queries, weights) = (&queries[query * self.padded..], &mut weights[query * STEP..]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match count - query {
+                    1 => self.scores_of::<S, 1>(queries, width, weights),
+                    2 => self.scores_of::<S, 2>(queries, width, weights),
+                    3 => self.scores_of::<S, 3>(queries, width, weights),
+                    _ => self.scores_of::<S, 4>(queries, width, weights),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores_of<S: Simd, const Q: usize>(&self, queries: &[f32], width: usize, weights: &mut [f32]) {
+        for first in (0..STEP).step_by(VECTORS * S::LANES) {
+            // SAFETY: the caller promises rows of queries and weights as long as they are here.
+            unsafe {
+                let mut sums = [[S::splat(0.0); VECTORS]; Q];
+                for channel in 0..width {
+                    let keys = self.keys[channel * STEP + first..][..VECTORS * S::LANES].as_ptr();
+                    for v in 0..VECTORS {
+                        let key = S::load(keys.add(v * S::LANES));
+                        for q in 0..Q {
+                            let query = S::splat(*queries.get_unchecked(q * self.padded + channel));
+                            sums[q][v] = S::fma(key, query, sums[q][v]);
+                        }
+                    }
+                }
+                for q in 0..Q {
+                    for v in 0..VECTORS {
+                        S::store(&mut weights[q * STEP + first + v * S::LANES], sums[q][v]);
+                    }
+                }
+            }
+        }
+    }
+}
