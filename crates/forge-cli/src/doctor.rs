@@ -102,7 +102,10 @@ fn cpu() -> String {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     #[cfg(target_arch = "x86_64")]
     let instructions = if std::arch::is_x86_feature_detected!("avx512vnni") {
-        "AVX-512"
+        // Linux alone lets programs use tiles, and tells of them here.
+        let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
+        if has("amx_int8") && has("amx_bf16") { "AVX-512 with AMX" } else { "AVX-512" }
     } else if std::arch::is_x86_feature_detected!("avx2") {
         "AVX2"
     } else {

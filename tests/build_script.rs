@@ -1,0 +1,59 @@
+//! What a generated crate's `build.rs` does on systems that this is not: it is compiled as it is and run, with a stand-in for `xcrun`.
+#![cfg(unix)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// What the script tells cargo where the system is `system` and `xcrun` is this script of a shell, or is not there.
+fn told(folder: &Path, system: &str, xcrun: Option<&str>) -> Vec<String> {
+    let (script, tools) = (folder.join("build"), folder.join("tools"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/crate/build.rs");
+    if !script.exists() {
+        let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let compiled = Command::new(compiler).args(["--edition", "2024", source, "-o"]).arg(&script).status();
+        assert!(compiled.expect("there is a compiler").success());
+    }
+    let _ = fs::remove_dir_all(&tools);
+    fs::create_dir(&tools).unwrap();
+    if let Some(text) = xcrun {
+        let path = tools.join("xcrun");
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let output = Command::new(&script)
+        .current_dir(folder)
+        .env("PATH", &tools)
+        .env("CARGO_CFG_TARGET_OS", system)
+        .env("OUT_DIR", folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let begins = "cargo::rerun-if-changed=src/kernels.metal";
+    assert_eq!(lines.lines().next(), Some(begins));
+    lines.lines().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn kernels_are_compiled_where_apples_compiler_is_and_no_build_fails_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // It is asked where the compiler is, then to compile: the library is what it was asked.
+    let compiles = r#"[ "$3" = --find ] || echo "$@" > "${OUT_DIR}/kernels.metallib""#;
+    let refuses = r#"[ "$3" = --find ] || { echo "kernels.metal:7: no such type" >&2; exit 1; }"#;
+    assert!(told(folder, "linux", Some(compiles)).is_empty(), "there is no Metal");
+    assert!(told(folder, "macos", None).is_empty(), "there are no tools of Apple's");
+    assert!(told(folder, "macos", Some("exit 72")).is_empty(), "there is no compiler among them");
+    let library = folder.join("kernels.metallib");
+    assert!(!library.exists());
+    assert_eq!(told(folder, "macos", Some(compiles)), ["cargo::rustc-cfg=metallib"]);
+    let asked = fs::read_to_string(&library).unwrap();
+    let expected = "-sdk macosx metal -std=metal3.0 -mmacosx-version-min=13.0 -fno-fast-math -o ";
+    assert_eq!(asked, format!("{expected}{} src/kernels.metal\n", library.display()));
+    let said = told(folder, "macos", Some(refuses));
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].starts_with("cargo::warning=xcrun metal does not compile src/kernels.metal"), "{said:?}");
+    assert_eq!(said[1], "cargo::warning=kernels.metal:7: no such type");
+}
