@@ -40,6 +40,14 @@ pub(crate) struct Place {
     pub(crate) padding: [u64; 2],
 }
 
+/// The first bytes of the file of a plan, up to the data: all but the numbers.
+///
+/// # Errors
+/// When the plan does not fit the graph.
+pub fn header(graph: &Graph, plan: &[Packed]) -> Result<Vec<u8>, Diagnostic> {
+    FileLayout::new(graph, plan).map(|layout| layout.header)
+}
+
 impl FileLayout {
     /// Lays out a plan's weights in its order; refuses a plan that does not fit the graph.
     pub(crate) fn new(graph: &Graph, plan: &[Packed]) -> Result<FileLayout, Diagnostic> {

@@ -40,7 +40,7 @@ mod write;
 pub use codec::{Unfit, decode_row, encode_row, plane_bytes};
 pub use errors::{Stat, Summary};
 pub use ggml::{ggml_bytes, ggml_row};
-pub use layout::{ALIGNMENT, PAGE};
+pub use layout::{ALIGNMENT, PAGE, header};
 pub use matrix::measure;
 pub use packed_file::PackedFile;
 pub use stored::Stored;

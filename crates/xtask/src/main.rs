@@ -34,6 +34,20 @@ enum Chore {
         /// Where they go.
         out: PathBuf,
     },
+    /// Pack programs of real shapes for an NVIDIA GPU, and the script that times them there with random weights.
+    GpuTimes {
+        /// With the layouts that `tune` chooses from.
+        #[arg(long)]
+        tunable: bool,
+        /// Lay kernels out as a program's `tune` has measured.
+        #[arg(long, value_name = "FILE")]
+        tuned: Option<PathBuf>,
+        /// Where they go.
+        out: PathBuf,
+        /// A configuration of tests/shapes, or a path to another, and formats.
+        #[arg(required = true, value_name = "NAME=FORMAT,FORMAT")]
+        shapes: Vec<String>,
+    },
     /// Write docs/models.md: what forge compiles, told by the architectures' own files.
     Models,
     /// Write a checkpoint with random weights: the same bytes every time.
@@ -107,6 +121,9 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Test => test::test(),
         Chore::Gpu { models, out } => gpu::pack(&out, &models),
+        Chore::GpuTimes { tunable, tuned, out, shapes } => {
+            gpu::times::pack(&out, &shapes, tunable, tuned.as_deref())
+        }
         Chore::Models => models::write(),
         Chore::RandomModel { config, shard, out } => random_model::write_from(config.as_deref(), shard, &out),
         Chore::Shapes { chip, quant, length, json, configs } => {

@@ -18,6 +18,7 @@ fn published_models_have_their_published_sizes() {
         ("Llama-3.2-1B", 1_235_814_400),
         ("Mistral-7B-v0.3", 7_248_023_552),
         ("Qwen3-0.6B", 596_049_920),
+        ("Qwen3-30B-A3B", 30_532_122_624),
         ("Qwen3-4B", 4_022_468_096),
     ];
     let folder = format!("{}/../../tests/shapes", env!("CARGO_MANIFEST_DIR"));

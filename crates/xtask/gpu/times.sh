@@ -1,0 +1,26 @@
+#!/bin/sh
+# How fast is each program in this folder on an NVIDIA GPU? `sh times.sh`, with what is said to `bench` as arguments, or with
+#   -p 512,4096 -n 128 -d 0,4096,32768 -r 3
+# ONLY is a pattern of names; FOLDER, where weights go for as long as a program runs, is best in memory (/dev/shm). With
+# LLAMA_BENCH, llama.cpp's program, and GGUF, a folder of files of the same names, llama.cpp is run after each, TURNS times.
+# What they say is left in OUT (here, if it is not set), as lines of JSON.
+cd "$(dirname "$0")" || exit 2
+[ $# != 0 ] || set -- -p 512,4096 -n 128 -d 0,4096,32768 -r 3
+out=${OUT:-.}
+status=0
+for folder in ${ONLY:-*}/; do
+    name=${folder%/}
+    [ -f "$name/weights.header" ] || continue
+    place=${FOLDER:-/dev/shm}/$name
+    mkdir -p "$place" && cp "$name/weights.header" "$place" && ./programs fill "$place" || exit 1
+    turn=0
+    while [ "$turn" -lt "${TURNS:-1}" ]; do
+        ./programs "$name" --model-dir "$place" --device cuda bench --json "$@" >"$out/$name.$turn.forge.json" || status=1
+        if [ -n "$LLAMA_BENCH" ] && [ -f "$GGUF/$name.gguf" ]; then
+            "$LLAMA_BENCH" -m "$GGUF/$name.gguf" -ngl 99 -fa 1 -o jsonl "$@" >"$out/$name.$turn.llama.jsonl" 2>/dev/null || status=1
+        fi
+        turn=$((turn + 1))
+    done
+    rm -r "$place"
+done
+exit $status

@@ -1,0 +1,86 @@
+//! `cargo xtask gpu`: programs for whoever has an NVIDIA GPU to judge, packed in a folder.
+//!
+//! The models of `tests/models` are compiled for CUDA in a few formats and linked into one program, `programs NAME …`,
+//! which takes what each of them would take; beside it lie their files and `judge.sh`. A machine with a card needs that
+//! folder and a driver, and nothing to build with. `cargo xtask gpu-times` does so for models of real shapes, which are
+//! timed there ([`times`]).
+
+mod linked;
+pub(crate) mod times;
+
+use linked::{link, run, write};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xtask::member::make_member;
+
+const JUDGE: &str = include_str!("../../gpu/judge.sh");
+
+/// Models in other formats than f32, in which all are; between them every kind of packing.
+const FORMATS: [(&str, &[&str]); 5] = [
+    ("llama", &["f16", "bf16", "q8_0", "q4_0", "affine4"]),
+    ("qwen3", &["q8_0", "q4_0"]),
+    ("qwen2_moe", &["q8_0"]),
+    ("deepseek_v3", &["q8_0"]),
+    ("qwen3_next", &["q8_0"]),
+];
+
+/// Compiles, builds and packs into `out`: all models, or those of `only`.
+pub(crate) fn pack(out: &Path, only: &[String]) -> Result<(), String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let out = out.canonicalize().map_err(|error| error.to_string())?;
+    let forge = build_forge(&root)?;
+    let mut names = Vec::new();
+    for (model, format) in programs(&root, only)? {
+        let name = format!("{}-{}", model.replace('_', "-"), format.replace('_', "-"));
+        let directory = out.join("crates").join(&name);
+        let checkpoint = root.join("tests/models").join(&model);
+        let options = ["--target", "cuda", "--force", "--name", &name, "--quant", &format];
+        run(Command::new(&forge).arg("compile").arg(checkpoint).arg("-o").arg(&directory).args(options))?;
+        make_member(&directory, &root.join("crates/forge-runtime"), "\"cuda\"")?;
+        copy_files(&directory, &out.join("pack").join(&name))?;
+        names.push(name);
+    }
+    link(&out, &root, &names)?;
+    write(&out.join("pack/judge.sh"), JUDGE.as_bytes())?;
+    println!("{}: on a machine with an NVIDIA GPU, sh judge.sh there", out.join("pack").display());
+    Ok(())
+}
+
+/// Which models in which formats.
+fn programs(root: &Path, only: &[String]) -> Result<Vec<(String, String)>, String> {
+    let folder = root.join("tests/models");
+    let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut models: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    models.retain(|model| only.is_empty() || only.contains(model));
+    models.sort();
+    let formats = |model: &str| {
+        let more = FORMATS.iter().filter(|(of, _)| *of == model).flat_map(|(_, formats)| formats.iter());
+        std::iter::once(&"f32").chain(more).map(|format| (*format).to_owned()).collect::<Vec<_>>()
+    };
+    Ok(models
+        .iter()
+        .flat_map(|model| formats(model).into_iter().map(move |format| (model.clone(), format)))
+        .collect())
+}
+
+/// The compiler, as it is now.
+fn build_forge(root: &Path) -> Result<PathBuf, String> {
+    run(Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "forge-cli"]).current_dir(root))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("debug/forge"))
+}
+
+/// What a program reads when it runs.
+fn copy_files(from: &Path, to: &Path) -> Result<(), String> {
+    fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
+    for name in ["weights.safetensors", "golden.json", "tokenizer.json", "generation_config.json"] {
+        let file = from.join(name);
+        if file.is_file() {
+            fs::copy(&file, to.join(name)).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! `cargo xtask gpu-times`: programs of models of real shapes, to be timed on an NVIDIA GPU.
+//!
+//! No checkpoint is read, and no weights are packed: of a weight file its header goes into the folder, and random numbers are
+//! filled in where the programs are to run, a gigabyte in less than a second. `times.sh` does that, and runs each
+//! program's `bench`.
+
+use super::linked::{link, write};
+use forge_frontend::{Options as Reading, Shapes, read_model};
+use forge_ir::{Diagnostic, Format, Graph};
+use forge_kernels::ptx;
+use forge_metal::{CrateOptions, LAYOUTS, layouts_ptx, render};
+use forge_planner::{Chip, Options, Plan, Quant, Tuned, plan};
+use std::fs;
+use std::path::{Path, PathBuf};
+use xtask::member::make_member;
+
+const TIMES: &str = include_str!("../../gpu/times.sh");
+
+/// Packs programs of `shapes` into `out`, each `NAME=FORMAT,FORMAT`, NAME a configuration in tests/shapes or a path to one.
+pub(crate) fn pack(out: &Path, shapes: &[String], tunable: bool, tuned: Option<&Path>) -> Result<(), String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let out = out.canonicalize().map_err(|error| error.to_string())?;
+    let clang = ptx::find_clang().ok_or("there is no clang that can write PTX on the path")?;
+    let tuned = match tuned {
+        None => None,
+        Some(path) => {
+            let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            Some(Tuned::parse(&text).map_err(|why| format!("{}: {why}", path.display()))?)
+        }
+    };
+    let mut names = Vec::new();
+    for (config, format) in programs(&root, shapes)? {
+        let stem = config.file_stem().unwrap_or_default().to_string_lossy().to_lowercase().replace('.', "-");
+        let name = format!("{stem}-{}", format.name().replace('_', "-"));
+        let (graph, plan) = planned(&config, &name, format, tuned.clone())?;
+        let crate_options = CrateOptions {
+            name: name.clone(),
+            parameters: graph
+                .weights
+                .iter()
+                .map(|it| it.shape.iter().map(|n| *n as u64).product::<u64>())
+                .sum(),
+            converses: false,
+            cuda: true,
+            tunable,
+            command: "cargo xtask gpu-times".to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        let mut files = render(&plan, &crate_options).map_err(|error| error.to_string())?;
+        translate(&clang, "src/kernels.metal", |target| format!("src/{}", target.file), &mut files)?;
+        if tunable {
+            translate(&clang, LAYOUTS, layouts_ptx, &mut files)?;
+        }
+        let directory = out.join("crates").join(&name);
+        for (path, bytes) in files {
+            write(&directory.join(path), &bytes)?;
+        }
+        make_member(&directory, &root.join("crates/forge-runtime"), "\"cuda\"")?;
+        let header = forge_weights::header(&graph, &plan.weights).map_err(|fault| fault.to_string())?;
+        write(&out.join("pack").join(&name).join("weights.header"), &header)?;
+        println!("{name}: {:.2} GB of weights", plan.weight_bytes() as f64 / 1e9);
+        names.push(name);
+    }
+    link(&out, &root, &names)?;
+    write(&out.join("pack/times.sh"), TIMES.as_bytes())?;
+    println!("{}: on a machine with an NVIDIA GPU, sh times.sh there", out.join("pack").display());
+    Ok(())
+}
+
+/// Which configurations in which formats.
+fn programs(root: &Path, shapes: &[String]) -> Result<Vec<(PathBuf, Format)>, String> {
+    let mut programs = Vec::new();
+    for shape in shapes {
+        let (name, formats) =
+            shape.split_once('=').ok_or_else(|| format!("{shape}: it is NAME=FORMAT,FORMAT"))?;
+        let own = root.join("tests/shapes").join(format!("{name}.json"));
+        let config = if own.is_file() { own } else { PathBuf::from(name) };
+        for format in formats.split(',') {
+            let format = Format::from_name(format).ok_or_else(|| format!("{format}: no such format"))?;
+            programs.push((config.clone(), format));
+        }
+    }
+    Ok(programs)
+}
+
+/// What `forge compile --target cuda` makes of a configuration.
+fn planned(config: &Path, name: &str, format: Format, tuned: Option<Tuned>) -> Result<(Graph, Plan), String> {
+    let told = |faults: Vec<Diagnostic>| {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        format!("{}: {}", config.display(), faults.join("; "))
+    };
+    let text = fs::read_to_string(config).map_err(|error| format!("{}: {error}", config.display()))?;
+    let reading = Reading { name: name.to_owned(), ..Reading::default() };
+    let shapes = Shapes::new(&text, &reading).map_err(told)?;
+    let chip = Chip::common_card();
+    let options = Options {
+        quant: Quant::To(format),
+        chip: Some(chip),
+        chunk: chip.chunk(),
+        tuned,
+        ..Options::default()
+    };
+    let graph = read_model(&shapes, &reading).map_err(told)?.graph;
+    let graph = forge_planner::untie(graph, &options).map_err(told)?;
+    let plan = plan(&graph, &options).map_err(told)?;
+    Ok((graph, plan))
+}
+
+/// Adds what a text of kernels becomes for each target.
+fn translate(
+    clang: &Path,
+    text: &str,
+    name: impl Fn(&ptx::Target) -> String,
+    files: &mut forge_metal::CrateFiles,
+) -> Result<(), String> {
+    let translated = ptx::translate_all(clang, &String::from_utf8_lossy(&files[text]));
+    for (target, ptx) in ptx::TARGETS.iter().zip(translated.map_err(|error| error.to_string())?) {
+        files.insert(name(target), ptx.into_bytes());
+    }
+    Ok(())
+}
