@@ -1,7 +1,7 @@
 //! What a step reads is what an earlier step has left there: passes of every model are followed through the arena, where a
 //! buffer is lost as soon as another one is written over a byte of it.
 
-use forge_planner::{Fusion, Load, Operand, Options, Plan, plan};
+use forge_planner::{Fusion, Load, Operand, Options, Plan, Section, Step, plan};
 use std::ops::Range;
 use tests::{graph, models};
 
@@ -9,16 +9,24 @@ use tests::{graph, models};
 fn lost(plan: &Plan, load: Load) -> Vec<String> {
     let bytes = |index: usize| -> Range<usize> {
         let scratch = &plan.scratch[index];
-        let rows = scratch.rows.min(load.rows.max(load.wanted) as usize);
+        let some = if scratch.of_share { load.length } else { load.rows.max(load.wanted) };
+        let rows = scratch.rows.min(some as usize);
         scratch.offset..scratch.offset + 4 * scratch.width * rows
     };
     let mut there = vec![false; plan.scratch.len()];
     let mut lost = Vec::new();
-    for (section, step) in plan.steps_of(load) {
+    let once: Vec<(&Section, &Step)> = plan.steps_of(load).collect();
+    // Neighbours that are run for each share are run one after the other for one, and then for the next.
+    let each_time = once.chunk_by(|one, next| one.1.condition == next.1.condition).flat_map(|neighbours| {
+        let shares = plan.shares(neighbours[0].1, load);
+        shares.flat_map(|share| neighbours.iter().map(move |(section, step)| (*section, *step, share.start)))
+    });
+    for (section, step, begin) in each_time {
         let instance = plan.instance(section, step, load).expect("it runs");
+        let goes_on = |name: &str| begin > 0 && instance.spec.carries(name);
         let bound = |read: bool| {
             let buffers = instance.decl.buffers.iter().filter(move |buffer| match read {
-                true => !buffer.written || instance.spec.adds_to(&buffer.name),
+                true => !buffer.written || instance.spec.adds_to(&buffer.name) || goes_on(&buffer.name),
                 false => buffer.written,
             });
             buffers.filter_map(|buffer| {
@@ -53,14 +61,17 @@ fn nothing_is_written_over_that_is_still_read() {
         let graph = graph(&name);
         for disabled in [&[][..], &Fusion::ALL] {
             let options =
-                Options { chunk: 40, disabled: disabled.iter().copied().collect(), ..Options::default() };
-            let plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
+                Options { chunk: 64, disabled: disabled.iter().copied().collect(), ..Options::default() };
+            let mut plan = plan(&graph, &options).unwrap_or_else(|faults| panic!("{name}: {faults:?}"));
+            // Several shares, the last of which is shorter.
+            plan.unfold.iter_mut().for_each(|unfold| unfold.share = 24);
             for load in [
                 Load::decode(1),
                 Load { splits: 2, drawn: true, ..Load::decode(70) },
                 Load { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
                 Load { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
                 Load { rows: 40, wanted: 3, length: 64, splits: 1, drawn: false },
+                Load { rows: 64, wanted: 3, length: 100, splits: 1, drawn: false },
             ] {
                 complaints.extend(lost(&plan, load));
             }

@@ -2,7 +2,7 @@
 //! by itself under the referee, which counts distinct bytes.
 
 use forge_ir::{Format, Graph};
-use forge_kernels::spec::{ExpertsGroup, ExpertsTiles};
+use forge_kernels::spec::{ExpertsGroup, ExpertsTiles, MOST_EXPERTS};
 use forge_kernels::{Buffer, Instance, Spec};
 use forge_planner::{
     BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan, step_cost,
@@ -10,10 +10,12 @@ use forge_planner::{
 use forge_sim::{Bound, Program, Sim, Traffic};
 use tests::graph;
 
-/// With passes of 40 rows, so that the caches of layers that see 16 positions are rings in a context of 256.
+/// With passes of 40 rows, so that the caches of layers that see 16 positions are rings in a context of 256; with
+/// more where latents are kept, so that they are unfolded.
 fn planned(graph: &Graph, format: Format, cache: Option<Format>, disabled: &[Fusion]) -> Plan {
     let disabled = disabled.iter().copied().collect();
-    let options = Options { quant: Quant::To(format), cache, chunk: 40, disabled, ..Options::default() };
+    let chunk = if graph.model.name.starts_with("deepseek") { 64 } else { 40 };
+    let options = Options { quant: Quant::To(format), cache, chunk, disabled, ..Options::default() };
     plan(graph, &options).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
@@ -29,7 +31,12 @@ fn run(
     let mut sim = Sim::new(program).expect("there is memory");
     sim.count_traffic(true);
     let is_head = plan.sections.last().is_some_and(|last| last.name == section.name);
-    let rows = if is_head { load.wanted } else { load.rows } as usize;
+    let rows = match (is_head, step.of_share) {
+        (true, _) => load.wanted as usize,
+        // The share is all positions.
+        (false, true) => load.length as usize,
+        (false, false) => load.rows as usize,
+    };
     let bindings: Vec<Bound> = instance
         .decl
         .buffers
@@ -62,6 +69,8 @@ fn run(
         ("capacity", capacity as u32),
         ("splits", load.splits as u32),
         ("first", 8),
+        ("begin", 0),
+        ("end", load.length as u32),
     ];
     let scalar = |name: &String| known.iter().find(|(known, _)| known == name).expect("a scalar").1;
     let scalars: Vec<u32> = instance.decl.scalars.iter().map(scalar).collect();
@@ -123,13 +132,15 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
         },
         Operand::Scratch(scratch) => {
             let scratch = &plan.scratch[scratch];
-            vec![0; scratch.width * rows.max(scratch.rows.min(load.rows as usize)) * 4]
+            let own = if scratch.of_share { load.length } else { load.rows };
+            vec![0; scratch.width * rows.max(scratch.rows.min(own as usize)) * 4]
         }
         Operand::Keys | Operand::Values | Operand::Latents => {
             let state = section.state.expect("it has a cache");
             vec![0; state.heads * state.capacity(plan.context) * plan.record_bytes(state.width)]
         }
         Operand::Memory(memory) => vec![0; section.memories[memory].numbers() * 4],
+        Operand::Seats => words((0..MOST_EXPERTS as u32).collect()),
         Operand::Batch(column) => {
             let first = (load.length - load.rows) as u32;
             words(match column {
@@ -206,7 +217,7 @@ fn check_all(disabled: &[Fusion]) {
                 Load { splits: 2, drawn: true, ..Load::decode(70) },
                 Load { rows: 5, wanted: 3, length: 9, splits: 1, drawn: true },
                 Load { rows: 3, wanted: 1, length: 70, splits: 2, drawn: false },
-                Load { rows: 40, wanted: 1, length: 64, splits: 1, drawn: false },
+                Load { rows: plan.chunk as u64, wanted: 1, length: 64, splits: 1, drawn: false },
             ];
             for load in loads {
                 checked += check(&plan, &program, load, &mut differing);

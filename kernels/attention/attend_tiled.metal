@@ -179,22 +179,10 @@ kernel void {{ name }}(
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
 
-            // Scores.
-            simdgroup_matrix<float, 8, 8> product = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-            #pragma unroll
-            for (uint i = 0u; i < {{ queries_each }}u; i++) {
-{% if matrices % parts != 0 %}
-                if ({{ matrix }} >= {{ matrices }}u) {
-                    continue;
-                }
-{% endif %}
-                simdgroup_matrix<float, 8, 8> key;
-                threadgroup float* source = staged + own_positions * {{ pitch }}u + {{ matrix }} * 8u;
-                simdgroup_load(key, source, {{ pitch }}ul, ulong2(0ul, 0ul), true);
-                {{ added("product", "queries[i], key") }};
-            }
-            simdgroup_store(product, scores + simdgroup_id * 8u, 36ul);
-            threadgroup_barrier(mem_flags::mem_threadgroup);
+{% filter indent(4, first=true) %}
+{% include "attention/score" %}
+{% endfilter %}
+
 
             // Stage values where the keys were.
 {% if vectors == 128 %}
@@ -240,48 +228,17 @@ kernel void {{ name }}(
 {% else %}
                 const bool live = r >= begin && r < end && {{ in_tile }}start + lane <= limit[i];
 {% endif %}
-{% if softcap %}
-                score = live ? softcap(score * {{ scale }}, {{ softcap }}) : -1.0e38f;
-{% else %}
-                score = live ? score * {{ scale }} : -1.0e38f;
-{% endif %}
-                const float highest = max(maximum[i], simd_max(score));
-                const float keep = exp(maximum[i] - highest);
-                const float weight = live ? exp(score - highest) : 0.0f;
-                total[i] = total[i] * keep + simd_sum(weight);
-                maximum[i] = highest;
-                scores[r * 36u + lane] = weight;
-                if (lane == 0u) {
-                    decay[r * 9u] = keep;
-                }
+{% filter indent(4, first=true) %}
+{% include "attention/weigh" %}
+{% endfilter %}
+
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
 
-            // Sums of values: scale what there is, add what came.
-            simdgroup_matrix<float, 8, 8> scaling;
-            simdgroup_matrix<float, 8, 8> weights[{{ tile // 8 }}];
-            simdgroup_load(scaling, decay, 8ul);
-            #pragma unroll
-            for (uint k = 0u; k < {{ tile // 8 }}u; k++) {
-                simdgroup_load(weights[k], scores + k * 8u, 36ul);
-            }
-            #pragma unroll
-            for (uint j = 0u; j < {{ sums_each }}u; j++) {
-{% if matrices % 4 != 0 %}
-                if (simdgroup_id + j * 4u >= {{ matrices }}u) {
-                    continue;
-                }
-{% endif %}
-                simdgroup_matrix<float, 8, 8> scaled;
-                simdgroup_multiply(scaled, scaling, sums[j]);
-                #pragma unroll
-                for (uint k = 0u; k < {{ tile // 8 }}u; k++) {
-                    simdgroup_matrix<float, 8, 8> value;
-                    simdgroup_load(value, staged + k * {{ 8 * pitch }}u + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
-                    {{ added("scaled", "weights[k], value") }};
-                }
-                sums[j] = scaled;
-            }
+{% filter indent(4, first=true) %}
+{% include "attention/add_values" %}
+{% endfilter %}
+
             threadgroup_barrier(mem_flags::mem_threadgroup);
         }
 

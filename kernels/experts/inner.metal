@@ -4,7 +4,7 @@
 {# A packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // y = {{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} for each of the {{ chosen }} experts of a row. Rows of an expert's matrix alternate gate, up: they are
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one expert's below the other's.
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one expert's below the other's: `seats` says which is whose.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} rows of one expert's matrix. A lane takes every 32nd packet of {{ packet_bytes }} bytes, straight to
 // registers; what it loads of x serves all its rows.
@@ -15,6 +15,9 @@
 {% if routing %}
 //
 // Every simdgroup finds its expert among the logits by itself; the first of the row tells everyone after this.
+{% else %}
+//
+// Experts that have no seat, 0xffffffff, leave no results: their turn comes in another dispatch.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -26,6 +29,7 @@ kernel void {{ name }}(
 {% for plane in planes %}
     device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
 {% endfor %}
+    device const uint* seats [[buffer({{ slot() }})]],
 {% if routing %}
     device const float* logits [[buffer({{ slot() }})]],
 {% if correction %}
@@ -73,9 +77,13 @@ kernel void {{ name }}(
 {% else %}
     const uint expert = routes[group.z * {{ 2 * chosen }}u + group.y];
 {% endif %}
+    const uint seat = seats[expert];
+{% if not routing %}
+    const bool is_seated = seat != 0xffffffffu;
+{% endif %}
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint packet = lane; packet < {{ packets }}u; packet += 32u) {
+    for (uint packet = lane; {{ "" if routing else "is_seated && " }}packet < {{ packets }}u; packet += 32u) {
         // Weights first: all loads are under way before the first is needed.
 {% if ragged %}
         // Rows past the last repeat it.
@@ -87,9 +95,9 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
 {% if ragged %}
-            const uint row = expert * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
+            const uint row = seat * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
 {% else %}
-            const uint row = expert * {{ outputs }}u + first + r;
+            const uint row = seat * {{ outputs }}u + first + r;
 {% endif %}
             codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
@@ -128,7 +136,7 @@ kernel void {{ name }}(
         own_sums = lane == p ? sum : own_sums;
     }
     const uint output = first + 2u * lane;
-    if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }}) {
+    if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }}{{ "" if routing else " && is_seated" }}) {
 {% if bias or limit is not none %}
 {% if norm %}
         own_sums *= by_norm;

@@ -5,7 +5,7 @@
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
 // y {{ assign }} the sum over a row's {{ chosen }} experts of weight * {{ "(W x + bias)" if bias else "W x" }}, each with an x of its own. The experts' matrices are
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other.
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other: `seats` says which is whose.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane takes every 32nd packet of
 // {{ packet_bytes }} bytes, whosever it is, so that lanes are busy where an expert is narrow.
@@ -15,6 +15,10 @@
 {% if leaves.gain %}
 // and y times the norm's gain.
 {% endif %}
+{% endif %}
+{% if not leaves %}
+//
+// Rows with an expert that has no seat, 0xffffffff, are left as they are: their turn comes in another dispatch.
 {% endif %}
 struct {{ args }} {
     uint rows;
@@ -26,6 +30,7 @@ kernel void {{ name }}(
 {% for plane in planes %}
     device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
 {% endfor %}
+    device const uint* seats [[buffer({{ slot() }})]],
     device const uint* routes [[buffer({{ slot() }})]],
     device const float* x [[buffer({{ slot() }})]],
 {% if bias %}
@@ -51,11 +56,18 @@ kernel void {{ name }}(
     device const float* own_x = x + group.y * {{ chosen * inputs }}u;
     device float* own_y = y + group.y * {{ outputs }}u;
 
+{% if not leaves %}
+    bool is_seated = true;
+    for (uint slot = 0u; slot < {{ chosen }}u; slot++) {
+        is_seated = is_seated && seats[own_routes[slot]] != 0xffffffffu;
+    }
+
+{% endif %}
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint place = lane; place < {{ chosen * packets }}u; place += 32u) {
+    for (uint place = lane; {{ "" if leaves else "is_seated && " }}place < {{ chosen * packets }}u; place += 32u) {
         const uint slot = place / {{ packets }}u;
         const uint packet = place % {{ packets }}u;
-        const uint expert = own_routes[slot];
+        const uint seat = seats[own_routes[slot]];
         const float weight = as_type<float>(own_routes[{{ chosen }}u + slot]);
         // Weights first: all loads are under way before the first is needed.
 {% if ragged %}
@@ -68,9 +80,9 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
 {% if ragged %}
-            const uint row = expert * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
+            const uint row = seat * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
 {% else %}
-            const uint row = expert * {{ outputs }}u + first + r;
+            const uint row = seat * {{ outputs }}u + first + r;
 {% endif %}
             codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
@@ -138,7 +150,7 @@ kernel void {{ name }}(
         own = lane == r ? sum : own;
     }
     const uint output = first + lane;
-    if (lane < {{ rows_per_simdgroup }}u{{ exists }}) {
+    if (lane < {{ rows_per_simdgroup }}u{{ exists }} && is_seated) {
 {% if bias %}
 {% include "experts/biased" %}
         own_y[output] {{ assign }} own + biased;

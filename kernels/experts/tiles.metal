@@ -3,17 +3,19 @@
 {% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
 {% set of_row = " / " ~ chosen ~ "u" if gating and chosen > 1 else "" %}
-{% set of_matrix = "expert * " ~ outputs ~ "u + " %}
+{% set of_matrix = "seat * " ~ outputs ~ "u + " %}
 {% macro stored_as(values) %}{{ "half4(" ~ values ~ ")" if element == "half" else values }}{% endmacro %}
 {% macro biased(sum, output) %}
 {{ sum }}{% if bias %} + bias[expert * {{ outputs }}u + {{ output }}]{% endif %}
 {%- endmacro %}
 // y = {% if gating %}{{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} of gate, up = W x{% else %}W x{% endif %} of every pair of a row and one of its {{ chosen }} experts; each expert's W is
 // [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other{{ ", and rows of it alternate gate, up" if gating else "" }}.
+// `seats` says which is whose.
 //
 // A threadgroup computes a tile of up to {{ tile_rows }} pairs of one expert times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in
 // threadgroup memory as {{ "halves" if operand == "f16" else "singles" }}, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
-// The grid has room for as many tiles as there can be; those without pairs do nothing.
+// The grid has room for as many tiles as there can be; those without pairs do nothing, nor do those of an expert that has no
+// seat, 0xffffffff: its turn comes in another dispatch.
 struct {{ args }} {
     uint rows;
 };
@@ -24,6 +26,7 @@ kernel void {{ name }}(
 {% for plane in planes %}
     device const {{ plane.element }}* weight_{{ plane.name }} [[buffer({{ slot() }})]],
 {% endfor %}
+    device const uint* seats [[buffer({{ slot() }})]],
     device const uint* pairs [[buffer({{ slot() }})]],
     device const uint* tiles [[buffer({{ slot() }})]],
     device const float* x [[buffer({{ slot() }})]],
@@ -40,10 +43,11 @@ kernel void {{ name }}(
     threadgroup {{ element }}* tile_weights = {{ staged }};
     threadgroup {{ element }}* tile_x = tile_weights + {{ tile_outputs * pitch }}u;
     // A tile without pairs has nothing to read: what it is told of the first it does not use.
-    const uint count = tiles[group.x * 3u + 2u];
-    const uint has_pairs = min(count, 1u);
-    const uint tile = group.x * has_pairs;
+    const uint pairs_of_tile = tiles[group.x * 3u + 2u];
+    const uint tile = group.x * min(pairs_of_tile, 1u);
     const uint expert = tiles[tile * 3u];
+    const uint seat = seats[expert];
+    const uint count = seat == 0xffffffffu ? 0u : pairs_of_tile;
     device const uint* own_pairs = pairs + tiles[tile * 3u + 1u];
     const uint first_output = group.y * {{ tile_outputs }}u;
     const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;
@@ -58,7 +62,7 @@ kernel void {{ name }}(
         }
     }
 
-    const uint blocks = has_pairs * {{ blocks }}u;
+    const uint blocks = min(count, 1u) * {{ blocks }}u;
     for (uint block = 0u; block < blocks; block++) {
 {% include "project/weights" %}
         // The same columns of x of this tile's pairs. Pairs past the last repeat it.

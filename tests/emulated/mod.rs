@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 mod planted;
 
-pub use planted::{PLANTED, Planted, SKEWED};
+pub use planted::{PLANTED, PLANTED_STREAMING, Planted, SKEWED};
 
 /// The program's name, and its folder's.
 pub const DRIVER: &str = "metal-driver";
@@ -26,7 +26,7 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     let metal = root().join("crates/forge-runtime/src/metal");
     let texts = files(&metal);
     let mut hosts = vec![("whole", metal)];
-    for planted in &PLANTED {
+    for planted in PLANTED.iter().chain(&PLANTED_STREAMING) {
         let folder = directory.join("hosts").join(planted.name);
         for (name, text) in planted.plant(&texts) {
             write(&folder.join(name), &text);
@@ -36,7 +36,7 @@ pub fn write_driver(workspace: &Path, crates: &[&Built]) -> String {
     write(&directory.join("src/hosts.rs"), &hosts_text(&hosts));
     write(&directory.join("src/models.rs"), &models_text(crates));
     let sources = root().join("tests/emulated/driver");
-    for from in ["main.rs", "skewed.rs", "redrawn.rs", "build.rs"] {
+    for from in ["main.rs", "skewed.rs", "redrawn.rs", "watched.rs", "build.rs"] {
         let to = if from == "build.rs" { from.to_owned() } else { format!("src/{from}") };
         write(&directory.join(to), &std::fs::read_to_string(sources.join(from)).expect("it lies here"));
     }
@@ -98,8 +98,8 @@ fn hosts_text(hosts: &[(&str, PathBuf)]) -> String {
     for (name, _) in hosts {
         writeln!(
             text,
-            "        {name:?} => |program, weights, layout, cache| \
-             Ok(Box::new({name}::metal::MetalDevice::new(program, weights, layout, cache)?)),"
+            "        {name:?} => |program, weights, layout, cache, experts| \
+             Ok(Box::new({name}::metal::MetalDevice::new(program, weights, layout, cache, experts)?)),"
         )
         .expect("a text takes text");
     }

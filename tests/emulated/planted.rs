@@ -16,7 +16,7 @@ const fn fault(name: &'static str, from: &'static str, to: &'static str, found: 
     Planted { name, from, to, found }
 }
 
-/// Every fault that is planted.
+/// Every fault that is planted where experts are among the weights.
 pub const PLANTED: [Planted; 26] = [
     fault(
         "offset_off_by_a_byte",
@@ -43,12 +43,7 @@ pub const PLANTED: [Planted; 26] = [
         "in bindings.iter().enumerate().skip(1) {",
         "is not bound",
     ),
-    fault(
-        "barriers_left_out",
-        "self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);",
-        "",
-        "hazard",
-    ),
+    fault("barriers_left_out", "encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);", "", "hazard"),
     fault(
         "barriers_of_textures",
         "MTLBarrierScope::Buffers)",
@@ -83,14 +78,14 @@ pub const PLANTED: [Planted; 26] = [
     ),
     fault(
         "weights_given_back",
-        "_weights: weights })",
-        "_weights: Arc::new(memmap2::MmapMut::map_anon(1).unwrap().make_read_only().unwrap()) })",
+        "_weights: weights,",
+        "_weights: Arc::new(memmap2::MmapMut::map_anon(1).unwrap().make_read_only().unwrap()),",
         "changed or given back",
     ),
     fault(
         "weights_not_on_pages",
-        "map.len().next_multiple_of(PAGE)",
-        "map.len() + 1",
+        "part.end.next_multiple_of(PAGE)",
+        "part.end + 1",
         "start and end on pages",
     ),
     fault("encoder_not_ended", "encoder.endEncoding();", "", "before its encoder has ended"),
@@ -129,11 +124,43 @@ pub const PLANTED: [Planted; 26] = [
     ),
     fault(
         "bytes_further_in_the_next_view",
-        "offset - view * self.stride",
-        "offset - view * (self.stride - 64)",
+        "offset - view.start)",
+        "offset - view.start / PAGE * (PAGE - 64))",
         "other numbers",
     ),
     fault("fast_mathematics", "MTLMathMode::Safe", "MTLMathMode::Fast", "fast mathematics"),
+];
+
+/// Faults of what is done where experts are streamed from disk.
+pub const PLANTED_STREAMING: [Planted; 8] = [
+    fault(
+        "nobody_is_waited_for",
+        "self.commit();\n        self.device.wait(0)",
+        "self.commit();\n        Ok(())",
+        "a row is routed to expert",
+    ),
+    fault("nobody_chooses", "routes.is_some_and(|routes| routes.written)", "false", "out_of_bounds"),
+    fault(
+        "seats_of_each_other",
+        "fetch(bound, experts, &mut words)?;",
+        "fetch(bound, experts, &mut words)?;\n words.iter_mut().filter(|it| **it < 2).for_each(|it| *it = 1 - *it);",
+        "other numbers",
+    ),
+    fault("nobody_is_told", "if !is_told {", "if false {", "other numbers"),
+    fault("told_too_early", "streaming.seated == wanted {", "true {", "hazard"),
+    fault(
+        "experts_of_the_first_row",
+        "(bound.layer, said));",
+        "(bound.layer, said[..1].to_vec()));",
+        "which nothing has written",
+    ),
+    fault("rows_expert_by_expert", "if reads_routes {", "if false {", "other numbers"),
+    fault(
+        "seats_further_in",
+        "place(bound.offset, bound.bytes)",
+        "place(bound.offset + 64, bound.bytes)",
+        "other numbers",
+    ),
 ];
 
 /// Faults of passes that write several ids, which the driver makes of what the engine says: their names, and part of what the

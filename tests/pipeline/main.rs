@@ -8,5 +8,7 @@ mod logits;
 mod measured;
 #[cfg(target_os = "linux")]
 mod metal;
+#[cfg(target_os = "linux")]
+mod metal_streamed;
 mod routes;
 mod streamed;

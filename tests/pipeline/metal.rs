@@ -14,7 +14,7 @@ use tests::{Built, distance, emulated, ids, model, numbers, run};
 
 /// A text that a model is to write.
 #[derive(Clone)]
-struct Text {
+pub(crate) struct Text {
     ids: Vec<u32>,
     count: usize,
     context: usize,
@@ -26,14 +26,17 @@ struct Text {
     draws: Vec<Draw>,
     /// Whether the host draws them.
     on_host: bool,
+    /// Whether the device is one that is watched, and told the text in parts.
+    watched: bool,
     /// Whether the host leaves at the end while a pass is on its way.
     left: bool,
 }
 
 impl Text {
     /// The most probable ids.
-    fn greedy(ids: Vec<u32>, count: usize, context: usize, lead: (u32, usize)) -> Text {
-        Text { ids, count, context, lead, draw: None, draws: Vec::new(), on_host: false, left: false }
+    pub(crate) fn greedy(ids: Vec<u32>, count: usize, context: usize, lead: (u32, usize)) -> Text {
+        let (draw, draws, on_host, watched, left) = (None, Vec::new(), false, false, false);
+        Text { ids, count, context, lead, draw, draws, on_host, watched, left }
     }
 }
 
@@ -42,17 +45,19 @@ const LEADS: [(u32, usize); 2] = [(1, 1), (8, 2)];
 
 /// Who does a job, and where.
 #[derive(Clone, Default)]
-struct Site<'a> {
+pub(crate) struct Site<'a> {
     /// What is wrong with the host, if anything is.
-    host: Option<&'a str>,
+    pub(crate) host: Option<&'a str>,
     /// What is wrong with what the host is told.
-    skew: Option<&'a str>,
+    pub(crate) skew: Option<&'a str>,
     /// Whether kernels were compiled when the program was built.
-    metallib: bool,
+    pub(crate) metallib: bool,
     /// Where pipelines are kept.
-    cache: Option<&'a Path>,
+    pub(crate) cache: Option<&'a Path>,
     /// Bytes of the device's largest buffers, if they are few.
-    longest: Option<usize>,
+    pub(crate) longest: Option<usize>,
+    /// Bytes of memory for experts, where they are streamed from disk.
+    pub(crate) experts: Option<u64>,
 }
 
 /// Seeds by which ids are drawn of the same logits, by two settings.
@@ -63,20 +68,21 @@ const SEEDS: u64 = 200;
 const LONG: &str = "llama";
 
 /// What came of a model's texts.
-fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bool) -> Value {
+pub(crate) fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bool) -> Value {
     let text = |text: &Text| {
-        let Text { ids, count, context, lead, draw, draws, on_host, left } = text;
+        let Text { ids, count, context, lead, draw, draws, on_host, watched, left } = text;
         let draws: Vec<_> = draws.iter().map(Draw::words).collect();
         json!({
             "ids": ids, "count": count, "context": context, "lead": lead, "executed": executed,
-            "draw": draw.map(|draw| draw.words()), "draws": draws, "on_host": on_host, "left": left,
+            "draw": draw.map(|draw| draw.words()), "draws": draws, "on_host": on_host,
+            "watched": watched, "left": left,
         })
     };
     let texts: Vec<Value> = texts.iter().map(text).collect();
-    let Site { host, skew, metallib, cache, longest } = site;
+    let Site { host, skew, metallib, cache, longest, experts } = site;
     let job = json!({
         "model": built.name(), "host": host.unwrap_or("whole"), "skew": skew, "metallib": metallib,
-        "cache": cache, "longest": longest, "texts": texts,
+        "cache": cache, "longest": longest, "experts": experts, "texts": texts,
     });
     let output = run(Command::new(emulated().1).arg(job.to_string()));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -84,7 +90,7 @@ fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bool) -> Valu
 }
 
 /// For each model, the complaints that `check` has; as many at a time as the machine does at once.
-fn every_model(check: impl Fn(&Built) -> Vec<String> + Sync) {
+pub(crate) fn every_model(check: impl Fn(&Built) -> Vec<String> + Sync) {
     let (complaints, models) = (Mutex::new(Vec::new()), Mutex::new(emulated().0.into_iter()));
     let next = || models.lock().expect("nobody panics with it").next();
     let work = || {
@@ -149,6 +155,31 @@ fn every_model_writes_through_the_emulated_metal_as_the_reference() {
             }
         }
         complaints
+    });
+}
+
+/// Keys and values are made of latents share by share, the first part of a text being in the cache when the second comes.
+#[test]
+fn unfolded_latents_are_met_through_the_emulated_metal() {
+    every_model(|built| {
+        let text = std::fs::read_to_string(built.directory.join("src/kernels.metal"));
+        let unfolds = text.expect("a crate has kernels").contains("kernel void attend_unfolded");
+        let prompts = if unfolds { golden(&built.model) } else { Vec::new() };
+        let texts: Vec<Text> = prompts
+            .iter()
+            .map(|(ids, ..)| Text { watched: true, ..Text::greedy(ids.clone(), 0, ids.len(), LEADS[0]) })
+            .collect();
+        let found = if texts.is_empty() { Value::Null } else { drive(built, &Site::default(), &texts, true) };
+        let found = found["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
+        assert_eq!(found.len(), texts.len());
+        let check = |((prompt, _, logits), found): (&(Vec<u32>, _, Vec<f64>), &Value)| {
+            let whole = found["error"].is_null() && found["complaints"] == json!([]);
+            let distance = distance(&numbers(&found["logits"]), logits);
+            println!("{} {} ids: {distance:.1e}", built.name(), prompt.len());
+            (!whole || distance > bound(built))
+                .then(|| format!("{} ids: {distance:.1e}, {found}", prompt.len()))
+        };
+        prompts.iter().zip(found).filter_map(check).collect()
     });
 }
 
@@ -324,7 +355,7 @@ fn a_file_longer_than_a_buffer_is_shown_by_several() {
     assert_eq!(several["texts"][0]["logits"], whole["texts"][0]["logits"]);
     let error =
         short(longest.next_multiple_of(PAGE))["texts"][0]["error"].as_str().unwrap_or_default().to_owned();
-    assert!(error.contains(&format!("a weight of {longest} bytes")), "{error}");
+    assert!(error.contains(&format!("weights: {longest} bytes at once")), "{error}");
 }
 
 /// What buffers over mapped memory are a whole number of.
@@ -351,7 +382,7 @@ fn shortest_buffer(built: &Built) -> usize {
 }
 
 /// What shows that a host is not whole.
-fn said(found: &Value, whole: &Value) -> String {
+pub(crate) fn said(found: &Value, whole: &Value) -> String {
     let (text, right) = (&found["texts"][0], &whole["texts"][0]);
     let mut said: Vec<String> = Vec::new();
     said.extend(text["error"].as_str().map(str::to_owned));

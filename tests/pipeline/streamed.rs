@@ -1,4 +1,4 @@
-//! Models with experts, streamed from disk: what they compute is what they compute with all experts in memory, to the last
+//! Models with experts on disk, streamed and mapped: what they compute is what they compute with all experts in memory, to the last
 //! digit, with the fewest seats that there may be and with more.
 
 use serde_json::Value;
@@ -17,7 +17,7 @@ fn text(output: Output) -> String {
 }
 
 /// The least memory that the program says is enough.
-fn enough(built: &Built) -> Option<u64> {
+pub(crate) fn enough(built: &Built) -> Option<u64> {
     let refused = said(built, "streamed:1", &["info"]);
     let message = String::from_utf8(refused.stderr).expect("it is text");
     assert!(!refused.status.success(), "a byte is no room for experts");
@@ -44,9 +44,9 @@ fn streamed_experts_compute_what_resident_ones_do() {
             vec!["generate", "--ids", "1,2,3", "-n", "16", "--temperature", "0", "--ignore-eos"],
         ] {
             let resident = text(said(built, "resident", &arguments));
-            for memory in [enough, enough * 2] {
-                let found = text(said(built, &format!("streamed:{memory}"), &arguments));
-                assert_eq!(found, resident, "{}, {memory} bytes, {arguments:?}", built.name());
+            for residence in [&format!("streamed:{enough}"), &format!("streamed:{}", enough * 2), "mapped"] {
+                let found = text(said(built, residence, &arguments));
+                assert_eq!(found, resident, "{}, {residence}, {arguments:?}", built.name());
             }
         }
         let told: Value =

@@ -15,7 +15,8 @@
 //! What is not found: reads by the host of what nobody has written (such bytes are no numbers, which shows), what runs over
 //! the end of a weight into the next (a Metal buffer is bound to its end), and whatever Apple's compiler, driver or GPU do
 //! otherwise than the documents say. Memory that is bound without a copy is copied all the same, for windows to be opened on
-//! it, and compared with the copy before each pass.
+//! it. If the host cannot write it, it is compared with the copy before each pass; if it can, what it has written is copied when a
+//! pass is committed or executed.
 //!
 //! `object`, `runtime`: objects and the runtime's functions. `text`: Foundation's classes, `data`: libdispatch's. `device`,
 //! `library`, `archive`, `buffer`, `residency`, `commands`, `encoder`: Metal's. `machine`: the GPU. `account`: what is counted and complained of.

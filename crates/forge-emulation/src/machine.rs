@@ -5,7 +5,7 @@
 //! of the host's whenever one is committed or executed, and so knows which words the host has written meanwhile.
 
 use crate::account::executes;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Kind};
 use crate::commands::{Commands, SharedCommands, Stage};
 use crate::library::Function;
 use forge_sim::{BufferId, Memory, Program, Sim};
@@ -45,6 +45,8 @@ pub(crate) struct Machine {
     sim: Option<Sim<'static>>,
     /// Buffers that the host may write.
     pub(crate) shared: Vec<BufferId>,
+    /// Those of them that lie over memory of its own.
+    pub(crate) lent: Vec<Rc<Buffer>>,
     pending: VecDeque<Pending>,
     /// What the host's buffers held when they were looked at last.
     seen: Vec<Vec<u8>>,
@@ -136,7 +138,7 @@ impl Machine {
             return commands
                 .complain("a buffer was given back before a pass that uses it has ended".to_owned());
         }
-        let mut lent: Vec<&Rc<Buffer>> = used.filter(|buffer| buffer.lent).collect();
+        let mut lent: Vec<&Rc<Buffer>> = used.filter(|buffer| buffer.kind != Kind::Own).collect();
         lent.dedup_by_key(|buffer| buffer.id);
         if lent.iter().any(|buffer| !buffer.is_intact(sim.memory.contents(buffer.id))) {
             return commands.complain(
@@ -147,8 +149,9 @@ impl Machine {
             match command {
                 Command::Barrier => sim.barrier(),
                 Command::Dispatch(dispatch) => {
-                    let bound =
-                        |(buffer, offset): &(Rc<Buffer>, usize)| buffer.id.span(*offset, usize::MAX, true);
+                    let bound = |(buffer, offset): &(Rc<Buffer>, usize)| {
+                        buffer.id.span(*offset, usize::MAX, buffer.kind == Kind::Own)
+                    };
                     let bindings: Vec<_> = dispatch.buffers.iter().map(bound).collect();
                     let (name, threads) = (dispatch.function.name(), Some(dispatch.threads));
                     sim.dispatch_with(name, &bindings, &dispatch.scalars, dispatch.groups, threads, &[]);
@@ -170,6 +173,8 @@ impl Machine {
             Some(sim) => &mut sim.memory,
             None => &mut self.memory,
         };
+        self.lent.retain(|buffer| !buffer.gone.get());
+        self.lent.iter().for_each(|buffer| buffer.renew(memory));
         for (index, id) in self.shared.iter().enumerate() {
             memory.notice(*id);
             if self.pending.is_empty() {
@@ -197,7 +202,7 @@ fn now() -> f64 {
 }
 
 /// Where whole words begin that are not the same in both.
-fn differing_words(before: &[u8], after: &[u8]) -> Vec<usize> {
+pub(crate) fn differing_words(before: &[u8], after: &[u8]) -> Vec<usize> {
     /// Compared at once, since most of them are equal.
     const STRETCH: usize = 4096;
     let stretches = before.chunks(STRETCH).zip(after.chunks(STRETCH)).enumerate();

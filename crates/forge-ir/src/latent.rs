@@ -1,6 +1,6 @@
 //! Widths of attention over latents, of which every head makes a key and a value of its own.
 //!
-//! A head's key is its matrix times the latent, and so is its value. Neither is ever made: what is to be multiplied with a key
+//! A head's key is its matrix times the latent, and so is its value. Neither is made here: what is to be multiplied with a key
 //! is multiplied with the matrix first ([`crate::Op::EachHead`], turned), and the sum of latents with the matrix of values
 //! last. So a cache holds latents alone, with the part of a key that tells of its position, which is not made of one.
 //!

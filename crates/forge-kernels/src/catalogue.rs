@@ -18,7 +18,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 34] = [
+pub const TEMPLATES: [Source; 36] = [
     source!("embed/embed"),
     source!("norm/norm_add"),
     source!("norm/rms_norm"),
@@ -37,6 +37,8 @@ pub const TEMPLATES: [Source; 34] = [
     source!("latent/append"),
     source!("latent/rotate_append"),
     source!("latent/attend"),
+    source!("latent/share"),
+    source!("latent/attend_unfolded"),
     source!("recurrent/convolve"),
     source!("recurrent/delta_rule"),
     source!("recurrent/delta_chunks"),
@@ -56,7 +58,10 @@ pub const TEMPLATES: [Source; 34] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 18] = [
+pub const PARTS: [Source; 21] = [
+    source!("attention/score"),
+    source!("attention/weigh"),
+    source!("attention/add_values"),
     source!("experts/choose"),
     source!("experts/groups"),
     source!("experts/weigh"),
@@ -148,6 +153,8 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::LatentAppend(append) if append.prepare.is_some() => "latent/rotate_append",
         Spec::LatentAppend(_) => "latent/append",
         Spec::LatentAttend(_) => "latent/attend",
+        Spec::LatentShare(_) => "latent/share",
+        Spec::AttendUnfolded(_) => "latent/attend_unfolded",
         Spec::Convolve(_) => "recurrent/convolve",
         Spec::DeltaRule(_) => "recurrent/delta_rule",
         Spec::DeltaChunks(_) => "recurrent/delta_chunks",

@@ -91,10 +91,8 @@ impl Knobs {
         inputs: usize,
         leaves_squares: bool,
     ) -> Knobs {
-        if family == Family::Nvidia
-            && let Some(measured) = nvidia::knobs(cores, rows, format, [outputs, inputs], leaves_squares)
-        {
-            return measured;
+        if family == Family::Nvidia {
+            return nvidia::knobs(cores, rows, format, [outputs, inputs], leaves_squares);
         }
         let shape = Shape { cores, outputs, packets: inputs.div_ceil(packet_columns(format)) };
         match rows {

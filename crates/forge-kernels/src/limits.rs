@@ -7,6 +7,7 @@ mod recurrent;
 
 use forge_ir::{Format, Long, Rotation};
 
+pub use self::experts::most_matrices;
 pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{DEFAULT_MEMORY, packet_columns, packet_elements, queries_fit, sums_bytes, tile_bytes};
@@ -151,6 +152,8 @@ pub(crate) fn check(name: &str, spec: &Spec) -> Result<(), KernelError> {
         Spec::EachHead(each) => limits.each_head(each),
         Spec::LatentAppend(append) => limits.latent_append(append),
         Spec::LatentAttend(attend) => limits.latent_attend(attend),
+        Spec::LatentShare(share) => limits.latent_share(share),
+        Spec::AttendUnfolded(attend) => limits.attend_unfolded(attend),
         Spec::Convolve(convolve) => limits.convolve(convolve),
         Spec::DeltaRule(rule) => limits.delta_rule(rule),
         Spec::DeltaChunks(chunks) => limits.delta_chunks(chunks),

@@ -22,7 +22,9 @@ pub use experts::{
     ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsKnobs, ExpertsSum, ExpertsTiles, MOST_CHOSEN,
     MOST_EXPERTS, Route, Summed,
 };
-pub use latent::{EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
+pub use latent::{
+    AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare,
+};
 
 /// A kernel instance to be rendered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,6 +58,10 @@ pub enum Spec {
     LatentAppend(LatentAppend),
     /// Attention over latents that all heads share.
     LatentAttend(LatentAttend),
+    /// Lines of a share of a cache as numbers.
+    LatentShare(LatentShare),
+    /// Attention of many rows over keys and values that were made of a share of the latents.
+    AttendUnfolded(AttendUnfolded),
     /// Each channel's last values times its taps.
     Convolve(Convolve),
     /// What memories say to queries when they have learnt keys and values.
@@ -104,6 +110,11 @@ impl Spec {
             (Spec::LetThrough(_), "heads") => true,
             _ => false,
         }
+    }
+
+    /// Whether the kernel goes on with what its dispatch before has left in a buffer, unless it is the first.
+    pub fn carries(&self, buffer: &str) -> bool {
+        matches!((self, buffer), (Spec::AttendUnfolded(_), "heads" | "carried"))
     }
 }
 

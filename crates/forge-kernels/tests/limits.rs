@@ -4,10 +4,10 @@ mod common;
 
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, Attend, AttendJoin, Brings, DeferredNorm, Each, EachHead, Elementwise, Embed, Epilogue,
-    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm, Knobs,
-    LatentAppend, LatentAttend, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route,
-    Rows, Sample, Squares, Summed,
+    Append, Argmax, Attend, AttendJoin, AttendUnfolded, Brings, DeferredNorm, Each, EachHead, Elementwise,
+    Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, HeadNorm,
+    Knobs, LatentAppend, LatentAttend, LatentShare, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate,
+    RotateAppend, Route, Rows, Sample, Squares, Summed,
 };
 use forge_kernels::{KernelDecl, KernelError, Spec, prologue_fits, render};
 
@@ -481,6 +481,20 @@ fn refusals_of_latents() {
     let append = |width, turned, cache| {
         refusal("a", Spec::LatentAppend(LatentAppend { width, turned, cache, prepare: None }))
     };
+    let unfolded = |change: fn(&mut AttendUnfolded)| {
+        let mut attend = AttendUnfolded {
+            heads: 4,
+            keys: 128,
+            turned: 64,
+            values: 128,
+            queries_pitch: 512,
+            scale: 0.1,
+            operand: Operand::F32,
+            tile: 16,
+        };
+        change(&mut attend);
+        refusal("a", Spec::AttendUnfolded(attend))
+    };
     let own_norm = Some(OwnNorm { gain: true, epsilon: 1e-6 });
     let normed = |rows, norm| {
         let plain = common::project(rows, Format::F32, 64, 64, Epilogue::Store);
@@ -507,10 +521,19 @@ fn refusals_of_latents() {
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.latent_first += 65)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.columns.key_first += 1)),
         attend(|attend| attend.prologue.iter_mut().for_each(|it| it.rotation.frequencies.clear())),
+        refusal("a", Spec::LatentShare(LatentShare { width: 512, turned: 63, cache: Format::F16 })),
+        unfolded(|attend| attend.values = 0),
+        unfolded(|attend| attend.scale = f32::NAN),
+        unfolded(|attend| attend.queries_pitch = 511),
+        unfolded(|attend| attend.tile = 24),
+        unfolded(|attend| attend.operand = Operand::F16),
+        unfolded(|attend| (attend.values, attend.tile) = (256, 32)),
         refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 4, width: 1025, gates: None })),
         normed(Rows::Few, None),
         normed(Rows::One, Some(DeferredNorm { partials: 4, epsilon: 1e-6 })),
     ];
+    assert_eq!(AttendUnfolded::tile_for(128, 64, 128), Some(16));
+    assert_eq!(AttendUnfolded::tile_for(400, 100, 128), None, "no tile has room for such keys");
     insta::assert_snapshot!(cases.join("\n"), @r"
     kernel `a`: the number of heads is 0; leave the kernel out of the plan
     kernel `a`: the number of rows of a head's matrix is 0; leave the kernel out of the plan
@@ -532,6 +555,13 @@ fn refusals_of_latents() {
     kernel `a`: a row of latents is 616, and must be at least 617 wide, which is where the latent ends
     kernel `a`: a row of keys is 616, and must be at least 617 wide, which is where the key ends
     kernel `a`: the number of rotated pairs is 0; leave the kernel out of the plan
+    kernel `a`: the width of a turned key is 63, and must be even: channels turn in pairs
+    kernel `a`: the width of a value is 0; leave the kernel out of the plan
+    kernel `a`: the scale is NaN, which no literal can say; mend the configuration it comes from
+    kernel `a`: a row of queries is 511, and must be at least as wide as the queries of all heads, which are 512
+    kernel `a`: tile is 24, and must be 8, 16 or 32
+    kernel `a`: tile is 16, and must be of singles, and not of halves
+    kernel `a`: the threadgroup memory of a tile is 34688, and must be at most 16384 bytes
     kernel `a`: the head's width is 1025, and must be at most 1024: a thread has a channel
     kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
     kernel `a`: the number of norms of x is 2, and must be 1: its own, or one that is deferred

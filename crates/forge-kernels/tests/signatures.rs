@@ -184,6 +184,15 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let [_, _, groups] = attend.layout();
             (names, "rows context splits", grid("splits".to_owned(), &groups.to_string(), "rows"))
         }
+        Spec::LatentShare(share) => {
+            let groups = (share.width + share.turned).div_ceil(128).to_string();
+            (buffers("latents slots *share *turned_keys"), "rows context begin", grid(groups, "rows", "1"))
+        }
+        Spec::AttendUnfolded(attend) => {
+            let names = buffers("q turned keys turned_keys values positions *heads *carried");
+            let grid = grid("rows.div_ceil(8)".to_owned(), &attend.heads.to_string(), "1");
+            (names, "rows begin end", grid)
+        }
         Spec::Convolve(convolve) => {
             let threads = convolve.width.next_multiple_of(32).min(128);
             let names = buffers("x taps slots positions *tail *y");
@@ -228,7 +237,7 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let groups = inner.outputs.div_ceil(inner.rows_per_simdgroup * inner.simdgroups);
             let mut names = planes("weight", inner.format);
             let bias = if inner.bias { " bias" } else { "" };
-            names.extend(buffers(&format!("{routes} x{bias}{squares} *y")));
+            names.extend(buffers(&format!("seats {routes} x{bias}{squares} *y")));
             (names, "rows", grid(groups.to_string(), &inner.chosen.to_string(), "rows"))
         }
         Spec::ExpertsSum(sum) => {
@@ -240,14 +249,14 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             let groups = sum.outputs.div_ceil(sum.rows_per_simdgroup * sum.simdgroups);
             let mut names = planes("weight", sum.format);
             let bias = if sum.bias { " bias" } else { "" };
-            names.extend(buffers(&format!("routes x{bias} *y{left}")));
+            names.extend(buffers(&format!("seats routes x{bias} *y{left}")));
             (names, "rows", grid(groups.to_string(), "rows", "1"))
         }
         Spec::ExpertsGroup(_) => (buffers("routes *pairs *tiles"), "rows", grid("1".to_owned(), "1", "1")),
         Spec::ExpertsTiles(tiles) => {
             let bias = if tiles.bias { " bias" } else { "" };
             let mut names = planes("weight", tiles.format);
-            names.extend(buffers(&format!("pairs tiles x{bias} *y")));
+            names.extend(buffers(&format!("seats pairs tiles x{bias} *y")));
             let free = (tiles.experts - 1) * (tiles.tile_rows - 1);
             let pairs = format!("(rows * {} + {free}).div_ceil({})", tiles.chosen, tiles.tile_rows);
             let outputs = tiles.outputs.div_ceil(tiles.tile_outputs).to_string();

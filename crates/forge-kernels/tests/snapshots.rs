@@ -4,11 +4,11 @@ mod common;
 
 use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, Brings, Convolve, DeferredNorm, DeltaChunks, DeltaRule,
-    DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin,
-    ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns,
-    LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project, RmsNorm, Rotate, RotateAppend,
-    Route, Rows, Sample, Squares, Summed, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendUnfolded, Brings, Convolve, DeferredNorm,
+    DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup,
+    ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend,
+    LatentAttend, LatentColumns, LatentPrepare, LatentShare, LayerNorm, LetThrough, NormAdd, Operand,
+    OwnNorm, Project, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, Squares, Summed, Take,
 };
 use forge_kernels::{Spec, assemble, render};
 
@@ -391,6 +391,29 @@ fn latents() {
     let attend = LatentAttend { heads: 128, width, turned, cache, scale: 0.1, prologue: Some(prepare) };
     snapshot("latent_attend_one", Spec::LatentAttend(attend.clone()));
     snapshot("latent_attend", Spec::LatentAttend(LatentAttend { prologue: None, ..attend }));
+    snapshot("latent_share", Spec::LatentShare(LatentShare { width, turned, cache }));
+    let unfolded = AttendUnfolded {
+        heads: 128,
+        keys: 128,
+        turned,
+        values: 128,
+        queries_pitch: 128 * 192,
+        scale: 0.1,
+        operand: Operand::Ranged,
+        tile: 16,
+    };
+    snapshot("attend_unfolded", Spec::AttendUnfolded(unfolded.clone()));
+    let odd = AttendUnfolded {
+        heads: 5,
+        keys: 9,
+        turned: 4,
+        values: 18,
+        queries_pitch: 66,
+        operand: Operand::F32,
+        tile: 32,
+        ..unfolded
+    };
+    snapshot("attend_unfolded_odd", Spec::AttendUnfolded(odd));
     let own_norm = Some(OwnNorm { gain: true, epsilon: 1e-6 });
     let queries = project(Rows::One, "q4_0", 192 * 16, 1536, Epilogue::Store);
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 2, split: 2, packets: 1, ..queries.knobs };

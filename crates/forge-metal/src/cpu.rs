@@ -157,6 +157,27 @@ pub(crate) fn expression(spec: &Spec) -> String {
                 ("prologue", option(attend.prologue.as_ref(), latent_prepare)),
             ],
         ),
+        Spec::LatentShare(share) => (
+            "latent_share",
+            "LatentShare",
+            vec![
+                ("width", size(share.width)),
+                ("turned", size(share.turned)),
+                ("cache", format(share.cache)),
+            ],
+        ),
+        Spec::AttendUnfolded(attend) => (
+            "attend_unfolded",
+            "AttendUnfolded",
+            vec![
+                ("heads", size(attend.heads)),
+                ("keys", size(attend.keys)),
+                ("turned", size(attend.turned)),
+                ("values", size(attend.values)),
+                ("queries_pitch", size(attend.queries_pitch)),
+                ("scale", float(attend.scale)),
+            ],
+        ),
         Spec::Convolve(convolve) => (
             "convolve",
             "Convolve",

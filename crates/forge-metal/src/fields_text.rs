@@ -154,6 +154,9 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
         ("partials", heads * MAX_SHARES * (head + 2), "MOST_SHARES * QUERY_HEADS * (HEAD + 2)"),
         ("latent_query", latent_heads * latents.width, "HEADS * LATENT"),
         ("latent_heads", latent_heads * latents.width, "HEADS * LATENT"),
+        ("share", latents.width, "LATENT"),
+        ("turned_keys", latents.turned, "TURNED"),
+        ("carried", 2 * latent_heads, "2 * HEADS"),
         ("partials", latent_heads * MAX_SHARES * (latents.width + 2), "MOST_SHARES * HEADS * (LATENT + 2)"),
     ];
     let named = known.into_iter().find(|(name, width, _)| *name == scratch.name && *width == scratch.width);
@@ -163,9 +166,10 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
     )
 }
 
-/// How generated code counts a buffer's rows, if it has one for each row of a pass.
+/// How generated code counts a buffer's rows, if it has one for each row of a pass or for each position of a share.
 fn rows(scratch: &forge_planner::Scratch) -> Option<&'static str> {
     match scratch.rows {
+        _ if scratch.of_share => Some("UNFOLDED"),
         1 => None,
         FEW => Some("few"),
         _ => Some("rows"),
@@ -191,6 +195,11 @@ fn about(name: &str) -> &'static str {
         "heads" => "attention's result",
         "latent_query" => "queries, times each head's matrix of keys",
         "latent_heads" => "attention's result: sums of latents",
+        "share" => "latents of a share of the positions",
+        "turned_keys" => "its keys that turn, turned",
+        "unfolded_keys" => "keys of all heads, made of the share",
+        "unfolded_values" => "values of all heads, made of the share",
+        "carried" => "of each head, what goes with its result from share to share",
         "rotated_query" => "the part of queries that turns, turned",
         "routes" => "the experts of each row, the best first, and the bits of their weights",
         "routed_inner" => "silu(gate) · up of each expert of a row",

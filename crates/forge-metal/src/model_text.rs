@@ -7,7 +7,7 @@ use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
 use forge_ir::{Format, Latents};
 use forge_kernels::spec::{ExpertsInner, LatentAttend};
-use forge_kernels::{Spec, ptx};
+use forge_kernels::{Spec, most_matrices, ptx};
 use forge_planner::{
     Application, Condition, FEW, Load, MAX_SHARES, Operand, Plan, Ring, SPLIT_POSITIONS, Schedule, Section,
     Step, pass_cost,
@@ -53,6 +53,8 @@ pub(crate) struct Context {
     next_gains: Option<NextGains>,
     scratches: Vec<ScratchText>,
     split_positions: usize,
+    /// Whether many rows may meet keys and values that are made of latents.
+    unfolds: bool,
     weight_imports: String,
     kernel_weight_imports: String,
 }
@@ -137,14 +139,16 @@ struct SectionText {
     batch: ScheduleText,
 }
 
-/// The experts of a layer: how many, and the fields that are their matrices.
+/// The experts of a layer: how many, the fields that are their matrices, and the scratch buffer that says who has which.
 #[derive(Serialize)]
 struct ExpertsText {
     experts: String,
     chosen: String,
     shared: String,
+    most: String,
     inner: String,
     sum: String,
+    routes: String,
 }
 
 /// A field of what a layer remembers.
@@ -255,6 +259,7 @@ impl Context {
             next_gains: next_gains(plan),
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
+            unfolds: plan.unfold.is_some(),
             weight_imports: imports(&kernels.weight_types, Some("WeightFile")),
             kernel_weight_imports: imports(&kernels.weight_types, None),
             kernels,
@@ -380,6 +385,11 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constant("VOCABULARY", plan.model.vocabulary, "Tokens.");
     constant("CONTEXT", plan.context, "Most positions of a conversation.");
     constant("CHUNK", plan.chunk, "Most rows of a pass; a longer prompt is read in several.");
+    if let Some(unfold) = plan.unfold {
+        let from = "Rows of one slot from which on keys and values are made of latents: fewer operations than to meet these.";
+        constant("UNFOLDS_FROM", unfold.from, from);
+        constant("UNFOLDED", unfold.share, "Most positions of which they are made at once.");
+    }
     constant("FEW", FEW, "Most rows that are still a few: decoding, not reading a prompt.");
     if attention_shape(plan).is_some() || latent_attend(plan).is_some() {
         constant(
@@ -515,10 +525,19 @@ fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section)
         let more = [(Condition::Many, "rows are many"), (Condition::Split, "the cache is split")]
             .map(|(condition, when)| (count(condition), when));
         let phrases = more.iter().filter(|(count, _)| *count > 0);
+        let mut more_phrase: String =
+            phrases.map(|(count, when)| format!(", and {count} more where {when}")).collect();
+        let [always, folded, unfolded] =
+            [Condition::Always, Condition::Folded, Condition::Unfolded].map(count);
+        if unfolded > 0 {
+            more_phrase += &format!(
+                "; {unfolded} for each share of the positions in place of {folded} where latents are unfolded"
+            );
+        }
         ScheduleText {
             steps: steps(plan, kernels, section, schedule, Caller::Layer),
-            dispatches: count(Condition::Always),
-            more_phrase: phrases.map(|(count, when)| format!(", and {count} more where {when}")).collect(),
+            dispatches: always + folded,
+            more_phrase,
         }
     };
     SectionText {
@@ -533,21 +552,32 @@ fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section)
 }
 
 fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
-    let matrices_of = |is_wanted: fn(&Spec) -> bool| {
+    let step_of = |is_wanted: fn(&Spec) -> bool| {
         section.decode.iter().find_map(|step| {
             let variants = plan.functions[step.function].variants.iter();
             let spec =
                 variants.map(|variant| &plan.kernels[variant.kernel].spec).find(|spec| is_wanted(spec))?;
-            let weight = step.arguments.iter().find(|argument| argument.parameter == "weight")?;
-            let Operand::Field(field) = weight.operand else { return None };
-            Some((spec, names::identifier(&section.fields[field].name)))
+            let operand = |name: &str| {
+                let argument = step.arguments.iter().find(|argument| argument.parameter == name)?;
+                Some(argument.operand)
+            };
+            let (Operand::Field(field), Operand::Scratch(routes)) = (operand("weight")?, operand("routes")?)
+            else {
+                return None;
+            };
+            let matrices = names::identifier(&section.fields[field].name);
+            Some((spec, matrices, names::identifier(&plan.scratch[routes].name)))
         })
     };
-    let (spec, inner) = matrices_of(|spec| matches!(spec, Spec::ExpertsInner(_)))?;
-    let (_, sum) = matrices_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
-    let Spec::ExpertsInner(ExpertsInner { experts, chosen, shared, .. }) = spec else { return None };
-    let [experts, chosen, shared] = [experts, chosen, shared].map(|count| names::number(*count as u64));
-    Some(ExpertsText { experts, chosen, shared, inner, sum })
+    let (spec, inner, routes) = step_of(|spec| matches!(spec, Spec::ExpertsInner(_)))?;
+    let (of_sum, sum, _) = step_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
+    let (Spec::ExpertsInner(of_inner), Spec::ExpertsSum(of_sum)) = (spec, of_sum) else { return None };
+    let ExpertsInner { experts, chosen, shared, .. } = of_inner;
+    let most = most_matrices(of_inner.format, of_inner.outputs, of_inner.inputs);
+    let most = most.min(most_matrices(of_sum.format, of_sum.outputs, of_sum.inputs));
+    let [experts, chosen, shared, most] =
+        [*experts, *chosen, *shared, most].map(|count| names::number(count as u64));
+    Some(ExpertsText { experts, chosen, shared, most, inner, sum, routes })
 }
 
 fn memory_field(memory: &forge_planner::Memory) -> MemoryField {

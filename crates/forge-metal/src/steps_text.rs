@@ -27,11 +27,38 @@ pub(crate) fn steps(
     schedule: Schedule,
     caller: Caller,
 ) -> Vec<StepText> {
-    section
-        .steps(schedule)
-        .iter()
-        .map(|step| StepText { text: step_text(plan, kernels, section, step, caller) })
-        .collect()
+    let text = |step: &Step| step_text(plan, kernels, section, step, caller);
+    let steps = section.steps(schedule).chunk_by(|one, next| one.condition == next.condition);
+    let texts = steps.flat_map(|neighbours| {
+        let texts: Vec<String> = neighbours.iter().map(text).collect();
+        match (condition(neighbours[0].condition), &texts[..]) {
+            (None, _) => texts,
+            // What a lone step is stands before its condition.
+            (Some(condition), [only]) => {
+                let (formula, call) = only.split_once('\n').unwrap_or_default();
+                vec![format!("{formula}\n{}", block(condition, call))]
+            }
+            (Some(condition), _) => vec![block(condition, &texts.join("\n"))],
+        }
+    });
+    texts.map(|text| StepText { text }).collect()
+}
+
+/// What steps are conditional on, as Rust.
+fn condition(condition: Condition) -> Option<&'static str> {
+    match condition {
+        Condition::Always => None,
+        Condition::Split => Some("if b.splits > 1"),
+        Condition::Many => Some("if b.rows as usize > FEW"),
+        Condition::Folded => Some("if b.unfolded == 0"),
+        Condition::Unfolded => Some("for share in b.shares()"),
+        Condition::Greedy => Some("if h.draws.is_none()"),
+        Condition::Drawn => Some("if let Some(draws) = h.draws"),
+    }
+}
+
+fn block(condition: &str, inside: &str) -> String {
+    format!("{condition} {{\n    {}\n}}", inside.replace('\n', "\n    "))
 }
 
 fn step_text(
@@ -49,7 +76,7 @@ fn step_text(
             let operand =
                 step.arguments.iter().find(|argument| names::identifier(&argument.parameter) == *parameter);
             operand.map_or_else(
-                || scalar(parameter, caller),
+                || scalar(parameter, step, caller),
                 |argument| operand_text(plan, section, argument.operand, caller),
             )
         })
@@ -59,19 +86,13 @@ fn step_text(
         call = format!("kernels::{}(\n    pass,\n    {},\n);", function.name, arguments.join(",\n    "));
     }
     let barrier = if step.waits { "pass.barrier();\n" } else { "" };
-    let condition = match step.condition {
-        Condition::Always => return format!("// {}\n{barrier}{call}", step.formula),
-        Condition::Split => "b.splits > 1",
-        Condition::Many => "b.rows as usize > FEW",
-        Condition::Greedy => "h.draws.is_none()",
-        Condition::Drawn => "let Some(draws) = h.draws",
-    };
-    let inside = format!("{barrier}{call}").replace('\n', "\n    ");
-    format!("// {}\nif {condition} {{\n    {inside}\n}}", step.formula)
+    format!("// {}\n{barrier}{call}", step.formula)
 }
 
-fn scalar(name: &str, caller: Caller) -> String {
+fn scalar(name: &str, step: &Step, caller: Caller) -> String {
     match (name, caller) {
+        ("rows", _) if step.of_share => "share.end - share.begin".to_owned(),
+        ("begin" | "end", _) => format!("share.{name}"),
         // A layer's own.
         ("capacity", _) => format!("cache.{name}"),
         ("first", _) => format!("w.{name}"),
@@ -104,5 +125,6 @@ fn operand_text(plan: &Plan, section: &Section, operand: Operand, caller: Caller
         Operand::Batch(BatchColumn::Draws) => "draws".to_owned(),
         Operand::Batch(column) if caller == Caller::Head => format!("h.{}", column.name()),
         Operand::Batch(column) => format!("b.{}", column.name()),
+        Operand::Seats => "b.seats".to_owned(),
     }
 }

@@ -122,7 +122,8 @@ mod tests {
     }
 
     fn scratch(name: &str, (width, rows): (usize, usize), lifetimes: &[Life]) -> Scratch {
-        Scratch { name: name.to_owned(), width, rows, offset: 0, bytes: 0, lifetimes: lifetimes.to_vec() }
+        let (name, lifetimes) = (name.to_owned(), lifetimes.to_vec());
+        Scratch { name, width, rows, of_share: false, offset: 0, bytes: 0, lifetimes }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use forge_kernels::spec::{
 };
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
 
 /// How much a pass is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,15 +53,18 @@ impl Load {
         Regime::of(self.rows as usize)
     }
 
-    /// Positions that all rows attend to, one after another.
-    fn attended(self, window: Option<usize>) -> u64 {
-        let seen = |row: u64| (self.length - row).min(window.map_or(u64::MAX, |window| window as u64));
+    /// Positions of a share that all rows attend to, one after another.
+    fn attended(self, window: Option<usize>, share: &Range<u64>) -> u64 {
+        let in_share = |end: u64| end.clamp(share.start, share.end) - share.start;
+        let seen =
+            |row: u64| in_share(self.length - row).min(window.map_or(u64::MAX, |window| window as u64));
         (0..self.rows.min(self.length)).map(seen).sum()
     }
 
-    /// Positions that any row attends to.
-    fn reached(self, window: Option<usize>) -> u64 {
-        window.map_or(self.length, |window| self.length.min(window as u64 + self.rows - 1))
+    /// Positions of a share that any row attends to.
+    fn reached(self, window: Option<usize>, share: &Range<u64>) -> u64 {
+        let all = share.end - share.start;
+        window.map_or(all, |window| all.min(window as u64 + self.rows - 1))
     }
 }
 
@@ -78,7 +81,7 @@ pub struct Cost {
     pub scratch_read: u64,
     /// Bytes of scratch written.
     pub scratch_written: u64,
-    /// Bytes read of what the host says of rows.
+    /// Bytes read of what the host says of rows and experts.
     pub batch_read: u64,
     /// Bytes written of what it is told of them: the next ids.
     pub batch_written: u64,
@@ -119,8 +122,12 @@ impl AddAssign for Cost {
 /// The cost of one step under a load; nothing where the step does not run.
 pub fn step_cost(plan: &Plan, section: &Section, step: &Step, load: Load) -> Cost {
     let Some(instance) = plan.instance(section, step, load) else { return Cost::default() };
-    let amounts = Amounts::of(&instance.spec, plan.rows_of(section, load), load);
-    cost_of(plan, (section, step), instance, amounts)
+    let mut cost = Cost::default();
+    for share in plan.shares(step, load) {
+        let rows = if step.of_share { share.end - share.start } else { plan.rows_of(section, load) };
+        cost += cost_of(plan, (section, step), instance, Amounts::of(&instance.spec, rows, load, share));
+    }
+    cost
 }
 
 /// The cost of a step that runs a kernel.
@@ -168,7 +175,14 @@ pub(crate) fn cost_of(
             Operand::Batch(BatchColumn::Next) => cost.batch_written += amounts.rows * 4,
             // The words of a draw, but for the one that fills them up.
             Operand::Batch(BatchColumn::Draws) => cost.batch_read += amounts.rows * 7 * 4,
+            // All rows are of one slot.
+            Operand::Batch(BatchColumn::Slots) if matches!(instance.spec, Spec::LatentShare(_)) => {
+                cost.batch_read += 4;
+            }
             Operand::Batch(_) => cost.batch_read += amounts.rows * 4,
+            Operand::Seats => {
+                cost.batch_read += step_of.experts_read(&instance.spec).map_or(0, |(read, _)| read * 4);
+            }
         }
     }
     cost
@@ -190,20 +204,23 @@ pub(crate) struct Amounts {
     pub(crate) chosen: u64,
     /// Positions before the first row.
     pub(crate) before: u64,
+    /// Positions before the share that is met, where they are met by shares.
+    pub(crate) shares_before: u64,
     /// Threadgroups that share the cache of a row.
     pub(crate) splits: u64,
 }
 
 impl Amounts {
-    fn of(spec: &Spec, rows: u64, load: Load) -> Amounts {
+    fn of(spec: &Spec, rows: u64, load: Load, share: Range<u64>) -> Amounts {
         let window = window(spec);
         let chosen = experts(spec).map_or(0, |Experts { free, chosen, .. }| free.min(rows as usize * chosen));
         Amounts {
             rows,
-            reached: load.reached(window),
-            attended: load.attended(window),
+            reached: load.reached(window, &share),
+            attended: load.attended(window, &share),
             chosen: chosen as u64,
             before: load.length.saturating_sub(load.rows),
+            shares_before: share.start,
             splits: load.splits,
         }
     }
@@ -293,6 +310,8 @@ impl Counted<'_> {
                 (self.amounts.reached.saturating_sub(1), self.amounts.rows)
             }
             Spec::AttendSplit(_) | Spec::AttendTiled(_) | Spec::LatentAttend(_) => (self.amounts.reached, 0),
+            // Its rows are positions.
+            Spec::LatentShare(_) => (self.amounts.rows, 0),
             _ => (0, 0),
         }
     }
@@ -339,6 +358,13 @@ impl Counted<'_> {
             }
             // And of routes that are joined, weights and not experts.
             (Spec::ExpertsJoin(_), "routes") => (all / 2, 0),
+            (spec, _) if spec.carries(parameter) => {
+                (if self.amounts.shares_before > 0 { all } else { 0 }, all)
+            }
+            (Spec::AttendUnfolded(attend), "q") => (of_rows(attend.heads * attend.keys), 0),
+            (Spec::AttendUnfolded(_), "keys" | "turned_keys" | "values") => {
+                (self.amounts.reached * self.plan.scratch[scratch].width as u64 * 4, 0)
+            }
             // One share is the result; several are partial results, which another step joins.
             (Spec::AttendSplit(attend), "partials") if self.amounts.splits > 1 => {
                 (0, self.partial_bytes(attend.query_heads, attend.width))
@@ -427,6 +453,10 @@ impl Counted<'_> {
                 let line = 2 * attend.width + attend.turned;
                 2 * self.amounts.attended * (attend.heads * line) as u64
             }
+            Spec::AttendUnfolded(attend) => {
+                let widths = attend.keys + attend.turned + attend.values;
+                2 * self.amounts.attended * (attend.heads * widths) as u64
+            }
             Spec::AttendJoin(join) => 2 * self.amounts.splits * of_rows(join.query_heads * join.width),
             Spec::LayerNorm(norm) => of_rows(6 * norm.width),
             Spec::NormAdd(norm) => of_rows(5 * norm.width),
@@ -452,7 +482,12 @@ impl Counted<'_> {
             Spec::DeltaStep(step) => of_rows(2 * step.taps * step.rule.channels() + learning(&step.rule)),
             // A weight for each logit.
             Spec::Sample(sample) => of_rows(8 * sample.vocabulary),
-            Spec::Embed(_) | Spec::Append(_) | Spec::Take(_) | Spec::Argmax(_) | Spec::ArgmaxJoin(_) => 0,
+            Spec::Embed(_)
+            | Spec::Append(_)
+            | Spec::LatentShare(_)
+            | Spec::Take(_)
+            | Spec::Argmax(_)
+            | Spec::ArgmaxJoin(_) => 0,
         }
     }
 }
@@ -491,10 +526,12 @@ impl Plan {
             let section = &self.sections[application.section];
             let steps = section.steps(load.regime().schedule()).iter();
             let run: Vec<&Step> = steps.filter(|step| self.instance(section, step, load).is_some()).collect();
-            counts.dispatches += run.len();
-            counts.barriers += run.iter().filter(|step| step.waits).count();
+            let times = |step: &&Step| self.shares(step, load).count();
+            let dispatches = run.iter().map(times).sum();
+            counts.dispatches += dispatches;
+            counts.barriers += run.iter().filter(|step| step.waits).map(times).sum::<usize>();
             if index > 0 && index < last {
-                counts.dispatches_per_layer.push(run.len());
+                counts.dispatches_per_layer.push(dispatches);
             }
         }
         counts
@@ -516,6 +553,8 @@ impl Plan {
             Condition::Always => true,
             Condition::Split => load.splits > 1,
             Condition::Many => load.regime() == Regime::Many,
+            Condition::Folded => !self.unfolds(load),
+            Condition::Unfolded => self.unfolds(load),
             Condition::Greedy => !load.drawn,
             Condition::Drawn => load.drawn,
         };
@@ -526,6 +565,22 @@ impl Plan {
         };
         let kernel = self.functions[step.function].kernel(regime).filter(|_| wanted);
         kernel.filter(|_| !in_head || load.wanted > 0).map(|kernel| &self.kernels[kernel])
+    }
+
+    /// Whether keys and values are made of latents.
+    fn unfolds(&self, load: Load) -> bool {
+        self.unfold.is_some_and(|unfold| load.rows >= unfold.from as u64)
+    }
+
+    /// The positions that a step is run for, each time that it is: all of them, or a share.
+    pub fn shares(&self, step: &Step, load: Load) -> impl Iterator<Item = Range<u64>> {
+        let share = match (step.condition, self.unfold) {
+            (Condition::Unfolded, Some(unfold)) => unfold.share as u64,
+            _ => load.length.max(1),
+        };
+        (0..load.length.max(1))
+            .step_by(share as usize)
+            .map(move |begin| begin..load.length.min(begin + share))
     }
 
     /// Rows that a section's steps are given.
@@ -549,7 +604,7 @@ impl Plan {
         if load.rows > FEW as u64 {
             return 1;
         }
-        let wanted = (3 * u64::from(cores)).div_ceil(heads * load.rows);
+        let wanted = 3 * u64::from(cores) / (heads * load.rows);
         wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_SHARES as u64 / load.rows)
     }
 

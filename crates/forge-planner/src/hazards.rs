@@ -8,12 +8,13 @@
 //! A cache that several layers are bound to is written by one of them. It reads that itself, and a barrier stands between
 //! what it found and its next step, so those that read the cache in later sections need none for it.
 //!
-//! A step that may be left out cannot be relied on to have waited: what it leaves pending is what was pending before
-//! it and what it touches.
+//! Steps that may be left out cannot be relied on to have waited: after neighbours of one condition is pending what was so before
+//! them, and what they leave so. Those that are done several times also follow themselves.
 
 use crate::plan::{Condition, Operand, Plan, Span, Step};
 use crate::regime::Schedule;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 #[derive(Clone, Copy, PartialEq)]
 struct Touch {
@@ -50,7 +51,42 @@ fn place(plan: &mut Plan, schedule: Schedule) {
 /// Sets `waits` of a section's steps, given what is pending before it; returns what is pending after it.
 fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch]) -> Vec<Touch> {
     let mut pending = incoming.to_vec();
-    for index in 0..plan.sections[section].steps(schedule).len() {
+    let conditions: Vec<Condition> =
+        plan.sections[section].steps(schedule).iter().map(|step| step.condition).collect();
+    let mut first = 0;
+    for neighbours in conditions.chunk_by(|one, next| one == next) {
+        let range = first..first + neighbours.len();
+        first = range.end;
+        let mut left = walk_neighbours(plan, schedule, (section, range.clone()), pending.clone());
+        if neighbours[0] == Condition::Unfolded {
+            left = walk_neighbours(plan, schedule, (section, range), either(left, &pending));
+        }
+        pending = if neighbours[0] == Condition::Always { left } else { either(left, &pending) };
+    }
+    // Keys and values are another layer's in the next section.
+    pending.retain(|touch| touch.span.outside.is_none());
+    pending.iter_mut().for_each(|touch| touch.step = None);
+    pending
+}
+
+/// What is pending after one way or the other.
+fn either(mut one: Vec<Touch>, other: &[Touch]) -> Vec<Touch> {
+    for touch in other {
+        if !one.contains(touch) {
+            one.push(*touch);
+        }
+    }
+    one
+}
+
+/// Sets `waits` of neighbours that all run or are all left out; returns what is pending after them if they run.
+fn walk_neighbours(
+    plan: &mut Plan,
+    schedule: Schedule,
+    (section, range): (usize, Range<usize>),
+    mut pending: Vec<Touch>,
+) -> Vec<Touch> {
+    for index in range {
         let step = &plan.sections[section].steps(schedule)[index];
         let touches = touches(plan, schedule, step, index);
         let conflict = |before: &&Touch| {
@@ -58,8 +94,7 @@ fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch])
         };
         let waits_for: BTreeSet<Option<usize>> =
             pending.iter().filter(conflict).map(|before| before.step).collect();
-        let certain = step.condition == Condition::Always;
-        if !waits_for.is_empty() && certain {
+        if !waits_for.is_empty() {
             pending.clear();
         }
         pending.extend(touches);
@@ -67,9 +102,6 @@ fn walk(plan: &mut Plan, schedule: Schedule, section: usize, incoming: &[Touch])
         step.waits = !waits_for.is_empty();
         step.waits_for = waits_for.into_iter().collect();
     }
-    // Keys and values are another layer's in the next section.
-    pending.retain(|touch| touch.span.outside.is_none());
-    pending.iter_mut().for_each(|touch| touch.step = None);
     pending
 }
 
@@ -85,7 +117,7 @@ fn touches(plan: &Plan, schedule: Schedule, step: &Step, index: usize) -> Vec<To
             Operand::Keys | Operand::Values | Operand::Latents | Operand::Memory(_) => {
                 Span { outside: Some(argument.operand), start: 0, end: usize::MAX }
             }
-            Operand::Field(_) | Operand::Batch(_) => continue,
+            Operand::Field(_) | Operand::Batch(_) | Operand::Seats => continue,
         };
         let written = plan.writes(step.function, &argument.parameter);
         touches.push(Touch { span, written, step: Some(index) });

@@ -18,12 +18,13 @@
 //! 6. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
 //! 7. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
-//! `cache` says what slots remember and in how many bytes; `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips and NVIDIA's cards, and `predict` says how long a pass would take on one.
+//! `cache` says what slots remember and in how many bytes; `unfold`, from how many rows on keys and values are made of latents; `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips and NVIDIA's cards, and `predict` says how long a pass would take on one.
 //!
 //! # What a plan promises
 //!
 //! Every step's bindings match its kernels' signatures by name. No two live scratch buffers overlap. Both schedules use
-//! the same weights, state and arena; passes of up to 16 rows and of more are the same steps, and differ in kernels only.
+//! the same weights, state and arena; passes of up to 16 rows and of more are the same steps, and differ in kernels, in what takes
+//! experts' rows expert by expert, and in how latents are met ([`Unfold`]).
 
 mod arena;
 mod binding;
@@ -48,6 +49,7 @@ mod select;
 mod steps;
 mod subject;
 mod tuned;
+mod unfold;
 mod work;
 
 pub use budget::{Offer, spend};
@@ -68,6 +70,7 @@ pub use regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS, Schedule};
 pub use rules::Fusion;
 pub use subject::{Attention, ExpertsProduct, Layout, Product, Subject, Which};
 pub use tuned::Tuned;
+pub use unfold::Unfold;
 pub use work::{Sum, Work};
 
 use forge_ir::{Diagnostic, Graph};

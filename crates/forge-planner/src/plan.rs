@@ -2,6 +2,7 @@
 
 use crate::cache::Ring;
 use crate::regime::{Regime, Schedule};
+use crate::unfold::Unfold;
 use forge_ir::{Format, Model, Packed};
 use forge_kernels::Instance;
 use serde::Serialize;
@@ -21,6 +22,8 @@ pub struct Plan {
     pub slots: usize,
     /// Most rows of one pass.
     pub chunk: usize,
+    /// From where on many rows meet keys and values that are made of latents, if they ever do.
+    pub unfold: Option<Unfold>,
     /// Every scratch buffer.
     pub scratch: Vec<Scratch>,
     /// Bytes of the arena that holds them.
@@ -59,6 +62,8 @@ pub struct Scratch {
     pub width: usize,
     /// Most rows it holds.
     pub rows: usize,
+    /// Whether they are positions of a share that is unfolded, and not rows of a pass.
+    pub of_share: bool,
     /// Its place in the arena.
     pub offset: usize,
     /// Its bytes there.
@@ -222,6 +227,8 @@ pub struct Step {
     pub arguments: Vec<Argument>,
     /// Whether it runs.
     pub condition: Condition,
+    /// Whether its rows are positions of a share that is unfolded, and not rows of the pass.
+    pub of_share: bool,
     /// Whether a barrier stands before it.
     pub waits: bool,
     /// The steps that the barrier is for: numbers within this section, none for what ran before the section.
@@ -238,6 +245,10 @@ pub enum Condition {
     Split,
     /// When rows are many.
     Many,
+    /// When rows meet latents as they are.
+    Folded,
+    /// When they do not, once for each share of the positions.
+    Unfolded,
     /// When the likeliest ids are wanted.
     Greedy,
     /// When ids are drawn by chance, in place of these.
@@ -271,6 +282,8 @@ pub enum Operand {
     Memory(usize),
     /// What the host says of each row.
     Batch(BatchColumn),
+    /// Where each expert's matrices lie, as the host says: which of those that are bound.
+    Seats,
 }
 
 /// What the host says of each row.
@@ -347,6 +360,12 @@ impl Plan {
     pub(crate) fn adds_to(&self, function: usize, parameter: &str) -> bool {
         let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
         kernels.into_iter().any(|kernel| kernel.spec.adds_to(parameter))
+    }
+
+    /// Whether any kernel of a function goes on with what it has left in a parameter.
+    pub(crate) fn carries(&self, function: usize, parameter: &str) -> bool {
+        let kernels = self.functions[function].variants.iter().map(|variant| &self.kernels[variant.kernel]);
+        kernels.into_iter().any(|kernel| kernel.spec.carries(parameter))
     }
 
     /// Steps of layers at decode beyond the least that layers have, and why each is there; of equal ones one.

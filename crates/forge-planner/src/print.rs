@@ -3,6 +3,7 @@
 use crate::cost::{Load, pass_cost, step_cost};
 use crate::plan::{Condition, FieldKind, Operand, Plan, Section, Step};
 use crate::regime::Schedule;
+use crate::unfold::Unfold;
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter, Result};
 
@@ -33,6 +34,13 @@ impl Display for Plan {
                 f,
                 "  of these {bytes} in layers that see {} positions, and keep {}",
                 ring.window, ring.positions
+            )?;
+        }
+        if let Some(Unfold { from, share }) = self.unfold {
+            writeln!(
+                f,
+                "  from {from} rows of one slot on keys and values are made of latents, which are fewer operations, \
+                 of {share} positions at a time"
             )?;
         }
         writeln!(f, "  arena {} bytes (no arena could be below {})", self.arena_bytes, self.arena_floor)?;
@@ -135,6 +143,8 @@ impl Plan {
             Condition::Always => "",
             Condition::Split => " (where attention was split)",
             Condition::Many => " (where rows are many)",
+            Condition::Folded => " (where latents are met as they are)",
+            Condition::Unfolded => " (where latents are unfolded, for each share of the positions)",
             Condition::Greedy => " (where the likeliest is wanted)",
             Condition::Drawn => " (where one is drawn)",
         };
@@ -174,6 +184,7 @@ impl Plan {
                 Operand::Latents => "cache latents".to_owned(),
                 Operand::Memory(memory) => format!("memory {}", section.memories[memory].name),
                 Operand::Batch(column) => format!("batch {}", column.name()),
+                Operand::Seats => "seats of experts".to_owned(),
             };
             writeln!(f, "           {:<12} {what}", argument.parameter)?;
         }
@@ -181,7 +192,8 @@ impl Plan {
         match step.condition {
             Condition::Split => load.splits = 2,
             Condition::Drawn => load.drawn = true,
-            Condition::Always | Condition::Many | Condition::Greedy => {}
+            // The printed load has the others run or not.
+            _ => {}
         }
         if self.instance(section, step, load).is_none() {
             return Ok(());
@@ -215,6 +227,7 @@ impl Plan {
             "slots": self.slots,
             "chunk": self.chunk,
             "cache": self.cache,
+            "unfold": self.unfold,
             "cache_bytes_per_position": self.cache_bytes_per_position(),
             "state_bytes": self.state_bytes(self.context, self.slots),
             "weight_bytes": self.weight_bytes(),

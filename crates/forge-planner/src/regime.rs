@@ -10,7 +10,7 @@ pub const FEW: usize = 16;
 pub const SPLIT_POSITIONS: usize = 256;
 
 /// Most shares of caches in a pass of few rows: rows times the splits of each.
-pub const MAX_SHARES: usize = 64;
+pub const MAX_SHARES: usize = 128;
 
 /// How many rows a pass has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

@@ -63,6 +63,7 @@ impl Draft<'_> {
             function,
             arguments: arguments.iter().map(argument).collect(),
             condition: Condition::Always,
+            of_share: false,
             waits: false,
             waits_for: Vec::new(),
         };
@@ -81,7 +82,7 @@ impl Draft<'_> {
         for step in &mut self.section.steps_mut(self.schedule)[first..] {
             step.reason = match step.condition {
                 Condition::Split => Some(JOINS.to_owned()),
-                Condition::Always | Condition::Many | Condition::Greedy | Condition::Drawn => reason.clone(),
+                _ => reason.clone(),
             };
         }
     }

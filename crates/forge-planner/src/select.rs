@@ -29,6 +29,7 @@ pub(crate) fn select(
         context: context(graph, options)?,
         slots: options.slots.max(1),
         chunk: options.chunk.max(FEW + 1),
+        unfold: None,
         scratch: Vec::new(),
         arena_bytes: 0,
         arena_floor: 0,
@@ -252,7 +253,13 @@ impl<'a> Select<'a> {
                 if let Operand::Scratch(scratch) = argument.operand {
                     let begins = self.plan.writes(step.function, &argument.parameter)
                         && !self.plan.adds_to(step.function, &argument.parameter);
-                    self.alive(scratch, (draft.schedule, section, index), begins);
+                    // What a loop hands on to itself is alive throughout.
+                    let begin = match self.plan.carries(step.function, &argument.parameter) {
+                        true => steps.iter().position(|other| other.condition == step.condition),
+                        false => None,
+                    };
+                    self.alive(scratch, (draft.schedule, section, begin.unwrap_or(index)), begins);
+                    self.alive(scratch, (draft.schedule, section, index), false);
                 }
             }
         }
@@ -346,6 +353,11 @@ impl<'a> Select<'a> {
         measured.and_then(|layout| layout.lay_out(spec)).unwrap_or_else(|| spec.clone())
     }
 
+    /// What kernels are laid out for.
+    pub(crate) fn chip(&self) -> &'static Chip {
+        self.options.chip.unwrap_or_else(Chip::common)
+    }
+
     pub(crate) fn knobs(
         &self,
         rows: spec::Rows,
@@ -357,7 +369,7 @@ impl<'a> Select<'a> {
         if let Some(Layout::Projection(measured)) = self.measured(&Subject::Projection(product)) {
             return measured;
         }
-        let chip = self.options.chip.unwrap_or_else(Chip::common);
+        let chip = self.chip();
         Knobs::for_chip(chip.family, chip.cores as usize, rows, format, outputs, inputs, leaves)
     }
 
@@ -368,7 +380,7 @@ impl<'a> Select<'a> {
 
     /// What a kernel of heads' matrices computes at once.
     pub(crate) fn heads_knob(&self, format: Format, shape: [usize; 3], turned: bool) -> usize {
-        let chip = self.options.chip.unwrap_or_else(Chip::common);
+        let chip = self.chip();
         spec::EachHead::each_for(chip.cores as usize, format, shape, turned)
     }
 
@@ -379,7 +391,7 @@ impl<'a> Select<'a> {
         (format, outputs, inputs): (Format, usize, usize),
         leaves: bool,
     ) -> (usize, usize) {
-        let chip = self.options.chip.unwrap_or_else(Chip::common);
+        let chip = self.chip();
         Knobs::of_experts(chip.family, chip.cores as usize, format, outputs, inputs, leaves)
     }
 
@@ -402,15 +414,25 @@ impl<'a> Select<'a> {
 
     /// The scratch buffer of that name, made if there is none of that width.
     pub(crate) fn scratch(&mut self, name: &str, width: usize, rows: usize) -> usize {
+        self.buffer(name, width, (rows, false))
+    }
+
+    /// One whose rows are positions of a share.
+    pub(crate) fn scratch_of_share(&mut self, name: &str, width: usize, positions: usize) -> usize {
+        self.buffer(name, width, (positions, true))
+    }
+
+    fn buffer(&mut self, name: &str, width: usize, (rows, of_share): (usize, bool)) -> usize {
         let same = |scratch: &Scratch| {
             let base = scratch.name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
-            base == name && scratch.width == width && scratch.rows == rows
+            base == name && scratch.width == width && (scratch.rows, scratch.of_share) == (rows, of_share)
         };
         if let Some(index) = self.plan.scratch.iter().position(same) {
             return index;
         }
         let name = self.unused(name, |plan, name| plan.scratch.iter().any(|scratch| scratch.name == *name));
-        self.plan.scratch.push(Scratch { name, width, rows, offset: 0, bytes: 0, lifetimes: Vec::new() });
+        let (offset, bytes, lifetimes) = (0, 0, Vec::new());
+        self.plan.scratch.push(Scratch { name, width, rows, of_share, offset, bytes, lifetimes });
         self.plan.scratch.len() - 1
     }
 

@@ -45,6 +45,8 @@ impl Plan {
             attended: 1 << 20,
             chosen: 1 << 10,
             before: 1 << 20,
+            // Most texts have one.
+            shares_before: 0,
             splits: 1,
         };
         let cost = |amounts| cost_of(self, (section, step), &self.kernels[kernel], amounts);

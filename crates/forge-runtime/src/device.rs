@@ -150,10 +150,17 @@ pub trait Pass {
     /// dispatch fills the device however it is cut.
     fn cores(&self) -> u32;
 
-    /// Positions that a share of a row's cache has at least, where the plan says `planned`. A device that is there to be
-    /// watched takes fewer, so that short texts are shared out too.
+    /// Positions that a share of a row's cache has at least, or one that is unfolded at most, where the plan says `planned`. A device
+    /// that is there to be watched takes fewer, so that short texts are shared out too.
     fn least_share(&self, planned: u32) -> u32 {
         planned
+    }
+
+    /// From how many rows of one slot on keys and values are made of latents, where the plan says `planned`; none where rows meet
+    /// latents as they are, however many they are. The one is not the other to the bit, so a device on which what a row comes to
+    /// must not depend on how many come with it never does; one that is there to be watched does from fewer rows on.
+    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+        Some(planned)
     }
 }
 

@@ -21,7 +21,7 @@ pub use chain::Chain;
 use super::device::{Buffer, Device, Program, Span};
 use super::draw::Draw;
 use super::failure::Failure;
-use super::model::{Layout, Model, Ring};
+use super::model::{Layout, Model, Ring, Rows};
 
 /// How far a slot has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +102,12 @@ impl<M: Model, D: Device> Engine<M, D> {
     pub fn new(model: M, device: D, context: u32, slots: u32) -> Engine<M, D> {
         let (progress, remembered) = (Progress::default(), None);
         let (slots, remembered) = (vec![progress; slots as usize], vec![remembered; slots as usize]);
-        Engine { model, device, context, slots, remembered }
+        let mut engine = Engine { model, device, context, slots, remembered };
+        let seats = engine.model.layout().seats;
+        if seats.bytes > 0 {
+            engine.write(seats, 0..(seats.bytes / size_of::<u32>()) as u32);
+        }
+        engine
     }
 
     /// The device.
@@ -280,7 +285,8 @@ impl<M: Model, D: Device> Engine<M, D> {
         let layout = self.model.layout();
         let &Layout { ids, slots, positions, wanted: places, draws: drawn, logits, next, .. } = layout;
         let longest = rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
-        let all = layout.rows(program, rows.len() as u32, longest);
+        let of_one_slot = rows.iter().all(|row| row.slot == rows[0].slot);
+        let all = Rows { of_one_slot, ..layout.rows(program, rows.len() as u32, longest) };
         self.write(ids, rows.iter().map(|row| row.id));
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));

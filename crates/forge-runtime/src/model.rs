@@ -69,6 +69,8 @@ pub struct Rows {
     pub count: u32,
     /// The largest position among them, plus 1.
     pub longest: u32,
+    /// Whether all are known to be of one slot.
+    pub of_one_slot: bool,
     /// `[count]` The id of each.
     pub ids: Span<u32>,
     /// `[count]` The slot of each.
@@ -208,6 +210,9 @@ pub struct Layout {
     pub logits: Span<f32>,
     /// The matrices of the experts of each layer that has any.
     pub experts: Vec<Stacks>,
+    /// `[experts]` Which matrix of a stack is each expert's: its own, as the engine says once. A device that streams experts tells
+    /// kernels of others in its place.
+    pub seats: Span<u32>,
 }
 
 impl Layout {
@@ -222,7 +227,7 @@ impl Layout {
             [1, Draw::WORDS, 1].map(|words| rows.take(Wheel::PLACES * words));
         let wheel = Wheel { ids: ids_of_wheel, positions: positions_of_wheel, draws: draws_of_wheel };
         let next = rows.take(head_rows);
-        let (rows_bytes, experts) = (rows.bytes(), Vec::new());
+        let (rows_bytes, seats, experts) = (rows.bytes(), rows.take(0), Vec::new());
         Layout {
             state,
             scratch_bytes,
@@ -236,18 +241,22 @@ impl Layout {
             wheel,
             logits,
             experts,
+            seats,
         }
     }
 
     /// The same, of a model with experts.
     pub fn with_experts(self, experts: Vec<Stacks>) -> Layout {
-        Layout { experts, ..self }
+        let most = experts.iter().map(|stacks| stacks.experts).max().unwrap_or(0);
+        let seats: Span<u32> = Span::new(Buffer::Rows, self.seats.offset, most * size_of::<u32>());
+        Layout { experts, seats, rows_bytes: seats.offset + seats.bytes, ..self }
     }
 
-    /// The first `count` rows of what the host writes.
+    /// The first `count` rows of what the host writes, whose slots are not known.
     pub const fn rows(&self, program: Program, count: u32, longest: u32) -> Rows {
         let (ids, slots) = (self.ids.first(count as usize), self.slots.first(count as usize));
-        Rows { program, count, longest, ids, slots, positions: self.positions.first(count as usize) }
+        let (of_one_slot, positions) = (count == 1, self.positions.first(count as usize));
+        Rows { program, count, longest, of_one_slot, ids, slots, positions }
     }
 
     /// The first `rows` of those that the host names, of which the next ids are drawn or the most probable.
@@ -285,7 +294,8 @@ impl Wheel {
         let (ids, positions) = (self.ids.part(place, 1), self.positions.part(place, 1));
         let slots = layout.slots.first(1);
         let next = self.ids.part((place + 1) % Wheel::PLACES, 1);
-        let rows = Rows { program, count: 1, longest: position + 1, ids, slots, positions };
+        let (longest, of_one_slot) = (position + 1, true);
+        let rows = Rows { program, count: 1, longest, of_one_slot, ids, slots, positions };
         let draws = is_drawn.then(|| self.draws.part(place * Draw::WORDS, Draw::WORDS));
         (rows, Wanted { rows: 1, wanted: layout.wanted.first(1), draws, next })
     }

@@ -140,6 +140,10 @@ impl Pass for Listening<'_> {
     fn least_share(&self, planned: u32) -> u32 {
         self.pass.least_share(planned)
     }
+
+    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+        self.pass.unfolds_from(planned)
+    }
 }
 
 impl<D: Device> Device for Noted<D> {

@@ -63,7 +63,7 @@ pub struct Setup {
     pub threads: Option<usize>,
     /// Whether the CPU device reads weights from the mapped file, and makes no copy in huge pages.
     pub mapped: bool,
-    /// Where experts are; the CPU device alone streams them.
+    /// Where experts are.
     pub experts: Residence,
     /// Whether the CPU device rounds nothing that it multiplies: see [`CpuDevice::exact`].
     pub exact: bool,
@@ -109,6 +109,15 @@ pub struct Loaded<M> {
     pub memory: Memory,
     /// Seats of its experts, if they are streamed.
     pub room: Option<Room>,
+}
+
+impl<M: Model> Loaded<M> {
+    /// The region of seats and who fills it, if experts are streamed.
+    pub fn streamed(&self) -> Result<Option<Streamed>, String> {
+        let Some(room) = &self.room else { return Ok(None) };
+        let source = Arc::new(WeightSource::new(&self.weights)?);
+        Streamed::new(&self.model.layout().experts, room.clone(), source).map(Some)
+    }
 }
 
 impl Setup {
@@ -181,22 +190,39 @@ impl Setup {
         let model = M::new(&weights, context, self.slots)?;
         let memory = Memory::of(&weights, model.layout());
         let room = self.room(&model, memory)?;
-        let memory = match &room {
-            Some(room) => memory.with_seats(model.layout(), room.bytes() as u64),
-            None => memory,
+        let memory = match (&room, self.experts) {
+            (None, Residence::Resident) => memory,
+            (room, _) => {
+                memory.with_seats(model.layout(), room.as_ref().map_or(0, |room| room.bytes() as u64))
+            }
         };
         Ok(Loaded { model, weights, context, memory, room })
     }
 
     /// Seats for the experts, if they are to be streamed.
     fn room<M: Model>(&self, model: &M, memory: Memory) -> Result<Option<Room>, Failure> {
-        let Residence::Streamed(bytes) = self.experts else { return Ok(None) };
+        let bytes = match self.experts {
+            Residence::Resident => return Ok(None),
+            Residence::Mapped => None,
+            Residence::Streamed(bytes) => bytes,
+        };
         let layers = &model.layout().experts;
         if layers.is_empty() {
             return Err(Failure::misuse(format!("{} has no experts: --experts resident", M::INFO.name)));
         }
-        if !matches!(self.device, DeviceKind::Auto | DeviceKind::Cpu) {
-            return Err(Failure::misuse("experts are streamed to the CPU alone: --device cpu"));
+        #[cfg(feature = "cuda")]
+        if self.device == DeviceKind::Cuda {
+            let what = "experts are read from disk for a Mac's GPU or for the CPU, not for an NVIDIA GPU: --device cpu";
+            return Err(Failure::misuse(what));
+        }
+        if self.experts == Residence::Mapped {
+            #[cfg(target_vendor = "apple")]
+            if self.device != DeviceKind::Cpu {
+                let what =
+                    "for a Mac's GPU all weights are in the mapped file: --experts resident, or --device cpu";
+                return Err(Failure::misuse(what));
+            }
+            return Ok(None);
         }
         if self.mapped {
             return Err(Failure::misuse(
@@ -234,8 +260,9 @@ impl Setup {
     pub fn kind(&self, program: &Program) -> DeviceKind {
         let _ = program;
         match self.device {
-            _ if self.experts != Residence::Resident => DeviceKind::Cpu,
             DeviceKind::Auto if has_metal() => DeviceKind::Metal,
+            #[cfg(feature = "cuda")]
+            DeviceKind::Auto if self.experts != Residence::Resident => DeviceKind::Cpu,
             #[cfg(feature = "cuda")]
             DeviceKind::Auto if super::cuda::card(program.ptx).is_ok() => DeviceKind::Cuda,
             DeviceKind::Auto => DeviceKind::Cpu,
@@ -257,15 +284,14 @@ impl Setup {
         let device = device.exact(self.exact);
         let mut progress = super::cli::progress::Progress::new("copying weights, MB");
         let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
-        Ok(Box::new(match &loaded.room {
-            Some(room) => {
+        let matrices = || strips::survey(&loaded.model);
+        Ok(Box::new(match (loaded.streamed()?, self.experts) {
+            (None, _) if self.mapped => device,
+            (None, Residence::Resident) => device.with_copied_weights(&matrices(), &mut told),
+            (streamed, _) => {
                 let layers = &loaded.model.layout().experts;
-                let source = Arc::new(WeightSource::new(&loaded.weights)?);
-                let streamed = Streamed::new(layers, room.clone(), source)?;
-                device.with_streamed_experts(layers, streamed, &mut told)
+                device.with_experts_on_disk(layers, streamed, matrices(), &mut told)
             }
-            None if self.mapped => device,
-            None => device.with_copied_weights(&strips::survey(&loaded.model), &mut told),
         }))
     }
 }
@@ -280,8 +306,8 @@ fn has_metal() -> bool {
 
 #[cfg(target_vendor = "apple")]
 fn metal<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
-    let (weights, layout) = (&loaded.weights, loaded.model.layout());
-    Ok(Box::new(super::metal::MetalDevice::new(program, weights, layout, cache().as_deref())?))
+    let (weights, layout, experts) = (&loaded.weights, loaded.model.layout(), loaded.streamed()?);
+    Ok(Box::new(super::metal::MetalDevice::new(program, weights, layout, cache().as_deref(), experts)?))
 }
 
 /// Where Apple's systems have programs keep what they can make again.

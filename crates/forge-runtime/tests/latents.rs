@@ -5,7 +5,8 @@
 mod support;
 
 use forge_runtime::cpu::{
-    self, EachHead, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, Pairing, Rotation,
+    self, AttendUnfolded, EachHead, Format, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    LatentShare, Pairing, Rotation,
 };
 use forge_runtime::device::Program;
 use support::{
@@ -305,6 +306,102 @@ fn heads_share_latents() {
             let left = run_kernel(kernel, &arguments, &scalars, level, threads);
             compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[0]), &near(&wide(&lines)));
             compare(&format!("{level:?} {sizes:?}"), &numbers_of(&left[1]), &wanted);
+        });
+    }
+}
+
+#[test]
+fn a_share_is_what_lines_hold() {
+    kernel_under_test!(SHAPE, LatentShare, cpu::latent_share);
+    let mut random = Random(24);
+    for [_, width, turned] in SHAPES {
+        let record = width + turned;
+        let lines = random.numbers(SLOTS * CONTEXT * record);
+        let (begin, rows) = (7, 70);
+        let own = wide(&lines[place((1, begin), record)..][..rows * record]);
+        let part = |range: std::ops::Range<usize>| -> Vec<(f64, f64)> {
+            let line = |line: &[f64]| line[range.clone()].to_vec();
+            own.chunks_exact(record).flat_map(line).map(|x| (x, 0.0)).collect()
+        };
+        let kernel = kernel("share", vec!["latents", "slots", "share", "turned_keys"], run);
+        let arguments = [
+            Argument::Numbers(lines),
+            Argument::Words(vec![1]),
+            Argument::Output(NAN.repeat(rows * width)),
+            Argument::Output(NAN.repeat(rows * turned)),
+        ];
+        *SHAPE.write().unwrap() = Some(LatentShare { width, turned, cache: Format::F32 });
+        each_level(|level, threads| {
+            let scalars = [rows as u32, CONTEXT as u32, begin];
+            let left = run_kernel(kernel, &arguments, &scalars, level, threads);
+            compare(&format!("{level:?} {width}"), &numbers_of(&left[0]), &part(0..width));
+            compare(&format!("{level:?} {turned}"), &numbers_of(&left[1]), &part(width..record));
+        });
+    }
+}
+
+/// Rows that go on from share to share have what they have of all positions.
+#[test]
+fn heads_meet_keys_and_values_share_by_share() {
+    kernel_under_test!(SHAPE, AttendUnfolded, cpu::attend_unfolded);
+    let mut random = Random(25);
+    for [heads, keys, of_turned, values] in [[4, 32, 16, 32], [3, 9, 10, 5], [1, 40, 2, 100]] {
+        let (rows, first) = (5, 140);
+        let (length, queries_pitch) = (first + rows, heads * keys + 3);
+        let q = random.numbers(rows * queries_pitch);
+        let turned = random.numbers(rows * heads * of_turned);
+        let [k, t, v] = [heads * keys, of_turned, heads * values].map(|width| random.numbers(length * width));
+        let mut wanted = Vec::new();
+        for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
+            let plain = &q[row * queries_pitch + head * keys..][..keys];
+            let query = wide(&[plain, &turned[(row * heads + head) * of_turned..][..of_turned]].concat());
+            let score = |position: usize| {
+                let key = &k[(position * heads + head) * keys..][..keys];
+                let key = wide(&[key, &t[position * of_turned..][..of_turned]].concat());
+                f64::from(SCALE) * query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>()
+            };
+            let scores: Vec<f64> = (0..=first + row).map(score).collect();
+            let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            let mut sums = vec![(0.0, 0.0); values];
+            for (position, weight) in weights.iter().enumerate() {
+                for (sum, v) in sums.iter_mut().zip(wide(&v[(position * heads + head) * values..][..values]))
+                {
+                    // Scores are of about 4, and so is what a weight may be off by.
+                    *sum = (sum.0 + weight / total * v, sum.1 + 8.0 * weight / total * v.abs());
+                }
+            }
+            wanted.extend(sums);
+        }
+        let buffers = vec!["q", "turned", "keys", "turned_keys", "values", "positions", "heads", "carried"];
+        let kernel = kernel("attend", buffers, run);
+        let shape = AttendUnfolded { heads, keys, turned: of_turned, values, queries_pitch, scale: SCALE };
+        *SHAPE.write().unwrap() = Some(shape);
+        each_level(|level, threads| {
+            let mut left = [NAN.repeat(rows * heads * values), NAN.repeat(rows * heads * 2)];
+            for begin in (0..length).step_by(57) {
+                let end = length.min(begin + 57);
+                let part = |x: &[f32]| {
+                    Argument::Numbers(x[x.len() / length * begin..x.len() / length * end].to_vec())
+                };
+                let [out, carried] = left.clone().map(Argument::Output);
+                let arguments = [
+                    Argument::Numbers(q.clone()),
+                    Argument::Numbers(turned.clone()),
+                    part(&k),
+                    part(&t),
+                    part(&v),
+                    Argument::Words((first as u32..length as u32).collect()),
+                    out,
+                    carried,
+                ];
+                let scalars = [rows, begin, end].map(|scalar| scalar as u32);
+                left = run_kernel(kernel, &arguments, &scalars, level, threads)
+                    .try_into()
+                    .expect("it writes two");
+            }
+            compare(&format!("{level:?} {shape:?}"), &numbers_of(&left[0]), &wanted);
         });
     }
 }

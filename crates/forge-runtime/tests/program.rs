@@ -339,6 +339,16 @@ fn bench_measures_prompts_and_generation() {
         assert_eq!(result["samples_ts"].as_array().unwrap().len(), 2);
         assert!(result["avg_ts"].as_f64().unwrap() > 0.0);
     }
+    let behind = json(&folder, "bench -p 4 -n 5 -d 0,30 -r 1 --threads 1 --json");
+    let tests: Vec<(&str, u64)> = behind["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| (result["test"].as_str().unwrap(), result["n_depth"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(tests, [("pp4", 0), ("tg5", 0), ("pp4 @ d30", 30), ("tg5 @ d30", 30)]);
+    let refused = run(&folder, "bench -p 4 -n 5 -d 60 --threads 1");
+    assert!(!refused.status.success() && text(&refused.stderr).contains("65 positions"), "{refused:?}");
     let table = text(&run(&folder, "bench -p 4 -n 5 -r 1 --threads 1").stdout);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('|').map(str::trim).collect()).collect();
     assert_eq!(rows[0][1..8], ["model", "size", "params", "backend", "threads", "test", "t/s"], "{table}");

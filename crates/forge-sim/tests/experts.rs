@@ -15,6 +15,17 @@ fn program(specs: &[Spec]) -> Program {
     Program::compile(&assemble(&kernels, "")).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The seats of experts that have one: they lie the other way round.
+fn seats(sim: &mut Sim<'_>, experts: usize, has_one: impl Fn(usize) -> bool) -> BufferId {
+    let seat = |expert: usize| if has_one(expert) { (experts - 1 - expert) as u32 } else { u32::MAX };
+    sim.memory.bytes(&(0..experts).map(seat).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap()
+}
+
+/// The matrices of experts as their seats have them.
+fn seated(stack: &[f32], experts: usize) -> Vec<f32> {
+    stack.chunks(stack.len() / experts).rev().flatten().copied().collect()
+}
+
 const PLAIN: Route = Route {
     experts: 7,
     chosen: 3,
@@ -186,6 +197,7 @@ fn experts_that_choose_find_the_same_words() {
         let (correction, scale) = (numbers(route.experts, 77), numbers(route.experts, 99));
         // Of an expert's matrix the first column of gate and up: 1 and its number.
         let weights: Vec<f32> = (0..route.experts + route.shared)
+            .rev()
             .flat_map(|expert| [1.0, expert as f32].map(|first| [vec![first], vec![0.0; 31]].concat()))
             .flatten()
             .collect();
@@ -200,7 +212,9 @@ fn experts_that_choose_find_the_same_words() {
             given.extend(route.scale.then(|| scale.read()));
             let alone = [&given[..], &[apart.write()]].concat();
             sim.dispatch("kernel_0", &alone, &[1], [1, 1, 1]);
-            let inner = [&[weights.read()], &given[..], &[within.write(), x.read(), y.write()]].concat();
+            let seats = seats(&mut sim, route.experts + route.shared, |_| true);
+            let inner = [&[weights.read(), seats.read()], &given[..], &[within.write(), x.read(), y.write()]]
+                .concat();
             sim.dispatch("kernel_1", &inner, &[1], [1, places as _, 1]);
             assert!(sim.faults().is_empty(), "{route:?}: {:?}", sim.faults());
             let words = |id| -> Vec<u32> { sim.memory.read_floats(id).iter().map(|x| x.to_bits()).collect() };
@@ -326,33 +340,45 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
         })
         .collect();
     let [gate_up_id, down_id, routes_id, x_id, y_id, inner_bias_id, sum_bias_id] =
-        [&gate_up, &down, &words, &x, &before, &inner_bias, &sum_bias]
+        [&seated(&gate_up, experts), &seated(&down, experts), &words, &x, &before, &inner_bias, &sum_bias]
             .map(|numbers| sim.memory.floats(numbers).unwrap());
     let biased = |id: BufferId| bias.then(|| id.read());
     let inner_id = sim.memory.unwritten(rows * chosen * inner * 4).unwrap();
     let grid = [(2 * inner).div_ceil(8), chosen, rows].map(|x| x as _);
-    sim.dispatch(
-        "kernel_0",
-        &[gate_up_id.read(), routes_id.read(), x_id.read()]
-            .into_iter()
-            .chain(biased(inner_bias_id))
-            .chain([inner_id.write()])
-            .collect::<Vec<_>>(),
-        &[rows as u32],
-        grid,
-    );
-    sim.barrier();
+    // Experts have seats in turns, and rows when all of theirs have.
+    for turn in 0..2 {
+        let seats = seats(&mut sim, experts, |expert| expert % 2 == turn);
+        sim.dispatch(
+            "kernel_0",
+            &[gate_up_id.read(), seats.read(), routes_id.read(), x_id.read()]
+                .into_iter()
+                .chain(biased(inner_bias_id))
+                .chain([inner_id.write()])
+                .collect::<Vec<_>>(),
+            &[rows as u32],
+            grid,
+        );
+        sim.barrier();
+    }
     let grid = [width.div_ceil(8), rows, 1].map(|x| x as _);
-    sim.dispatch(
-        "kernel_1",
-        &[down_id.read(), routes_id.read(), inner_id.read()]
-            .into_iter()
-            .chain(biased(sum_bias_id))
-            .chain([y_id.write()])
-            .collect::<Vec<_>>(),
-        &[rows as u32],
-        grid,
-    );
+    let mut turns: Vec<Vec<usize>> = routes.iter().map(|(experts, _)| experts.clone()).collect();
+    turns.iter_mut().for_each(|experts| experts.sort_unstable());
+    turns.sort_unstable();
+    turns.dedup();
+    for turn in turns {
+        let seats = seats(&mut sim, experts, |expert| turn.contains(&expert));
+        sim.dispatch(
+            "kernel_1",
+            &[down_id.read(), seats.read(), routes_id.read(), inner_id.read()]
+                .into_iter()
+                .chain(biased(sum_bias_id))
+                .chain([y_id.write()])
+                .collect::<Vec<_>>(),
+            &[rows as u32],
+            grid,
+        );
+        sim.barrier();
+    }
     assert!(sim.faults().is_empty(), "{:?}", sim.faults());
     let y = sim.memory.read_floats(y_id);
     (0..rows).for_each(|row| near(&y[row * width..][..width], &wanted(row, 1.0)));
@@ -362,8 +388,8 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let factor = 1.0 / (parts.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64 + 1e-5).sqrt();
     let gain = numbers(width, 8);
     let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id, inner_bias_id, sum_bias_id] = [
-        &gate_up,
-        &down,
+        &seated(&gate_up, experts),
+        &seated(&down, experts),
         &logits[..route.logits()].to_vec(),
         &x[..width].to_vec(),
         &before[..width].to_vec(),
@@ -377,7 +403,8 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let routes_id = sim.memory.unwritten(2 * chosen * 4).unwrap();
     let [gained_id, left_id] = [width, 8].map(|count| sim.memory.unwritten(count * 4).unwrap());
     let grid = [(2 * inner).div_ceil(8), chosen, 1].map(|x| x as _);
-    let bound: Vec<_> = [gate_up_id.read(), logits_id.read(), routes_id.write(), x_id.read()]
+    let seats = seats(&mut sim, experts, |_| true);
+    let bound: Vec<_> = [gate_up_id.read(), seats.read(), logits_id.read(), routes_id.write(), x_id.read()]
         .into_iter()
         .chain(biased(inner_bias_id))
         .chain([squares_id.read(), inner_id.write()])
@@ -385,7 +412,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     sim.dispatch("kernel_2", &bound, &[1], grid);
     sim.barrier();
     let grid = [width.div_ceil(8), 1, 1].map(|x| x as _);
-    let bound: Vec<_> = [down_id.read(), routes_id.read(), inner_id.read()]
+    let bound: Vec<_> = [down_id.read(), seats.read(), routes_id.read(), inner_id.read()]
         .into_iter()
         .chain(biased(sum_bias_id))
         .chain([y_id.write(), gain_id.read(), gained_id.write(), left_id.write()])

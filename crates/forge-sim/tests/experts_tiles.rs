@@ -116,6 +116,11 @@ fn padded(plain: &[f32], columns: usize) -> Vec<f32> {
     plain.chunks_exact(columns).flat_map(row).collect()
 }
 
+/// The matrices of experts as their seats have them: the other way round.
+fn seated(stack: &[f32], experts: usize) -> Vec<f32> {
+    stack.chunks(stack.len() / experts).rev().flatten().copied().collect()
+}
+
 fn product(matrix: &[f32], row: usize, x: &[f64]) -> f64 {
     matrix[row * x.len()..].iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum()
 }
@@ -146,8 +151,8 @@ fn rows_expert_by_expert_are_those_of_the_definition() {
         let biases = [numbers(experts * 2 * inner, 3), numbers(experts * width, 4)];
         let (x, before) = (numbers(rows * width, 5), numbers(rows * width, 6));
         let [gate_up_id, down_id, inner_bias, down_bias, x_id, y_id, routes] = [
-            &padded(&gate_up, width),
-            &padded(&down, inner),
+            &seated(&padded(&gate_up, width), experts),
+            &seated(&padded(&down, inner), experts),
             &biases[0],
             &biases[1],
             &x,
@@ -168,10 +173,19 @@ fn rows_expert_by_expert_are_those_of_the_definition() {
             ("kernel_1", gate_up_id, x_id, inner_bias, inner_id, 2 * inner),
             ("kernel_2", down_id, inner_id, down_bias, each, width),
         ] {
-            let bound = [weight.read(), pairs.read(), tiles.read(), x.read()];
-            let bound: Vec<_> = bound.into_iter().chain(bias(own_bias)).chain([y.write()]).collect();
-            sim.dispatch(name, &bound, &scalars, grid([most, outputs.div_ceil(32), 1]));
-            sim.barrier();
+            // Experts have seats in turns.
+            for turn in 0..2 {
+                let seat = |expert: usize| match expert % 2 == turn {
+                    true => (experts - 1 - expert) as u32,
+                    false => u32::MAX,
+                };
+                let seats: Vec<u8> = (0..experts).map(seat).flat_map(u32::to_le_bytes).collect();
+                let seats = sim.memory.bytes(&seats).unwrap();
+                let bound = [weight.read(), seats.read(), pairs.read(), tiles.read(), x.read()];
+                let bound: Vec<_> = bound.into_iter().chain(bias(own_bias)).chain([y.write()]).collect();
+                sim.dispatch(name, &bound, &scalars, grid([most, outputs.div_ceil(32), 1]));
+                sim.barrier();
+            }
         }
         let groups = grid([width.div_ceil(128), rows, 1]);
         sim.dispatch("kernel_3", &[routes.read(), each.read(), y_id.write()], &scalars, groups);

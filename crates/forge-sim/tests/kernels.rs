@@ -7,10 +7,11 @@ use cases::experts::{experts, experts_by_tiles, experts_of_every_row, group, gro
 use cases::{Case, Launch, rows_for, script};
 use forge_ir::{Activation, Format, Gating, Pairing, Rotation};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, Brings, Convolve, DeferredNorm, DeltaChunks,
-    DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, Function, Gates, HeadNorm, Knobs,
-    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand,
-    OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows, Sample, Squares, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, AttendUnfolded, Brings, Convolve,
+    DeferredNorm, DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, Function,
+    Gates, HeadNorm, Knobs, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare, LayerNorm,
+    LetThrough, NormAdd, Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Rows, Sample,
+    Squares, Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 use forge_sim::mutants::{self, Fate};
@@ -226,6 +227,29 @@ fn sums() -> Vec<Case> {
         sum(3, 1030, false, true, None),
         sum(1, 30, true, true, Some(Squares { partials: 40, gain: true })),
         sum(1, 900, true, false, Some(Squares { partials: 300, gain: false })),
+    ]
+}
+
+/// Keys and values in the place of latents: the first share of a text and one that it goes on with, of which rows see nothing, a part or
+/// all.
+fn unfolded() -> Vec<Case> {
+    let share = |cache| Case {
+        spec: Spec::LatentShare(LatentShare { width: 130, turned: 6, cache }),
+        launches: vec![Launch::rows(5, 70).share(66, 71)],
+    };
+    let attend = |[heads, keys, turned, values]: [usize; 4], operand, tile| {
+        let (queries_pitch, scale) = (heads * keys + 3, 0.3);
+        let shape = AttendUnfolded { heads, keys, turned, values, queries_pitch, scale, operand, tile };
+        let launches =
+            vec![Launch::rows(11, 20), Launch::rows(11, 60).share(0, 50), Launch::rows(19, 60).share(46, 61)];
+        Case { spec: Spec::AttendUnfolded(shape), launches }
+    };
+    vec![
+        share(Format::F32),
+        share(Format::F16),
+        attend([3, 9, 4, 18], Operand::F32, 32),
+        attend([2, 20, 8, 36], Operand::Ranged, 16),
+        attend([2, 16, 4, 44], Operand::F32, 8),
     ]
 }
 
@@ -448,6 +472,7 @@ fn kernels_are_silent() {
         cases.extend(experts_of_every_row(format));
     }
     cases.extend(chunks());
+    cases.extend(unfolded());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);
@@ -504,6 +529,7 @@ fn planted_faults_are_caught() {
     cases.extend(attention(20, 13, 1, Format::F16, gated).into_iter().filter(joins));
     cases.extend(experts_of_every_row(Format::Q8_0));
     cases.extend(chunks());
+    cases.extend(unfolded());
     let script = script(&cases);
     let program = Program::compile(&script.text).unwrap_or_else(|error| panic!("{error}"));
     let weights = Weights::Bytes(&script.weights);

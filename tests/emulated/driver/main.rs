@@ -8,11 +8,13 @@ mod hosts;
 mod models;
 mod redrawn;
 mod skewed;
+mod watched;
 
 use forge_emulation::{complaints, counts, emulate, execute, limit_buffers, living};
 use forge_runtime::device::{Device, Lead};
 use forge_runtime::draw::{Draw, Weights};
 use forge_runtime::engine::{Engine, Want};
+use forge_runtime::experts::{Residence, Streamed};
 use forge_runtime::failure::Failure;
 use forge_runtime::golden::largest;
 use forge_runtime::model::{Layout, Model};
@@ -26,8 +28,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Puts a model on a device.
-pub type Make = fn(&Program, &WeightFile, &Layout, Option<&Path>) -> Result<Box<dyn Device>, String>;
+/// Puts a model on a device, with experts that are read from disk if they are.
+pub type Make =
+    fn(&Program, &WeightFile, &Layout, Option<&Path>, Option<Streamed>) -> Result<Box<dyn Device>, String>;
 
 /// What is to be done.
 #[derive(Deserialize)]
@@ -44,6 +47,8 @@ pub struct Job {
     cache: Option<PathBuf>,
     /// Bytes of the device's largest buffers, if they are to be few.
     longest: Option<usize>,
+    /// Bytes of memory for experts, where they are streamed from disk.
+    experts: Option<u64>,
     texts: Vec<Text>,
     /// Whether steps of an id and of a prompt are timed.
     #[serde(default)]
@@ -76,6 +81,8 @@ struct Text {
     draws: Vec<[u32; Draw::WORDS]>,
     /// Whether the host draws them, of logits that it is told after each.
     on_host: bool,
+    /// Whether the device is one that is watched, and told the text in parts.
+    watched: bool,
     /// Whether the host leaves at the end while a pass is on its way.
     left: bool,
     /// Whether kernels are executed. If not, nobody knows what ids follow, and those beyond the context begin it anew.
@@ -124,7 +131,7 @@ fn listened<M: Model>(
     execute(true);
     let setup = Setup { context: Some(positions), ..Setup::default() };
     let loaded = setup.load::<M>(program, None)?;
-    let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None)?;
+    let device = hosts::find(&job.host)(program, &loaded.weights, loaded.model.layout(), None, None)?;
     Ok((Engine::new(loaded.model, Noted::new(device), positions, 1), loaded.weights))
 }
 
@@ -189,14 +196,18 @@ fn written<M: Model>(
     text: &Text,
     come: &mut Come,
 ) -> Result<Vec<f32>, Failure> {
-    let setup = Setup { context: Some(text.context), ..Setup::default() };
+    let experts = job.experts.map_or(Residence::Resident, |bytes| Residence::Streamed(Some(bytes)));
+    let setup = Setup { context: Some(text.context), experts, ..Setup::default() };
     let loaded = setup.load::<M>(program, None)?;
-    let make = hosts::find(&job.host);
-    let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref())?;
+    let (make, streamed) = (hosts::find(&job.host), loaded.streamed()?);
+    let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed)?;
     come.kernels = device.kernels();
     assert_eq!(device.describe(), "Metal, Emulated GPU");
     if let Some(skew) = &job.skew {
         device = Box::new(skewed::Skewed::new(device, skew));
+    }
+    if text.watched {
+        device = Box::new(watched::Watched(device));
     }
     drop(loaded.weights);
     let mut weights = Weights::default();
@@ -213,7 +224,12 @@ fn written<M: Model>(
         before = after;
     };
     let ids = &mut come.ids;
-    let logits = engine.feed(0, &text.ids, Want::Logits)?.logits.pop().unwrap_or_default();
+    let parts = if text.watched { 2 } else { 1 };
+    let part = text.ids.len().div_ceil(parts).max(watched::MANY as usize);
+    let mut logits = Vec::new();
+    for ids in text.ids.chunks(part) {
+        logits = engine.feed(0, ids, Want::Logits)?.logits.pop().unwrap_or_default();
+    }
     note();
     let mut draw = text.draw.map(Draw::of);
     let mut drawn = |logits: &[f32], draw: &mut Option<Draw>| match draw {

@@ -104,4 +104,8 @@ impl Pass for Skew<'_> {
     fn least_share(&self, planned: u32) -> u32 {
         self.pass.least_share(planned)
     }
+
+    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+        self.pass.unfolds_from(planned)
+    }
 }

@@ -81,13 +81,18 @@ pub(crate) fn sums_bytes(simdgroups: usize, width: usize) -> usize {
 }
 
 /// Floats between the rows that `attend_tiled` stages.
-fn staged_pitch(width: usize) -> usize {
+pub(super) fn staged_pitch(width: usize) -> usize {
     width.next_multiple_of(8) + 4
 }
 
 /// Bytes of threadgroup memory of `attend_tiled` with so many positions staged at once: those, scores, and a diagonal.
 pub(crate) fn tile_bytes(tile: usize, width: usize) -> usize {
     4 * (tile * staged_pitch(width) + 288 + 64)
+}
+
+/// Bytes of threadgroup memory of `attend_unfolded` with so many positions staged at once, keys or values.
+pub(crate) fn unfolded_bytes(tile: usize, keys: usize, values: usize) -> usize {
+    tile_bytes(tile, keys.max(values))
 }
 
 #[derive(Serialize)]
@@ -245,12 +250,21 @@ pub(super) struct JoinContext<'a> {
     base: Base<'a>,
     #[serde(flatten)]
     spec: &'a AttendJoin,
+    /// Threads that have a share: the width, up to whole simdgroups.
+    padded: usize,
+    /// Shares that are read at once.
+    parts: usize,
     threads: usize,
 }
 
+/// Threads that join the shares of a head.
+const JOINED_AT_ONCE: usize = 512;
+
 impl<'a> JoinContext<'a> {
     pub(super) fn of(base: Base<'a>, spec: &'a AttendJoin) -> JoinContext<'a> {
-        JoinContext { base, spec, threads: spec.width.next_multiple_of(32) }
+        let padded = spec.width.next_multiple_of(32);
+        let parts = (JOINED_AT_ONCE / padded).clamp(1, 8);
+        JoinContext { base, spec, padded, parts, threads: parts * padded }
     }
 }
 
@@ -276,8 +290,9 @@ pub(super) struct TiledContext<'a> {
     pitch: usize,
     /// Elements loaded at once.
     step: usize,
-    /// 8 by 8 matrices in 8 rows of a head.
+    /// 8 by 8 matrices in 8 rows of a head: of queries and keys, and of values.
     matrices: usize,
+    value_matrices: usize,
     /// Simdgroups that share the channels of one score.
     parts: usize,
     /// Matrices of queries of a simdgroup.
@@ -305,6 +320,7 @@ impl<'a> TiledContext<'a> {
             pitch: staged_pitch(spec.width),
             step: step(spec.width),
             matrices,
+            value_matrices: matrices,
             parts,
             queries_each: matrices.div_ceil(parts),
             sums_each: matrices.div_ceil(4),

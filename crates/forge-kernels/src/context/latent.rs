@@ -3,10 +3,12 @@
 use forge_ir::Format;
 use serde::Serialize;
 
-use super::attention::{distances, element};
+use super::attention::{distances, element, staged_pitch};
 use super::rotation::Turn;
 use super::{Base, Weight, decoders};
-use crate::spec::{EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
+use crate::spec::{
+    AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare, Operand,
+};
 
 /// Threads of a threadgroup that multiplies by turned matrices.
 const TURNING_THREADS: usize = 128;
@@ -17,7 +19,7 @@ const SIMDGROUPS: usize = 2;
 /// The fewest lanes that share a row: each finishes one of those that it computes.
 const FEWEST_LANES: usize = 4;
 
-/// Threads of what gives latents to the cache.
+/// Threads of what gives latents to the cache, or takes them from there.
 const APPEND_THREADS: usize = 128;
 
 #[derive(Serialize)]
@@ -257,5 +259,93 @@ impl<'a> LatentAttendContext<'a> {
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
         [self.load].into_iter().chain(self.prologue.then_some("turn")).collect()
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct LatentShareContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    width: usize,
+    turned: usize,
+    /// Elements of a line of the cache.
+    record: usize,
+    element: &'static str,
+    threads: usize,
+}
+
+impl<'a> LatentShareContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &LatentShare) -> LatentShareContext<'a> {
+        let LatentShare { width, turned, cache } = *spec;
+        LatentShareContext {
+            base,
+            width,
+            turned,
+            record: width + turned,
+            element: element(cache).0,
+            threads: APPEND_THREADS,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct UnfoldedContext<'a> {
+    #[serde(flatten)]
+    base: Base<'a>,
+    #[serde(flatten)]
+    spec: &'a AttendUnfolded,
+    /// Whether singles are singles for their range alone.
+    ranged: bool,
+    /// What scores are bounded by: nothing.
+    softcap: Option<f32>,
+    /// Channels of a query and a key, up to a multiple of 8, and of a value.
+    padded: usize,
+    value_padded: usize,
+    /// Floats between staged rows.
+    pitch: usize,
+    /// Elements loaded at once, of queries and keys and of values.
+    key_step: usize,
+    value_step: usize,
+    /// 8 by 8 matrices in 8 rows: of queries and keys, and of values.
+    matrices: usize,
+    value_matrices: usize,
+    /// Simdgroups that share the channels of one score.
+    parts: usize,
+    /// Matrices of queries of a simdgroup.
+    queries_each: usize,
+    /// Matrices of the result of a simdgroup.
+    sums_each: usize,
+    distances: Vec<usize>,
+}
+
+impl<'a> UnfoldedContext<'a> {
+    pub(super) fn of(base: Base<'a>, spec: &'a AttendUnfolded) -> UnfoldedContext<'a> {
+        let AttendUnfolded { keys, turned, values, queries_pitch, operand, tile, .. } = *spec;
+        let (padded, value_padded) = ((keys + turned).next_multiple_of(8), values.next_multiple_of(8));
+        let (matrices, value_matrices) = (padded / 8, value_padded / 8);
+        let parts = 32 / tile;
+        let step = |widths: &[usize]| if widths.iter().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
+        UnfoldedContext {
+            base,
+            spec,
+            ranged: operand == Operand::Ranged,
+            softcap: None,
+            padded,
+            value_padded,
+            pitch: staged_pitch(padded.max(value_padded)),
+            key_step: step(&[keys, turned, queries_pitch]),
+            value_step: step(&[values]),
+            matrices,
+            value_matrices,
+            parts,
+            queries_each: matrices.div_ceil(parts),
+            sums_each: value_matrices.div_ceil(4),
+            distances: distances(tile, 32),
+        }
+    }
+
+    /// The support units that the text calls.
+    pub(super) fn support(&self) -> Vec<&'static str> {
+        self.ranged.then_some("products").into_iter().collect()
     }
 }

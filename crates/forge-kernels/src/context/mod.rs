@@ -17,11 +17,13 @@ use serde::Serialize;
 
 pub(crate) use project::{Tile, group_outputs};
 
-pub(crate) use self::attention::{CHANNELS, element, queries_fit, sums_bytes, tile_bytes};
+pub(crate) use self::attention::{CHANNELS, element, queries_fit, sums_bytes, tile_bytes, unfolded_bytes};
 use self::attention::{JoinContext, SplitContext, TiledContext};
 use self::experts::{InnerContext, RouteContext, SumContext};
 use self::experts_tiles::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
-use self::latent::{EachHeadContext, LatentAppendContext, LatentAttendContext};
+use self::latent::{
+    EachHeadContext, LatentAppendContext, LatentAttendContext, LatentShareContext, UnfoldedContext,
+};
 use self::project::ProjectContext;
 pub(crate) use self::recurrent::LANES;
 use self::recurrent::{ConvolveContext, DeltaChunksContext, DeltaRuleContext, LetThroughContext};
@@ -100,6 +102,12 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
         }
         Spec::LatentAttend(attend) => {
             let context = LatentAttendContext::of(base, attend);
+            let support = context.support();
+            (value(context), support)
+        }
+        Spec::LatentShare(share) => (value(LatentShareContext::of(base, share)), vec![]),
+        Spec::AttendUnfolded(attend) => {
+            let context = UnfoldedContext::of(base, attend);
             let support = context.support();
             (value(context), support)
         }

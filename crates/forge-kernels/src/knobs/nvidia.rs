@@ -4,7 +4,8 @@
 //! layout that the kernels have: launches one after the other in a graph, matrices from memory. For one row the rule here takes
 //! at most 5% longer over a token than the best layouts of each projection do, in each format.
 //! Latency is what there is to hide: with few simdgroups a multiprocessor asks for too little at a time, while an addition through
-//! threadgroup memory costs next to nothing.
+//! threadgroup memory costs next to nothing. What is said of q4_0 and 4,096 columns or more, and of few rows, are choices of programs
+//! of 8 and 30 billion numbers in q4_0, which chose among the layouts around the rule of that time.
 
 use super::Class;
 use crate::context::packet_columns;
@@ -18,7 +19,7 @@ const ENOUGH: usize = 24;
 /// Simdgroups that share rows at most.
 const MOST_SHARING: usize = 8;
 
-/// Knobs for `outputs` rows of `inputs` columns; for few rows there are none of its own. `leaves`: the epilogue leaves something for
+/// Knobs for `outputs` rows of `inputs` columns. `leaves`: the epilogue leaves something for
 /// each threadgroup.
 pub(super) fn knobs(
     cores: usize,
@@ -26,11 +27,11 @@ pub(super) fn knobs(
     format: Format,
     [outputs, inputs]: [usize; 2],
     leaves: bool,
-) -> Option<Knobs> {
+) -> Knobs {
     match rows {
-        Rows::One => Some(one(cores, format, [outputs, inputs], leaves)),
-        Rows::Few => None,
-        Rows::Many => Some(many(cores, outputs)),
+        Rows::One => one(cores, format, [outputs, inputs], leaves),
+        Rows::Few => few(cores, outputs, inputs.div_ceil(4 * packet_columns(format).max(8))),
+        Rows::Many => many(cores, [outputs, inputs]),
     }
 }
 
@@ -38,21 +39,11 @@ pub(super) fn knobs(
 /// larger, as far as one simdgroup finishes their outputs and there are about as many as multiprocessors.
 fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool) -> Knobs {
     let packets = inputs.div_ceil(packet_columns(format));
-    let (most, fewest) = match Class::of(format) {
-        Class::Plain => (4, 2),
-        Class::Bytes => (4, 4),
-        Class::Nibbles => (8, 8),
+    let [rows, split] = match Class::of(format) {
+        Class::Plain => shared(cores, outputs, packets, 4, 2),
+        Class::Bytes => shared(cores, outputs, packets, 4, 4),
+        Class::Nibbles => nibbles(cores, outputs, packets),
     };
-    let (mut rows, mut split) = (most, 1);
-    while outputs.div_ceil(rows) * split < ENOUGH * cores {
-        if split < MOST_SHARING && packets >= 32 * 2 * split {
-            split *= 2;
-        } else if rows > fewest {
-            rows /= 2;
-        } else {
-            break;
-        }
-    }
     let mut simdgroups = split.max(2);
     let of_group = |simdgroups: usize| rows * simdgroups / split;
     while leaves
@@ -62,7 +53,7 @@ fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool
     {
         simdgroups *= 2;
     }
-    let ahead = rows <= 4 && packets >= 32 * 2 * split;
+    let ahead = Class::of(format) != Class::Nibbles && rows <= 4 && packets >= 32 * 2 * split;
     Knobs {
         rows_per_simdgroup: rows,
         simdgroups,
@@ -73,21 +64,83 @@ fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool
     }
 }
 
-/// 64 rows by 64 outputs; by 128 where a prompt of 512 rows has four such tiles for a multiprocessor, and 32 rows where it has less than
-/// three of the tiles of 64 by 64 for two. (Those with their columns shared are up to 7% faster then, but where singles are staged
-/// they do not fit threadgroup memory.)
+/// Rows of a simdgroup, from `most` down to `fewest`, and simdgroups that share them.
+fn shared(cores: usize, outputs: usize, packets: usize, most: usize, fewest: usize) -> [usize; 2] {
+    let (mut rows, mut split) = (most, 1);
+    while outputs.div_ceil(rows) * split < ENOUGH * cores {
+        if split < MOST_SHARING && packets >= 32 * 2 * split {
+            split *= 2;
+        } else if rows > fewest {
+            rows /= 2;
+        } else {
+            break;
+        }
+    }
+    [rows, split]
+}
+
+/// The same of nibbles, which take so many instructions that four times as many simdgroups are none too many: with 28,672 outputs of 4,096
+/// columns a packet a lane takes 31% less time than four. All lanes have as many packets, if there is a way to it. Where each has
+/// more than four all the same, and where there are not three simdgroups for a multiprocessor, they have fewer rows (4,096 outputs of
+/// 14,336 columns: 10% less; where there are few nobody has measured it).
+fn nibbles(cores: usize, outputs: usize, packets: usize) -> [usize; 2] {
+    let (mut rows, mut split) = (8, 1);
+    let even = |split: usize| packets.is_multiple_of(32 * split);
+    while outputs.div_ceil(rows) * split < 4 * ENOUGH * cores
+        && split < MOST_SHARING
+        && packets >= 32 * 2 * split
+        && (even(2 * split) || !even(split))
+    {
+        split *= 2;
+    }
+    if packets > 4 * 32 * split {
+        rows = 4;
+    }
+    while rows > 2 && outputs.div_ceil(rows) * split < 3 * cores {
+        rows /= 2;
+    }
+    [rows, split]
+}
+
+/// 16 rows at once, shared by four simdgroups; by eight where there would not be eight for a multiprocessor. Measured in q4_0 alone:
+/// 12 and 14% less time for 6,144 and 28,672 outputs of 4,096 columns than with eight simdgroups that share rows and with none, and
+/// none less for 4,096 outputs, which eight share.
+fn few(cores: usize, outputs: usize, strips: usize) -> Knobs {
+    let (rows, mut split) = (16, 1);
+    while split < MOST_SHARING
+        && strips >= 4 * split
+        && (split < 4 || outputs.div_ceil(rows) * split < 8 * cores)
+    {
+        split *= 2;
+    }
+    Knobs {
+        rows_per_simdgroup: rows,
+        simdgroups: split.max(4),
+        split,
+        packets: 1,
+        tile_rows: 1,
+        tile_outputs: 1,
+    }
+}
+
+/// 64 rows by 64 outputs; by 128 where a prompt of 512 rows has three such tiles for two multiprocessors; and 32 rows where it has less than
+/// three of the tiles of 64 by 64 for two. Where tiles of 32 by 64 would leave multiprocessors without one, as for routers, they
+/// are 32 by 32, and two halves of a threadgroup share the columns. (Other tiles with their columns shared are up to 7% faster, too,
+/// but where singles are staged they do not fit threadgroup memory.)
 ///
-/// Measured, in passes of 512 rows in q8_0, where programs chose among all layouts: with 7.8 tiles of 128 outputs for a multiprocessor
-/// these are 22% faster than those of 64, and with 1.5 they are not; with 1.9 tiles of 64 by 64 these are 13% faster than those of 32 rows.
+/// Measured, in passes of 512 rows in q8_0 and q4_0, where programs chose among all layouts: with 7.8, 2.9, 2.4 and 1.9 tiles of 128 outputs for a
+/// multiprocessor these are 22, 21, 7 and 10% faster than those of 64, and with 1.5 they are not; with 1.9 tiles of 64 by 64 these are 13%
+/// faster than those of 32 rows; 128 outputs take 46% less time in tiles of 32 by 32 than of 32 by 64.
 /// Where between these numbers layouts change nobody has measured.
-fn many(cores: usize, outputs: usize) -> Knobs {
-    let tiles = |tile_outputs: usize| outputs.div_ceil(tile_outputs) * (512 / 64);
-    let (tile_rows, tile_outputs) = match () {
-        () if 2 * tiles(64) < 3 * cores => (32, 64),
-        () if tiles(128) < 4 * cores => (64, 64),
-        () => (64, 128),
+fn many(cores: usize, [outputs, inputs]: [usize; 2]) -> Knobs {
+    let tiles = |tile_rows: usize, tile_outputs: usize| outputs.div_ceil(tile_outputs) * (512 / tile_rows);
+    let (tile_rows, tile_outputs, split) = match () {
+        () if tiles(32, 64) < cores && inputs >= 256 => (32, 32, 2),
+        () if 2 * tiles(64, 64) < 3 * cores => (32, 64, 1),
+        () if 2 * tiles(64, 128) < 3 * cores => (64, 64, 1),
+        () => (64, 128, 1),
     };
-    Knobs { rows_per_simdgroup: 1, simdgroups: 4, split: 1, packets: 1, tile_rows, tile_outputs }
+    Knobs { rows_per_simdgroup: 1, simdgroups: 4 * split, split, packets: 1, tile_rows, tile_outputs }
 }
 
 #[cfg(test)]
@@ -103,6 +156,11 @@ mod tests {
             ([16384, 2048], Format::Q8_0, false, [4, 1, 2, 2]),
             ([2048, 8192], Format::Q4_0, true, [8, 8, 16, 1]),
             ([3072, 2048], Format::Q4_0, false, [8, 2, 2, 1]),
+            ([5120, 2048], Format::Q4_0, false, [8, 2, 2, 1]),
+            ([28672, 4096], Format::Q4_0, false, [8, 4, 4, 1]),
+            ([6144, 4096], Format::Q4_0, false, [8, 4, 4, 1]),
+            ([4096, 14336], Format::Q4_0, true, [4, 2, 16, 1]),
+            ([128256, 4096], Format::Q4_0, true, [8, 1, 4, 1]),
             ([3072, 2048], Format::F16, false, [4, 8, 8, 1]),
         ];
         for (shape, format, leaves, expected) in cases {
@@ -111,9 +169,12 @@ mod tests {
             assert_eq!([rows_per_simdgroup, split, simdgroups, packets], expected, "{shape:?} {format:?}");
         }
         let tile = |outputs| {
-            let Knobs { tile_rows, tile_outputs, .. } = many(132, outputs);
-            [tile_rows, tile_outputs]
+            let Knobs { tile_rows, tile_outputs, split, .. } = many(132, [outputs, 2048]);
+            [tile_rows, tile_outputs, split]
         };
-        assert_eq!([576, 2048, 3072, 16384].map(tile), [[32, 64], [64, 64], [64, 64], [64, 128]]);
+        assert_eq!([128, 576, 2048].map(tile), [[32, 32, 2], [32, 64, 1], [64, 64, 1]]);
+        assert_eq!([3072, 4096, 16384].map(tile), [[64, 64, 1], [64, 128, 1], [64, 128, 1]]);
+        let sharing = |outputs| few(132, outputs, 32).split;
+        assert_eq!([4096, 6144, 28672].map(sharing), [8, 4, 4]);
     }
 }

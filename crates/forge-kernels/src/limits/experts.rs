@@ -1,11 +1,17 @@
 //! What kernels of experts can be made for.
 
 use super::{Limits, fits_word};
-use crate::context::{DEFAULT_MEMORY, Tile};
+use crate::context::{DEFAULT_MEMORY, Tile, packet_columns, packet_elements};
 use crate::error::KernelError;
 use crate::spec::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route, Summed};
 use crate::spec::{MOST_CHOSEN, MOST_EXPERTS};
-use forge_ir::Gating;
+use forge_ir::{Format, Gating};
+
+/// The most matrices that kernels can be bound to, one below the other: places in a plane are counted in 32 bits.
+pub fn most_matrices(format: Format, outputs: usize, inputs: usize) -> usize {
+    let packets = outputs * (inputs.next_multiple_of(format.group()) / packet_columns(format));
+    u32::MAX as usize / (packets * packet_elements(format)).max(1)
+}
 
 impl Limits<'_> {
     pub(super) fn route(&self, route: &Route) -> Result<(), KernelError> {

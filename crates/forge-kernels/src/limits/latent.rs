@@ -1,9 +1,11 @@
 //! What kernels of attention over latents can be made for.
 
 use super::Limits;
-use crate::context::DEFAULT_MEMORY;
+use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
 use crate::error::KernelError;
-use crate::spec::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
+use crate::spec::{
+    AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentPrepare, LatentShare, Operand,
+};
 use forge_ir::Format;
 
 /// The longest line of a cache, a latent and a turned key: a lane has 4 of each 128 channels in registers.
@@ -55,6 +57,27 @@ impl Limits<'_> {
         self.holds("the width of a turned key", attend.turned, fits, || {
             format!("such that those of a threadgroup fill at most {DEFAULT_MEMORY} bytes; leave the preparation to a step of its own")
         })
+    }
+
+    pub(super) fn latent_share(&self, share: &LatentShare) -> Result<(), KernelError> {
+        self.line(share.width, share.turned, share.cache)
+    }
+
+    pub(super) fn attend_unfolded(&self, attend: &AttendUnfolded) -> Result<(), KernelError> {
+        let AttendUnfolded { heads, keys, turned, values, queries_pitch, scale, operand, tile } = *attend;
+        self.positive("the number of heads", heads)?;
+        self.positive("the width of a key", keys)?;
+        self.positive("the width of a turned key", turned)?;
+        self.positive("the width of a value", values)?;
+        self.finite("the scale", scale)?;
+        let all = heads.saturating_mul(keys);
+        self.holds("a row of queries", queries_pitch, queries_pitch >= all, || {
+            format!("at least as wide as the queries of all heads, which are {all}")
+        })?;
+        self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
+        self.holds("tile", tile, operand != Operand::F16, || "of singles, and not of halves".to_owned())?;
+        let bytes = unfolded_bytes(tile, keys.saturating_add(turned), values);
+        self.memory("the threadgroup memory of a tile", bytes)
     }
 
     fn line(&self, width: usize, turned: usize, cache: Format) -> Result<(), KernelError> {

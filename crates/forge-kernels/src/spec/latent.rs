@@ -1,6 +1,8 @@
 //! What kernels of attention over latents are asked to be. A cache has a line for each position of a slot, its latent and then
 //! its turned key: `[slot, context, width + turned]`, which all heads share.
 
+use super::Operand;
+use crate::context::{DEFAULT_MEMORY, unfolded_bytes};
 use forge_ir::{Format, Pairing, Rotation};
 use serde::Serialize;
 
@@ -97,6 +99,56 @@ pub struct LatentAttend {
     pub scale: f32,
     /// What prepares the row, if that is left to this kernel.
     pub prologue: Option<LatentPrepare>,
+}
+
+/// See [`super::Spec::LatentShare`]. Scalars: rows, context, begin. Buffers: latents, slots, share, turned_keys. Grid: by 128 threads a
+/// line; rows.
+///
+/// Rows are positions, from `begin` on, of the slot of the pass's first row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LatentShare {
+    /// Channels of a latent.
+    pub width: usize,
+    /// Channels of a turned key.
+    pub turned: usize,
+    /// Of both in the cache.
+    pub cache: Format,
+}
+
+/// See [`super::Spec::AttendUnfolded`]. Scalars: rows, begin, end. Buffers: q, turned, keys, turned_keys, values, positions, heads, carried.
+/// Grid: groups of 8 rows, heads.
+///
+/// q has the queries of a row's heads, `turned` is `[row, head, turned]`. `keys` is `[position, head, keys]`, `values`
+/// `[position, head, values]`, `turned_keys` `[position, turned]`, of the positions `begin..end` of the rows' slot; a row attends to those of
+/// them that it sees with softmax(scale · (q·k + r·t)) v. Shares come one after the other from position 0 on: `heads` is
+/// `[row, head, values]`, what rows have of the positions so far, and `carried` `[row, head, 2]`, the maximum of their scores and the sum
+/// of weights against it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AttendUnfolded {
+    /// Heads.
+    pub heads: usize,
+    /// Channels of a head's key that do not turn.
+    pub keys: usize,
+    /// Channels of a turned key.
+    pub turned: usize,
+    /// Channels of a head's value.
+    pub values: usize,
+    /// Numbers from one row of q to the next: those of all heads, or more where they are the first columns of wider rows.
+    pub queries_pitch: usize,
+    /// Multiplies scores.
+    pub scale: f32,
+    /// What products are computed from: singles, for their exactness or for their range alone.
+    pub operand: Operand,
+    /// Positions staged at once: 8, 16 or 32.
+    pub tile: usize,
+}
+
+impl AttendUnfolded {
+    /// As many positions as lets two threadgroups share a core; none where heads are too wide for that.
+    pub fn tile_for(keys: usize, turned: usize, values: usize) -> Option<usize> {
+        let fits = |tile: &usize| unfolded_bytes(*tile, keys + turned, values) <= DEFAULT_MEMORY;
+        [32, 16, 8].into_iter().find(fits)
+    }
 }
 
 /// Heads of a simdgroup: registers hold their queries and sums beside the lines that they share.

@@ -4,11 +4,12 @@
 
 use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
 use forge_kernels::spec::{
-    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, Brings, Convolve, DeferredNorm, DeltaChunks,
-    DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup, ExpertsInner,
-    ExpertsJoin, ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs, LatentAppend, LatentAttend,
-    LatentColumns, LatentPrepare, LayerNorm, LetThrough, NormAdd, Operand, OwnNorm, Project, Prologue,
-    RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, Squares, Summed, Take,
+    Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, AttendUnfolded, Brings, Convolve,
+    DeferredNorm, DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue,
+    ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Function, Gates, HeadNorm, Knobs,
+    LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare, LayerNorm, LetThrough, NormAdd,
+    Operand, OwnNorm, Project, Prologue, RmsNorm, Rotate, RotateAppend, Route, Rows, Sample, Squares, Summed,
+    Take,
 };
 use forge_kernels::{Family, Spec, prologue_fits};
 
@@ -436,7 +437,26 @@ pub(crate) fn latents() -> Vec<Spec> {
                 }));
             }
         }
+        for cache in [Format::F16, Format::F32] {
+            specs.push(Spec::LatentShare(LatentShare { width, turned, cache }));
+        }
         specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width, gates: None }));
+    }
+    for (heads, keys, turned, values) in [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)] {
+        for (operand, more) in [(Operand::F32, 0), (Operand::Ranged, 3)] {
+            let tile = AttendUnfolded::tile_for(keys, turned, values).expect("there is room");
+            let (queries_pitch, scale) = (heads * keys + more, 0.1);
+            specs.push(Spec::AttendUnfolded(AttendUnfolded {
+                heads,
+                keys,
+                turned,
+                values,
+                queries_pitch,
+                scale,
+                operand,
+                tile,
+            }));
+        }
     }
     specs
 }

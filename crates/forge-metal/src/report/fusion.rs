@@ -36,8 +36,7 @@ pub(super) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
     let rows = steps.iter().map(|steps| steps.len()).max().unwrap_or(0).max(nodes);
     let height = HEAD + rows as f64 * ROW + 6.0;
     let mut canvas = Canvas::new(WIDTH, height);
-    let is_plain = |step: &&Step| matches!(step.condition, Condition::Always | Condition::Greedy);
-    let always = |steps: &[Step]| steps.iter().filter(is_plain).count();
+    let always = |steps: &[Step]| steps.iter().filter(|step| is_plain(step)).count();
     let dispatches = steps.map(always);
     let heads = [
         format!("one row: {}", counted(dispatches[0], "dispatch", "dispatches")),
@@ -64,6 +63,11 @@ pub(super) fn picture(graph: &Graph, plan: &Plan, application: usize) -> Option<
     }
     let label = format!("{}: {}, {}, {}", bound.section.name, heads[1], heads[0], heads[2]);
     Some(Picture { svg: canvas.finish(&label), nodes, dispatches })
+}
+
+/// Whether a step is one of a pass without anything special: of rows that are not many, of no split cache.
+fn is_plain(step: &Step) -> bool {
+    matches!(step.condition, Condition::Always | Condition::Folded | Condition::Greedy)
 }
 
 /// One schedule's steps beside the nodes, with lines to those that they compute.
@@ -96,17 +100,14 @@ fn draw_steps(
         }
     }
     for (step, y) in steps.iter().zip(&places) {
-        let class = match step.condition {
-            Condition::Always | Condition::Greedy => format!("box {}", bound.class(step)),
-            Condition::Split | Condition::Many | Condition::Drawn => {
-                format!("box {} maybe", bound.class(step))
-            }
-        };
+        let maybe = if is_plain(step) { "" } else { " maybe" };
+        let class = format!("box {}{maybe}", bound.class(step));
         canvas.rect((x, y - BOX / 2.0), (width, BOX), &class, &step.formula);
         let name = match step.condition {
-            Condition::Always | Condition::Greedy => step.name.clone(),
+            Condition::Always | Condition::Folded | Condition::Greedy => step.name.clone(),
             Condition::Split => format!("{} if split", step.name),
             Condition::Many => format!("{} if many", step.name),
+            Condition::Unfolded => format!("{} if unfolded", step.name),
             Condition::Drawn => format!("{} if drawn", step.name),
         };
         canvas.text((x + 8.0, *y), Anchor::Start, "", &fitted(&name, width - 16.0));

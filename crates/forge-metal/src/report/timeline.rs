@@ -48,20 +48,26 @@ fn whole(canvas: &mut Canvas, plan: &Plan, token: &Prediction) {
     let text = format!("one token: {:.3} ms predicted, {} dispatches", seconds * 1e3, token.dispatches);
     canvas.text((MARGIN, 10.0), Anchor::Start, "", &text);
     let scale = (WIDTH - 2.0 * MARGIN) / seconds;
-    let mut x = MARGIN;
-    for (index, application) in plan.applications.iter().enumerate() {
-        let section = &plan.sections[application.section].name;
+    let (mut x, mut edges, mut index) = (MARGIN, Vec::new(), 0);
+    // Neighbours that are alike are one bar, cut by lines: a page does not grow with them.
+    for run in plan.applications.chunk_by(|one, next| one.section == next.section) {
+        let (first, last) = (index, index + run.len() - 1);
+        index += run.len();
+        let section = &plan.sections[run[0].section].name;
         let Some((seconds, steps)) = of_section.get(section.as_str()) else { continue };
-        let last = plan.applications.len() - 1;
-        let (class, name) = match index {
-            0 => ("span outer", section.clone()),
-            _ if index == last => ("span outer", section.clone()),
-            _ => ("span", format!("{section} {}", index - 1)),
+        let is_outer = first == 0 || last + 1 == plan.applications.len();
+        let (class, name) = match is_outer {
+            true => ("span outer", section.clone()),
+            false if first == last => ("span", format!("{section} {}", first - 1)),
+            false => ("span", format!("{section} {} to {}, each", first - 1, last - 1)),
         };
         let title = format!("{name}: {steps} dispatches, {:.1} µs", seconds * 1e6);
-        canvas.rect((x, 22.0), (seconds * scale, BAR), class, &title);
-        x += seconds * scale;
+        let width = seconds * scale;
+        canvas.rect((x, 22.0), (width * run.len() as f64, BAR), class, &title);
+        edges.extend((1..run.len()).map(|cut| x + width * cut as f64).map(|x| ((x, 22.0), (x, 22.0 + BAR))));
+        x += width * run.len() as f64;
     }
+    canvas.lines(&edges, "edge");
     canvas.rect((x, 22.0), ((WIDTH - MARGIN - x).max(0.5), BAR), "launches", "submission");
 }
 

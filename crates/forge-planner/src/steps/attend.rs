@@ -143,7 +143,7 @@ impl Select<'_> {
             softcap,
             sinks: attend.sinks.is_some(),
             prologue,
-            knobs: spec::AttendKnobs::for_heads(query_heads, key_heads, width, cache),
+            knobs: spec::AttendKnobs::for_chip(self.chip().family, query_heads, key_heads, width, cache),
         };
         let regimes = draft.regimes();
         let variants = match draft.schedule {

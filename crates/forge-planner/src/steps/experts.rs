@@ -9,6 +9,9 @@ use crate::select::Select;
 use forge_ir::{Gating, Layout, Routing};
 use forge_kernels::{Spec, spec};
 
+/// Whoever reads experts is told where they are.
+pub(super) const SEATS: (&str, Operand) = ("seats", Operand::Seats);
+
 impl Select<'_> {
     pub(super) fn route(
         &mut self,
@@ -109,8 +112,12 @@ impl Select<'_> {
         let variants = variants(draft, spec, tiles);
         let function = self.function(&draft.function_name("experts_inner"), &general, &variants);
         let (x_name, y_name) = (self.scratch_name(x), self.scratch_name(y));
-        let mut arguments =
-            vec![("weight", Operand::Field(field)), ("x", Operand::Scratch(x)), ("y", Operand::Scratch(y))];
+        let mut arguments = vec![
+            ("weight", Operand::Field(field)),
+            SEATS,
+            ("x", Operand::Scratch(x)),
+            ("y", Operand::Scratch(y)),
+        ];
         let mut formula = format!(
             "of each expert in routes gate, up = W · {x_name}{divided}{plus_own};  {y_name} = {gated}"
         );
@@ -208,6 +215,7 @@ impl Select<'_> {
             format!("{y_name} {assign} Σ over routes of their weight · (W · {x_name}{plus_own})");
         let mut arguments = vec![
             ("weight", Operand::Field(field)),
+            SEATS,
             ("routes", Operand::Scratch(routes)),
             ("x", Operand::Scratch(from)),
             ("y", Operand::Scratch(y)),

@@ -1,6 +1,7 @@
 //! Rows that are taken expert by expert: which passes have them so, the steps beside those that every pass has, and the kernels of
 //! tiles. Pairs and tiles lie in a buffer each, which the first of these steps writes and the others read.
 
+use super::experts::SEATS;
 use crate::fused::{ExpertsSum, Fused, Kind, Operation};
 use crate::plan::{Condition, Operand};
 use crate::regime::Regime;
@@ -38,6 +39,7 @@ impl Select<'_> {
         let function = self.function("experts_each", &general, &[(GROUPED, spec)]);
         let mut arguments = vec![
             ("weight", Operand::Field(field)),
+            SEATS,
             ("x", Operand::Scratch(from)),
             ("y", Operand::Scratch(each)),
         ];

@@ -43,7 +43,20 @@ impl Select<'_> {
         Some(format!("{} of {}", slice.name, self.scratch_name(buffer)))
     }
 
+    /// Where rows may meet keys and values in the place of latents, all that depends on it comes with attention.
     pub(super) fn each_head(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        each: &EachHead,
+    ) {
+        if !self.unfolding(draft, list).is_some_and(|unfolding| unfolding.has(operation)) {
+            self.heads_matrices(draft, list, operation, each);
+        }
+    }
+
+    pub(super) fn heads_matrices(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,
@@ -141,6 +154,19 @@ impl Select<'_> {
     }
 
     pub(super) fn latent_attend(
+        &mut self,
+        draft: &mut Draft<'_>,
+        list: &Fused,
+        operation: &Operation,
+        attend: &LatentAttend,
+    ) {
+        match self.unfolding(draft, list) {
+            Some(unfolding) => self.either_way(draft, list, &unfolding),
+            None => self.meet_latents(draft, list, operation, attend),
+        }
+    }
+
+    pub(super) fn meet_latents(
         &mut self,
         draft: &mut Draft<'_>,
         list: &Fused,

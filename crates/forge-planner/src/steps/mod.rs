@@ -4,6 +4,7 @@ mod attend;
 mod experts;
 mod experts_grouped;
 mod latent;
+mod latent_unfolded;
 mod norms;
 mod project;
 mod recurrent;

@@ -33,8 +33,8 @@ pub(super) struct Common {
     /// the start, laid out for the CPU and in huge pages, which is read faster and takes as much memory]
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(super) mapped: bool,
-    /// Where a model's experts are on the CPU: `resident` in memory, or `streamed:20G` from disk, where those chosen lately have so
-    /// much memory (`streamed`: what is free) [default: resident]
+    /// Where a model's experts are: `resident` in memory, `streamed:20G` from disk, where those chosen lately have so much memory
+    /// (`streamed`: what is free), or, on a CPU, `mapped`, which leaves it to the system [default: resident]
     #[arg(long, global = true, value_name = "WHERE", help_heading = "Everywhere")]
     pub(super) experts: Option<Residence>,
     /// Multiply on the CPU by numbers as they are, also where weights are codes
@@ -268,6 +268,9 @@ pub(super) struct Bench {
     /// How many ids to generate; 0 measures none
     #[arg(short = 'n', long = "count", value_name = "N", default_value_t = 128)]
     pub(super) count: u32,
+    /// Measure behind texts of so many ids, which are read before
+    #[arg(short, long, value_name = "N,N,..", value_delimiter = ',', default_values_t = [0])]
+    pub(super) depth: Vec<u32>,
     /// How often each is measured
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) repeat: u32,

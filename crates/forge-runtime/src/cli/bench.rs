@@ -1,5 +1,5 @@
-//! `bench`: how fast prompts are read (`ppN`) and ids generated (`tgN`), in the columns of llama-bench, so that what
-//! reads those reads these. An id that is generated needs all weights, so that its speed is told in bytes as well, beside what
+//! `bench`: how fast prompts are read (`ppN`) and ids generated (`tgN`), from nothing or behind a text that has been read
+//! (`@ dN`), in the columns of llama-bench, so that what reads those reads these. An id that is generated needs all weights, so that its speed is told in bytes as well, beside what
 //! the device reads at best.
 
 use super::super::device::{Device, Lead};
@@ -17,26 +17,32 @@ use std::time::Instant;
 /// Measures, after one run that is not counted.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench) -> Outcome {
     let prompts = command.prompt.iter().copied().filter(|&count| count > 0);
-    let needed = prompts.clone().chain([command.count, 1]).max().unwrap_or(1);
+    let deepest = command.depth.iter().copied().max().unwrap_or(0);
+    let needed = prompts.clone().chain([command.count, 1]).max().unwrap_or(1).saturating_add(deepest);
     let mut engine = common.setup().engine::<M>(program, Some(needed as usize))?;
     let device = engine.device().describe();
     let devices = engine.device().lead();
     let lead = Lead { ids: command.ahead.chain.unwrap_or(devices.ids), ..devices };
     let threads = common.threads.map(usize::from);
     let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
-    let about = About { model: described::<M>(), device: &device, threads: threads.unwrap_or(1) };
+    let widest = 8.max(if deepest > 0 { format!("pp{} @ d{deepest}", needed - deepest).len() } else { 0 });
+    let about = About { model: described::<M>(), device: &device, threads: threads.unwrap_or(1), widest };
     if !command.json {
         print(&about.heading())?;
     }
     let mut results = Vec::new();
-    let tests = prompts.map(|count| (count, 0)).chain((command.count > 0).then_some((0, command.count)));
-    for (prompt, generated) in tests {
+    let of_depth = |depth: u32| {
+        let prompts = prompts.clone().map(move |count| (depth, count, 0));
+        prompts.chain((command.count > 0).then_some((depth, 0, command.count)))
+    };
+    for (depth, prompt, generated) in command.depth.iter().copied().flat_map(of_depth) {
         let mut samples = Vec::new();
         let mut streamed = None;
         for repeat in 0..=command.repeat {
             if repeat == 1 {
                 streamed = engine.device().streamed();
             }
+            stand_at(&mut engine, depth)?;
             let seconds = if prompt > 0 {
                 read_prompt(&mut engine, prompt)?
             } else {
@@ -51,7 +57,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
         let ids = command.repeat * (prompt + generated);
         let streamed = streamed.zip(engine.device().streamed());
         let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids));
-        let result = Result { prompt, generated, samples, streamed };
+        let result = Result { depth, prompt, generated, samples, streamed };
         if !command.json {
             print(&about.row::<M>(&result))?;
         }
@@ -74,7 +80,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
         }))?;
     } else {
         remark(&device);
-        let generated = results.iter().find(|result| result.generated > 0).map(Result::mean);
+        let generated =
+            results.iter().find(|result| result.generated > 0 && result.depth == 0).map(Result::mean);
         if let (Some(best), Some(generated)) = (read_speed, generated) {
             remark(&reading(M::INFO.decode.bytes_read, generated, best));
         }
@@ -104,6 +111,8 @@ struct About<'a> {
     model: String,
     device: &'a str,
     threads: usize,
+    /// Characters of the longest name of a test.
+    widest: usize,
 }
 
 /// The model, and the format that most of its bytes are in.
@@ -125,17 +134,26 @@ impl About<'_> {
 
     /// The titles of the columns.
     fn heading(&self) -> String {
-        let width = self.model.chars().count().max(5);
+        let (width, widest) = (self.model.chars().count().max(5), self.widest);
         format!(
-            "| {:<width$} | {:>10} | {:>10} | {:<7} | {:>7} | {:>8} | {:>18} |\n\
-             | {:-<width$} | ---------: | ---------: | ------- | ------: | -------: | -----------------: |\n",
-            "model", "size", "params", "backend", "threads", "test", "t/s", "",
+            "| {:<width$} | {:>10} | {:>10} | {:<7} | {:>7} | {:>widest$} | {:>18} |\n\
+             | {:-<width$} | ---------: | ---------: | ------- | ------: | {:->less$}: | -----------------: |\n",
+            "model",
+            "size",
+            "params",
+            "backend",
+            "threads",
+            "test",
+            "t/s",
+            "",
+            "",
+            less = widest - 1,
         )
     }
 
     /// A test.
     fn row<M: Model>(&self, result: &Result) -> String {
-        let width = self.model.chars().count().max(5);
+        let (width, widest) = (self.model.chars().count().max(5), self.widest);
         let (gibibytes, parameters) = (size::<M>() as f64 / (1_u64 << 30) as f64, M::INFO.parameters as f64);
         let size = if gibibytes >= 1.0 {
             format!("{gibibytes:.2} GiB")
@@ -149,7 +167,7 @@ impl About<'_> {
         };
         let speed = format!("{:.2} ± {:.2}", result.mean(), result.deviation());
         format!(
-            "| {:<width$} | {size:>10} | {parameters:>10} | {:<7} | {:>7} | {:>8} | {speed:>18} |\n",
+            "| {:<width$} | {size:>10} | {parameters:>10} | {:<7} | {:>7} | {:>widest$} | {speed:>18} |\n",
             self.model,
             self.backend(),
             self.threads,
@@ -160,6 +178,8 @@ impl About<'_> {
 
 /// Tokens per second of one test.
 struct Result {
+    /// Ids before it begins.
+    depth: u32,
     /// Ids of the prompt, or of what was generated: one of them is 0.
     prompt: u32,
     generated: u32,
@@ -206,7 +226,9 @@ impl Streamed {
 
 impl Result {
     fn name(&self) -> String {
-        if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generated) }
+        let test =
+            if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generated) };
+        if self.depth > 0 { format!("{test} @ d{}", self.depth) } else { test }
     }
 
     fn mean(&self) -> f64 {
@@ -225,6 +247,7 @@ impl Result {
             "test": self.name(),
             "n_prompt": self.prompt,
             "n_gen": self.generated,
+            "n_depth": self.depth,
             "avg_ts": self.mean(),
             "stddev_ts": self.deviation(),
             "samples_ts": self.samples,
@@ -239,25 +262,33 @@ impl Result {
     }
 }
 
+/// Has the slot hold a text of so many ids, and nothing after them.
+fn stand_at<M: Model, D: Device>(engine: &mut Engine<M, D>, depth: u32) -> std::result::Result<(), Failure> {
+    let kept = engine.truncate(0, depth);
+    if kept < depth {
+        engine.feed(0, &M::INFO.some_ids(depth)[kept as usize..], Want::Nothing)?;
+        engine.remember(0);
+    }
+    Ok(())
+}
+
 /// Seconds to read a prompt and know the next id.
 fn read_prompt<M: Model, D: Device>(
     engine: &mut Engine<M, D>,
     count: u32,
 ) -> std::result::Result<f64, Failure> {
-    engine.truncate(0, 0);
     let ids = M::INFO.some_ids(count);
     let start = Instant::now();
     engine.feed(0, &ids, Want::Next)?;
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds to generate ids, each of the one before, from an empty slot.
+/// Seconds to generate ids, each of the one before.
 fn generate<M: Model, D: Device>(
     engine: &mut Engine<M, D>,
     count: u32,
     lead: Lead,
 ) -> std::result::Result<f64, Failure> {
-    engine.truncate(0, 0);
     let start = Instant::now();
     let mut chain = engine.chain(0, M::INFO.begin.unwrap_or(0), lead)?;
     for left in (1..=count as usize).rev() {

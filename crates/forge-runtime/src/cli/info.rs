@@ -1,6 +1,6 @@
 //! `info`: what the model is, what memory it takes to the byte, and what a token costs.
 
-use super::super::experts::Room;
+use super::super::experts::{Residence, Room, Stacks};
 use super::super::failure::Failure;
 use super::super::memory::human;
 use super::super::model::{Cost, Model};
@@ -86,7 +86,11 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
         positions(&info, context),
         info.cache,
         memory.arena,
-        loaded.room.as_ref().map_or_else(String::new, |room| streamed(room, command.disk)),
+        match (&loaded.room, setup.experts) {
+            (Some(room), _) => streamed(room, command.disk),
+            (None, Residence::Mapped) => mapped(&loaded.model.layout().experts),
+            (None, _) => String::new(),
+        },
         memory.total(),
         human(memory.total()),
         submitted(&info.decode),
@@ -101,6 +105,14 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
     #[cfg(feature = "cuda")]
     print(&format!("cuda     {}\n", card.unwrap_or_else(|why| why)))?;
     Ok(true)
+}
+
+/// Where experts are that are left to the system.
+fn mapped(layers: &[Stacks]) -> String {
+    let bytes: usize = layers.iter().map(|stacks| stacks.expert_bytes() * stacks.experts).sum();
+    format!(
+        "experts  {bytes:>16} bytes  in the mapped file, of which the system keeps what it has room for\n"
+    )
 }
 
 /// Where experts are that are streamed, and what that is expected to cost.

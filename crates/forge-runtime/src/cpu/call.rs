@@ -4,6 +4,7 @@ use super::super::device::{Kernel, Program};
 use super::level::Level;
 use super::scratch::Line;
 use half::{bf16, f16};
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
@@ -69,8 +70,12 @@ pub(super) struct Seated {
     pub(super) count: usize,
     /// Experts that can have seats at once.
     pub(super) at_once: usize,
-    /// Those that are wanted before the next round.
+    /// Those that are wanted before the next round, if others are to have seats.
     pub(super) asked: Mutex<Vec<usize>>,
+    /// Those that have seats and have not had their round.
+    pub(super) coming: VecDeque<usize>,
+    /// Those whose round it is, by their place among all that rows have.
+    pub(super) here: Range<usize>,
 }
 
 /// A dispatch, seen by one of the threads that run it.
@@ -116,21 +121,20 @@ impl<'a> Call<'a> {
         self.0.another.store(true, Ordering::Relaxed);
     }
 
-    /// Of the experts that rows have, those whose matrices are multiplied in this round: all, or where experts have seats as many
-    /// as have them at once. Then the first round has none, and each asks for those of the next.
+    /// Of the experts that rows have, those whose matrices are multiplied in this round: all, or where experts have seats those that have
+    /// come. Then the first round has none. When all who have seats have had their round others are asked for.
     pub(super) fn at_hand(&self, experts: &[usize]) -> Range<usize> {
         let Some(seated) = &self.0.seated else { return 0..experts.len() };
-        let group = |number: usize| {
-            let bound = |number: usize| experts.len().min(number * seated.at_once);
-            bound(number)..bound(number + 1)
-        };
-        let next = group(self.round());
-        if !next.is_empty() {
+        let here = seated.here.clone();
+        if here.end < experts.len() {
             self.another_round();
-            // All threads ask for the same.
-            *seated.asked.lock().unwrap_or_else(PoisonError::into_inner) = experts[next].to_vec();
+            if seated.coming.is_empty() {
+                let next = here.end..experts.len().min(here.end + seated.at_once);
+                // All threads ask for the same.
+                *seated.asked.lock().unwrap_or_else(PoisonError::into_inner) = experts[next].to_vec();
+            }
         }
-        self.round().checked_sub(1).map_or(0..0, group)
+        here
     }
 
     /// Which of the matrices that are bound is an expert's.

@@ -12,6 +12,8 @@ use super::read_speed::read_speed;
 use super::scratch::Line;
 use super::strips::Strips;
 use memmap2::{Mmap, MmapMut};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,6 +30,14 @@ pub struct CpuDevice {
     room: Mutex<Vec<Line>>,
     /// Experts that are read from disk; none where all are among the weights.
     experts: Option<Streamed>,
+    /// The mapped file, and what of it is read where it lies while other weights are a copy.
+    in_file: Option<(Arc<Mmap>, Vec<Range<usize>>)>,
+}
+
+/// Whether a byte lies in one of some places, which are in order.
+fn is_among(places: &[Range<usize>], at: usize) -> bool {
+    let before = places.partition_point(|place| place.start <= at);
+    before > 0 && places[before - 1].contains(&at)
 }
 
 impl CpuDevice {
@@ -56,27 +66,30 @@ impl CpuDevice {
             strips: Vec::new(),
             room: Mutex::default(),
             experts: None,
+            in_file: None,
         })
     }
 
-    /// The same device with the experts of `layers` read from disk when they are chosen. Of its weights it has a copy, so that
-    /// nothing of the mapped file takes memory beside.
-    pub fn with_streamed_experts(
+    /// The same device with the experts of `layers` read from disk when they are chosen, into seats or, where there are none, by the
+    /// system as the mapped file is touched. Of its other weights it has a copy, so that nothing else of the file takes memory beside,
+    /// with these of their matrices in strips; none if it is exact.
+    pub fn with_experts_on_disk(
         mut self,
         layers: &[Stacks],
-        streamed: Streamed,
+        streamed: Option<Streamed>,
+        matrices: Vec<Strips>,
         told: &mut Told<'_>,
     ) -> CpuDevice {
-        let mut left_out: Vec<_> = layers
-            .iter()
-            .flat_map(Stacks::planes)
-            .map(|plane| plane.offset..plane.offset + plane.bytes)
-            .collect();
-        left_out.sort_by_key(|range| range.start);
-        if let Some(copy) = copied(&self.weights, &left_out, &[], &mut self.pool, told) {
-            self.weights = Arc::new(copy);
+        let places = Stacks::places(layers);
+        let is_copied = |matrix: &Strips| !matrix.starts().iter().any(|start| is_among(&places, *start));
+        let matrices: Vec<Strips> =
+            matrices.into_iter().filter(|matrix| !self.exact && is_copied(matrix)).collect();
+        if let Some(copy) = copied(&self.weights, &places, &matrices, &mut self.pool, told) {
+            let file = std::mem::replace(&mut self.weights, Arc::new(copy));
+            self.in_file = streamed.is_none().then_some((file, places));
+            self.lie_in_strips(&matrices);
         }
-        self.experts = Some(streamed);
+        self.experts = streamed;
         self
     }
 
@@ -92,10 +105,14 @@ impl CpuDevice {
         let matrices = if self.exact { &[] } else { matrices };
         if let Some(copy) = copied(&self.weights, &[], matrices, &mut self.pool, told) {
             self.weights = Arc::new(copy);
-            self.strips = matrices.iter().flat_map(Strips::starts).collect();
-            self.strips.sort_unstable();
+            self.lie_in_strips(matrices);
         }
         self
+    }
+
+    fn lie_in_strips(&mut self, matrices: &[Strips]) {
+        self.strips = matrices.iter().flat_map(Strips::starts).collect();
+        self.strips.sort_unstable();
     }
 
     /// The same device with other instructions.
@@ -124,7 +141,11 @@ impl CpuDevice {
         let (start, length) = match self.memory(buffer) {
             Some(memory) => (memory.as_mut_ptr(), memory.len()),
             None if written => return Err("weights are never written".to_owned()),
-            None => (self.weights.as_ptr().cast_mut(), self.weights.len()),
+            None => {
+                let in_file = self.in_file.as_ref().filter(|(_, places)| is_among(places, offset));
+                let weights = in_file.map_or(&self.weights, |(file, _)| file);
+                (weights.as_ptr().cast_mut(), weights.len())
+            }
         };
         let strips = buffer == Buffer::Weights && self.strips.binary_search(&offset).is_ok();
         match offset.checked_add(bytes) {
@@ -180,6 +201,8 @@ impl CpuDevice {
                 at_once: experts.at_once(stack.layer),
                 count: experts.seats(stack.layer),
                 asked: Mutex::default(),
+                coming: VecDeque::new(),
+                here: 0..0,
             }),
         };
         loop {
@@ -191,7 +214,16 @@ impl CpuDevice {
             if let (Some(seated), Some(stack), Some(experts)) = (&mut round.seated, stack, &mut self.experts)
             {
                 let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
-                experts.fetch(stack, &asked, &mut seated.seats)?;
+                if !asked.is_empty() {
+                    experts.ask(stack, &asked, &mut seated.seats)?;
+                    seated.coming.extend(asked);
+                }
+                if !seated.coming.is_empty() {
+                    // Those who are there are multiplied while others are read.
+                    let come = experts.arrived(stack, seated.coming.make_contiguous())?;
+                    seated.coming.drain(..come);
+                    seated.here = seated.here.end..seated.here.end + come;
+                }
             }
             round.number += 1;
             round.taken = AtomicUsize::new(0);
@@ -243,6 +275,10 @@ impl Pass for Running<'_> {
         0
     }
 
+    fn unfolds_from(&self, _planned: u32) -> Option<u32> {
+        None
+    }
+
     // Dispatches run to their end one after another.
     fn barrier(&mut self) {}
 }
@@ -277,7 +313,11 @@ impl Device for CpuDevice {
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         // Where experts are streamed, what there is of them among the weights is no memory.
-        if self.experts.is_some() { Ok(None) } else { read_speed(&self.weights, &mut self.pool) }
+        if self.experts.is_some() || self.in_file.is_some() {
+            Ok(None)
+        } else {
+            read_speed(&self.weights, &mut self.pool)
+        }
     }
 
     fn streamed(&self) -> Option<Counts> {

@@ -15,6 +15,7 @@ mod amx;
 mod append;
 mod argmax;
 mod attend;
+mod attend_share;
 mod attend_step;
 mod beside;
 mod blocks;
@@ -71,6 +72,7 @@ mod superblock;
 mod take;
 mod tile;
 mod together;
+mod unfolded;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -132,4 +134,5 @@ pub use self::{
     stored::Stored,
     superblock::{Q4K, Q5K, Q6K},
     take::{Take, take},
+    unfolded::{AttendUnfolded, LatentShare, attend_unfolded, latent_share},
 };

@@ -91,6 +91,10 @@ impl Pass for Survey {
     fn cores(&self) -> u32 {
         0
     }
+
+    fn unfolds_from(&self, _planned: u32) -> Option<u32> {
+        None
+    }
 }
 
 impl Strips {

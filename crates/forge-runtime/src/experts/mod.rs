@@ -19,11 +19,13 @@ mod seats;
 mod source;
 mod streamed;
 
+pub use readers::Half;
 pub use room::{Forecast, Room};
 pub use source::{Source, WeightSource};
 pub use streamed::{Bound, Counts, Streamed};
 
 use super::device::Span;
+use std::ops::Range;
 
 /// The matrices of a layer's experts: what the compiler tells of them.
 #[derive(Clone, Debug)]
@@ -34,10 +36,14 @@ pub struct Stacks {
     pub chosen: usize,
     /// Those of them that every row has, the last ones.
     pub shared: usize,
+    /// Seats that kernels can count, at most.
+    pub most: usize,
     /// The planes of the matrices that are multiplied first, expert below expert.
     pub inner: Vec<Span<u8>>,
     /// Those of the matrices whose products are summed.
     pub sum: Vec<Span<u8>>,
+    /// `[rows, 2 * chosen]` Where a pass keeps the experts of each row, before the bits of their weights.
+    pub routes: Span<u32>,
 }
 
 impl Stacks {
@@ -49,6 +55,14 @@ impl Stacks {
     /// Bytes of one expert.
     pub fn expert_bytes(&self) -> usize {
         self.planes().map(|plane| plane.bytes / self.experts).sum()
+    }
+
+    /// Where in the weight file the planes of all layers lie, in order.
+    pub fn places(layers: &[Stacks]) -> Vec<Range<usize>> {
+        let planes = layers.iter().flat_map(Stacks::planes);
+        let mut places: Vec<_> = planes.map(|plane| plane.offset..plane.offset + plane.bytes).collect();
+        places.sort_by_key(|place| place.start);
+        places
     }
 
     /// Experts that are chosen for a row.
@@ -63,6 +77,8 @@ pub enum Residence {
     /// With all other weights.
     #[default]
     Resident,
+    /// In the mapped file: the system reads what is touched, and keeps as much of it as it has room for.
+    Mapped,
     /// On disk, but for those that have a seat in so many bytes of memory; in what is free if there is no number.
     Streamed(Option<u64>),
 }
@@ -73,10 +89,13 @@ impl std::str::FromStr for Residence {
     fn from_str(text: &str) -> Result<Residence, String> {
         match text.split_once(':') {
             None if text == "resident" => Ok(Residence::Resident),
+            None if text == "mapped" => Ok(Residence::Mapped),
             None if text == "streamed" => Ok(Residence::Streamed(None)),
             Some(("streamed", memory)) => Ok(Residence::Streamed(Some(bytes(memory)?))),
-            _ => Err("`resident`, `streamed` or `streamed:` and memory, such as streamed:20G, is wanted"
-                .to_owned()),
+            _ => Err(
+                "`resident`, `mapped`, `streamed` or `streamed:` and memory, such as streamed:20G, is wanted"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -132,9 +151,10 @@ mod tests {
     #[test]
     fn where_experts_are_is_said_in_a_word_and_a_size() {
         assert_eq!("resident".parse(), Ok(Residence::Resident));
+        assert_eq!("mapped".parse(), Ok(Residence::Mapped));
         assert_eq!("streamed".parse(), Ok(Residence::Streamed(None)));
         assert_eq!("streamed:2G".parse(), Ok(Residence::Streamed(Some(2_000_000_000))));
-        for wrong in ["", "mapped", "streamed:", "streamed:x", "resident:2G"] {
+        for wrong in ["", "map", "mapped:2G", "streamed:", "streamed:x", "resident:2G"] {
             assert!(wrong.parse::<Residence>().is_err(), "{wrong}");
         }
     }

@@ -1,8 +1,8 @@
 //! A few threads that read, so that a disk has several things to do at once.
 //!
 //! Reads are done in the order in which they are asked for. They are of two halves, what a layer multiplies first and what it
-//! multiplies then; whoever waits for one half lets the other go on. After a read that fails the others are left undone, and
-//! whoever waits next is told.
+//! multiplies then, and of several experts; whoever waits for one half, or for one expert's, lets the others go on. After a read
+//! that fails the others are left undone, and whoever waits next is told.
 
 use super::source::Source;
 use std::collections::VecDeque;
@@ -16,14 +16,18 @@ const PIECE: usize = 1 << 20;
 
 /// Which matrices of a layer a read is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Half {
+pub enum Half {
+    /// What is multiplied first.
     Inner,
+    /// Those whose products are summed.
     Sum,
 }
 
 /// Bytes to be read, and where to.
 pub(super) struct Read {
     pub(super) half: Half,
+    /// Whose they are, of those who are asked for at once.
+    pub(super) expert: usize,
     pub(super) from: u64,
     pub(super) to: *mut u8,
     pub(super) bytes: usize,
@@ -50,6 +54,8 @@ struct State {
     queue: VecDeque<Read>,
     /// Reads of each half that are not done.
     left: [usize; 2],
+    /// The same of each expert.
+    left_of: Vec<[usize; 2]>,
     /// What went wrong first.
     trouble: Option<String>,
     is_over: bool,
@@ -84,22 +90,43 @@ impl Readers {
     /// their half.
     pub(super) unsafe fn ask(&self, reads: impl Iterator<Item = Read>) {
         let mut state = self.shared.lock();
-        for Read { half, from, to, bytes } in reads {
+        for Read { half, expert, from, to, bytes } in reads {
+            if state.left_of.len() <= expert {
+                state.left_of.resize(expert + 1, [0; 2]);
+            }
             for first in (0..bytes).step_by(PIECE) {
                 // SAFETY: inside where the read goes.
                 let to = unsafe { to.add(first) };
-                let piece = Read { half, from: from + first as u64, to, bytes: PIECE.min(bytes - first) };
-                state.queue.push_back(piece);
+                let bytes = PIECE.min(bytes - first);
+                state.queue.push_back(Read { half, expert, from: from + first as u64, to, bytes });
                 state.left[half as usize] += 1;
+                state.left_of[expert][half as usize] += 1;
             }
         }
         drop(state);
         self.shared.asked.notify_all();
     }
 
+    /// Whether a read of this half is left.
+    pub(super) fn is_reading(&self, half: Half) -> bool {
+        self.shared.lock().left[half as usize] > 0
+    }
+
+    /// Whether this half of an expert is in memory. After a read that failed nobody's is, until a wait has told of it: what was
+    /// left undone looks like what is done.
+    pub(super) fn has_come(&self, half: Half, expert: usize) -> bool {
+        let state = self.shared.lock();
+        state.trouble.is_none() && state.left_of.get(expert).is_none_or(|left| left[half as usize] == 0)
+    }
+
+    /// Waits until no read of this half of an expert is left; errors are those of [`Readers::wait`].
+    pub(super) fn wait_for(&self, half: Half, expert: usize) -> Result<(), String> {
+        self.until(|state| state.left_of.get(expert).is_none_or(|left| left[half as usize] == 0))
+    }
+
     /// Waits until no read of this half is left. An error if any read has failed; then nothing is left at all.
     pub(super) fn wait(&self, half: Half) -> Result<(), String> {
-        self.until(|left| left[half as usize] == 0)
+        self.until(|state| state.left[half as usize] == 0)
     }
 
     /// Waits until no read is left.
@@ -107,9 +134,9 @@ impl Readers {
         self.until(|_| false)
     }
 
-    fn until(&self, is_enough: impl Fn([usize; 2]) -> bool) -> Result<(), String> {
+    fn until(&self, is_enough: impl Fn(&State) -> bool) -> Result<(), String> {
         let mut state = self.shared.lock();
-        while state.left != [0, 0] && (state.trouble.is_some() || !is_enough(state.left)) {
+        while state.left != [0, 0] && (state.trouble.is_some() || !is_enough(&state)) {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.trouble.take().map_or(Ok(()), Err)
@@ -153,8 +180,10 @@ fn work(shared: &Shared) {
         if let Err(what) = outcome {
             state.trouble.get_or_insert(what);
         }
-        state.left[read.half as usize] -= 1;
-        if state.left[read.half as usize] == 0 {
+        let half = read.half as usize;
+        state.left[half] -= 1;
+        state.left_of[read.expert][half] -= 1;
+        if state.left_of[read.expert][half] == 0 {
             shared.done.notify_all();
         }
     }
@@ -184,7 +213,7 @@ mod tests {
     }
 
     fn read(half: Half, from: u64, to: &mut [u8]) -> Read {
-        Read { half, from, to: to.as_mut_ptr(), bytes: to.len() }
+        Read { half, expert: half as usize, from, to: to.as_mut_ptr(), bytes: to.len() }
     }
 
     #[test]
@@ -196,7 +225,8 @@ mod tests {
         unsafe { readers.ask(reads.into_iter()) };
         readers.wait(Half::Inner).unwrap();
         assert!(one.iter().zip(7_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
-        readers.settle().unwrap();
+        readers.wait_for(Half::Sum, 1).unwrap();
+        assert!(readers.has_come(Half::Sum, 1) && readers.has_come(Half::Sum, 7));
         assert!(other.iter().zip(1000_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
     }
 
@@ -206,6 +236,10 @@ mod tests {
         let mut bytes = vec![0; 4 * PIECE];
         // SAFETY: nothing touches them before all is done.
         unsafe { readers.ask([read(Half::Sum, 1 << 30, &mut bytes)].into_iter()) };
+        while readers.is_reading(Half::Sum) {
+            thread::yield_now();
+        }
+        assert!(!readers.has_come(Half::Sum, Half::Sum as usize), "it was never read");
         assert!(readers.settle().unwrap_err().contains("the disk is gone"));
         assert_eq!(readers.wait(Half::Inner), Ok(()));
         // SAFETY: the same.

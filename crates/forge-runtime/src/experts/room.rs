@@ -24,6 +24,8 @@ pub(super) struct Class {
     pub(super) kept: usize,
     /// The most that a row chooses in one layer.
     picked: usize,
+    /// Seats that kernels can count, at most.
+    most: usize,
 }
 
 impl Class {
@@ -86,7 +88,8 @@ impl Room {
         let enough = room.classes.iter().map(needed).max().unwrap_or(0) as u64 + (planes * PAGE) as u64;
         for class in &mut room.classes {
             let share = u128::from(for_seats) * class.all() / all.max(1);
-            class.seats = class.experts.min((share / class.expert().max(1) as u128) as usize);
+            let most = class.experts.min(class.most);
+            class.seats = most.min((share / class.expert().max(1) as u128) as usize);
             if class.seats < class.least() {
                 return Err(Failure::misuse(format!(
                     "--experts streamed: experts of {} bytes have {} seats in {memory} bytes, and {} are needed: \
@@ -109,8 +112,8 @@ impl Room {
         let known = self.classes.iter().position(|class| class.planes == planes);
         let index = known.unwrap_or(self.classes.len());
         if known.is_none() {
-            let (starts, seats, experts, kept, picked) = (Vec::new(), 0, 0, 0, 0);
-            self.classes.push(Class { planes, starts, seats, experts, kept, picked });
+            let (starts, most) = (Vec::new(), stacks.most);
+            self.classes.push(Class { planes, starts, seats: 0, experts: 0, kept: 0, picked: 0, most });
         }
         let class = &mut self.classes[index];
         class.experts += stacks.experts;
@@ -152,7 +155,9 @@ mod tests {
 
     fn stacks(experts: usize, shared: usize, plane: usize) -> Stacks {
         let span = |bytes: usize| Span::new(Buffer::Weights, 0, bytes * experts);
-        Stacks { experts, chosen: 2 + shared, shared, inner: vec![span(2 * plane)], sum: vec![span(plane)] }
+        let routes = Span::new(Buffer::Scratch, 0, 0);
+        let (inner, sum) = (vec![span(2 * plane)], vec![span(plane)]);
+        Stacks { experts, chosen: 2 + shared, shared, most: 7, inner, sum, routes }
     }
 
     #[test]
@@ -162,7 +167,7 @@ mod tests {
         assert_eq!((room.seats(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
         assert_eq!(room.classes[0].starts, [0, 12_288]);
         assert_eq!(room.bytes(), 12_288 + 8192);
-        assert_eq!(Room::new(&layers, 1 << 30).unwrap().seats(), 16);
+        assert_eq!(Room::new(&layers, 1 << 30).unwrap().seats(), 7, "kernels count no more");
         let told = room.forecast();
         assert_eq!((told.hits, told.bytes), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
         assert_eq!(told.per_second(16_500), Some(2.0));

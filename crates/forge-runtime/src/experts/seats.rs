@@ -1,6 +1,8 @@
 //! Who sits where: experts of some layers in the seats of their class.
 //!
-//! Whoever has been asked for keeps its seat until all others have been asked for since: the least recently used goes first.
+//! Whoever has been asked for keeps its seat until all others have been asked for since: the least recently used goes first. But where
+//! layers ask for so many that not all have seats, as in a chunk of a prompt, they are swept through in turn: whoever was not asked
+//! for longest is just who will be asked for next, and so who was asked for last goes first.
 
 use std::collections::HashMap;
 
@@ -14,6 +16,8 @@ pub(super) struct Seats {
     seats: Vec<Seat>,
     /// Counts what was asked for.
     clock: u64,
+    /// Whether layers ask for more than there are seats.
+    sweeps: bool,
     kept: usize,
 }
 
@@ -30,7 +34,7 @@ const ALWAYS: u64 = u64::MAX;
 impl Seats {
     /// So many seats, all of them free.
     pub(super) fn new(count: usize) -> Seats {
-        Seats { of: HashMap::new(), seats: vec![Seat::default(); count], clock: 0, kept: 0 }
+        Seats { of: HashMap::new(), seats: vec![Seat::default(); count], clock: 0, sweeps: false, kept: 0 }
     }
 
     /// Seats that experts may lose.
@@ -43,9 +47,10 @@ impl Seats {
         self.of.get(&expert).copied()
     }
 
-    /// Begins to ask for experts: those asked for until the next time have their seats together.
-    pub(super) fn begin(&mut self) {
+    /// Begins to ask for experts: those asked for until the next time have their seats together. `others` ask for as many in turn.
+    pub(super) fn begin(&mut self, experts: usize, others: usize) {
         self.clock += 1;
+        self.sweeps = experts * (1 + others) > self.changing();
     }
 
     /// Asks for an expert: its seat, if it has one, and it stays.
@@ -56,13 +61,16 @@ impl Seats {
         Some(seat)
     }
 
-    /// A seat for an expert that has none: a free one, or that of whoever was not asked for longest. None if all have been asked
-    /// for since the beginning.
+    /// A seat for an expert that has none: a free one, or that of whoever goes first. None if all have been asked for since the
+    /// beginning.
     pub(super) fn take(&mut self, expert: Expert) -> Option<usize> {
-        let (seat, oldest) = self.seats.iter().enumerate().min_by_key(|(_, seat)| seat.asked)?;
-        if oldest.asked >= self.clock {
-            return None;
-        }
+        let others = self.seats.iter().enumerate().filter(|(_, seat)| seat.asked < self.clock);
+        let order = |seat: &Seat| match seat.expert {
+            None => 0,
+            Some(_) if self.sweeps => self.clock - seat.asked,
+            Some(_) => seat.asked,
+        };
+        let (seat, oldest) = others.min_by_key(|(_, seat)| order(seat))?;
         if let Some(other) = oldest.expert {
             self.of.remove(&other);
         }
@@ -99,7 +107,7 @@ mod tests {
 
     /// Asks for some experts of a layer at once, and tells who was there.
     fn ask(seats: &mut Seats, experts: &[usize]) -> Vec<usize> {
-        seats.begin();
+        seats.begin(experts.len(), 0);
         let there: Vec<usize> = experts.iter().copied().filter(|&it| seats.ask((0, it)).is_some()).collect();
         for expert in experts.iter().filter(|it| !there.contains(it)) {
             seats.take((0, *expert)).unwrap();
@@ -118,10 +126,29 @@ mod tests {
     }
 
     #[test]
+    fn of_layers_that_are_swept_through_some_are_found() {
+        // Three layers of four experts, and seats for seven.
+        let mut seats = Seats::new(7);
+        let mut found = Vec::new();
+        for layer in (0..3).cycle().take(9) {
+            seats.begin(4, 2);
+            let there = (0..4).filter(|&expert| seats.ask((layer, expert)).is_some()).count();
+            for expert in 0..4 {
+                if seats.of((layer, expert)).is_none() {
+                    seats.take((layer, expert)).expect("four are not too many");
+                }
+            }
+            found.push(there);
+        }
+        // Three seats are left to those who are not asked for: theirs is found whenever it is their turn.
+        assert_eq!(found, [0, 0, 0, 3, 0, 3, 0, 3, 0]);
+    }
+
+    #[test]
     fn experts_asked_for_together_do_not_displace_one_another() {
         let mut seats = Seats::new(2);
         ask(&mut seats, &[1, 2]);
-        seats.begin();
+        seats.begin(2, 0);
         assert!(seats.ask((0, 1)).is_some() && seats.take((0, 3)).is_some());
         assert_eq!(seats.take((0, 4)), None);
         assert_eq!((seats.of((0, 2)), seats.of((1, 1))), (None, None));

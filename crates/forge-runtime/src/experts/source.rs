@@ -2,8 +2,8 @@
 //!
 //! The cache would keep a second copy of every expert, in memory that the program was not given. Linux reads past it (O_DIRECT)
 //! what begins and ends on a page of the file and of memory; the compiler begins large planes on pages, so that most
-//! models' experts do. What does not is read by whole pages and copied. A file system that knows no such reading
-//! is read as any file.
+//! models' experts do. What does not is read by whole pages and copied. Apple's systems are asked to keep nothing of what is read
+//! (F_NOCACHE). A file system that knows no such reading is read as any file.
 
 use super::super::weights::WeightFile;
 use std::fs::{File, Metadata};
@@ -155,7 +155,24 @@ fn open_direct(path: &Path) -> Option<File> {
     Some(file)
 }
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+/// Opens a file for reads that the cache keeps nothing of.
+#[cfg(target_vendor = "apple")]
+fn open_direct(path: &Path) -> Option<File> {
+    use std::os::fd::AsRawFd;
+    const F_NOCACHE: i32 = 48;
+    unsafe extern "C" {
+        fn fcntl(file: i32, command: i32, ...) -> i32;
+    }
+    let file = File::open(path).ok()?;
+    // SAFETY: the file is open, and the command takes a number.
+    let outcome = unsafe { fcntl(file.as_raw_fd(), F_NOCACHE, 1) };
+    (outcome != -1).then_some(file)
+}
+
+#[cfg(not(any(
+    target_vendor = "apple",
+    all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))
+)))]
 fn open_direct(_: &Path) -> Option<File> {
     None
 }

@@ -5,7 +5,7 @@
 
 use super::Stacks;
 use super::readers::{Half, Read, Readers};
-use super::room::Room;
+use super::room::{Class, Room};
 use super::seats::Seats;
 use super::source::Source;
 use memmap2::MmapMut;
@@ -13,6 +13,9 @@ use std::collections::HashMap;
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// What the region is a whole number of: the largest pages that systems have, so that nobody else's memory lies in its last one.
+const PAGE: usize = 16384;
 
 /// What has been read, and what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +61,11 @@ impl AddAssign for Counts {
 pub struct Bound {
     /// The layer, of those that have experts.
     pub layer: usize,
-    half: Half,
-    /// Where the seats of the plane begin.
+    /// Which matrices it is of.
+    pub half: Half,
+    /// Where in the region the seats of the plane begin.
+    pub offset: usize,
+    /// The same, as an address.
     pub start: *mut u8,
     /// Bytes of all of them.
     pub bytes: usize,
@@ -84,7 +90,7 @@ pub struct Streamed {
 impl Streamed {
     /// Takes the region, and reads the experts that every row has.
     pub fn new(layers: &[Stacks], room: Room, source: Arc<dyn Source>) -> Result<Streamed, String> {
-        let region = MmapMut::map_anon(room.bytes().max(1))
+        let region = MmapMut::map_anon(room.bytes().max(1).next_multiple_of(PAGE))
             .map_err(|error| format!("no memory for experts, {} bytes: {error}", room.bytes()))?;
         #[cfg(target_os = "linux")]
         let _ = region.advise(memmap2::Advice::HugePage);
@@ -121,13 +127,35 @@ impl Streamed {
     }
 
     /// What lies in seats of the plane of experts that begins at `offset` of the weight file; none if none does.
-    pub fn bound(&mut self, offset: usize) -> Option<Bound> {
+    pub fn bound(&self, offset: usize) -> Option<Bound> {
         let &(layer, plane) = self.planes.get(&offset)?;
         let class = &self.room.classes[self.room.class_of[layer]];
         let half = if plane < self.layers[layer].inner.len() { Half::Inner } else { Half::Sum };
+        let offset = class.starts[plane];
         // SAFETY: the room lies inside the region.
-        let start = unsafe { self.region.as_mut_ptr().add(class.starts[plane]) };
-        Some(Bound { layer, half, start, bytes: class.seats * class.planes[plane] })
+        let start = unsafe { self.region.as_ptr().cast_mut().add(offset) };
+        Some(Bound { layer, half, offset, start, bytes: class.seats * class.planes[plane] })
+    }
+
+    /// Where the region is, which is whole pages, and how long.
+    pub fn region(&mut self) -> (*mut u8, usize) {
+        (self.region.as_mut_ptr(), self.region.len())
+    }
+
+    /// The most bytes that the seats of a plane have.
+    pub fn longest(&self) -> usize {
+        let planes = |class: &Class| class.seats * class.planes.iter().max().unwrap_or(&0);
+        self.room.classes.iter().map(planes).max().unwrap_or(0)
+    }
+
+    /// The matrices of a layer's experts.
+    pub fn stacks(&self, layer: usize) -> &Stacks {
+        &self.layers[layer]
+    }
+
+    /// Whether what is bound is being read.
+    pub fn is_reading(&self, bound: Bound) -> bool {
+        self.readers.is_reading(bound.half)
     }
 
     /// Experts of a layer that there are.
@@ -140,24 +168,25 @@ impl Streamed {
         self.room.classes[self.room.class_of[layer]].seats
     }
 
-    /// Experts of a layer that can have seats at once.
+    /// Experts of a layer that can have seats at once, beside those that every row has.
     pub fn at_once(&self, layer: usize) -> usize {
         self.seats[self.room.class_of[layer]].changing()
     }
 
     /// Has what is bound of some experts of a layer in memory, and says which seats it is in: `seats[expert]`. They are at most
-    /// [`Streamed::at_once`], each once.
+    /// [`Streamed::at_once`] beside those that every row has, each once.
     pub fn fetch(&mut self, bound: Bound, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
-        let start = Instant::now();
-        let outcome = self.seat(bound.layer, experts).and_then(|found| {
-            self.readers.wait(bound.half)?;
-            Ok(found)
-        });
-        self.counts.stalled += start.elapsed();
-        let found = match outcome {
-            Ok(found) => found,
-            Err(what) => return Err(self.fail(what)),
-        };
+        self.ask(bound, experts, seats)?;
+        self.waiting(|streamed| streamed.readers.wait(bound.half))
+    }
+
+    /// The same, of experts who may be on their way for a while: [`Streamed::arrived`] waits for them.
+    pub fn ask(&mut self, bound: Bound, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
+        let mut found = 0;
+        self.waiting(|streamed| {
+            found = streamed.seat(bound.layer, experts)?;
+            Ok(())
+        })?;
         if bound.half == Half::Inner {
             let kept = self.layers[bound.layer].experts - self.layers[bound.layer].shared;
             let asked = experts.iter().filter(|expert| **expert < kept).count();
@@ -167,15 +196,41 @@ impl Streamed {
         let class = &self.seats[self.room.class_of[bound.layer]];
         for expert in experts {
             let seat = class.of((bound.layer, *expert));
-            seats[*expert] = seat.ok_or("an expert that was read has no seat")? as u32;
+            seats[*expert] = seat.ok_or("an expert that is read has no seat")? as u32;
         }
         Ok(())
+    }
+
+    /// Waits until the first of some experts that were asked for is in memory, as far as it is bound, and says how many are, of
+    /// those that follow one another.
+    pub fn arrived(&mut self, bound: Bound, experts: &[usize]) -> Result<usize, String> {
+        for (count, expert) in experts.iter().enumerate() {
+            // Reads are numbered as those who are not settled.
+            let Some(read) = self.unsettled.iter().position(|it| *it == (bound.layer, *expert)) else {
+                continue;
+            };
+            if count == 0 {
+                self.waiting(|streamed| streamed.readers.wait_for(bound.half, read))?;
+            } else if !self.readers.has_come(bound.half, read) {
+                return Ok(count);
+            }
+        }
+        Ok(experts.len())
+    }
+
+    /// Does what may wait for the disk, and counts how long it does.
+    fn waiting(&mut self, wait: impl FnOnce(&mut Streamed) -> Result<(), String>) -> Result<(), String> {
+        let start = Instant::now();
+        let outcome = wait(self);
+        self.counts.stalled += start.elapsed();
+        outcome.map_err(|what| self.fail(what))
     }
 
     /// Gives seats to those of some experts of a layer that have none, and has them read; says how many had one.
     fn seat(&mut self, layer: usize, experts: &[usize]) -> Result<usize, String> {
         let index = self.room.class_of[layer];
-        self.seats[index].begin();
+        let others = self.room.class_of.iter().filter(|class| **class == index).count() - 1;
+        self.seats[index].begin(experts.len(), others);
         let missing: Vec<usize> = {
             let seats = &mut self.seats[index];
             experts.iter().copied().filter(|expert| seats.ask((layer, *expert)).is_none()).collect()
@@ -199,11 +254,11 @@ impl Streamed {
         for (plane, span) in stacks.planes().enumerate() {
             let bytes = class.planes[plane];
             let half = if plane < inner { Half::Inner } else { Half::Sum };
-            for (expert, seat) in missing.iter().zip(&taken) {
+            for (number, (expert, seat)) in missing.iter().zip(&taken).enumerate() {
                 let from = (span.offset + expert * bytes) as u64;
                 // SAFETY: the seat lies inside the region.
                 let to = unsafe { region.add(class.starts[plane] + seat * bytes) };
-                reads.push(Read { half, from, to, bytes });
+                reads.push(Read { half, expert: number, from, to, bytes });
                 self.counts.bytes += bytes as u64;
             }
         }
@@ -293,8 +348,11 @@ mod tests {
             offset += 6 * bytes;
             Span::new(Buffer::Weights, offset - 6 * bytes, 6 * bytes)
         };
-        let mut layer =
-            || Stacks { experts: 6, chosen: 3, shared: 1, inner: vec![plane(INNER)], sum: vec![plane(SUM)] };
+        let routes = Span::new(Buffer::Scratch, 0, 0);
+        let mut layer = || {
+            let (inner, sum) = (vec![plane(INNER)], vec![plane(SUM)]);
+            Stacks { experts: 6, chosen: 3, shared: 1, most: usize::MAX, inner, sum, routes }
+        };
         vec![layer(), layer()]
     }
 
@@ -343,6 +401,25 @@ mod tests {
             assert_eq!((counts.asked, counts.found), (asked, found), "{layer} {experts:?}");
             assert_eq!(counts.bytes, (asked - found) * (INNER + SUM) as u64, "{layer} {experts:?}");
         }
+    }
+
+    #[test]
+    fn experts_arrive_in_the_order_in_which_they_were_asked_for() {
+        let (mut streamed, disk) = streamed(5);
+        let bound = streamed.bound(layers()[0].sum[0].offset).expect("it is one of its planes");
+        let mut seats = vec![u32::MAX; 6];
+        streamed.ask(bound, &[0, 3, 5], &mut seats).unwrap();
+        let mut arrived = 0;
+        while arrived < 3 {
+            let some = streamed.arrived(bound, &[0, 3, 5][arrived..]).unwrap();
+            assert!(some > 0, "whoever is waited for is there");
+            arrived += some;
+        }
+        disk.0.store(1, Ordering::Relaxed);
+        streamed.ask(bound, &[3, 4], &mut seats).unwrap();
+        let failed =
+            streamed.arrived(bound, &[3, 4]).and_then(|some| streamed.arrived(bound, &[3, 4][some..]));
+        assert_eq!(failed.unwrap_err(), "experts cannot be read: the disk is broken");
     }
 
     #[test]

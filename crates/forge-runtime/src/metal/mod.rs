@@ -1,34 +1,38 @@
-//! The Metal device: the weight file as a buffer that is never copied, and one command buffer a pass.
+//! The Metal device: the weight file as a buffer that is never copied, and one command buffer a pass, or several where experts are
+//! streamed from disk.
 //!
 //! State, scratch and rows are shared buffers, which
 //! the host reads and writes in place, none of whose bytes a pass on its way touches. A pass is one concurrent encoder:
 //! dispatches between two barriers may overlap, as [`Pass`] says, and the barriers are those that the model encodes. Passes
 //! are of one queue, and Metal has each wait for those before it whose buffers it uses, which is all of them.
 
-use super::device::{Buffer, Device, Lead, Pass, Program as Which};
+use super::device::{Binding, Buffer, Device, Lead, Pass, Program as Which};
+use super::experts::{Counts, Streamed};
 use super::model::Layout;
 use super::open::Program;
 use super::published;
 use super::weights::WeightFile;
 use encoding::Encoding;
 use memmap2::Mmap;
-use memory::{Region, keep_resident};
+use memory::{Mapped, Place, Region, keep_resident};
 use objc2::msg_send;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
-    MTLBuffer, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice,
-    MTLDispatchType, MTLGPUFamily,
+    MTLBuffer, MTLCommandBuffer, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily,
 };
 use pipelines::{Pipelines, archive_path, source};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use streaming::{Streaming, Told, without_experts};
 
 mod encoding;
 mod memory;
 mod pipelines;
+mod streaming;
 
 // MTLCreateSystemDefaultDevice gives nothing unless CoreGraphics is linked.
 #[cfg_attr(target_vendor = "apple", link(name = "CoreGraphics", kind = "framework"))]
@@ -44,7 +48,9 @@ pub struct MetalDevice {
     /// In the order of [`Buffer::ALL`].
     regions: [Region; 4],
     cores: u32,
-    /// Passes that nobody has waited for, in their order. They do not keep what they use.
+    /// Experts that are read from disk; none where all are among the weights.
+    streaming: Option<Streaming>,
+    /// Command buffers that nobody has waited for, in their order. They do not keep what they use.
     underway: VecDeque<Commands>,
     /// What the first region lies over; dropped after it.
     _weights: Arc<Mmap>,
@@ -72,12 +78,14 @@ pub fn route(program: &Program, cache: Option<&Path>) -> String {
 }
 
 impl MetalDevice {
-    /// Makes a pipeline of each kernel, kept in the folder `cache` if there is one, and buffers of `layout`'s sizes.
+    /// Makes a pipeline of each kernel, kept in the folder `cache` if there is one, and buffers of `layout`'s sizes. Experts that
+    /// are streamed are not among the weights that the GPU sees.
     pub fn new(
         program: &Program,
         file: &WeightFile,
         layout: &Layout,
         cache: Option<&Path>,
+        experts: Option<Streamed>,
     ) -> Result<MetalDevice, String> {
         autoreleasepool(|_| {
             let device =
@@ -89,21 +97,58 @@ impl MetalDevice {
             let queue = device.newCommandQueue().ok_or("Metal gave no command queue")?;
             let pipelines = Pipelines::make(&device, program, cache)?;
             let weights = file.map();
+            let parts = without_experts(experts.as_ref().map_or(&[], |_| &layout.experts), weights.len());
+            let longest = parts.iter().map(Range::len).max().unwrap_or(0).min(file.longest());
+            let mapped = Mapped {
+                name: Buffer::Weights.name(),
+                start: weights.as_ptr().cast_mut(),
+                length: weights.len(),
+                parts: &parts,
+                longest,
+            };
             let regions = [
-                Region::over(&device, &weights, file.longest())?,
+                // SAFETY: the device keeps the map for longer, and nobody writes it.
+                unsafe { Region::over(&device, mapped)? },
                 Region::own(&device, layout.state.bytes(), Buffer::State.name())?,
                 Region::own(&device, layout.scratch_bytes, Buffer::Scratch.name())?,
                 Region::own(&device, layout.rows_bytes, Buffer::Rows.name())?,
             ];
-            keep_resident(&device, &queue, &regions)?;
+            let streaming = experts.map(|experts| Streaming::new(&device, layout, experts)).transpose()?;
+            let seats = streaming.iter().flat_map(Streaming::regions);
+            keep_resident(&device, &queue, &regions.iter().chain(seats).collect::<Vec<_>>())?;
             let cores = cores(&device.name().to_string());
             let underway = VecDeque::new();
-            Ok(MetalDevice { device, queue, pipelines, regions, cores, underway, _weights: weights })
+            Ok(MetalDevice {
+                device,
+                queue,
+                pipelines,
+                regions,
+                cores,
+                streaming,
+                underway,
+                _weights: weights,
+            })
         })
     }
 
     fn region(&self, buffer: Buffer) -> &Region {
         &self.regions[buffer.index()]
+    }
+
+    /// Where what is bound lies; where it is of experts that are streamed, that is among their seats, and what is told of those.
+    fn place(&self, binding: &Binding, told: Option<Told>) -> Result<Place<'_>, String> {
+        let streamed = self.streaming.as_ref().zip(told);
+        let place = streamed.and_then(|(streaming, told)| streaming.place(binding, told));
+        place.unwrap_or_else(|| self.region(binding.buffer).place(binding.offset, binding.bytes))
+    }
+
+    /// Has a pass begin; gives its first and its last command buffer.
+    fn submit(&mut self, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<[Commands; 2], String> {
+        let mut pass = Encoding::new(self);
+        encode(&mut pass);
+        let submitted = pass.finish();
+        // What has begun of a pass that cannot go on comes to its end.
+        submitted.or_else(|what| self.wait(0).and(Err(what)))
     }
 
     /// The bytes of a buffer from `offset`, if it has so many.
@@ -143,21 +188,7 @@ impl Device for MetalDevice {
     }
 
     fn begin(&mut self, _program: Which, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        autoreleasepool(|_| {
-            let commands =
-                self.queue.commandBufferWithUnretainedReferences().ok_or("Metal gave no command buffer")?;
-            let encoder = commands
-                .computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent)
-                .ok_or("Metal gave no encoder")?;
-            let mut pass = Encoding::new(self, &encoder);
-            encode(&mut pass);
-            let outcome = pass.outcome;
-            encoder.endEncoding();
-            outcome?;
-            commands.commit();
-            self.underway.push_back(commands);
-            Ok(())
-        })
+        autoreleasepool(|_| self.submit(encode).map(|_| ()))
     }
 
     fn wait(&mut self, left: usize) -> Result<(), String> {
@@ -175,22 +206,21 @@ impl Device for MetalDevice {
         })
     }
 
-    /// Each stretch is a command buffer, which has a time without any counters.
+    /// Each stretch is a pass, whose command buffers have times without any counters.
     fn timed(
         &mut self,
-        program: Which,
+        _program: Which,
         stretches: usize,
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
         let mut timed = Vec::with_capacity(stretches);
         for stretch in 0..stretches {
-            self.begin(program, &mut |pass| encode(stretch, pass))?;
-            timed.extend(self.underway.back().cloned());
+            timed.push(autoreleasepool(|_| self.submit(&mut |pass| encode(stretch, pass)))?);
         }
         self.wait(0)?;
-        let times = |commands: &Commands| {
+        let times = |[first, last]: &[Commands; 2]| {
             // SAFETY: both give a double, and the buffers have ended.
-            unsafe { [msg_send![&**commands, GPUStartTime], msg_send![&**commands, GPUEndTime]] }
+            unsafe { [msg_send![&**first, GPUStartTime], msg_send![&**last, GPUEndTime]] }
         };
         Ok(timed.iter().map(times).collect())
     }
@@ -200,9 +230,18 @@ impl Device for MetalDevice {
     }
 
     /// Predicted, not measured: two passes hide what the host does for each, four ids of a pass share the time between passes,
-    /// and a reader sees four ids at once.
+    /// and a reader sees four ids at once. Where experts are streamed the host is there in the middle of each id.
     fn lead(&self) -> Lead {
-        Lead { ids: 4, passes: 2 }
+        if self.streaming.is_some() { Lead::NONE } else { Lead { ids: 4, passes: 2 } }
+    }
+
+    fn streamed(&self) -> Option<Counts> {
+        self.streaming.as_ref().map(Streaming::counts)
+    }
+
+    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+        self.wait(0)?;
+        self.streaming.as_mut().map(Streaming::disk_speed).transpose()
     }
 }
 

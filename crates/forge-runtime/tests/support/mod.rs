@@ -445,6 +445,7 @@ pub fn run_kernel_as(
         draws: nothing,
         next: nothing,
         experts: Vec::new(),
+        seats: nothing,
         wheel: Wheel { ids: nothing, positions: nothing, draws: nothing },
     };
     let (mut bindings, mut in_file) = (Vec::new(), 16384 + 64);

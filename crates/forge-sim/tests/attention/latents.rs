@@ -6,7 +6,10 @@ use crate::{
 };
 use forge_ir::{Format, Pairing, Rotation};
 use forge_kernels::Spec;
-use forge_kernels::spec::{AttendJoin, LatentAppend, LatentAttend, LatentColumns, LatentPrepare};
+use forge_kernels::spec::{
+    AttendJoin, AttendUnfolded, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare,
+    Operand,
+};
 
 #[derive(Clone, Debug)]
 struct Shape {
@@ -326,6 +329,117 @@ fn heads_share_latents() {
             let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
             assert!(after.iter().zip(&lines).all(same), "{shape:?} wrote where it should not");
             compare(shape, &found, &wanted(&lines), 2e-5);
+        }
+    }
+}
+
+/// Of rows of a slot, by shares of its positions, what they have of keys and values of their heads' own.
+#[test]
+fn heads_meet_what_is_made_of_latents_share_by_share() {
+    let mut random = Random(33);
+    let shapes = [[4, 16, 8, 16], [3, 9, 10, 5], [2, 40, 4, 100], [1, 7, 6, 33]];
+    let attend = |[heads, keys, turned, values]: [usize; 4], operand| {
+        let tile = AttendUnfolded::tile_for(keys, turned, values).expect("there is room");
+        let (queries_pitch, scale) = (heads * keys + heads, SCALE);
+        Spec::AttendUnfolded(AttendUnfolded {
+            heads,
+            keys,
+            turned,
+            values,
+            queries_pitch,
+            scale,
+            operand,
+            tile,
+        })
+    };
+    let kernels = Kernels::of(
+        shapes
+            .iter()
+            .flat_map(|shape| [Operand::F32, Operand::Ranged].map(|operand| attend(*shape, operand))),
+    );
+    for (index, [heads, keys, turned, values]) in shapes.into_iter().enumerate() {
+        for (rows, first, share) in [(19, 0, 64), (21, 120, 64), (17, 90, 33), (33, 0, 12)] {
+            let length = first + rows;
+            let q = random.numbers(rows * (heads * keys + heads));
+            let r = random.numbers(rows * heads * turned);
+            let [k, t, v] =
+                [heads * keys, turned, heads * values].map(|width| random.numbers(length * width));
+            let mut wanted = Vec::new();
+            for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
+                let query = wide(&q[row * (heads * keys + heads) + head * keys..][..keys]);
+                let turning = wide(&r[(row * heads + head) * turned..][..turned]);
+                let score = |position: usize| {
+                    let key = &k[(position * heads + head) * keys..][..keys];
+                    let products = query.iter().zip(key).chain(turning.iter().zip(&t[position * turned..]));
+                    f64::from(SCALE) * products.map(|(q, k)| q * f64::from(*k)).sum::<f64>()
+                };
+                let scores: Vec<f64> = (0..=first + row).map(score).collect();
+                let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                wanted.extend((0..values).map(|channel| {
+                    let of = |position: usize| f64::from(v[(position * heads + head) * values + channel]);
+                    weights.iter().enumerate().map(|(position, weight)| weight * of(position)).sum::<f64>()
+                        / total
+                }));
+            }
+            let positions: Vec<u32> = (first as u32..length as u32).collect();
+            for which in [2 * index, 2 * index + 1] {
+                let mut left: Vec<Vec<u8>> = Vec::new();
+                for begin in (0..length).step_by(share) {
+                    let end = length.min(begin + share);
+                    let given = |numbers: usize, before: usize| match left.get(before) {
+                        Some(bytes) => Given::Bytes(bytes),
+                        None => Given::Unwritten(numbers * 4),
+                    };
+                    let given = [
+                        ("q", Given::Numbers(&q)),
+                        ("turned", Given::Numbers(&r)),
+                        ("keys", Given::Numbers(&k[begin * heads * keys..end * heads * keys])),
+                        ("turned_keys", Given::Numbers(&t[begin * turned..end * turned])),
+                        ("values", Given::Numbers(&v[begin * heads * values..end * heads * values])),
+                        ("positions", Given::Words(&positions)),
+                        ("heads", given(rows * heads * values, 0)),
+                        ("carried", given(rows * heads * 2, 1)),
+                    ];
+                    left = kernels.run(which, &[("rows", rows), ("begin", begin), ("end", end)], &given);
+                }
+                let what = (shapes[index], rows, first, share);
+                compare(&what, &numbers_of(&left[0], Format::F32), &wanted, 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_share_of_a_slot_is_what_its_lines_hold() {
+    let mut random = Random(34);
+    let shapes = shapes();
+    let share = |shape: &Shape| {
+        let Shape { width, turned, cache, .. } = *shape;
+        Spec::LatentShare(LatentShare { width, turned, cache })
+    };
+    let kernels = Kernels::of(shapes.iter().map(share));
+    for (index, shape) in shapes.iter().enumerate() {
+        let lines = shape.lines(&mut random, |slot| 140 * slot);
+        let bytes = bytes_of(&lines, shape.cache);
+        for (begin, rows) in [(0, 1), (7, 120)] {
+            let given = [
+                ("latents", Given::Bytes(&bytes)),
+                ("slots", Given::Words(&[1])),
+                ("share", Given::Unwritten(rows * shape.width * 4)),
+                ("turned_keys", Given::Unwritten(rows * shape.turned * 4)),
+            ];
+            let scalars = [("rows", rows), ("context", CONTEXT), ("begin", begin)];
+            let left = kernels.run(index, &scalars, &given);
+            let of = |part: fn(&Shape, &[f32]) -> Vec<f32>| -> Vec<f32> {
+                let line = |position: u32| &lines[shape.place((1, position))..][..shape.record()];
+                (begin as u32..(begin + rows) as u32)
+                    .flat_map(|position| part(shape, line(position)))
+                    .collect()
+            };
+            assert_eq!(numbers_of(&left[0], Format::F32), of(|shape, line| line[..shape.width].to_vec()));
+            assert_eq!(numbers_of(&left[1], Format::F32), of(|shape, line| line[shape.width..].to_vec()));
         }
     }
 }

@@ -5,7 +5,8 @@ pub(crate) mod experts;
 
 use forge_ir::Format;
 use forge_kernels::spec::{
-    Brings, DeltaRule, Epilogue, ExpertsGroup, ExpertsTiles, Function, LatentPrepare, Route, Rows, Summed,
+    Brings, DeltaRule, Epilogue, ExpertsGroup, ExpertsInner, ExpertsSum, ExpertsTiles, Function,
+    LatentPrepare, Route, Rows, Summed,
 };
 use forge_kernels::{Instance, Spec, assemble, render};
 use forge_sim::Recording;
@@ -24,6 +25,8 @@ pub(crate) struct Launch {
     pub(crate) positions: Vec<u32>,
     pub(crate) others: usize,
     pub(crate) splits: u32,
+    /// The share of the positions that is met, where they are met by shares.
+    pub(crate) share: [u32; 2],
 }
 
 pub(crate) const CONTEXT: usize = 72;
@@ -32,11 +35,15 @@ const SLOTS: usize = 2;
 impl Launch {
     /// `rows` rows that end at `last`.
     pub(crate) fn rows(rows: u32, last: u32) -> Launch {
-        Launch { positions: (last + 1 - rows..=last).collect(), others: 0, splits: 1 }
+        Launch { positions: (last + 1 - rows..=last).collect(), others: 0, splits: 1, share: [0, last + 1] }
     }
 
     pub(crate) fn split(self, splits: u32) -> Launch {
         Launch { splits, ..self }
+    }
+
+    pub(crate) fn share(self, begin: u32, end: u32) -> Launch {
+        Launch { share: [begin, end], ..self }
     }
 
     /// The last `others` rows belong to another slot, from position 0.
@@ -149,6 +156,8 @@ impl Writer {
             ("capacity", capacity),
             ("splits", launch.splits),
             ("first", 5),
+            ("begin", launch.share[0]),
+            ("end", launch.share[1]),
         ];
         let scalar =
             |name: &String| values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
@@ -423,6 +432,9 @@ impl Writer {
             (Spec::Route(it), "logits") => self.logits(rows, it.logits()),
             (Spec::Route(it), "routes") => Content::Unwritten(rows * 2 * it.routes() * 4),
             (Spec::Route(it), _) => self.logits(1, it.experts),
+            (Spec::ExpertsInner(ExpertsInner { experts, .. }), "seats")
+            | (Spec::ExpertsSum(ExpertsSum { experts, .. }), "seats")
+            | (Spec::ExpertsTiles(ExpertsTiles { experts, .. }), "seats") => seats(*experts),
             (Spec::ExpertsInner(it), "routes") => match it.route {
                 Some(_) => Content::Unwritten(rows * 2 * it.chosen * 4),
                 None => self.routes(rows, it.experts, it.chosen),
@@ -543,6 +555,26 @@ impl Writer {
                     (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
                 }
             }
+            (Spec::LatentShare(it), "latents") => {
+                self.cache(it.cache, (1, it.width + it.turned), None, launch, true)
+            }
+            (Spec::LatentShare(it), "share") => Content::Unwritten(rows * it.width * 4),
+            (Spec::LatentShare(it), _) => Content::Unwritten(rows * it.turned * 4),
+            (Spec::AttendUnfolded(it), name) => {
+                let [begin, end] = launch.share.map(|position| position as usize);
+                match name {
+                    "q" => self.floats(rows * it.queries_pitch),
+                    "turned" => self.floats(rows * it.heads * it.turned),
+                    "keys" => self.floats((end - begin) * it.heads * it.keys),
+                    "turned_keys" => self.floats((end - begin) * it.turned),
+                    "values" => self.floats((end - begin) * it.heads * it.values),
+                    // Nothing has been met yet.
+                    "heads" if begin == 0 => Content::Unwritten(rows * it.heads * it.values * 4),
+                    "carried" if begin == 0 => Content::Unwritten(rows * it.heads * 2 * 4),
+                    "heads" => self.floats(rows * it.heads * it.values),
+                    _ => Content::Words([0.5_f32, 9.0].map(f32::to_bits).repeat(rows * it.heads)),
+                }
+            }
             (Spec::Convolve(it), "x") => self.floats(rows * it.pitch),
             (Spec::Convolve(it), "taps") => self.floats(it.width * it.taps),
             (Spec::Convolve(it), "tail") => self.tail(it.taps, it.width, launch),
@@ -620,6 +652,12 @@ pub(crate) fn rows_for(rows: Rows) -> Vec<Launch> {
 /// The expert of a pair: rows take turns.
 fn routed(pair: usize, experts: usize) -> usize {
     experts - 1 - pair % experts
+}
+
+/// Experts lie the other way round, but for the last one, which rows have: past the end of its matrix there is nothing.
+fn seats(experts: usize) -> Content {
+    let last = experts as u32 - 1;
+    Content::Words((0..last).rev().chain([last]).collect())
 }
 
 /// Pairs and tiles of those routes.

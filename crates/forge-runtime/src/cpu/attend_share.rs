@@ -1,0 +1,308 @@
+//! A thread's share of attention: some rows of one key head, their queries, and what has been summed for them so far.
+//!
+//! A share is begun (queries are prepared, what rows bring goes to the cache), meets the cache step by step, and is finished: sums are
+//! divided by totals, and gated. Of a step the rows of one slot meet together what any of them sees.
+
+use super::append::{Room, store};
+use super::attend::{Attend, Gates, Own, Prologue, Queries};
+use super::attend_step::{STEP, Step, cap_scores, soften};
+use super::beside::Beside;
+use super::call::Output;
+use super::formats::Cached;
+use super::rotation::{prepare, prepare_value};
+use super::simd::Simd;
+use std::ops::Range;
+
+/// What all shares of a dispatch go by.
+pub(super) struct Attention<'a, C> {
+    pub(super) shape: &'a Attend,
+    /// Whether there is one row that no others will be compared with.
+    pub(super) alone: bool,
+    pub(super) context: usize,
+    pub(super) room: Room,
+    pub(super) slots: &'a [u32],
+    pub(super) positions: &'a [u32],
+    pub(super) queries: Queries<'a, C>,
+    pub(super) keys: *const C,
+    pub(super) values: *const C,
+    pub(super) sinks: Option<&'a [f32]>,
+    pub(super) gates: Option<(Gates, &'a [f32])>,
+    pub(super) heads: Output<'a, f32>,
+}
+
+impl<C: Cached> Attention<'_, C> {
+    /// Query heads that read one key head.
+    pub(super) fn group(&self) -> usize {
+        self.shape.query_heads / self.shape.key_heads
+    }
+
+    /// Where the cache has a position of a row's slot.
+    fn place(&self, row: usize, head: usize, position: usize) -> usize {
+        let of_head = (self.slots[row] as usize * self.shape.key_heads + head) * self.room.positions;
+        (of_head + self.room.of_position(position)) * C::record(self.shape.width)
+    }
+
+    /// The first position that a row sees.
+    fn seen_from(&self, row: usize) -> usize {
+        let seen = self.positions[row] as usize + 1;
+        self.shape.window.map_or(0, |window| seen.saturating_sub(window))
+    }
+
+    /// Positions of the step from `start` on that a row sees.
+    fn seen(&self, row: usize, start: usize) -> Range<usize> {
+        self.seen_from(row).max(start)..(self.positions[row] as usize + 1).min(start + STEP)
+    }
+
+    /// Where the steps that rows meet begin: at multiples of their length for all rows, so that what a row is computed from does not
+    /// depend on which rows come with it.
+    pub(super) fn steps(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
+        let shortest = rows.clone().map(|row| self.seen_from(row)).min().unwrap_or(0) / STEP * STEP;
+        let longest = rows.map(|row| self.positions[row] as usize + 1).max().unwrap_or(0);
+        (shortest..longest).step_by(STEP)
+    }
+}
+
+/// The rows that a thread has at once.
+pub(super) struct Share<'s> {
+    rows: Range<usize>,
+    /// Their key head.
+    head: usize,
+    /// Query heads of a row.
+    group: usize,
+    /// Numbers of a head here: whole vectors.
+    padded: usize,
+    /// `[query, padded]`, as are sums.
+    queries: &'s mut [f32],
+    sums: &'s mut [f32],
+    /// `[query, STEP]`: scores, then weights.
+    weights: &'s mut [f32],
+    /// A key and the turns of a position, while a row is begun.
+    prepared: &'s mut [f32],
+    /// The largest score of each query so far, and the total of its weights.
+    largest: &'s mut [f32],
+    totals: &'s mut [f32],
+    beside: Beside<'s>,
+}
+
+impl<'s> Share<'s> {
+    /// Numbers of the room that it needs for so many queries.
+    pub(super) fn room(queries: usize, padded: usize) -> usize {
+        queries * (2 * padded + 2 + STEP) + 2 * padded + Beside::room(padded)
+    }
+
+    /// In such room.
+    pub(super) fn new(room: &'s mut [f32], queries: usize, group: usize, padded: usize) -> Share<'s> {
+        let (widened, room) = room.split_at_mut(Beside::room(padded));
+        let beside = Beside::new(widened, padded);
+        let (of_queries, room) = room.split_at_mut(queries * padded);
+        let (sums, room) = room.split_at_mut(queries * padded);
+        let (weights, room) = room.split_at_mut(queries * STEP);
+        let (prepared, room) = room.split_at_mut(2 * padded);
+        let (largest, totals) = room.split_at_mut(queries);
+        let (rows, head, queries) = (0..0, 0, of_queries);
+        Share { rows, head, group, padded, queries, sums, weights, prepared, largest, totals, beside }
+    }
+
+    /// The queries of a row, by their number among those that there is room for.
+    fn queries_of(&self, row: usize) -> Range<usize> {
+        let first = (row - self.rows.start) * self.group;
+        first..first + self.group
+    }
+
+    /// Takes other rows.
+    ///
+    /// # Safety
+    /// This thread alone has this key head of the rows' slots, where rows bring keys.
+    #[inline(always)]
+    pub(super) unsafe fn begin<S: Simd, C: Cached>(
+        &mut self,
+        of: &Attention<'_, C>,
+        rows: Range<usize>,
+        head: usize,
+    ) {
+        let count = rows.len() * self.group;
+        (self.rows, self.head) = (rows, head);
+        self.queries[..count * self.padded].fill(0.0);
+        self.sums[..count * self.padded].fill(0.0);
+        for row in self.rows.clone() {
+            let (position, context) = (of.positions[row] as usize, of.context);
+            assert!(position < context, "row {row} is at position {position} of a context of {context}");
+            for (member, query) in self.queries_of(row).enumerate() {
+                let sink = of.sinks.map(|sinks| sinks[head * self.group + member]);
+                self.largest[query] = sink.unwrap_or(f32::NEG_INFINITY);
+                self.totals[query] = if sink.is_some() { 1.0 } else { 0.0 };
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.prepare::<S, C>(of, row) };
+        }
+    }
+
+    /// Has the queries of a row, scaled, and gives what it brings to the cache.
+    #[inline(always)]
+    unsafe fn prepare<S: Simd, C: Cached>(&mut self, of: &Attention<'_, C>, row: usize) {
+        let Attend { query_heads, key_heads, width, scale, .. } = *of.shape;
+        let (head, group, padded, position) =
+            (self.head, self.group, self.padded, of.positions[row] as usize);
+        let mine = self.queries_of(row);
+        let queries = &mut self.queries[mine.start * padded..mine.end * padded];
+        match &of.queries {
+            Queries::Ready(q) => {
+                let from = &q[(row * query_heads + head * group) * width..][..group * width];
+                for (to, from) in queries.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
+                    to[..width].copy_from_slice(from);
+                }
+            }
+            Queries::Raw { heads, prologue, query_gain, own } => {
+                let Prologue { brings, norm, rotation } = prologue;
+                let [first_key, first_value, row_heads] = brings.heads(query_heads, key_heads);
+                let from = |number: usize| &heads[(row * row_heads + number) * width..][..width];
+                let with = |gain| norm.map(|norm| (norm, gain));
+                let (made, turns) = self.prepared.split_at_mut(padded);
+                let (made, turns) = (&mut made[..width], &mut turns[..rotation.room()]);
+                rotation.turns(position, of.context, turns);
+                // SAFETY: heads are as wide as `made`; the caller's promise of the cache.
+                unsafe {
+                    for (member, to) in queries.chunks_exact_mut(padded).enumerate() {
+                        let from = from(head * group + member);
+                        prepare::<S>(from, with(*query_gain), rotation, turns, &mut to[..width]);
+                    }
+                    if let Some(Own { key_gain, cache: [keys, values] }) = own {
+                        let place = of.place(row, head, position);
+                        prepare::<S>(from(first_key + head), with(*key_gain), rotation, turns, made);
+                        store(*keys, place, made);
+                        let value = prepare_value::<S>(from(first_value + head), *norm, made);
+                        store(*values, place, value);
+                    }
+                }
+            }
+        }
+        for query in queries {
+            *query *= scale;
+        }
+    }
+
+    /// Has all rows meet what they see of the step from `start` on.
+    ///
+    /// # Safety
+    /// The cache has the positions of all rows.
+    #[inline(always)]
+    pub(super) unsafe fn meet<S: Simd, C: Cached>(&mut self, of: &Attention<'_, C>, start: usize) {
+        let mut next = self.rows.start;
+        while next < self.rows.end {
+            // Rows of one slot are neighbours.
+            let others = (next..self.rows.end).find(|row| of.slots[*row] != of.slots[next]);
+            let of_slot = next..others.unwrap_or(self.rows.end);
+            next = of_slot.end;
+            let seen = of_slot.clone().map(|row| of.seen(row, start)).filter(|seen| !seen.is_empty());
+            if let Some(seen) = seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) {
+                // SAFETY: the caller's promise.
+                unsafe { self.meet_together::<S, C>(of, of_slot, start, seen) };
+            }
+        }
+    }
+
+    /// The rows of one slot, of which one or another sees each of the positions `all`.
+    #[inline(always)]
+    unsafe fn meet_together<S: Simd, C: Cached>(
+        &mut self,
+        of: &Attention<'_, C>,
+        rows: Range<usize>,
+        start: usize,
+        all: Range<usize>,
+    ) {
+        let (width, padded, group) = (of.shape.width, self.padded, self.group);
+        let at = of.place(rows.start, self.head, all.start);
+        let mine = self.queries_of(rows.start).start..self.queries_of(rows.end).start;
+        let queries = &self.queries[mine.start * padded..mine.end * padded];
+        let is_shared = rows.len() > 1;
+        // SAFETY: the cache has these positions from `at`; queries and sums are padded to whole vectors.
+        unsafe {
+            let (keys, values) = (of.keys.add(at), of.values.add(at));
+            let step = Step::<C> { keys, values, positions: all.len(), width, valued: width, padded };
+            let in_step = all.start - start..all.end - start;
+            if of.alone {
+                step.scores::<S>(queries, self.weights);
+            } else {
+                self.beside.take_keys::<S, C>(&step, in_step.clone());
+                self.beside.scores::<S>(queries, width, self.weights);
+            }
+            if is_shared {
+                self.beside.take_values::<S, C>(&step, in_step);
+            }
+            // A row that is alone is scored from the first position that it sees on.
+            let origin = if of.alone { all.start } else { start };
+            for row in rows.clone() {
+                let seen = of.seen(row, start);
+                if seen.is_empty() {
+                    continue;
+                }
+                let first = (row - rows.start) * group * STEP;
+                let weighed = first..first + group * STEP;
+                let of_step = seen.start - origin..seen.end - origin;
+                self.weigh::<S>(row, weighed.clone(), of_step.clone(), of.shape.softcap);
+                let mine = self.queries_of(row);
+                let sums = &mut self.sums[mine.start * padded..mine.end * padded];
+                let weights = &self.weights[weighed][of_step.start..];
+                if is_shared {
+                    self.beside.step(seen.start - start, seen.len(), width).add_values::<S>(weights, sums);
+                } else {
+                    step.add_values::<S>(weights, sums);
+                }
+            }
+        }
+    }
+
+    /// Turns scores of a row's queries into weights, and has their sums so far weigh as these do.
+    #[inline(always)]
+    unsafe fn weigh<S: Simd>(
+        &mut self,
+        row: usize,
+        scores: Range<usize>,
+        seen: Range<usize>,
+        softcap: Option<f32>,
+    ) {
+        let queries = self.queries_of(row);
+        for (query, scores) in queries.zip(self.weights[scores].chunks_exact_mut(STEP)) {
+            // SAFETY: there are as many scores as a step has positions.
+            let correction = unsafe {
+                if let Some(cap) = softcap {
+                    cap_scores::<S>(scores, seen.end, cap);
+                }
+                soften::<S>(scores, seen.clone(), &mut self.largest[query], &mut self.totals[query])
+            };
+            if correction != 1.0 {
+                for sum in &mut self.sums[query * self.padded..(query + 1) * self.padded] {
+                    *sum *= correction;
+                }
+            }
+        }
+    }
+
+    /// Writes what has become of the rows' queries.
+    ///
+    /// # Safety
+    /// This thread alone has this key head of these rows.
+    #[inline(always)]
+    pub(super) unsafe fn finish<C: Cached>(&self, of: &Attention<'_, C>) {
+        let width = of.shape.width;
+        for row in self.rows.clone() {
+            for (member, query) in self.queries_of(row).enumerate() {
+                let query_head = self.head * self.group + member;
+                let at = (row * of.shape.query_heads + query_head) * width;
+                // SAFETY: the caller's promise.
+                let out = unsafe { of.heads.part(at..at + width) };
+                for (out, sum) in out.iter_mut().zip(&self.sums[query * self.padded..]) {
+                    *out = sum / self.totals[query];
+                }
+                if let Some((Gates { pitch, first }, gates)) = of.gates {
+                    let own = &gates[row * pitch + first + query_head * width..];
+                    out.iter_mut().zip(own).for_each(|(out, gate)| *out *= sigmoid(*gate));
+                }
+            }
+        }
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}

@@ -1,0 +1,228 @@
+//! Experts that are read from disk while a pass goes on: the pass ends where the host has to know who was chosen, and goes on when
+//! those are in memory.
+//!
+//! Seats lie in memory that the host and the GPU share (`experts`). Where a kernel is bound to a plane of experts it finds the seats
+//! of that plane, and where it is bound to the model's seats, words of the device's own, which say where those experts are that a
+//! dispatch is for. A dispatch that reads matrices which are multiplied first waits for all before it; the host reads the
+//! routes, has who is missing fetched and writes the words. The dispatch that reads the second matrices needs no more than that
+//! reads of these have ended; while they have not, the GPU computes what comes before it.
+//!
+//! Where rows have more experts than there are seats, the same dispatch is made several times, each time with some of the
+//! experts; what belongs to others a kernel leaves alone. So every result is written once, by the same operations as if all were in memory.
+
+use super::super::device::Device;
+use super::super::device::{Binding, Buffer, Span};
+use super::super::experts::{Bound, Counts, Half, Stacks, Streamed};
+use super::super::model::{Arena, Layout};
+use super::MetalDevice;
+use super::encoding::{Dispatch, Encoding};
+use super::memory::{Mapped, Place, Region};
+use objc2::runtime::ProtocolObject;
+use objc2_metal::{MTLBuffer, MTLDevice};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Which of the device's own words a kernel finds in the place of the model's seats.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Told {
+    /// All experts have the first seat: for who only chooses.
+    Anyone,
+    /// Those that a dispatch is for have theirs.
+    Seated,
+}
+
+/// Experts that are read from disk, and where.
+pub(super) struct Streaming {
+    /// Over the memory of seats, so it is dropped before that is.
+    seats: Region,
+    /// What kernels are told: as many words for each way of telling.
+    words: Region,
+    /// Bytes of those.
+    bytes: usize,
+    /// Where the model has what these stand in for.
+    model: Span<u32>,
+    experts: Streamed,
+    /// The layer whose rows were asked last who their experts are, and what they said, in order.
+    asked: Option<(usize, Vec<Vec<usize>>)>,
+    /// The layer and its experts that the words tell of.
+    seated: Option<(usize, Vec<usize>)>,
+}
+
+/// What is left of a file of `length` bytes where experts are not shown.
+pub(super) fn without_experts(layers: &[Stacks], length: usize) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for Range { start, end } in Stacks::places(layers) {
+        if start > from {
+            parts.push(from..start);
+        }
+        from = end;
+    }
+    parts.push(from..length);
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+impl Streaming {
+    /// Shows the GPU where experts have seats.
+    pub(super) fn new(
+        device: &ProtocolObject<dyn MTLDevice>,
+        layout: &Layout,
+        mut experts: Streamed,
+    ) -> Result<Streaming, String> {
+        let (start, length) = experts.region();
+        let (name, longest) = ("seats of experts", experts.longest());
+        let parts = &[Range { start: 0, end: length }];
+        // SAFETY: the memory is of `experts`, which is dropped after the region; it is read to where no pass reads meanwhile.
+        let seats = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
+        let bytes = layout.seats.bytes.next_multiple_of(Arena::ALIGNMENT);
+        let words = Region::own(device, 2 * bytes, "words of seats")?;
+        let (memory, _) = words.place(0, 2 * bytes)?;
+        // SAFETY: shared buffers have contents, of so many bytes.
+        unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0, 2 * bytes) };
+        let (asked, seated) = (None, None);
+        Ok(Streaming { seats, words, bytes, model: layout.seats, experts, asked, seated })
+    }
+
+    /// What the GPU sees.
+    pub(super) fn regions(&self) -> [&Region; 2] {
+        [&self.seats, &self.words]
+    }
+
+    /// What has been read so far.
+    pub(super) fn counts(&self) -> Counts {
+        self.experts.counts()
+    }
+
+    /// Bytes a second that the disk gives. No pass is on its way.
+    pub(super) fn disk_speed(&mut self) -> Result<f64, String> {
+        self.seated = None;
+        self.experts.disk_speed()
+    }
+
+    /// What is bound in the place of seats, or of a plane of experts; none if it is neither.
+    pub(super) fn place(&self, binding: &Binding, told: Told) -> Option<Result<Place<'_>, String>> {
+        if (binding.buffer, binding.offset) == (self.model.buffer, self.model.offset) {
+            let first = if told == Told::Seated { self.bytes } else { 0 };
+            return Some(self.words.place(first, binding.bytes));
+        }
+        let bound = self.bound(binding)?;
+        Some(self.seats.place(bound.offset, bound.bytes))
+    }
+
+    /// The plane of experts that is bound, if one is.
+    pub(super) fn bound(&self, binding: &Binding) -> Option<Bound> {
+        (binding.buffer == Buffer::Weights).then(|| self.experts.bound(binding.offset)).flatten()
+    }
+
+    /// The experts of each time that a dispatch is made. Where it reads routes a row is computed as a whole, when all of its experts have
+    /// seats; rows of other experts are not, so no row is twice. Else rows are taken expert by expert.
+    fn rounds(&self, bound: Bound, reads_routes: bool) -> Vec<Vec<usize>> {
+        let Some((_, rows)) = &self.asked else { return Vec::new() };
+        let stacks = self.experts.stacks(bound.layer);
+        let first_shared = stacks.experts - stacks.shared;
+        let all: BTreeSet<usize> = rows.iter().flatten().copied().collect();
+        let (open, shared): (Vec<usize>, Vec<usize>) = all.iter().partition(|it| **it < first_shared);
+        let at_once = self.experts.at_once(bound.layer);
+        if open.len() <= at_once {
+            return vec![all.into_iter().collect()];
+        }
+        if reads_routes {
+            return rows.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+        }
+        open.chunks(at_once).map(|some| [some, &shared].concat()).collect()
+    }
+}
+
+impl MetalDevice {
+    /// The plane of experts that a dispatch reads, if they are streamed.
+    pub(super) fn experts_of(&self, bindings: &[Binding]) -> Option<Bound> {
+        let streaming = self.streaming.as_ref()?;
+        bindings.iter().find_map(|binding| streaming.bound(binding))
+    }
+
+    /// What rows have said of their experts, of each in order.
+    fn routes(&self, stacks: &Stacks, rows: usize) -> Vec<Vec<usize>> {
+        let (routes, chosen) = (stacks.routes, stacks.chosen);
+        let words = self.bytes(routes.buffer, routes.offset, rows * 2 * chosen * size_of::<u32>());
+        // SAFETY: they are as many words, and no pass is on its way.
+        let words = unsafe { std::slice::from_raw_parts(words.cast::<u32>().as_ptr(), rows * 2 * chosen) };
+        let experts = |row: &[u32]| -> Vec<usize> {
+            let mut experts: Vec<usize> = row[..chosen].iter().map(|expert| *expert as usize).collect();
+            experts.sort_unstable();
+            experts.dedup();
+            experts
+        };
+        words.chunks_exact(2 * chosen).map(experts).collect()
+    }
+}
+
+impl Encoding<'_> {
+    /// Encodes a dispatch that reads experts, with those that its rows have in memory.
+    pub(super) fn streamed(&mut self, dispatch: Dispatch<'_>, bound: Bound) -> Result<(), String> {
+        let streaming = self.streaming()?;
+        let stacks = streaming.experts.stacks(bound.layer).clone();
+        let is_known = streaming.asked.as_ref().is_some_and(|(layer, _)| *layer == bound.layer);
+        let routes = |it: &&Binding| (it.buffer, it.offset) == (stacks.routes.buffer, stacks.routes.offset);
+        let routes = dispatch.bindings.iter().find(routes);
+        if bound.half == Half::Inner || !is_known {
+            streaming.asked = None;
+            if routes.is_some_and(|routes| routes.written) {
+                // Every threadgroup chooses by itself, and the first one says whom.
+                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(Told::Anyone))?;
+            }
+            self.settle()?;
+            let rows = *dispatch.scalars.first().ok_or("it has no rows")? as usize;
+            let said = self.device.routes(&stacks, rows);
+            if let Some(expert) = said.iter().flatten().find(|expert| **expert >= stacks.experts) {
+                return Err(format!("a row is routed to expert {expert} of {}", stacks.experts));
+            }
+            self.streaming()?.asked = Some((bound.layer, said));
+        }
+        for experts in self.streaming()?.rounds(bound, routes.is_some()) {
+            self.seat(bound, experts)?;
+            self.encode(dispatch, Some(Told::Seated))?;
+        }
+        Ok(())
+    }
+
+    /// Has some experts fetched, and kernels told where they are.
+    fn seat(&mut self, bound: Bound, experts: Vec<usize>) -> Result<(), String> {
+        let streaming = self.streaming()?;
+        let wanted = Some((bound.layer, experts));
+        if streaming.seated == wanted {
+            if streaming.experts.is_reading(bound) {
+                // What comes before needs no more than is there.
+                self.commit();
+            }
+        } else {
+            // Seats change hands, and words are written over.
+            self.settle()?;
+        }
+        let streaming = self.streaming()?;
+        let is_told = streaming.seated.take() == wanted;
+        let experts = wanted.as_ref().map_or(&[][..], |(_, experts)| experts);
+        let mut words = vec![u32::MAX; streaming.experts.experts(bound.layer)];
+        streaming.experts.fetch(bound, experts, &mut words)?;
+        if !is_told {
+            let (memory, offset) = streaming.words.place(streaming.bytes, words.len() * size_of::<u32>())?;
+            // SAFETY: the buffer has as many words there, and no pass that reads them is on its way.
+            unsafe {
+                let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
+                std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
+            }
+        }
+        streaming.seated = wanted;
+        Ok(())
+    }
+
+    /// Waits for all that is encoded.
+    fn settle(&mut self) -> Result<(), String> {
+        self.commit();
+        self.device.wait(0)
+    }
+
+    fn streaming(&mut self) -> Result<&mut Streaming, String> {
+        self.device.streaming.as_mut().ok_or("experts are not streamed".to_owned())
+    }
+}

@@ -1,0 +1,199 @@
+{# A product added to a sum. What the cache rounds is not multiplied more exactly than it is. #}
+{% macro added(sum, factors) %}
+{% if ranged %}add_product_ranged({{ sum }}, {{ factors }}){% else %}simdgroup_multiply_accumulate({{ sum }}, {{ factors }}, {{ sum }}){% endif %}
+{%- endmacro %}
+{% macro vector(step) %}{{ "float" ~ step if step > 1 else "float" }}{% endmacro %}
+{# Channels of a key or a query, from `c` on: those of its head, those that turn, and zeros past them. #}
+{% macro joined(plain, turning) %}
+        {{ vector(key_step) }} value = {{ vector(key_step) }}(0.0f);
+        if (c < {{ keys }}u) {
+            value = *(device const {{ vector(key_step) }}*)({{ plain }} + c);
+        } else {% if padded != keys + turned %}if (c < {{ keys + turned }}u) {% endif %}{
+            value = *(device const {{ vector(key_step) }}*)({{ turning }} + c - {{ keys }}u);
+        }
+{%- endmacro %}
+{% set matrix = "(part + i * " ~ parts ~ "u)" if parts > 1 else "i" %}
+{% set in_tile = "lane < " ~ tile ~ "u && " if parts > 1 else "" %}
+// softmax({{ scale }} * (q k + r t)) v of many rows of one slot, over a share of its positions. Each head has keys k of its own, of
+// {{ keys }} channels, and values v of {{ values }}; the turned keys t, of {{ turned }}, all {{ heads }} heads share. A threadgroup takes 8 rows
+// of one head, and {{ tile }} positions at a time. Scores and sums of values are products of 8 x 8 matrices, shared by 4 simdgroups.
+// The softmax is online.
+//
+// It goes on from share to share: `heads` is what rows have of the positions so far, and `carried` the maximum of their scores
+// and the sum of weights against it.
+struct {{ args }} {
+    uint rows;
+    uint begin;
+    uint end;
+};
+
+// grid: ceil(rows / 8), {{ heads }}
+[[max_total_threads_per_threadgroup(128)]]
+kernel void {{ name }}(
+    device const float* q [[buffer({{ slot() }})]],
+    device const float* turned [[buffer({{ slot() }})]],
+    device const float* keys [[buffer({{ slot() }})]],
+    device const float* turned_keys [[buffer({{ slot() }})]],
+    device const float* values [[buffer({{ slot() }})]],
+    device const uint* positions [[buffer({{ slot() }})]],
+    device float* heads [[buffer({{ slot() }})]],
+    device float* carried [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]],
+    uint simdgroup_id [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float staged[{{ tile * pitch }}];  // queries, keys or values, {{ pitch }} floats a row
+    threadgroup float scores[288];  // 8 rows of 32 and 4 of padding: scores, then weights
+    threadgroup float decay[64];  // a diagonal: what each row's sums are scaled by
+    const uint first = group.x * 8u;
+    const uint last = args.rows - 1u;
+    const uint head = group.y;
+
+    // Stage the queries; rows past the last repeat it.
+    for (uint i = thread_id; i < {{ 8 * padded // key_step }}u; i += 128u) {
+        const uint r = i / {{ padded // key_step }}u;
+        const uint c = i % {{ padded // key_step }}u * {{ key_step }}u;
+        const uint row = min(first + r, last);
+{{ joined("q + row * " ~ queries_pitch ~ "u + head * " ~ keys ~ "u", "turned + (row * " ~ heads ~ "u + head) * " ~ turned ~ "u") }}
+        *(threadgroup {{ vector(key_step) }}*)(staged + r * {{ pitch }}u + c) = value;
+    }
+    if (thread_id < 64u) {
+        decay[thread_id] = 0.0f;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% if parts > 1 %}
+    // This simdgroup's share of a product of queries and keys: 8 positions and one of {{ parts }} parts of the channels.
+    const uint own_positions = simdgroup_id % {{ tile // 8 }}u * 8u;
+    const uint part = simdgroup_id / {{ tile // 8 }}u;
+{% else %}
+    // This simdgroup's share of a product of queries and keys: 8 positions.
+    const uint own_positions = simdgroup_id * 8u;
+{% endif %}
+    simdgroup_matrix<float, 8, 8> queries[{{ queries_each }}];
+    #pragma unroll
+    for (uint i = 0u; i < {{ queries_each }}u; i++) {
+{% if matrices % parts != 0 %}
+        if ({{ matrix }} >= {{ matrices }}u) {
+            continue;
+        }
+{% endif %}
+        simdgroup_load(queries[i], staged + {{ matrix }} * 8u, {{ pitch }}ul);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    // This simdgroup's two rows of the softmax, as far as it has come. What is carried is read by the lane that writes it.
+    uint limit[2];
+    float maximum[2];
+    float total[2];
+    #pragma unroll
+    for (uint i = 0u; i < 2u; i++) {
+        const uint r = simdgroup_id * 2u + i;
+        const uint at = (first + r) * {{ heads }}u + head;
+        const bool goes_on = args.begin > 0u && first + r < args.rows;
+        limit[i] = min(positions[min(first + r, last)] + 1u, args.end);
+        maximum[i] = simd_max(goes_on && lane == 0u ? carried[2u * at] : -1.0e38f);
+        total[i] = simd_sum(goes_on && lane == 0u ? carried[2u * at + 1u] : 0.0f);
+        for (uint c = lane; c < {{ value_padded }}u; c += 32u) {
+{% if value_padded != values %}
+            const bool is_there = goes_on && c < {{ values }}u;
+            staged[r * {{ pitch }}u + c] = is_there ? heads[at * {{ values }}u + c] * total[i] : 0.0f;
+{% else %}
+            staged[r * {{ pitch }}u + c] = goes_on ? heads[at * {{ values }}u + c] * total[i] : 0.0f;
+{% endif %}
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    // This simdgroup's channels of the result: every 4th matrix of 8.
+    simdgroup_matrix<float, 8, 8> sums[{{ sums_each }}];
+    #pragma unroll
+    for (uint j = 0u; j < {{ sums_each }}u; j++) {
+{% if value_matrices % 4 != 0 %}
+        if (simdgroup_id + j * 4u >= {{ value_matrices }}u) {
+            continue;
+        }
+{% endif %}
+        simdgroup_load(sums[j], staged + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    // Positions of the share that one of the rows sees.
+    uint longest = 0u;
+    for (uint r = 0u; r < 8u; r++) {
+        longest = max(longest, min(positions[min(first + r, last)] + 1u, args.end));
+    }
+    for (uint start = args.begin; start < longest; start += {{ tile }}u) {
+        // Stage keys; positions past the last repeat it.
+        for (uint i = thread_id; i < {{ tile * padded // key_step }}u; i += 128u) {
+            const uint p = i / {{ padded // key_step }}u;
+            const uint c = i % {{ padded // key_step }}u * {{ key_step }}u;
+            const uint row = min(start + p, longest - 1u) - args.begin;
+{{ joined("keys + (row * " ~ heads ~ "u + head) * " ~ keys ~ "u", "turned_keys + row * " ~ turned ~ "u") | indent(4, true) }}
+            *(threadgroup {{ vector(key_step) }}*)(staged + p * {{ pitch }}u + c) = value;
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% include "attention/score" %}
+
+        // Stage values where the keys were.
+        for (uint i = thread_id; i < {{ tile * value_padded // value_step }}u; i += 128u) {
+            const uint p = i / {{ value_padded // value_step }}u;
+            const uint c = i % {{ value_padded // value_step }}u * {{ value_step }}u;
+            const uint row = min(start + p, longest - 1u) - args.begin;
+            device const float* source = values + (row * {{ heads }}u + head) * {{ values }}u + c;
+{% if value_padded != values %}
+            const {{ vector(value_step) }} value = c < {{ values }}u ? *(device const {{ vector(value_step) }}*)source : {{ vector(value_step) }}(0.0f);
+{% else %}
+            const {{ vector(value_step) }} value = *(device const {{ vector(value_step) }}*)source;
+{% endif %}
+            *(threadgroup {{ vector(value_step) }}*)(staged + p * {{ pitch }}u + c) = value;
+        }
+{% if parts > 1 %}
+        // Meanwhile turn scores into weights: a lane has a position, and adds up what {{ parts }} simdgroups computed of it.
+{% else %}
+        // Meanwhile turn scores into weights: a lane has a position.
+{% endif %}
+        #pragma unroll
+        for (uint i = 0u; i < 2u; i++) {
+            const uint r = simdgroup_id * 2u + i;
+            float score = scores[r * 36u + lane];
+{% for distance in distances %}
+            score += simd_shuffle_xor(score, ushort({{ distance }}));
+{% endfor %}
+            const bool live = {{ in_tile }}start + lane < limit[i];
+{% include "attention/weigh" %}
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% include "attention/add_values" %}
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+
+    // What rows that exist have so far: sums divided by that of weights.
+    #pragma unroll
+    for (uint j = 0u; j < {{ sums_each }}u; j++) {
+{% if value_matrices % 4 != 0 %}
+        if (simdgroup_id + j * 4u >= {{ value_matrices }}u) {
+            continue;
+        }
+{% endif %}
+        simdgroup_store(sums[j], staged + (simdgroup_id + j * 4u) * 8u, {{ pitch }}ul);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    #pragma unroll
+    for (uint i = 0u; i < 2u; i++) {
+        const uint r = simdgroup_id * 2u + i;
+        if (first + r < args.rows) {
+            const uint at = (first + r) * {{ heads }}u + head;
+            for (uint c = lane; c < {{ values }}u; c += 32u) {
+                heads[at * {{ values }}u + c] = staged[r * {{ pitch }}u + c] / total[i];
+            }
+            if (lane == 0u) {
+                carried[2u * at] = maximum[i];
+                carried[2u * at + 1u] = total[i];
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+// A share of a slot's lines as numbers, latents and turned keys apart: {{ width }} channels and {{ turned }}. A row is a position, and a
+// thread moves a channel. All rows of the pass are of one slot.
+struct {{ args }} {
+    uint rows;
+    uint context;
+    uint begin;
+};
+
+// grid: ceil({{ record }} / {{ threads }}), rows
+[[max_total_threads_per_threadgroup({{ threads }})]]
+kernel void {{ name }}(
+    device const {{ element }}* latents [[buffer({{ slot() }})]],
+    device const uint* slots [[buffer({{ slot() }})]],
+    device float* share [[buffer({{ slot() }})]],
+    device float* turned_keys [[buffer({{ slot() }})]],
+    constant {{ args }}& args [[buffer({{ slot() }})]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_id [[thread_index_in_threadgroup]]) {
+    const uint row = group.y;
+    const uint channel = group.x * {{ threads }}u + thread_id;
+{% if record % threads != 0 %}
+    if (channel >= {{ record }}u) {
+        return;
+    }
+{% endif %}
+    const ulong position = ulong(slots[0]) * ulong(args.context) + ulong(args.begin + row);
+    const float value = float(latents[position * {{ record }}ul + ulong(channel)]);
+    if (channel < {{ width }}u) {
+        share[row * {{ width }}u + channel] = value;
+    } else {
+        turned_keys[row * {{ turned }}u + channel - {{ width }}u] = value;
+    }
+}

@@ -1,0 +1,52 @@
+//! A device that is there to be watched: what takes long texts is done with short ones.
+
+use forge_runtime::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+
+/// A device on which shares of caches are short, and as few rows as are not a few have keys and values made of latents.
+pub struct Watched(pub Box<dyn Device>);
+
+/// The fewest rows that are many.
+pub const MANY: u32 = 17;
+
+impl Device for Watched {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
+        self.0.write(buffer, offset, bytes);
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
+        self.0.read(buffer, offset, bytes);
+    }
+
+    fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        self.0.run(program, &mut |pass| encode(&mut Short(pass)))
+    }
+}
+
+/// A pass on its way.
+struct Short<'a>(&'a mut dyn Pass);
+
+impl Pass for Short<'_> {
+    fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], scalars: &[u32], groups: [u32; 3]) {
+        self.0.dispatch(kernel, bindings, scalars, groups);
+    }
+
+    fn barrier(&mut self) {
+        self.0.barrier();
+    }
+
+    fn cores(&self) -> u32 {
+        self.0.cores()
+    }
+
+    fn least_share(&self, planned: u32) -> u32 {
+        planned.min(32)
+    }
+
+    fn unfolds_from(&self, planned: u32) -> Option<u32> {
+        Some(planned.min(MANY))
+    }
+}

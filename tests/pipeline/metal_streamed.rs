@@ -1,0 +1,81 @@
+//! Models with experts, streamed from disk to the emulated Metal: they write what they write with all experts in memory, to the last
+//! digit, with the fewest seats that there may be and with more, and the referee has nothing to say.
+
+use crate::metal::{Site, Text, drive, every_model, said};
+use crate::streamed::enough;
+use serde_json::{Value, json};
+use tests::emulated;
+use tests::emulated::{PLANTED_STREAMING, Planted};
+
+/// Prompts of many rows, of a few and of one, each with ids that follow.
+fn texts() -> [Text; 3] {
+    [41, 12, 1].map(|count| Text::greedy((0..count).map(|i| i * i * 31 % 60).collect(), 4, 48, (1, 1)))
+}
+
+fn streamed(experts: u64) -> Site<'static> {
+    Site { experts: Some(experts), ..Site::default() }
+}
+
+#[test]
+fn streamed_experts_write_through_the_emulated_metal_what_resident_ones_do() {
+    every_model(|built| {
+        let Some(enough) = enough(built) else { return Vec::new() };
+        let texts = texts();
+        let resident = drive(built, &Site::default(), &texts, true);
+        let mut complaints = Vec::new();
+        for memory in [enough, enough * 2] {
+            let found = drive(built, &streamed(memory), &texts, true);
+            let both = |what: &str| [&found, &resident].map(|all| of_all(all, what));
+            if both("error")[0].iter().chain(&both("complaints")[0]).any(|it| !is_nothing(it)) {
+                complaints.push(format!(
+                    "{memory} bytes: {:?}, {:?}",
+                    both("error")[0],
+                    both("complaints")[0]
+                ));
+            }
+            for what in ["ids", "logits"] {
+                if both(what)[0] != both(what)[1] {
+                    complaints.push(format!("{memory} bytes: {what} are not those of resident experts"));
+                }
+            }
+        }
+        println!("{}: {enough} bytes are enough", built.name());
+        complaints
+    });
+}
+
+fn of_all(found: &Value, what: &str) -> Vec<Value> {
+    found["texts"].as_array().into_iter().flatten().map(|text| text[what].clone()).collect()
+}
+
+fn is_nothing(said: &Value) -> bool {
+    said.is_null() || *said == json!([])
+}
+
+/// A model whose rows have experts of their own and one that all have.
+const PLANTED_IN: &str = "qwen2_moe";
+
+#[test]
+fn every_fault_planted_in_the_streaming_of_experts_is_found() {
+    let (models, _) = emulated();
+    let Some(built) = models.iter().find(|built| built.model == PLANTED_IN) else { return };
+    let memory = enough(built).expect("it has experts");
+    let texts = texts();
+    let drive_on = |host: Option<&str>| {
+        let site = Site { host, ..streamed(memory) };
+        texts.each_ref().map(|text| drive(built, &site, std::slice::from_ref(text), true))
+    };
+    let whole = drive_on(None);
+    let faults = |host: Option<&str>| -> Vec<String> {
+        drive_on(host).iter().zip(&whole).map(|(found, whole)| said(found, whole)).collect()
+    };
+    assert!(faults(None).iter().all(String::is_empty), "before anything is planted: {:?}", faults(None));
+    let missed = PLANTED_STREAMING.iter().filter_map(|Planted { name, found, .. }| {
+        let said = faults(Some(name)).join("; ");
+        println!("{name}: {}", said.chars().take(300).collect::<String>());
+        let is_found = said.contains(found) && said.chars().any(char::is_alphabetic);
+        (!is_found).then(|| format!("{name} should be found by {found:?}: {said}"))
+    });
+    let missed: Vec<String> = missed.collect();
+    assert!(missed.is_empty(), "\n{}", missed.join("\n"));
+}
