@@ -260,29 +260,33 @@ fn is_emulated(built: &Built) -> bool {
 }
 
 fn all_with_driver() -> &'static (Vec<Built>, PathBuf) {
-    static BUILT: OnceLock<(Vec<Built>, PathBuf)> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let workspace = scratch().join("crates");
-        let mut built = all_to_build();
-        for crate_ in &mut built {
-            crate_.directory = workspace.join(crate_.name());
-            compile(crate_);
-        }
-        let mut names: Vec<String> = built.iter().map(Built::name).collect();
-        let mut more = String::new();
-        if cfg!(target_os = "linux") {
-            let emulated: Vec<&Built> = built.iter().filter(|built| is_emulated(built)).collect();
-            more = emulated::write_driver(&workspace, &emulated);
-            names.push(emulated::DRIVER.to_owned());
-        }
-        let mut programs = workspace::build_with(&workspace, names.into_iter(), Work::Little, &more);
-        for crate_ in &mut built {
-            let name = crate_.name();
-            crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
-        }
-        let driver = programs.into_values().next().unwrap_or_default();
-        (built, driver)
-    })
+    static BUILT: OnceLock<Option<(Vec<Built>, PathBuf)>> = OnceLock::new();
+    // What cannot be built is found out once, which takes minutes; whoever comes first tells what it was.
+    let built = BUILT.get_or_init(|| std::panic::catch_unwind(build_all_with_driver).ok());
+    built.as_ref().expect("programs cannot be built, as the test that wanted them first tells")
+}
+
+fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
+    let workspace = scratch().join("crates");
+    let mut built = all_to_build();
+    for crate_ in &mut built {
+        crate_.directory = workspace.join(crate_.name());
+        compile(crate_);
+    }
+    let mut names: Vec<String> = built.iter().map(Built::name).collect();
+    let mut more = String::new();
+    if cfg!(target_os = "linux") {
+        let emulated: Vec<&Built> = built.iter().filter(|built| is_emulated(built)).collect();
+        more = emulated::write_driver(&workspace, &emulated);
+        names.push(emulated::DRIVER.to_owned());
+    }
+    let mut programs = workspace::build_with(&workspace, names.into_iter(), Work::Little, &more);
+    for crate_ in &mut built {
+        let name = crate_.name();
+        crate_.program = programs.remove(&name).unwrap_or_else(|| panic!("{name} was not built"));
+    }
+    let driver = programs.into_values().next().unwrap_or_default();
+    (built, driver)
 }
 
 /// What [`all_built`] has, before it is.

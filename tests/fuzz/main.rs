@@ -41,7 +41,6 @@ struct Target<'a> {
 
 impl Target<'_> {
     fn run(mut self) {
-        let _alone = watch::alone();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz").join(self.name);
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();

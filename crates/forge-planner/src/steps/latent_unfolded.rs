@@ -45,7 +45,9 @@ impl Select<'_> {
             Kind::EachHead(each) => Some((operation, each)),
             _ => None,
         };
-        let absorb = by_heads(&list.operations[list.definition(attend.0.inputs[0])?])?;
+        // Matrices that are stored as queries meet them, as converters for MLX have it, would have to be turned to make keys.
+        let absorb =
+            by_heads(&list.operations[list.definition(attend.0.inputs[0])?]).filter(|it| it.1.turned)?;
         let values = by_heads(list.readers(attend.0.output).next()?)?;
         let latents = draft.body.latents(attend.1.cache)?.clone();
         let width = |each: &EachHead| draft.shape(each.weight)[0] / each.heads;
