@@ -6,13 +6,14 @@
 //! memory once. Who wants several programs to share one file's pages keeps the mapping, and so does a program for which there is
 //! too little memory free.
 //!
-//! What is not to be in memory at all, as experts that are streamed, is left out: in the copy nobody has touched its pages, and
-//! so there are none.
+//! What is not to be in memory at all, as experts that are streamed, is left out: the copy has addresses for it and no memory, nor is
+//! any promised, so that a limit on data counts what is copied ([`Room`]).
 
 use super::super::memory::available;
 use super::pool::Pool;
 use super::strips::Strips;
-use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions, UncheckedAdvice};
+use std::io;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,12 +39,12 @@ pub(super) fn copied(
     if file.len() < LEAST && !for_its_order || available().is_some_and(|free| free < bytes as u64) {
         return None;
     }
-    let mut copy = MmapOptions::new().len(file.len()).no_reserve_swap().map_anon().ok()?;
-    if copy.advise(Advice::HugePage).is_err() && !for_its_order {
+    let mut copy = Room::new(file.len(), left_out).ok()?;
+    if !copy.asks_for_huge_pages() && !for_its_order {
         return None;
     }
     let pieces = pieces(file.len(), left_out, matrices);
-    let (to, told) = (Start(copy.as_mut_ptr()), Mutex::new(told));
+    let (to, told) = (Start(copy.start()), Mutex::new(told));
     let (taken, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     pool.run(&|_| {
         let to = &to;
@@ -59,7 +60,91 @@ pub(super) fn copied(
         }
     })
     .ok()?;
-    copy.make_read_only().ok()
+    copy.written().ok()
+}
+
+/// Where a copy is written.
+enum Room {
+    /// Everything is.
+    Whole(MmapMut),
+    /// Some of it is not: of that there are zeros to be read, which take no memory.
+    #[cfg(target_os = "linux")]
+    Parts(Mmap),
+}
+
+impl Room {
+    fn new(length: usize, left_out: &[Range<usize>]) -> io::Result<Room> {
+        #[cfg(target_os = "linux")]
+        if !left_out.is_empty() {
+            return Room::parts(length, left_out);
+        }
+        // Elsewhere pages that nobody touches are not counted.
+        let _ = left_out;
+        MmapOptions::new().len(length).no_reserve_swap().map_anon().map(Room::Whole)
+    }
+
+    /// The system counts private memory that can be written (RLIMIT_DATA; all that it has promised where it promises no more than there
+    /// is), touched or not. So only what is copied can be.
+    #[cfg(target_os = "linux")]
+    fn parts(length: usize, left_out: &[Range<usize>]) -> io::Result<Room> {
+        /// What pages are no larger than.
+        const PAGE: usize = 1 << 16;
+        let zeros = std::fs::File::open("/dev/zero")?;
+        // SAFETY: nobody can change what is mapped privately, and zeros stay what they are.
+        let room = unsafe { MmapOptions::new().len(length).map_copy_read_only(&zeros) }?;
+        let starts = std::iter::once(0).chain(left_out.iter().map(|range| range.end));
+        let ends = left_out.iter().map(|range| range.start).chain([length]);
+        for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
+            let pages = start / PAGE * PAGE..end.next_multiple_of(PAGE).min(length);
+            protect(&room, pages, READ | WRITE)?;
+        }
+        Ok(Room::Parts(room))
+    }
+
+    /// Whether the system knows huge pages.
+    fn asks_for_huge_pages(&self) -> bool {
+        match self {
+            Room::Whole(room) => room.advise(Advice::HugePage).is_ok(),
+            #[cfg(target_os = "linux")]
+            Room::Parts(room) => room.advise(Advice::HugePage).is_ok(),
+        }
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        match self {
+            Room::Whole(room) => room.as_mut_ptr(),
+            #[cfg(target_os = "linux")]
+            Room::Parts(room) => room.as_ptr().cast_mut(),
+        }
+    }
+
+    /// The copy, to be read only.
+    fn written(self) -> io::Result<Mmap> {
+        match self {
+            Room::Whole(room) => room.make_read_only(),
+            #[cfg(target_os = "linux")]
+            Room::Parts(room) => protect(&room, 0..room.len(), READ).map(|()| room),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+const READ: i32 = 1;
+#[cfg(target_os = "linux")]
+const WRITE: i32 = 2;
+
+/// Says what may be done with pages of a mapping.
+#[cfg(target_os = "linux")]
+fn protect(room: &Mmap, pages: Range<usize>, what: i32) -> io::Result<()> {
+    unsafe extern "C" {
+        fn mprotect(start: *mut std::ffi::c_void, bytes: usize, what: i32) -> i32;
+    }
+    let start = room[pages.clone()].as_ptr().cast_mut().cast();
+    // SAFETY: the pages are the mapping's, and it is nobody else's.
+    match unsafe { mprotect(start, pages.len(), what) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Who is told how many bytes are copied, and of how many.
@@ -135,7 +220,6 @@ unsafe impl Sync for Start {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memmap2::MmapMut;
 
     #[test]
     fn what_is_left_out_is_not_copied() {
@@ -153,6 +237,31 @@ mod tests {
         assert!(copy[..5].iter().chain(&copy[2 * PIECE..]).all(|byte| *byte == 7));
         assert!(copy[5..2 * PIECE].iter().all(|byte| *byte == 0));
         assert!(pieces(10, &[0..4, 4..10], &[]).is_empty());
+    }
+
+    /// What has been promised of private memory that can be written.
+    #[cfg(target_os = "linux")]
+    fn data() -> usize {
+        let table = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = table.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_left_out_is_no_data() {
+        // So much that nothing else in this process comes near.
+        const MUCH: usize = 1 << 40;
+        let before = data();
+        let mut room = Room::new(MUCH, &[100_000..MUCH / 2, MUCH / 2 + 1..MUCH - 3]).unwrap();
+        assert!(data() < before + MUCH / 8, "{} bytes, and {before} before", data());
+        for written in [0, 99_999, MUCH / 2, MUCH - 3, MUCH - 1] {
+            // SAFETY: it is not left out.
+            unsafe { room.start().add(written).write(7) };
+        }
+        let copy = room.written().unwrap();
+        assert_eq!([0, 99_999, 200_000, MUCH / 2, MUCH - 1].map(|at| copy[at]), [7, 7, 0, 7, 7]);
+        assert!(Room::new(1000, &[0..400, 400..1000]).is_ok(), "nothing is copied");
     }
 
     #[test]
