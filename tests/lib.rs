@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-pub use workspace::{Work, build_together, compile_member};
+pub use workspace::{Work, build_together, compile_member, compile_server};
 
 /// What the models of [`WHOLE`] are compiled to. `keep` gives the same crate as the checkpoint's own format, byte for
 /// byte, which `command_line` tests; so it is not built a second time.

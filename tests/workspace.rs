@@ -12,12 +12,21 @@ use xtask::member::make_member;
 /// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
 /// keep their times, so that cargo builds only what has.
 pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
+    compile_with(checkpoint, arguments, directory, "");
+}
+
+/// The same, of a program that can serve.
+pub fn compile_server(checkpoint: &Path, arguments: &[&str], directory: &Path) {
+    compile_with(checkpoint, arguments, directory, "\"serve\"");
+}
+
+fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, features: &str) {
     let name = directory.file_name().expect("a directory has a name").to_string_lossy();
     let fresh = tempfile::tempdir().expect("a temporary directory");
     let out = fresh.path().join(&*name);
     let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
     run(Command::new(forge()).args(["compile", &from, "-o", &to, "--name", &name]).args(arguments));
-    let made = make_member(&out, &root().join("crates/forge-runtime"), "");
+    let made = make_member(&out, &root().join("crates/forge-runtime"), features);
     made.unwrap_or_else(|error| panic!("{error}"));
     update(&out, directory);
 }
@@ -76,7 +85,7 @@ pub(crate) fn build_with(
     if !lock.exists() {
         let _ = std::fs::copy(root().join("Cargo.lock"), lock);
     }
-    // The server is the same in every crate, and is tested where it is written.
+    // The server is the same in every crate, and is tested where it is written: there is one where a crate asks the runtime for it.
     let arguments = [
         "build",
         "--release",

@@ -1,0 +1,183 @@
+//! A disk that dies while experts are read from it: whoever is being written to is told, and the server goes on.
+
+use crate::breakable::Disk;
+use crate::http::Asked;
+use crate::server::Server;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use tempfile::TempDir;
+use tests::{Work, build_together, compile_server, model, run, scratch};
+
+const MODEL: &str = "qwen3_moe";
+const WEIGHTS: &str = "weights.safetensors";
+/// What the other files of the model are.
+const BESIDE: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "golden.json"];
+/// Ids of a text: as many as there is room for, so that there is a middle.
+const COUNT: usize = 240;
+
+struct Program {
+    directory: PathBuf,
+    program: PathBuf,
+    /// Where experts have the fewest seats that there may be.
+    experts: String,
+    /// The answer to [`question`] where all experts are in memory.
+    text: String,
+}
+
+fn built() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let workspace = scratch().join("disk").join("served");
+        let name = format!("{}-served", MODEL.replace('_', "-"));
+        let directory = workspace.join(&name);
+        compile_server(&model(MODEL), &["--quant", "f32"], &directory);
+        let mut programs = build_together(&workspace, [name.clone()].into_iter(), Work::Little);
+        let program = programs.remove(&name).expect("it was built");
+        let experts = format!("streamed:{}", enough(&program));
+        let ids = question(false)["prompt"].to_string();
+        let count = COUNT.to_string();
+        let mut command = Command::new(&program);
+        command.args(["generate", "--ids", ids.trim_matches(['[', ']']), "-n", &count]);
+        command.args(["--temperature", "0", "--ignore-eos", "--json", "--device", "cpu"]);
+        let whole: Value = serde_json::from_slice(&run(&mut command).stdout).expect("it is JSON");
+        let text = whole["text"].as_str().expect("it is text").to_owned();
+        Program { directory, program, experts, text }
+    })
+}
+
+/// The least memory for experts that the program says is enough.
+fn enough(program: &Path) -> u64 {
+    let refused = Command::new(program).args(["info", "--device", "cpu", "--experts", "streamed:1"]).output();
+    let said = String::from_utf8(refused.expect("the program runs").stderr).expect("it is text");
+    let number = said.split_once(" bytes are enough").and_then(|(before, _)| before.rsplit(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+fn question(stream: bool) -> Value {
+    json!({
+        "prompt": [1, 2, 3], "max_tokens": COUNT, "temperature": 0, "ignore_eos": true, "stream": stream,
+    })
+}
+
+/// A folder with the model's files but for its weights.
+fn folder(built: &Program) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in BESIDE.iter().filter(|name| built.directory.join(name).exists()) {
+        std::fs::copy(built.directory.join(name), folder.path().join(name)).expect("it can be copied");
+    }
+    folder
+}
+
+/// The text of a stream up to its end, and the error that it ends with.
+fn told(mut asked: Asked, text: &mut String) -> Option<String> {
+    while let Some(data) = asked.event().filter(|data| data != "[DONE]") {
+        let event: Value = serde_json::from_str(&data).unwrap_or_else(|error| panic!("{error}: {data}"));
+        if let Some(message) = event["error"]["message"].as_str() {
+            assert_eq!(asked.event(), None, "an error is the last that a stream says");
+            return Some(message.to_owned());
+        }
+        text.push_str(event["choices"][0]["text"].as_str().expect("a piece has text"));
+    }
+    None
+}
+
+/// That a stream was begun, and not ended, and says of the weights what is wrong.
+fn is_broken(built: &Program, text: &str, error: Option<String>, reason: &str) {
+    let error = error.unwrap_or_else(|| panic!("the text is whole: {text}"));
+    println!("after {} of {} bytes of text: {error}", text.len(), built.text.len());
+    assert!(!text.is_empty() && text.len() < built.text.len(), "in the middle of the text: {text}");
+    assert!(built.text.starts_with(text), "what was said was right: {text}");
+    for part in ["experts cannot be read", WEIGHTS, reason] {
+        assert!(error.contains(part), "{part:?} should be in {error:?}");
+    }
+}
+
+/// That whoever asks while the disk is dead is told as well, and that the server lives all the while.
+fn lives_on(server: &Server, reason: &str) {
+    let refused = server.ask(&question(false)).response();
+    assert_eq!(refused.status, 500, "{}", refused.body);
+    let error = refused.json()["error"]["message"].to_string();
+    assert!(error.contains(reason), "{reason:?} should be in {error}");
+    assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
+    assert_eq!(server.get("/ready").status, 200);
+    assert_eq!(server.metric("texts_failed_total"), 2.0);
+}
+
+#[test]
+fn a_disk_that_dies_in_the_middle_of_a_text_ends_it_with_an_error_and_the_server_goes_on() {
+    let built = built();
+    let folder = folder(built);
+    let mounted = tempfile::tempdir().expect("a temporary folder");
+    let weights = std::fs::read(built.directory.join(WEIGHTS)).expect("a crate has weights");
+    let disk = match Disk::mount(mounted.path(), weights) {
+        Ok(disk) => disk,
+        Err(why) => {
+            // Past the harness, which keeps to itself what is printed by tests that pass.
+            let told = writeln!(
+                std::io::stdout(),
+                "NOT CHECKED: what a server does whose disk answers reads with errors, since no disk of the test's own can be had: \
+                 {why}. What it does whose weights are cut short is checked by the other test."
+            );
+            return told.expect("it can be told");
+        }
+    };
+    std::os::unix::fs::symlink(disk.path(), folder.path().join(WEIGHTS)).expect("a link can be made");
+    let server = Server::start(&built.program, folder.path(), &built.experts);
+
+    // How many reads the text takes, none of which the system's cache answers.
+    let before = disk.reads();
+    assert_eq!(server.text(&question(false)), built.text);
+    let reads = disk.reads() - before;
+    println!("{COUNT} ids take {reads} reads");
+    assert!(reads > COUNT as u64, "experts are read again and again: {reads} reads");
+
+    disk.die_after(reads / 2);
+    let mut text = String::new();
+    let error = told(server.ask(&question(true)), &mut text);
+    is_broken(built, &text, error, "Input/output error");
+    lives_on(&server, "Input/output error");
+
+    disk.come_back();
+    assert_eq!(server.text(&question(false)), built.text);
+    let mut text = String::new();
+    assert_eq!(told(server.ask(&question(true)), &mut text), None);
+    assert_eq!(text, built.text);
+    server.stop();
+}
+
+/// The nearest to a dying disk that there is without one: the file is cut short in place, which reads do not get past either.
+#[test]
+fn weights_that_are_cut_short_in_the_middle_of_a_text_end_it_with_an_error_and_the_server_goes_on() {
+    let built = built();
+    let folder = folder(built);
+    let path = folder.path().join(WEIGHTS);
+    std::fs::copy(built.directory.join(WEIGHTS), &path).expect("it can be copied");
+    let whole = std::fs::read(&path).expect("it was copied");
+    let file = File::options().write(true).open(&path).expect("it was copied");
+    let modified = file.metadata().and_then(|metadata| metadata.modified()).expect("files have a time");
+    let server = Server::start(&built.program, folder.path(), &built.experts);
+    assert_eq!(server.text(&question(false)), built.text);
+
+    let mut asked = server.ask(&question(true));
+    let mut text = String::new();
+    for _ in 0..3 {
+        let data = asked.event().expect("the text has begun");
+        let event: Value = serde_json::from_str(&data).expect("it is JSON");
+        text.push_str(event["choices"][0]["text"].as_str().expect("a piece has text"));
+    }
+    file.set_len(whole.len() as u64 / 3).expect("it can be cut");
+    let error = told(asked, &mut text);
+    is_broken(built, &text, error, "has been changed since the program began");
+    lives_on(&server, "has been changed since the program began");
+
+    file.write_all_at(&whole, 0).expect("it is writable");
+    file.set_modified(modified).expect("it is its owner's");
+    assert_eq!(server.text(&question(false)), built.text);
+    server.stop();
+}

@@ -1,0 +1,175 @@
+//! A model that is larger than the memory that its program may have: with experts streamed it writes what it writes with all of them in
+//! memory, and takes what `info` says.
+//!
+//! The limit is the system's on data (`ulimit -d`, RLIMIT_DATA): private memory that can be written, touched or not. So it counts what a
+//! program takes for weights, seats, slots and scratch, what it allocates, and of its threads' stacks all that they might use:
+//! 2 MiB for each of the ten that read and compute, nearly half as much as everything that `info` speaks of here. What is mapped of
+//! files it does not count, since that can be let go; here it is held to the same bound by what the system says of it.
+
+use serde_json::{Value, json};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tests::{Work, build_together, compile_member, run, scratch};
+
+/// Memory of seats. All experts have 241 MB: one in six can sit, seven times as many as a row of a layer has.
+const SEATS: &str = "streamed:40M";
+
+/// Positions of a slot: for the prompt and the ids that follow.
+const CONTEXT: &str = "128";
+
+/// A Qwen3-MoE whose experts are nearly all of it: 384 of 627 kB in q8_0, planes of whole pages, of which a token has 48. A third of its
+/// 246 MB is 82 MB, which has to be above the 53 MB that are stated and the 20 MB of stacks, or the test would be about these; a model of
+/// half the size leaves no room for them.
+fn config() -> Value {
+    json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16",
+        "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+        "intermediate_size": 512, "moe_intermediate_size": 384, "num_experts": 64, "num_experts_per_tok": 8,
+        "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 512,
+        "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "hidden_act": "silu",
+        "tie_word_embeddings": true, "attention_bias": false, "bos_token_id": 256, "eos_token_id": 257,
+    })
+}
+
+struct Program {
+    path: PathBuf,
+    /// Bytes of its weight file.
+    weights: u64,
+}
+
+fn built() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let workspace = scratch().join("disk").join("large");
+        let (checkpoint, name) = (tempfile::tempdir().expect("a temporary folder"), "qwen3-moe-large");
+        xtask::random_model::write(&config(), None, checkpoint.path())
+            .unwrap_or_else(|error| panic!("{error}"));
+        let directory = workspace.join(name);
+        compile_member(checkpoint.path(), &["--quant", "q8_0"], &directory);
+        let mut programs = build_together(&workspace, [name.to_owned()].into_iter(), Work::Much);
+        let weights = directory.join("weights.safetensors").metadata().expect("a crate has weights").len();
+        Program { path: programs.remove(name).expect("it was built"), weights }
+    })
+}
+
+/// The program with experts where they are to be, and the same slot in every case.
+fn program(experts: &str, command: &str) -> Command {
+    let mut it = Command::new(&built().path);
+    it.args([command, "--json", "--device", "cpu", "--threads", "2", "--context", CONTEXT]);
+    it.args(["--experts", experts]);
+    it
+}
+
+/// A run, and the most memory that it had.
+struct Ran {
+    status: ExitStatus,
+    /// What it printed.
+    answer: String,
+    /// What it complained of.
+    said: String,
+    /// Bytes that no file is behind, and those that one is.
+    private: u64,
+    mapped: u64,
+    /// Both together, at once.
+    both: u64,
+}
+
+impl Ran {
+    fn ids(&self) -> Value {
+        assert!(self.status.success(), "{}", self.said);
+        let answer: Value = serde_json::from_str(&self.answer).expect("it is JSON");
+        assert_eq!(answer["ids"].as_array().map(Vec::len), Some(24), "{answer}");
+        answer["ids"].clone()
+    }
+}
+
+/// Has a prompt of a few passes read, and ids written that follow it, with no more data than the limit.
+fn generate(experts: &str, limit: Option<u64>) -> Ran {
+    let prompt: Vec<String> = (0..60).map(|index| (index * index * 31 % 509).to_string()).collect();
+    let mut command = program(experts, "generate");
+    command.args(["--ids", &prompt.join(","), "-n", "24", "--temperature", "0", "--ignore-eos"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if let Some(limit) = limit {
+        let most = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        // SAFETY: setrlimit may be called between fork and exec, and what it is given is the closure's own.
+        unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_DATA, &most) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+    }
+    let mut child = command.spawn().expect("the program runs");
+    let (mut private, mut mapped, mut both) = (0, 0, 0);
+    // All that it prints has room in a pipe.
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("it is a child") {
+            break status;
+        }
+        let table = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        private = private.max(line_of(&table, "RssAnon:"));
+        mapped = mapped.max(line_of(&table, "RssFile:"));
+        both = both.max(line_of(&table, "VmHWM:"));
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let (mut answer, mut said) = (String::new(), String::new());
+    child.stdout.take().expect("it is piped").read_to_string(&mut answer).expect("it is text");
+    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
+    Ran { status, answer, said, private, mapped, both }
+}
+
+/// Bytes that a line of a process's table says; a process that has ended has no such lines.
+fn line_of(table: &str, name: &str) -> u64 {
+    let line = table.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |number| number * 1024)
+}
+
+/// What the program says it takes.
+fn stated(experts: &str) -> u64 {
+    let told: Value = serde_json::from_slice(&run(&mut program(experts, "info")).stdout).expect("it is JSON");
+    println!("{experts}: {} {}", told["memory"], told["experts"]);
+    told["memory"]["total_bytes"].as_u64().expect("it is a number")
+}
+
+fn show(what: &str, ran: &Ran) {
+    println!(
+        "{what}: {} bytes of its own, {} of files, {} together: {}",
+        ran.private, ran.mapped, ran.both, ran.status
+    );
+}
+
+#[test]
+fn with_memory_for_a_third_of_its_weights_a_model_writes_what_it_writes_with_all_of_them() {
+    let limit = built().weights / 3;
+    let resident = generate("resident", None);
+    show("resident", &resident);
+    assert!(resident.private > built().weights, "all weights are in memory, or nothing is shown here");
+
+    let streamed = generate(SEATS, Some(limit));
+    show("streamed, limited", &streamed);
+    assert_eq!(streamed.ids(), resident.ids());
+    let stated = stated(SEATS);
+    println!("{} bytes of weights, {limit} permitted, {stated} stated", built().weights);
+    assert!(streamed.private * 100 <= stated * 105, "{} bytes, and {stated} are stated", streamed.private);
+    assert!(streamed.both <= limit, "{} bytes with what is mapped, and {limit} are permitted", streamed.both);
+}
+
+/// What is above has to fail where experts are not streamed, or stream to more seats than there is memory for.
+#[test]
+fn the_limit_is_one() {
+    let limit = built().weights / 3;
+    let refused = generate(&format!("streamed:{limit}"), Some(limit));
+    show("seats as large as the limit", &refused);
+    assert!(!refused.status.success(), "{}", refused.answer);
+    assert!(refused.said.contains("no memory for experts"), "{}", refused.said);
+
+    // Where there is no memory for a copy of the weights a program leaves them in the mapped file.
+    let resident = generate("resident", Some(limit));
+    show("resident, limited", &resident);
+    assert!(resident.private <= limit, "{} bytes of {limit}", resident.private);
+    assert!(resident.both > limit, "it writes with more memory than streaming takes: {}", resident.both);
+}
