@@ -11,6 +11,7 @@
 //!
 //! The runtime that every crate carries is `forge-runtime`'s own source, embedded when this crate is built.
 
+mod cache_text;
 mod cpu;
 mod fields_text;
 mod kernels_text;
@@ -20,6 +21,7 @@ mod names;
 mod render;
 mod report;
 mod runtime_files;
+mod section_text;
 mod steps_text;
 mod targets;
 

@@ -1,17 +1,16 @@
 //! What `model.rs` and the crate's other texts are made of.
 
-use crate::fields_text::{FieldText, ScratchText, align, fields, outer_fields, scratches};
+use crate::cache_text::{CacheText, cache_text, record};
+use crate::fields_text::{FieldText, ScratchText, outer_fields, scratches};
 use crate::render::CrateOptions;
 use crate::report::cache_phrase;
-use crate::steps_text::{Caller, StepText, steps};
+use crate::section_text::{SchedulesText, SectionText, schedules, section_text};
+use crate::steps_text::Caller;
 use crate::{kernels_text, names};
-use forge_ir::{Format, Latents};
+use forge_ir::Latents;
 use forge_kernels::spec::{ExpertsInner, LatentAttend};
-use forge_kernels::{Spec, most_matrices, ptx};
-use forge_planner::{
-    Application, Condition, FEW, Load, MAX_SHARES, Operand, Plan, Ring, SPLIT_POSITIONS, Schedule, Section,
-    Step, pass_cost,
-};
+use forge_kernels::{Spec, ptx};
+use forge_planner::{Application, FEW, Load, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, pass_cost};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -80,32 +79,6 @@ struct Constant {
 }
 
 #[derive(Serialize)]
-struct CacheText {
-    #[serde(rename = "type")]
-    element: &'static str,
-    /// The format, for people.
-    format: &'static str,
-    /// Elements that a head of a position has, in constants of the model.
-    record: &'static str,
-    /// Of one position of a slot, in layers that keep every position.
-    bytes_per_position: String,
-    /// What layers that do not keep instead, as an array.
-    rings: String,
-    /// Positions that each layer keeps at most, if there are rings.
-    kept: Option<String>,
-    /// What each layer remembers, as an array, where they do not all keep the same numbers.
-    memory: Option<String>,
-    /// Whether some layers remember what an earlier one does.
-    shared: bool,
-    /// Of a slot, however long its text is.
-    memory_bytes: String,
-    /// Whether it is of latents.
-    latents: bool,
-    /// Threadgroups of a row for each share of its cache, as a constant of the model.
-    sharers: &'static str,
-}
-
-#[derive(Serialize)]
 struct ArenaText {
     bytes: String,
     text: String,
@@ -124,56 +97,6 @@ struct MemoryText {
     weights: String,
     per_position: String,
     scratch: String,
-}
-
-#[derive(Serialize)]
-struct SectionText {
-    #[serde(rename = "type")]
-    type_name: String,
-    function: String,
-    fields: Vec<FieldText>,
-    /// What it remembers of slots, if that is not keys and values.
-    memories: Vec<MemoryField>,
-    experts: Option<ExpertsText>,
-    decode: ScheduleText,
-    batch: ScheduleText,
-}
-
-/// The experts of a layer: how many, the fields that are their matrices, and the scratch buffer that says who has which.
-#[derive(Serialize)]
-struct ExpertsText {
-    experts: String,
-    chosen: String,
-    shared: String,
-    most: String,
-    inner: String,
-    sum: String,
-    routes: String,
-}
-
-/// A field of what a layer remembers.
-#[derive(Serialize)]
-struct MemoryField {
-    name: String,
-    /// `4, 16, 16`
-    shape: String,
-    /// `4 * 16 * 16`
-    numbers: String,
-}
-
-/// The steps of a section outside the layers.
-#[derive(Serialize)]
-struct SchedulesText {
-    decode: Vec<StepText>,
-    batch: Vec<StepText>,
-}
-
-/// The steps of a layer in one schedule, and how many they are.
-#[derive(Serialize)]
-struct ScheduleText {
-    steps: Vec<StepText>,
-    dispatches: usize,
-    more_phrase: String,
 }
 
 /// What the gains are called that one application reads for the next.
@@ -333,7 +256,7 @@ pub(crate) fn latent_shape(plan: &Plan) -> Option<(usize, Latents)> {
     latent_attend(plan).map(|attend| (attend.heads, Latents { width: attend.width, turned: attend.turned }))
 }
 
-fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
+pub(crate) fn latent_attend(plan: &Plan) -> Option<&LatentAttend> {
     plan.kernels.iter().find_map(|kernel| match &kernel.spec {
         Spec::LatentAttend(attend) => Some(attend),
         _ => None,
@@ -401,69 +324,6 @@ fn constants(plan: &Plan) -> Vec<Constant> {
     constants
 }
 
-fn cache_text(plan: &Plan) -> CacheText {
-    let number = |value: usize| names::number(value as u64);
-    let ring = |(ring, bytes): &(Ring, usize)| {
-        let (window, positions) = (number(ring.window), number(ring.positions));
-        format!("Ring {{ window: {window}, positions: {positions}, bytes_per_position: {} }}", number(*bytes))
-    };
-    let rings: Vec<String> = plan.rings().iter().map(ring).collect();
-    let kept: Vec<String> = plan
-        .states()
-        .map(|state| state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions)))
-        .collect();
-    let (element, record) = match plan.cache {
-        Format::F32 => ("f32", "HEAD"),
-        // Codes, and a half for each 32 of them.
-        Format::Q8_0 => ("u8", "(HEAD + HEAD / 16)"),
-        _ => ("f16", "HEAD"),
-    };
-    CacheText {
-        element,
-        format: plan.cache.name(),
-        record,
-        bytes_per_position: number(plan.kept_bytes_per_position()),
-        kept: (!rings.is_empty()).then(|| of_layers(&kept)),
-        memory: memory(plan),
-        shared: plan.applications.iter().filter(|application| application.cache.is_some()).count()
-            > kept.len(),
-        rings: format!("[{}]", rings.join(", ")),
-        memory_bytes: number(plan.memory_bytes()),
-        latents: latent_attend(plan).is_some(),
-        sharers: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "KEY_HEADS" },
-    }
-}
-
-/// What each layer remembers, where keys of layers are not all as long as the first's or some layers keep none.
-fn memory(plan: &Plan) -> Option<String> {
-    let number = |value: usize| names::number(value as u64);
-    let layers = &plan.applications[1..plan.applications.len() - 1];
-    let shapes: Vec<(usize, usize)> = plan.states().map(|state| (state.heads, state.width)).collect();
-    let is_alike = shapes.iter().all(|shape| *shape == shapes[0]) && shapes.len() == layers.len();
-    if is_alike {
-        return None;
-    }
-    let has_rings = !plan.rings().is_empty();
-    let of = |(index, layer): (usize, &Application)| {
-        let keeper = layers.iter().position(|other| other.cache == layer.cache).unwrap_or(index);
-        let Some(state) = plan.sections[layer.section].state.filter(|_| keeper == index) else {
-            return format!("Memory::Of({keeper})");
-        };
-        let (heads, record) = (number(state.heads), number(record(plan, state.width)));
-        let kept = state.ring.map_or_else(|| "CONTEXT".to_owned(), |ring| number(ring.positions));
-        let kept = if has_rings { format!(", kept: {kept}") } else { String::new() };
-        format!("Memory::Own {{ heads: {heads}, record: {record}{kept} }}")
-    };
-    let layers: Vec<String> = layers.iter().enumerate().map(of).collect();
-    Some(format!("[\n    {},\n]", layers.join(",\n    ")))
-}
-
-/// Elements of the cache that a head of so many channels has.
-fn record(plan: &Plan, width: usize) -> usize {
-    // Codes, and a half for each 32 of them.
-    if plan.cache == Format::Q8_0 { width + width / 16 } else { width }
-}
-
 /// The first columns of the aside that layers take, as an array; none where nothing is taken.
 fn firsts(plan: &Plan) -> Option<String> {
     let layers = &plan.applications[1..plan.applications.len() - 1];
@@ -500,100 +360,11 @@ fn pass_text(plan: &Plan, load: Load) -> PassText {
 }
 
 /// A number for each layer as an array.
-fn of_layers(values: &[impl ToString]) -> String {
+pub(crate) fn of_layers(values: &[impl ToString]) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     match &values[..] {
         [first, rest @ ..] if rest.iter().all(|other| other == first) => format!("[{first}; LAYERS]"),
         _ => format!("[{}]", values.join(", ")),
-    }
-}
-
-fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section) -> SectionText {
-    let mut fields = fields(section, |name| format!("&name({name:?})"), None);
-    if let Some(columns) = section.takes {
-        fields.push(FieldText {
-            name: "first".to_owned(),
-            declaration: format!("first: u32,\u{0}// of the {columns} columns of the aside that it takes"),
-            find: "FIRSTS[layer]".to_owned(),
-        });
-    }
-    align(&mut fields);
-    let schedule = |schedule| {
-        let count = |condition| {
-            section.steps(schedule).iter().filter(|step: &&Step| step.condition == condition).count()
-        };
-        let more = [(Condition::Many, "rows are many"), (Condition::Split, "the cache is split")]
-            .map(|(condition, when)| (count(condition), when));
-        let phrases = more.iter().filter(|(count, _)| *count > 0);
-        let mut more_phrase: String =
-            phrases.map(|(count, when)| format!(", and {count} more where {when}")).collect();
-        let [always, folded, unfolded] =
-            [Condition::Always, Condition::Folded, Condition::Unfolded].map(count);
-        if unfolded > 0 {
-            more_phrase += &format!(
-                "; {unfolded} for each share of the positions in place of {folded} where latents are unfolded"
-            );
-        }
-        ScheduleText {
-            steps: steps(plan, kernels, section, schedule, Caller::Layer),
-            dispatches: always + folded,
-            more_phrase,
-        }
-    };
-    SectionText {
-        type_name: names::camel_case(&section.name),
-        function: names::identifier(&section.name),
-        fields,
-        memories: section.memories.iter().map(memory_field).collect(),
-        experts: experts_text(plan, section),
-        decode: schedule(Schedule::Decode),
-        batch: schedule(Schedule::Batch),
-    }
-}
-
-fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
-    let step_of = |is_wanted: fn(&Spec) -> bool| {
-        section.decode.iter().find_map(|step| {
-            let variants = plan.functions[step.function].variants.iter();
-            let spec =
-                variants.map(|variant| &plan.kernels[variant.kernel].spec).find(|spec| is_wanted(spec))?;
-            let operand = |name: &str| {
-                let argument = step.arguments.iter().find(|argument| argument.parameter == name)?;
-                Some(argument.operand)
-            };
-            let (Operand::Field(field), Operand::Scratch(routes)) = (operand("weight")?, operand("routes")?)
-            else {
-                return None;
-            };
-            let matrices = names::identifier(&section.fields[field].name);
-            Some((spec, matrices, names::identifier(&plan.scratch[routes].name)))
-        })
-    };
-    let (spec, inner, routes) = step_of(|spec| matches!(spec, Spec::ExpertsInner(_)))?;
-    let (of_sum, sum, _) = step_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
-    let (Spec::ExpertsInner(of_inner), Spec::ExpertsSum(of_sum)) = (spec, of_sum) else { return None };
-    let ExpertsInner { experts, chosen, shared, .. } = of_inner;
-    let most = most_matrices(of_inner.format, of_inner.outputs, of_inner.inputs);
-    let most = most.min(most_matrices(of_sum.format, of_sum.outputs, of_sum.inputs));
-    let [experts, chosen, shared, most] =
-        [*experts, *chosen, *shared, most].map(|count| names::number(count as u64));
-    Some(ExpertsText { experts, chosen, shared, most, inner, sum, routes })
-}
-
-fn memory_field(memory: &forge_planner::Memory) -> MemoryField {
-    let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
-    MemoryField { name: names::identifier(&memory.name), shape: sides.join(", "), numbers: sides.join(" * ") }
-}
-
-fn schedules(
-    plan: &Plan,
-    kernels: &kernels_text::Context,
-    section: &Section,
-    caller: Caller,
-) -> SchedulesText {
-    SchedulesText {
-        decode: steps(plan, kernels, section, Schedule::Decode, caller),
-        batch: steps(plan, kernels, section, Schedule::Batch, caller),
     }
 }
 

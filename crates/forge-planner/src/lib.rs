@@ -36,6 +36,7 @@ mod cost;
 mod formats;
 mod fused;
 mod hazards;
+mod load;
 mod options;
 mod plan;
 mod predict;
@@ -56,8 +57,9 @@ pub use budget::{Offer, spend};
 pub use cache::Ring;
 pub use chips::Chip;
 pub use choices::{Choice, Other};
-pub use cost::{Cost, Load, pass_cost, step_cost};
+pub use cost::{Cost, pass_cost, step_cost};
 pub use formats::{Override, untie};
+pub use load::Load;
 pub use options::{Options, Quant};
 pub use plan::{
     Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, Life, Memory, Operand,

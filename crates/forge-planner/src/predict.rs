@@ -12,7 +12,8 @@
 //! weights.
 
 use crate::chips::Chip;
-use crate::cost::{Cost, Load, step_cost};
+use crate::cost::{Cost, step_cost};
+use crate::load::Load;
 use crate::plan::{Plan, Section, Step};
 use forge_kernels::spec::Rows;
 use forge_kernels::{Instance, Spec};

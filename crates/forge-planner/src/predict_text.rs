@@ -1,7 +1,7 @@
 //! Predictions as tables for people and as JSON for scripts.
 
 use crate::chips::Chip;
-use crate::cost::Load;
+use crate::load::Load;
 use crate::plan::Plan;
 use crate::predict::{Prediction, StepTime, predict, predict_prompt};
 use serde::Serialize;

@@ -1,6 +1,7 @@
 //! The plan as text: stable, for people and for snapshots.
 
-use crate::cost::{Load, pass_cost, step_cost};
+use crate::cost::{pass_cost, step_cost};
+use crate::load::Load;
 use crate::plan::{Condition, FieldKind, Operand, Plan, Section, Step};
 use crate::regime::Schedule;
 use crate::unfold::Unfold;

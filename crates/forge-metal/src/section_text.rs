@@ -1,0 +1,148 @@
+//! What `model.rs` says of sections: a layer's fields, its experts, what it remembers, and its steps.
+
+use crate::fields_text::{FieldText, align, fields};
+use crate::steps_text::{Caller, StepText, steps};
+use crate::{kernels_text, names};
+use forge_kernels::spec::ExpertsInner;
+use forge_kernels::{Spec, most_matrices};
+use forge_planner::{Condition, Operand, Plan, Schedule, Section, Step};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(crate) struct SectionText {
+    #[serde(rename = "type")]
+    pub(crate) type_name: String,
+    function: String,
+    fields: Vec<FieldText>,
+    /// What it remembers of slots, if that is not keys and values.
+    pub(crate) memories: Vec<MemoryField>,
+    pub(crate) experts: Option<ExpertsText>,
+    decode: ScheduleText,
+    batch: ScheduleText,
+}
+
+/// The experts of a layer: how many, the fields that are their matrices, and the scratch buffer that says who has which.
+#[derive(Serialize)]
+pub(crate) struct ExpertsText {
+    experts: String,
+    chosen: String,
+    shared: String,
+    most: String,
+    inner: String,
+    sum: String,
+    routes: String,
+}
+
+/// A field of what a layer remembers.
+#[derive(Serialize)]
+pub(crate) struct MemoryField {
+    name: String,
+    /// `4, 16, 16`
+    shape: String,
+    /// `4 * 16 * 16`
+    numbers: String,
+}
+
+/// The steps of a section outside the layers.
+#[derive(Serialize)]
+pub(crate) struct SchedulesText {
+    decode: Vec<StepText>,
+    batch: Vec<StepText>,
+}
+
+/// The steps of a layer in one schedule, and how many they are.
+#[derive(Serialize)]
+pub(crate) struct ScheduleText {
+    steps: Vec<StepText>,
+    dispatches: usize,
+    more_phrase: String,
+}
+
+pub(crate) fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section) -> SectionText {
+    let mut fields = fields(section, |name| format!("&name({name:?})"), None);
+    if let Some(columns) = section.takes {
+        fields.push(FieldText {
+            name: "first".to_owned(),
+            declaration: format!("first: u32,\u{0}// of the {columns} columns of the aside that it takes"),
+            find: "FIRSTS[layer]".to_owned(),
+        });
+    }
+    align(&mut fields);
+    let schedule = |schedule| {
+        let count = |condition| {
+            section.steps(schedule).iter().filter(|step: &&Step| step.condition == condition).count()
+        };
+        let more = [(Condition::Many, "rows are many"), (Condition::Split, "the cache is split")]
+            .map(|(condition, when)| (count(condition), when));
+        let phrases = more.iter().filter(|(count, _)| *count > 0);
+        let mut more_phrase: String =
+            phrases.map(|(count, when)| format!(", and {count} more where {when}")).collect();
+        let [always, folded, unfolded] =
+            [Condition::Always, Condition::Folded, Condition::Unfolded].map(count);
+        if unfolded > 0 {
+            more_phrase += &format!(
+                "; {unfolded} for each share of the positions in place of {folded} where latents are unfolded"
+            );
+        }
+        ScheduleText {
+            steps: steps(plan, kernels, section, schedule, Caller::Layer),
+            dispatches: always + folded,
+            more_phrase,
+        }
+    };
+    SectionText {
+        type_name: names::camel_case(&section.name),
+        function: names::identifier(&section.name),
+        fields,
+        memories: section.memories.iter().map(memory_field).collect(),
+        experts: experts_text(plan, section),
+        decode: schedule(Schedule::Decode),
+        batch: schedule(Schedule::Batch),
+    }
+}
+
+fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
+    let step_of = |is_wanted: fn(&Spec) -> bool| {
+        section.decode.iter().find_map(|step| {
+            let variants = plan.functions[step.function].variants.iter();
+            let spec =
+                variants.map(|variant| &plan.kernels[variant.kernel].spec).find(|spec| is_wanted(spec))?;
+            let operand = |name: &str| {
+                let argument = step.arguments.iter().find(|argument| argument.parameter == name)?;
+                Some(argument.operand)
+            };
+            let (Operand::Field(field), Operand::Scratch(routes)) = (operand("weight")?, operand("routes")?)
+            else {
+                return None;
+            };
+            let matrices = names::identifier(&section.fields[field].name);
+            Some((spec, matrices, names::identifier(&plan.scratch[routes].name)))
+        })
+    };
+    let (spec, inner, routes) = step_of(|spec| matches!(spec, Spec::ExpertsInner(_)))?;
+    let (of_sum, sum, _) = step_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
+    let (Spec::ExpertsInner(of_inner), Spec::ExpertsSum(of_sum)) = (spec, of_sum) else { return None };
+    let ExpertsInner { experts, chosen, shared, .. } = of_inner;
+    let most = most_matrices(of_inner.format, of_inner.outputs, of_inner.inputs);
+    let most = most.min(most_matrices(of_sum.format, of_sum.outputs, of_sum.inputs));
+    let [experts, chosen, shared, most] =
+        [*experts, *chosen, *shared, most].map(|count| names::number(count as u64));
+    Some(ExpertsText { experts, chosen, shared, most, inner, sum, routes })
+}
+
+fn memory_field(memory: &forge_planner::Memory) -> MemoryField {
+    let sides: Vec<String> = memory.shape.iter().map(|side| names::number(*side as u64)).collect();
+    MemoryField { name: names::identifier(&memory.name), shape: sides.join(", "), numbers: sides.join(" * ") }
+}
+
+pub(crate) fn schedules(
+    plan: &Plan,
+    kernels: &kernels_text::Context,
+    section: &Section,
+    caller: Caller,
+) -> SchedulesText {
+    SchedulesText {
+        decode: steps(plan, kernels, section, Schedule::Decode, caller),
+        batch: steps(plan, kernels, section, Schedule::Batch, caller),
+    }
+}
