@@ -41,4 +41,5 @@ pub mod template;
 pub mod text;
 pub mod tune;
 pub mod weights;
+mod whole;
 pub mod work;

@@ -3,10 +3,11 @@
 //! A [`Program`] is what the generated crate knows of itself, a [`Setup`] what its user wants. Everything else about a
 //! run is in the files of the model's directory.
 
+use super::cli::progress::Progress;
 use super::cpu::{CpuDevice, strips};
 use super::device::{Device, Kernel};
 use super::engine::Engine;
-use super::experts::{Residence, Room, Streamed, WeightSource};
+use super::experts::{Habits, Residence, Room, Streamed, WeightSource};
 use super::failure::Failure;
 use super::memory::{Memory, available};
 use super::model::Model;
@@ -115,8 +116,11 @@ impl<M: Model> Loaded<M> {
     /// The region of seats and who fills it, if experts are streamed.
     pub fn streamed(&self) -> Result<Option<Streamed>, String> {
         let Some(room) = &self.room else { return Ok(None) };
-        let source = Arc::new(WeightSource::new(&self.weights)?);
-        Streamed::new(&self.model.layout().experts, room.clone(), source).map(Some)
+        let (layers, source) = (&self.model.layout().experts, Arc::new(WeightSource::new(&self.weights)?));
+        let mut progress = Progress::new("reading experts, MB");
+        let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
+        let habits = Habits::beside(self.weights.path(), layers);
+        Streamed::new(layers, room.clone(), source)?.with_habits(habits, &mut told).map(Some)
     }
 }
 
@@ -282,7 +286,7 @@ impl Setup {
     fn cpu<M: Model>(&self, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
         let device = device.exact(self.exact);
-        let mut progress = super::cli::progress::Progress::new("copying weights, MB");
+        let mut progress = Progress::new("copying weights, MB");
         let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
         let matrices = || strips::survey(&loaded.model);
         Ok(Box::new(match (loaded.streamed()?, self.experts) {
@@ -324,7 +328,7 @@ fn metal<M: Model>(_: &Program, _: &Loaded<M>) -> Result<Box<dyn Device>, Failur
 #[cfg(feature = "cuda")]
 fn cuda<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
     super::cuda::card(program.ptx).map_err(|why| Failure::misuse(format!("{why}: --device cpu")))?;
-    let mut progress = super::cli::progress::Progress::new("copying weights to the GPU, MB");
+    let mut progress = Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
     let (weights, layout) = (&loaded.weights, loaded.model.layout());
     let device = super::cuda::CudaDevice::new(program.ptx, program.kernels, weights, layout, &mut copied)?;

@@ -20,7 +20,6 @@ mod record;
 mod serve;
 mod tune;
 mod verify;
-mod whole;
 
 use super::failure::Failure;
 use super::model::Model;

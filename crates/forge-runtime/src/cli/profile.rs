@@ -9,11 +9,11 @@ use super::super::notes::Noted;
 use super::super::open::{Program, Setup};
 use super::super::profile::{Best, Subject, json as profile_json, table, trace};
 use super::super::weights::WeightFile;
+use super::super::whole;
 use super::arguments::{Common, Profile as Asked};
 use super::interrupt;
 use super::output::{Ended, Outcome, print, print_json, remark};
 use super::progress::Progress;
-use super::whole;
 use serde_json::json;
 use std::path::Path;
 

@@ -6,11 +6,11 @@ use super::super::model::Model;
 use super::super::notes::Noted;
 use super::super::open::{DeviceKind, Program};
 use super::super::tune::{Chosen, Tuning, line, table};
+use super::super::whole;
 use super::arguments::{Common, Tune};
 use super::interrupt;
 use super::output::{Ended, Outcome, complain, print, print_json, remark};
 use super::progress::Progress;
-use super::whole;
 
 /// Measures every choice.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Tune) -> Outcome {

@@ -8,17 +8,20 @@
 //!
 //! Who needs an expert that has no seat takes that of the one that was not asked for longest (`seats`); a few threads read it
 //! from the file (`readers`, `source`), first what the layer multiplies first, so that the rest is read while that is
-//! computed (`streamed`). Experts that every row has keep their seats.
+//! computed (`streamed`). Experts that every row has keep their seats. A run begins with those that earlier runs asked for most
+//! (`habits`).
 //!
 //! What comes out is the same to the bit wherever experts are: seats are addresses, and sums keep the order of experts. A
 //! read that fails, or a file that is not what it was, ends the pass with an error, and what was being read has no seat.
 
+mod habits;
 mod readers;
 mod room;
 mod seats;
 mod source;
 mod streamed;
 
+pub use habits::Habits;
 pub use readers::Half;
 pub use room::{Forecast, Room};
 pub use source::{Source, WeightSource};

@@ -4,6 +4,7 @@
 //! it. Before a seat changes hands all reads are done, so none ever writes where somebody else sits.
 
 use super::Stacks;
+use super::habits::Habits;
 use super::readers::{Half, Read, Readers};
 use super::room::{Class, Room};
 use super::seats::Seats;
@@ -85,6 +86,7 @@ pub struct Streamed {
     /// Experts whose reads may not be done.
     unsettled: Vec<(usize, usize)>,
     counts: Counts,
+    habits: Option<Habits>,
 }
 
 impl Streamed {
@@ -108,6 +110,7 @@ impl Streamed {
             source,
             unsettled: Vec::new(),
             counts: Counts::default(),
+            habits: None,
         };
         for (layer, stacks) in layers.iter().enumerate() {
             let every_row: Vec<usize> = (stacks.experts - stacks.shared..stacks.experts).collect();
@@ -119,6 +122,35 @@ impl Streamed {
         streamed.settle()?;
         streamed.counts = Counts::default();
         Ok(streamed)
+    }
+
+    /// Counts who is asked for, and begins with those that were before, as many as have seats; says how many of how many bytes have
+    /// been read.
+    pub fn with_habits(
+        mut self,
+        habits: Habits,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<Streamed, String> {
+        let mut likely: Vec<Vec<usize>> = vec![Vec::new(); self.layers.len()];
+        for (class, seats) in self.seats.iter().enumerate() {
+            let experts = habits.likeliest(|layer| self.room.class_of[layer] == class).into_iter();
+            for (layer, expert) in experts.take(seats.changing()) {
+                likely[layer].push(expert);
+            }
+        }
+        let bytes: Vec<usize> = likely
+            .iter()
+            .zip(&self.layers)
+            .map(|(some, stacks)| some.len() * stacks.expert_bytes())
+            .collect();
+        for (layer, experts) in likely.iter().enumerate() {
+            told(bytes[..layer].iter().sum(), bytes.iter().sum());
+            self.seat(layer, experts)?;
+        }
+        self.settle()?;
+        self.counts = Counts::default();
+        self.habits = Some(habits);
+        Ok(self)
     }
 
     /// What has been counted so far.
@@ -189,7 +221,11 @@ impl Streamed {
         })?;
         if bound.half == Half::Inner {
             let kept = self.layers[bound.layer].experts - self.layers[bound.layer].shared;
-            let asked = experts.iter().filter(|expert| **expert < kept).count();
+            let chosen = experts.iter().copied().filter(|expert| *expert < kept);
+            let asked = chosen.clone().count();
+            if let Some(habits) = &mut self.habits {
+                habits.ask(bound.layer, chosen);
+            }
             self.counts.asked += asked as u64;
             self.counts.found += (found + asked - experts.len()) as u64;
         }
@@ -400,6 +436,33 @@ mod tests {
             let asked = experts.iter().filter(|expert| **expert != 5).count() as u64;
             assert_eq!((counts.asked, counts.found), (asked, found), "{layer} {experts:?}");
             assert_eq!(counts.bytes, (asked - found) * (INNER + SUM) as u64, "{layer} {experts:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_begins_with_those_who_were_asked_for_most() {
+        let folder = tempfile::tempdir().unwrap();
+        let habits = || Habits::beside(&folder.path().join("weights.safetensors"), &layers());
+        let mut told = Vec::new();
+        let begin = |told: &mut Vec<(usize, usize)>| {
+            streamed(5).0.with_habits(habits(), &mut |done, all| told.push((done, all))).unwrap()
+        };
+        let mut first = begin(&mut told);
+        assert_eq!(told, [(0, 0); 2], "nobody knows anything yet");
+        for experts in [[1, 4, 5], [4, 0, 5], [2, 3, 5]] {
+            fetch(&mut first, 1, &experts).unwrap();
+        }
+        fetch(&mut first, 0, &[3, 5]).unwrap();
+        drop(first);
+        // Five seats, two of which are of those that every row has; of the others 4 of layer 1 was asked for most.
+        told.clear();
+        let mut second = begin(&mut told);
+        assert_eq!(told, [(0, 3 * (INNER + SUM)), (INNER + SUM, 3 * (INNER + SUM))]);
+        assert_eq!(second.counts(), Counts::default());
+        for (layer, experts, found) in [(1, [4, 0], 2), (0, [3, 5], 1)] {
+            let before = second.counts();
+            fetch(&mut second, layer, &experts).unwrap();
+            assert_eq!(second.counts().since(&before).found, found, "{layer} {experts:?}");
         }
     }
 
