@@ -5,10 +5,10 @@
 //! Time is looked at by a thread of its own, because a hang can be seen by others only.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::ThreadId;
