@@ -58,6 +58,9 @@ enum Chore {
         /// Start a new file after so many bytes of weights.
         #[arg(long, value_name = "BYTES")]
         shard: Option<u64>,
+        /// Have routers prefer some experts to others.
+        #[arg(long)]
+        skewed: bool,
         /// Where it goes.
         out: PathBuf,
     },
@@ -125,7 +128,9 @@ fn main() -> ExitCode {
             gpu::times::pack(&out, &shapes, tunable, tuned.as_deref())
         }
         Chore::Models => models::write(),
-        Chore::RandomModel { config, shard, out } => random_model::write_from(config.as_deref(), shard, &out),
+        Chore::RandomModel { config, shard, skewed, out } => {
+            random_model::write_from(config.as_deref(), shard, skewed, &out)
+        }
         Chore::Shapes { chip, quant, length, json, configs } => {
             shapes::shapes(&Question { configs: &configs, chip: &chip, quant: &quant, length, json })
         }

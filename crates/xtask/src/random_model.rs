@@ -18,19 +18,46 @@ struct Tensor {
     shape: Vec<usize>,
     mean: f32,
     deviation: f32,
+    /// Whether rows are the smaller the later they come: then experts are not equally likely.
+    is_skewed: bool,
 }
 
-/// Writes a checkpoint for the configuration in a file; without one, of a Llama of 1.1 billion parameters.
-pub fn write_from(config: Option<&Path>, shard: Option<u64>, out: &Path) -> Result<(), String> {
-    let Some(path) = config else { return write(&billion(), shard, out) };
+/// What the numbers of a skewed tensor's last row are multiplied with; those of the first are as they are.
+const LEAST: f32 = 0.1;
+
+impl Tensor {
+    /// The deviation of the numbers of a row.
+    fn deviation_of(&self, row: usize) -> f32 {
+        let last = (self.shape[0] - 1).max(1) as f32;
+        if self.is_skewed {
+            self.deviation * (1.0 - (1.0 - LEAST) * row as f32 / last)
+        } else {
+            self.deviation
+        }
+    }
+}
+
+/// Writes a checkpoint for the configuration in a file; without one, of a Llama of 1.1 billion parameters. Where it is skewed,
+/// routers prefer some experts to others.
+pub fn write_from(
+    config: Option<&Path>,
+    shard: Option<u64>,
+    is_skewed: bool,
+    out: &Path,
+) -> Result<(), String> {
+    let write = |config: &Value| write_tensors(config, tensors(config, is_skewed)?, shard, out);
+    let Some(path) = config else { return write(&billion()) };
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let config = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-    write(&config, shard, out)
+    write(&config)
 }
 
 /// Writes a checkpoint for a configuration, a new file after every `shard` bytes of weights.
 pub fn write(config: &Value, shard: Option<u64>, out: &Path) -> Result<(), String> {
-    let tensors = tensors(config)?;
+    write_tensors(config, tensors(config, false)?, shard, out)
+}
+
+fn write_tensors(config: &Value, tensors: Vec<Tensor>, shard: Option<u64>, out: &Path) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let files = shards(&tensors, shard.unwrap_or(u64::MAX));
     let mut index = BTreeMap::new();
@@ -72,7 +99,7 @@ fn billion() -> Value {
 
 /// The tensors that the frontend asks for, whatever the architecture, with numbers that fit what the graph does with
 /// them.
-fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
+fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
     let told = |faults: Vec<Diagnostic>| {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         faults.join("\n")
@@ -81,8 +108,16 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
     let shapes = Shapes::new(&config.to_string(), &options).map_err(told)?;
     let graph = read_model(&shapes, &options).map_err(told)?.graph;
     let mut spreads = vec![None; graph.weights.len()];
+    let mut routers = BTreeSet::new();
     for apply in graph.applications() {
         let body = graph.body(apply);
+        for route in body.nodes.iter().filter(|node| is_skewed && matches!(node.op, Op::Route(_))) {
+            // What flows in comes before what nodes make of it.
+            let logits = route.inputs[0].0.checked_sub(1).map(|node| &body.nodes[node].op);
+            if let Some(Op::Linear { weight, .. }) = logits {
+                routers.extend(apply.weight(body, *weight).map(|id| id.0));
+            }
+        }
         for node in &body.nodes {
             let used = match &node.op {
                 Op::Embed { table, .. } => vec![(*table, (0.0, 1.0))],
@@ -130,15 +165,16 @@ fn tensors(config: &Value) -> Result<Vec<Tensor>, String> {
             }
         }
     }
-    let tensors = |(weight, spread): (&Weight, Option<(f32, f32)>)| -> Vec<Tensor> {
+    let tensors = |(index, (weight, spread)): (usize, (&Weight, Option<(f32, f32)>))| -> Vec<Tensor> {
         let (mean, deviation) = spread.unwrap_or((0.0, 1.0));
         let mean = if weight.plus_one { mean - 1.0 } else { mean };
-        let tensor = |name| Tensor { name, shape: weight.tensor_shape(), mean, deviation };
+        let is_skewed = routers.contains(&index);
+        let tensor = |name| Tensor { name, shape: weight.tensor_shape(), mean, deviation, is_skewed };
         weight.tensors().map(tensor).collect()
     };
     // Of a tensor that several weights are parts of, the first says what it holds.
     let mut told = BTreeSet::new();
-    let weights = graph.weights.iter().zip(spreads);
+    let weights = graph.weights.iter().zip(spreads).enumerate();
     Ok(weights.flat_map(tensors).filter(|tensor| told.insert(tensor.name.clone())).collect())
 }
 
@@ -178,9 +214,13 @@ fn write_file(path: &Path, tensors: &[Tensor]) -> std::io::Result<()> {
     file.write_all(header.as_bytes())?;
     for tensor in tensors {
         let mut random = Random::named(&tensor.name);
-        for _ in 0..tensor.shape.iter().product() {
-            let value = half::bf16::from_f32(tensor.mean + tensor.deviation * random.normal());
-            file.write_all(&value.to_le_bytes())?;
+        let rows = tensor.shape.first().copied().unwrap_or(1);
+        for row in 0..rows {
+            let deviation = tensor.deviation_of(row);
+            for _ in 0..tensor.shape.iter().skip(1).product() {
+                let value = half::bf16::from_f32(tensor.mean + deviation * random.normal());
+                file.write_all(&value.to_le_bytes())?;
+            }
         }
     }
     file.flush()
@@ -268,7 +308,7 @@ mod tests {
         for (path, config) in configurations() {
             // GPT-2 has names of its own, and its matrices lie the other way.
             let is_gpt2 = path.contains("gpt2");
-            let tensors = tensors(&config).unwrap_or_else(|faults| panic!("{path}: {faults}"));
+            let tensors = tensors(&config, false).unwrap_or_else(|faults| panic!("{path}: {faults}"));
             let names: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
             assert_eq!(names.len(), tensors.len(), "{path}");
             for tensor in &tensors {
@@ -316,6 +356,30 @@ mod tests {
     }
 
     #[test]
+    fn routers_prefer_some_experts_where_they_are_to() {
+        for (path, config) in configurations() {
+            let names = |is_skewed: bool| -> Vec<String> {
+                let skewed = tensors(&config, is_skewed).unwrap().into_iter().filter(|it| it.is_skewed);
+                skewed.map(|tensor| tensor.name).collect()
+            };
+            assert!(names(false).is_empty(), "{path}");
+            let has_experts = config.to_string().contains("num_experts_per_tok");
+            for name in names(true) {
+                assert!(
+                    has_experts && [".gate.weight", "router"].iter().any(|it| name.contains(it)),
+                    "{path}: {name}"
+                );
+            }
+            assert!(!path.starts_with("shapes/Qwen3-30B") || names(true).len() == 48, "{path}");
+        }
+        let (name, shape) = ("mlp.gate.weight".to_owned(), vec![5, 8]);
+        let router = Tensor { name, shape, mean: 0.0, deviation: 2.0, is_skewed: true };
+        let deviations: Vec<f32> = (0..5).map(|row| router.deviation_of(row)).collect();
+        assert_eq!((deviations[0], deviations[2]), (2.0, 1.1));
+        assert!((deviations[4] - 2.0 * LEAST).abs() < 1e-6 && deviations.is_sorted_by(|a, b| a > b));
+    }
+
+    #[test]
     fn a_written_model_is_read() {
         for (path, config) in configurations().into_iter().filter(|(path, _)| path.ends_with("config.json")) {
             let folder = tempfile::tempdir().unwrap();
@@ -333,7 +397,8 @@ mod tests {
 
     #[test]
     fn a_configuration_that_cannot_be_compiled_is_told() {
-        let fault = tensors(&json!({"model_type": "mystery"})).map(|tensors| tensors.len()).unwrap_err();
+        let fault =
+            tensors(&json!({"model_type": "mystery"}), false).map(|tensors| tensors.len()).unwrap_err();
         assert!(fault.contains("forge does not know the architecture mystery"), "{fault}");
     }
 }
