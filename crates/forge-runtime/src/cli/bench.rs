@@ -45,6 +45,9 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             stand_at(&mut engine, depth)?;
             let seconds = if prompt > 0 {
                 read_prompt(&mut engine, prompt)?
+            } else if engine.device().streamed().is_some() {
+                let ids = M::INFO.some_ids((repeat + 1) * generated);
+                meet(&mut engine, &ids[(repeat * generated) as usize..])?
             } else {
                 // Some passes, so that a device has seen what it will be told.
                 let some = 8.max(4 * lead.ids * lead.passes as u32);
@@ -293,6 +296,16 @@ fn generate<M: Model, D: Device>(
     let mut chain = engine.chain(0, M::INFO.begin.unwrap_or(0), lead)?;
     for left in (1..=count as usize).rev() {
         chain.next(left)?;
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Seconds to meet ids one after the other, each with the next one chosen. What a model writes when it always takes the likeliest
+/// soon repeats itself, and so asks for the same experts: where these are streamed, texts are told to it.
+fn meet<M: Model, D: Device>(engine: &mut Engine<M, D>, ids: &[u32]) -> std::result::Result<f64, Failure> {
+    let start = Instant::now();
+    for id in ids {
+        engine.feed(0, &[*id], Want::Next)?;
     }
     Ok(start.elapsed().as_secs_f64())
 }
