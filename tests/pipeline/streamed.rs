@@ -26,6 +26,21 @@ pub(crate) fn enough(built: &Built) -> Option<u64> {
     Some(words[end - 1].parse().expect("it is a number"))
 }
 
+/// What `bench` tells of experts: how many were in memory, and what was read of the others.
+fn what_is_read_is_told(built: &Built, enough: u64) {
+    let bench = ["bench", "-p", "4", "-n", "6", "-r", "1", "--json"];
+    let told: Value =
+        serde_json::from_str(&text(said(built, &format!("streamed:{enough}"), &bench))).expect("JSON");
+    for (result, test) in told["results"].as_array().expect("two results").iter().zip(["pp4", "tg6"]) {
+        let number = |name: &str| result[name].as_f64().unwrap_or_else(|| panic!("{test} has no {name}"));
+        assert_eq!(result["test"], test);
+        let (hits, read) = (number("hit_rate"), number("disk_bytes_per_token"));
+        assert!((0.0..1.0).contains(&hits) && read > 0.0, "{test}: {hits} found, {read} bytes read");
+        assert!(number("avg_ts") > 0.0 && number("permitted_ts") > 0.0, "{test}");
+    }
+    assert_eq!(told["results"].as_array().map(Vec::len), Some(2));
+}
+
 #[test]
 fn streamed_experts_compute_what_resident_ones_do() {
     let prompt: Vec<u32> = (0..41).map(|index| index * index * 31 % 60).collect();
@@ -52,6 +67,9 @@ fn streamed_experts_compute_what_resident_ones_do() {
         let told: Value =
             serde_json::from_str(&text(said(built, &format!("streamed:{enough}"), &["info", "--json"])))
                 .expect("JSON");
+        if streamed == 0 {
+            what_is_read_is_told(built, enough);
+        }
         println!("{}: {} of {} seats", built.name(), told["experts"]["seats"], told["experts"]["experts"]);
         streamed += 1;
     }

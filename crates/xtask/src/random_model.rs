@@ -165,8 +165,8 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
             }
         }
     }
-    let tensors = |(index, (weight, spread)): (usize, (&Weight, Option<(f32, f32)>))| -> Vec<Tensor> {
-        let (mean, deviation) = spread.unwrap_or((0.0, 1.0));
+    let tensors = |(index, weight): (usize, &Weight)| -> Vec<Tensor> {
+        let (mean, deviation) = spreads[index].unwrap_or((0.0, 1.0));
         let mean = if weight.plus_one { mean - 1.0 } else { mean };
         let is_skewed = routers.contains(&index);
         let tensor = |name| Tensor { name, shape: weight.tensor_shape(), mean, deviation, is_skewed };
@@ -174,7 +174,7 @@ fn tensors(config: &Value, is_skewed: bool) -> Result<Vec<Tensor>, String> {
     };
     // Of a tensor that several weights are parts of, the first says what it holds.
     let mut told = BTreeSet::new();
-    let weights = graph.weights.iter().zip(spreads).enumerate();
+    let weights = graph.weights.iter().enumerate();
     Ok(weights.flat_map(tensors).filter(|tensor| told.insert(tensor.name.clone())).collect())
 }
 
