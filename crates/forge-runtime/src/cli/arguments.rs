@@ -35,6 +35,8 @@ pub(super) struct Common {
     pub(super) mapped: bool,
     /// Where a model's experts are: `resident` in memory, `streamed:20G` from disk, where those chosen lately have so much memory
     /// (`streamed`: what is free), or, on a CPU, `mapped`, which leaves it to the system [default: resident]
+    ///
+    /// Which of them texts ask for is counted in experts.json beside the weights, and the next run begins with those.
     #[arg(long, global = true, value_name = "WHERE", help_heading = "Everywhere")]
     pub(super) experts: Option<Residence>,
     /// Multiply on the CPU by numbers as they are, also where weights are codes
