@@ -7,7 +7,7 @@ use super::cli::progress::Progress;
 use super::cpu::{CpuDevice, strips};
 use super::device::{Device, Kernel};
 use super::engine::Engine;
-use super::experts::{Habits, Residence, Room, Streamed, WeightSource};
+use super::experts::{Arrangement, Habits, Residence, Room, Streamed, WeightSource};
 use super::failure::Failure;
 use super::memory::{Memory, available};
 use super::model::Model;
@@ -17,6 +17,7 @@ use super::text::Text;
 use super::tune::Tunable;
 use super::weights::WeightFile;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -113,14 +114,14 @@ pub struct Loaded<M> {
 }
 
 impl<M: Model> Loaded<M> {
-    /// The region of seats and who fills it, if experts are streamed.
-    pub fn streamed(&self) -> Result<Option<Streamed>, String> {
+    /// The region of seats and who fills it, if experts are streamed; with some planes arranged, by where they lie in the weight file.
+    pub fn streamed(&self, arrangements: HashMap<usize, Arrangement>) -> Result<Option<Streamed>, String> {
         let Some(room) = &self.room else { return Ok(None) };
         let (layers, source) = (&self.model.layout().experts, Arc::new(WeightSource::new(&self.weights)?));
         let mut progress = Progress::new("reading experts, MB");
         let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
         let habits = Habits::beside(self.weights.path(), layers);
-        Streamed::new(layers, room.clone(), source)?.with_habits(habits, &mut told).map(Some)
+        Streamed::new(layers, room.clone(), source, arrangements)?.with_habits(habits, &mut told).map(Some)
     }
 }
 
@@ -288,13 +289,16 @@ impl Setup {
         let device = device.exact(self.exact);
         let mut progress = Progress::new("copying weights, MB");
         let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
-        let matrices = || strips::survey(&loaded.model);
-        Ok(Box::new(match (loaded.streamed()?, self.experts) {
-            (None, _) if self.mapped => device,
-            (None, Residence::Resident) => device.with_copied_weights(&matrices(), &mut told),
-            (streamed, _) => {
+        if self.mapped && self.experts == Residence::Resident {
+            return Ok(Box::new(device));
+        }
+        let matrices = if self.exact { Vec::new() } else { strips::survey(&loaded.model) };
+        Ok(Box::new(match self.experts {
+            Residence::Resident => device.with_copied_weights(&matrices, &mut told),
+            Residence::Mapped | Residence::Streamed(_) => {
+                let streamed = loaded.streamed(strips::arrangements(&matrices))?;
                 let layers = &loaded.model.layout().experts;
-                device.with_experts_on_disk(layers, streamed, matrices(), &mut told)
+                device.with_experts_on_disk(layers, streamed, matrices, &mut told)
             }
         }))
     }
@@ -310,7 +314,8 @@ fn has_metal() -> bool {
 
 #[cfg(target_vendor = "apple")]
 fn metal<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
-    let (weights, layout, experts) = (&loaded.weights, loaded.model.layout(), loaded.streamed()?);
+    let (weights, layout, experts) =
+        (&loaded.weights, loaded.model.layout(), loaded.streamed(HashMap::new())?);
     Ok(Box::new(super::metal::MetalDevice::new(program, weights, layout, cache().as_deref(), experts)?))
 }
 

@@ -4,7 +4,6 @@ use super::super::device::{Kernel, Program};
 use super::level::Level;
 use super::scratch::Line;
 use half::{bf16, f16};
-use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
@@ -66,16 +65,28 @@ pub(super) struct Round<'a> {
 pub(super) struct Seated {
     /// The seat of each expert, where it has one.
     pub(super) seats: Vec<u32>,
+    /// Whether each lies in strips there.
+    pub(super) in_strips: Vec<bool>,
     /// Seats that there are.
     pub(super) count: usize,
     /// Experts that can have seats at once.
     pub(super) at_once: usize,
     /// Those that are wanted before the next round, if others are to have seats.
     pub(super) asked: Mutex<Vec<usize>>,
-    /// Those that have seats and have not had their round.
-    pub(super) coming: VecDeque<usize>,
-    /// Those whose round it is, by their place among all that rows have.
-    pub(super) here: Range<usize>,
+    /// Those that have been asked for and have not had their round.
+    pub(super) coming: Vec<usize>,
+    /// Those whose round it is.
+    pub(super) here: Vec<usize>,
+    /// How many have had their round, or have it now.
+    pub(super) begun: usize,
+}
+
+/// Experts whose matrices are multiplied in a round.
+pub(super) struct AtHand {
+    /// Their places among those that rows have, in order.
+    pub(super) places: Vec<usize>,
+    /// Whether nobody comes after them.
+    pub(super) is_last: bool,
 }
 
 /// A dispatch, seen by one of the threads that run it.
@@ -121,20 +132,23 @@ impl<'a> Call<'a> {
         self.0.another.store(true, Ordering::Relaxed);
     }
 
-    /// Of the experts that rows have, those whose matrices are multiplied in this round: all, or where experts have seats those that have
-    /// come. Then the first round has none. When all who have seats have had their round others are asked for.
-    pub(super) fn at_hand(&self, experts: &[usize]) -> Range<usize> {
-        let Some(seated) = &self.0.seated else { return 0..experts.len() };
-        let here = seated.here.clone();
-        if here.end < experts.len() {
+    /// Of the experts that rows have, which are in order, those whose matrices are multiplied in this round: all, or where experts have
+    /// seats those that have come. Then the first round has none. When all who were asked for have had their round others are.
+    pub(super) fn at_hand(&self, experts: &[usize]) -> AtHand {
+        let Some(seated) = &self.0.seated else {
+            return AtHand { places: (0..experts.len()).collect(), is_last: true };
+        };
+        let is_last = seated.begun == experts.len();
+        if !is_last {
             self.another_round();
             if seated.coming.is_empty() {
-                let next = here.end..experts.len().min(here.end + seated.at_once);
+                let next = seated.begun..experts.len().min(seated.begun + seated.at_once);
                 // All threads ask for the same.
                 *seated.asked.lock().unwrap_or_else(PoisonError::into_inner) = experts[next].to_vec();
             }
         }
-        here
+        let places = (0..experts.len()).filter(|place| seated.here.contains(&experts[*place])).collect();
+        AtHand { places, is_last }
     }
 
     /// Which of the matrices that are bound is an expert's.
@@ -191,6 +205,11 @@ impl<'a> Call<'a> {
     pub(super) fn in_strips(&self, name: &str) -> bool {
         let slot = self.0.kernel.buffers.iter().position(|buffer| *buffer == name);
         slot.and_then(|slot| self.0.regions.get(slot)).is_some_and(|region| region.strips)
+    }
+
+    /// Whether an expert's matrix lies in strips, of those that have the buffer `name`.
+    pub(super) fn is_in_strips(&self, name: &str, expert: usize) -> bool {
+        self.0.seated.as_ref().map_or_else(|| self.in_strips(name), |seated| seated.in_strips[expert])
     }
 
     /// The first `count` elements of the buffer `name`.

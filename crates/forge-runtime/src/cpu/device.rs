@@ -1,7 +1,7 @@
 //! The device itself: four buffers in memory, and passes that run as they are encoded.
 
 use super::super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
-use super::super::experts::{Bound, Counts, Stacks, Streamed};
+use super::super::experts::{Bound, Counts, Stacks, Streamed, Unarranged};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
 use super::call::{Call, Region, Round, Seated};
@@ -12,7 +12,6 @@ use super::read_speed::read_speed;
 use super::scratch::Line;
 use super::strips::Strips;
 use memmap2::{Mmap, MmapMut};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -198,11 +197,13 @@ impl CpuDevice {
             room: &self.room,
             seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| Seated {
                 seats: vec![0; experts.experts(stack.layer)],
+                in_strips: vec![false; experts.experts(stack.layer)],
                 at_once: experts.at_once(stack.layer),
                 count: experts.seats(stack.layer),
                 asked: Mutex::default(),
-                coming: VecDeque::new(),
-                here: 0..0,
+                coming: Vec::new(),
+                here: Vec::new(),
+                begun: 0,
             }),
         };
         loop {
@@ -215,14 +216,17 @@ impl CpuDevice {
             {
                 let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
                 if !asked.is_empty() {
-                    experts.ask(stack, &asked, &mut seated.seats)?;
+                    let found = experts.ask(stack, &asked, &mut seated.seats)?;
+                    arrange(&mut self.pool, &found)?;
+                    for expert in &asked {
+                        seated.in_strips[*expert] = experts.is_arranged(stack, *expert);
+                    }
                     seated.coming.extend(asked);
                 }
                 if !seated.coming.is_empty() {
                     // Those who are there are multiplied while others are read.
-                    let come = experts.arrived(stack, seated.coming.make_contiguous())?;
-                    seated.coming.drain(..come);
-                    seated.here = seated.here.end..seated.here.end + come;
+                    seated.here = experts.arrived(stack, &mut seated.coming)?;
+                    seated.begun += seated.here.len();
                 }
             }
             round.number += 1;
@@ -230,6 +234,21 @@ impl CpuDevice {
             round.another = AtomicBool::new(false);
         }
     }
+}
+
+/// Has all threads arrange what is in the file's order, each some pieces of it.
+fn arrange(pool: &mut Pool, some: &[Unarranged]) -> Result<(), String> {
+    if some.is_empty() {
+        return Ok(());
+    }
+    let taken = AtomicUsize::new(0);
+    pool.run(&|_| {
+        let mut room = Vec::new();
+        while let Some(piece) = some.get(taken.fetch_add(1, Ordering::Relaxed)) {
+            // SAFETY: this thread alone has the piece, and no kernel runs.
+            unsafe { piece.arrange(&mut room) };
+        }
+    })
 }
 
 /// A round of a dispatch, as threads are given it.

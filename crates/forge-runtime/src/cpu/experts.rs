@@ -107,10 +107,11 @@ impl<'a> Pairs<'a> {
         (expert, &self.pairs[first..end])
     }
 
-    /// The weight that a pair's expert has for its row.
-    fn weight(&self, pair: usize) -> f32 {
+    /// Adds what a pair's expert has made of its row to the row's sums, with the weight that the expert has for it.
+    fn add(&self, pair: usize, values: &[f32], sums: &mut [f32]) {
         let row = pair / self.chosen;
-        f32::from_bits(self.routes[row * 2 * self.chosen + self.chosen + pair % self.chosen])
+        let weight = f32::from_bits(self.routes[row * 2 * self.chosen + self.chosen + pair % self.chosen]);
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * *value);
     }
 }
 
@@ -155,13 +156,14 @@ impl<M: Matrix> Task for Of<'_, M> {
         let pairs = Pairs::new(routes, chosen, experts);
         let numbers: Vec<usize> = pairs.experts.iter().map(|(expert, _)| *expert).collect();
         let at_hand = call.at_hand(&numbers);
-        if at_hand.is_empty() {
+        let turns = &at_hand.places[..];
+        if turns.is_empty() {
             return;
         }
         let is_sum = matches!(shape, Shape::Sum(_));
-        // Sums of experts that were at hand in earlier rounds; they are finished with the last.
-        let is_last = at_hand.end == numbers.len();
-        let parts = (is_sum && at_hand != (0..numbers.len())).then(|| call.room::<f32>(rows * outputs));
+        // What experts make of rows of which not all are at hand at once: they are summed with the last, in order.
+        let comes_apart = is_sum && turns.len() < numbers.len();
+        let each = comes_apart.then(|| call.room::<f32>(rows * chosen * outputs));
         // Rows of x, and of results.
         let (of_x, of_y) = if is_sum { (rows * chosen, rows) } else { (rows, rows * chosen) };
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
@@ -172,10 +174,11 @@ impl<M: Matrix> Task for Of<'_, M> {
             Project { outputs, inputs, norm, own_norm: None, bias: false, each: None, epilogue, chooses };
         let finish = Finish::new::<S>(call, &project, of_y);
         let is_encoded = M::LACKING.is_some() && !call.exact() && (M::ROW || !call.alone());
-        let in_strips = is_encoded && M::STRIPS && call.in_strips("weight_codes");
-        let turns = if is_sum { 1 } else { at_hand.len() };
-        let Pieces { shares, size, piece } = match (in_strips, is_sum) {
-            (true, _) => Pieces::of_strips(&finish, outputs, call.workers(), turns * outputs),
+        let is_in_strips =
+            |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
+        let count_of_turns = if is_sum { 1 } else { turns.len() };
+        let Pieces { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
+            (true, _) => Pieces::of_strips(&finish, outputs, call.workers(), count_of_turns * outputs),
             (false, true) => Pieces::of_rows(&finish, outputs, call.workers()),
             (false, false) => Pieces { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
         };
@@ -190,29 +193,24 @@ impl<M: Matrix> Task for Of<'_, M> {
             (false, false) => Rows::Slices(x),
         };
         let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
-        let products = Products { matrix, in_strips, blocks, x };
         let pieces = (shares * size).div_ceil(piece);
-        for item in call.share(turns * pieces, 1).flatten() {
+        for item in call.share(count_of_turns * pieces, 1).flatten() {
             // Everybody knows who was chosen; one tells everyone after this.
             if item == 0 && route.is_some() {
                 // SAFETY: this thread alone has item 0.
                 unsafe { call.output::<u32>("routes", routes.len()).part(0..routes.len()) }
                     .copy_from_slice(routes);
             }
-            let turn = at_hand.start + item / pieces;
-            let with = if is_sum { at_hand.clone() } else { turn..turn + 1 };
+            let turn = item / pieces;
+            let with = if is_sum { turns } else { &turns[turn..turn + 1] };
             // The last shares may have no outputs.
             let first = item % pieces * piece;
             let count = outputs.min(first + piece).saturating_sub(first);
+            let of_pair = |pair: usize| pair * outputs + first..pair * outputs + first + count;
             sums.fill(0.0);
-            if let Some(parts) = parts.filter(|_| at_hand.start > 0 && count > 0) {
-                for (row, sums) in sums.chunks_exact_mut(piece).enumerate() {
-                    let begin = row * outputs + first;
-                    // SAFETY: this thread alone has these outputs.
-                    sums[..count].copy_from_slice(unsafe { parts.part(begin..begin + count) });
-                }
-            }
-            for (expert, of_expert) in with.filter(|_| count > 0).map(|index| pairs.of(index)) {
+            for place in with.iter().filter(|_| count > 0) {
+                let (expert, of_expert) = pairs.of(*place);
+                let products = Products { matrix, in_strips: is_in_strips(place), blocks, x };
                 let bias = bias.get(expert * outputs + first..).unwrap_or_default();
                 let first_row = call.matrix_of(expert) * outputs + first;
                 for some in of_expert.chunks(TOGETHER) {
@@ -226,10 +224,12 @@ impl<M: Matrix> Task for Of<'_, M> {
                     for (pair, values) in some.iter().zip(values.chunks_exact_mut(piece)) {
                         let values = &mut values[..count];
                         if is_sum {
-                            let (weight, row) = (pairs.weight(*pair), pair / chosen);
-                            let sums = &mut sums[row * piece..][..count];
                             values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
-                            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * *value);
+                            match each {
+                                None => pairs.add(*pair, values, &mut sums[pair / chosen * piece..]),
+                                // SAFETY: this thread alone has these outputs.
+                                Some(each) => unsafe { each.part(of_pair(*pair)) }.copy_from_slice(values),
+                            }
                         } else {
                             let nothing = &mut { OfShare::NOTHING };
                             // SAFETY: this thread alone has these outputs of this pair.
@@ -238,15 +238,15 @@ impl<M: Matrix> Task for Of<'_, M> {
                     }
                 }
             }
-            if let Some(parts) = parts.filter(|_| !is_last && count > 0) {
-                for (row, sums) in sums.chunks_exact(piece).enumerate() {
-                    let begin = row * outputs + first;
-                    // SAFETY: this thread alone has these outputs.
-                    unsafe { parts.part(begin..begin + count) }.copy_from_slice(&sums[..count]);
-                }
-            }
-            if !is_sum || !is_last {
+            if !is_sum || !at_hand.is_last {
                 continue;
+            }
+            if let Some(each) = each.filter(|_| count > 0) {
+                for pair in &pairs.pairs {
+                    // SAFETY: this thread alone has these outputs; other threads wrote them in rounds that have ended.
+                    let values = unsafe { each.part(of_pair(*pair)) };
+                    pairs.add(*pair, values, &mut sums[pair / chosen * piece..]);
+                }
             }
             for share in first / size..shares.min((first + piece) / size) {
                 let mut left = OfShare::NOTHING;

@@ -149,7 +149,8 @@ impl<M: Matrix> Task for Products<'_, M> {
         let mut runs = runs(call.input::<u32>("tiles", 3 * most));
         let mut numbers: Vec<usize> = runs.iter().map(|[expert, ..]| *expert).collect();
         numbers.dedup();
-        let at_hand = &numbers[call.at_hand(&numbers)];
+        let at_hand: Vec<usize> =
+            call.at_hand(&numbers).places.into_iter().map(|place| numbers[place]).collect();
         runs.retain(|[expert, ..]| at_hand.binary_search(expert).is_ok());
         // Pairs that share a row of x.
         let share_x = if ending == Epilogue::Store { 1 } else { chosen };
@@ -174,11 +175,9 @@ impl<M: Matrix> Task for Products<'_, M> {
         let mut filled = [EMPTY; coded_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
-        let in_strips = M::STRIPS && call.in_strips("weight_codes");
         // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
         let coded = coded
             .map(|coded| unsafe { std::slice::from_raw_parts(coded.start(), Sixteen::count(of_x, blocks)) });
-        let coded = coded.map(|x| Panels { level: call.level(), matrix, in_strips, blocks, x });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
         let project = Project {
             outputs,
@@ -206,8 +205,12 @@ impl<M: Matrix> Task for Products<'_, M> {
             // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
             // `width` outputs.
             unsafe {
-                match &coded {
-                    Some(matrix) => matrix.products::<S>(of_panel_rows, rows, &mut filled, sums),
+                match coded {
+                    Some(x) => {
+                        let in_strips = M::STRIPS && call.is_in_strips("weight_codes", expert);
+                        let panels = Panels { level: call.level(), matrix, in_strips, blocks, x };
+                        panels.products::<S>(of_panel_rows, rows, &mut filled, sums)
+                    }
                     None => {
                         decoded::<S, M>(call.level(), (matrix, blocks), of_panel_rows, (x, rows), panel, sums)
                     }

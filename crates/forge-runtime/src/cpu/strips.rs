@@ -14,9 +14,10 @@
 //! can read strips. A stack of experts is one matrix, whose strips have rows of one expert each.
 
 use super::super::device::{Binding, Buffer, Kernel, Pass, Program};
+use super::super::experts::Arrangement;
 use super::super::model::Model;
 use super::formats::{self, BLOCK};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 /// Outputs of a strip.
@@ -114,10 +115,31 @@ impl Strips {
         self.planes.map(|[start, _]| start)
     }
 
+    /// Bytes of one in each plane.
+    pub(super) fn of_one(&self) -> [usize; 2] {
+        self.planes.map(|[start, end]| (end - start) / self.count)
+    }
+
     /// Its planes.
     pub(super) fn planes(&self) -> [Range<usize>; 2] {
         self.planes.map(|[start, end]| start..end)
     }
+}
+
+/// How planes of these matrices come to lie in strips where they are read from disk, by where they begin in the file.
+pub fn arrangements(matrices: &[Strips]) -> HashMap<usize, Arrangement> {
+    let of_matrix = |matrix: &Strips| {
+        let ([codes, scales], [of_codes, of_scales]) = (matrix.starts(), matrix.of_one());
+        let arrangement = |bytes, arrange| Arrangement { bytes, arrange };
+        [(codes, arrangement(of_codes, in_place::<4>)), (scales, arrangement(of_scales, in_place::<2>))]
+    };
+    matrices.iter().flat_map(of_matrix).collect()
+}
+
+/// Lays a strip out where its rows are.
+fn in_place<const N: usize>(rows: &mut [u8], room: &mut [u8]) {
+    room.copy_from_slice(rows);
+    beside::<N>(room, rows);
 }
 
 /// How they come about, where weights are copied.
@@ -126,11 +148,6 @@ impl Strips {
     /// How many they are.
     pub(super) fn count(&self) -> usize {
         self.count
-    }
-
-    /// Bytes of one in each plane.
-    pub(super) fn of_one(&self) -> [usize; 2] {
-        self.planes.map(|[start, end]| (end - start) / self.count)
     }
 
     /// Writes strip number `strip` of the file's matrix to where it lies in the copy.
@@ -169,7 +186,6 @@ pub(super) unsafe fn number_of<M: formats::Matrix>(
 }
 
 /// Sixteen rows of words of `N` bytes: the first word of each row, then the second of each.
-#[cfg(target_os = "linux")]
 fn beside<const N: usize>(rows: &[u8], to: &mut [u8]) {
     let rows = rows.as_chunks::<N>().0;
     let width = rows.len() / OUTPUTS;
@@ -217,7 +233,6 @@ mod tests {
         assert_eq!(found(&[Some([32, 32])]), 0, "not so many bytes");
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn words_of_sixteen_rows_lie_side_by_side() {
         let rows: Vec<u8> = (0..16).flat_map(|row| [[row, 0, 9, 9], [row, 1, 9, 9]]).flatten().collect();
@@ -225,5 +240,8 @@ mod tests {
         beside::<4>(&rows, &mut strip);
         let words: Vec<[u8; 2]> = strip.chunks(4).map(|word| [word[0], word[1]]).collect();
         assert_eq!((words[0], words[1], words[15], words[16]), ([0, 0], [1, 0], [15, 0], [0, 1]));
+        let (mut place, mut room) = (rows.clone(), rows);
+        in_place::<4>(&mut place, &mut room);
+        assert_eq!(place, strip);
     }
 }

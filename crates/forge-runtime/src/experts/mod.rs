@@ -4,16 +4,17 @@
 //! expert, so that what an expert has of a plane is one range of bytes. Where experts are streamed they are not in memory;
 //! some have a *seat* there. Seats lie in one region that is taken at the start, plane by plane as in the file, so
 //! that the kernels which read stacks read seats, and only look up which seat an expert has. Layers whose experts are
-//! of equal size share their seats ([`Room`]).
+//! of equal size share their seats ([`Room`]). A device may want experts in another order than the file's (`arrangement`).
 //!
 //! Who needs an expert that has no seat takes that of the one that was not asked for longest (`seats`); a few threads read it
-//! from the file (`readers`, `source`), first what the layer multiplies first, so that the rest is read while that is
-//! computed (`streamed`). Experts that every row has keep their seats. A run begins with those that earlier runs asked for most
+//! from the file (`readers`, `source`), first what the layer multiplies first, expert by expert, so that the rest is read while
+//! that is computed (`streamed`). Experts that every row has keep their seats. A run begins with those that earlier runs asked for most
 //! (`habits`).
 //!
 //! What comes out is the same to the bit wherever experts are: seats are addresses, and sums keep the order of experts. A
 //! read that fails, or a file that is not what it was, ends the pass with an error, and what was being read has no seat.
 
+mod arrangement;
 mod habits;
 mod readers;
 mod room;
@@ -21,6 +22,7 @@ mod seats;
 mod source;
 mod streamed;
 
+pub use arrangement::{Arrangement, Unarranged};
 pub use habits::Habits;
 pub use readers::Half;
 pub use room::{Forecast, Room};

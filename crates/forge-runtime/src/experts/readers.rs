@@ -97,8 +97,8 @@ impl Readers {
             for first in (0..bytes).step_by(PIECE) {
                 // SAFETY: inside where the read goes.
                 let to = unsafe { to.add(first) };
-                let bytes = PIECE.min(bytes - first);
-                state.queue.push_back(Read { half, expert, from: from + first as u64, to, bytes });
+                let (from, bytes) = (from + first as u64, PIECE.min(bytes - first));
+                state.queue.push_back(Read { half, expert, from, to, bytes });
                 state.left[half as usize] += 1;
                 state.left_of[expert][half as usize] += 1;
             }
@@ -119,9 +119,12 @@ impl Readers {
         state.trouble.is_none() && state.left_of.get(expert).is_none_or(|left| left[half as usize] == 0)
     }
 
-    /// Waits until no read of this half of an expert is left; errors are those of [`Readers::wait`].
-    pub(super) fn wait_for(&self, half: Half, expert: usize) -> Result<(), String> {
-        self.until(|state| state.left_of.get(expert).is_none_or(|left| left[half as usize] == 0))
+    /// Waits until no read of this half is left of one of some experts; errors are those of [`Readers::wait`].
+    pub(super) fn wait_for_any(&self, half: Half, experts: &[usize]) -> Result<(), String> {
+        let is_done = |state: &State, expert: usize| {
+            state.left_of.get(expert).is_none_or(|left| left[half as usize] == 0)
+        };
+        self.until(|state| experts.iter().any(|expert| is_done(state, *expert)))
     }
 
     /// Waits until no read of this half is left. An error if any read has failed; then nothing is left at all.
@@ -225,7 +228,7 @@ mod tests {
         unsafe { readers.ask(reads.into_iter()) };
         readers.wait(Half::Inner).unwrap();
         assert!(one.iter().zip(7_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
-        readers.wait_for(Half::Sum, 1).unwrap();
+        readers.wait_for_any(Half::Sum, &[1]).unwrap();
         assert!(readers.has_come(Half::Sum, 1) && readers.has_come(Half::Sum, 7));
         assert!(other.iter().zip(1000_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
     }

@@ -4,6 +4,7 @@
 //! layers ask for so many that not all have seats, as in a chunk of a prompt, they are swept through in turn: whoever was not asked
 //! for longest is just who will be asked for next, and so who was asked for last goes first.
 
+use super::readers::Half;
 use std::collections::HashMap;
 
 /// An expert of a layer.
@@ -26,6 +27,8 @@ struct Seat {
     expert: Option<Expert>,
     /// When it was asked for last.
     asked: u64,
+    /// Which of its halves are in the device's order.
+    is_arranged: [bool; 2],
 }
 
 /// Asked for this late, an expert is never the one that goes.
@@ -75,7 +78,7 @@ impl Seats {
             self.of.remove(&other);
         }
         self.of.insert(expert, seat);
-        self.seats[seat] = Seat { expert: Some(expert), asked: self.clock };
+        self.seats[seat] = Seat { expert: Some(expert), asked: self.clock, is_arranged: [false; 2] };
         Some(seat)
     }
 
@@ -85,6 +88,18 @@ impl Seats {
             self.seats[seat].asked = ALWAYS;
             self.kept += 1;
         }
+    }
+
+    /// Whether a half of an expert that has a seat is in the device's order.
+    pub(super) fn is_arranged(&self, expert: Expert, half: Half) -> bool {
+        self.of(expert).is_some_and(|seat| self.seats[seat].is_arranged[half as usize])
+    }
+
+    /// The seat of an expert, if it has one and this half is in the file's order: from now on it is in the device's.
+    pub(super) fn arrange(&mut self, expert: Expert, half: Half) -> Option<usize> {
+        let seat = self.of(expert)?;
+        let was = std::mem::replace(&mut self.seats[seat].is_arranged[half as usize], true);
+        (!was).then_some(seat)
     }
 
     /// Takes the seat of an expert away: nobody knows what lies there.

@@ -3,7 +3,9 @@
 //! What a layer multiplies first is waited for; what it multiplies then is read meanwhile, and waited for when a dispatch binds
 //! it. Before a seat changes hands all reads are done, so none ever writes where somebody else sits.
 
+use super::super::device::Span;
 use super::Stacks;
+use super::arrangement::{Arrangement, Unarranged};
 use super::habits::Habits;
 use super::readers::{Half, Read, Readers};
 use super::room::{Class, Room};
@@ -82,6 +84,8 @@ pub struct Streamed {
     seats: Vec<Seats>,
     /// Layer and plane, by where the plane lies in the weight file.
     planes: HashMap<usize, (usize, usize)>,
+    /// How the device wants some planes, by where they lie in the weight file.
+    arrangements: HashMap<usize, Arrangement>,
     source: Arc<dyn Source>,
     /// Experts whose reads may not be done.
     unsettled: Vec<(usize, usize)>,
@@ -90,8 +94,14 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// Takes the region, and reads the experts that every row has.
-    pub fn new(layers: &[Stacks], room: Room, source: Arc<dyn Source>) -> Result<Streamed, String> {
+    /// Takes the region, and reads the experts that every row has. The device wants some planes in an order of its own, by where they
+    /// lie in the weight file.
+    pub fn new(
+        layers: &[Stacks],
+        room: Room,
+        source: Arc<dyn Source>,
+        arrangements: HashMap<usize, Arrangement>,
+    ) -> Result<Streamed, String> {
         let region = MmapMut::map_anon(room.bytes().max(1).next_multiple_of(PAGE))
             .map_err(|error| format!("no memory for experts, {} bytes: {error}", room.bytes()))?;
         #[cfg(target_os = "linux")]
@@ -102,6 +112,7 @@ impl Streamed {
         };
         let mut streamed = Streamed {
             planes: layers.iter().enumerate().flat_map(places).collect(),
+            arrangements,
             seats: room.classes.iter().map(|class| Seats::new(class.seats)).collect(),
             readers: Readers::new(source.clone())?,
             layers: layers.to_vec(),
@@ -208,12 +219,21 @@ impl Streamed {
     /// Has what is bound of some experts of a layer in memory, and says which seats it is in: `seats[expert]`. They are at most
     /// [`Streamed::at_once`] beside those that every row has, each once.
     pub fn fetch(&mut self, bound: Bound, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
-        self.ask(bound, experts, seats)?;
+        for piece in self.ask(bound, experts, seats)? {
+            // SAFETY: what is found in its seat is not being read, and nobody else is bound to it yet.
+            unsafe { piece.arrange(&mut Vec::new()) };
+        }
         self.waiting(|streamed| streamed.readers.wait(bound.half))
     }
 
-    /// The same, of experts who may be on their way for a while: [`Streamed::arrived`] waits for them.
-    pub fn ask(&mut self, bound: Bound, experts: &[usize], seats: &mut [u32]) -> Result<(), String> {
+    /// The same, of experts who may be on their way for a while: [`Streamed::arrived`] waits for them. What is given back has to be
+    /// arranged before those who are there are multiplied.
+    pub fn ask(
+        &mut self,
+        bound: Bound,
+        experts: &[usize],
+        seats: &mut [u32],
+    ) -> Result<Vec<Unarranged>, String> {
         let mut found = 0;
         self.waiting(|streamed| {
             found = streamed.seat(bound.layer, experts)?;
@@ -234,24 +254,60 @@ impl Streamed {
             let seat = class.of((bound.layer, *expert));
             seats[*expert] = seat.ok_or("an expert that is read has no seat")? as u32;
         }
-        Ok(())
+        Ok(self.unarranged(bound, experts))
     }
 
-    /// Waits until the first of some experts that were asked for is in memory, as far as it is bound, and says how many are, of
-    /// those that follow one another.
-    pub fn arrived(&mut self, bound: Bound, experts: &[usize]) -> Result<usize, String> {
-        for (count, expert) in experts.iter().enumerate() {
-            // Reads are numbered as those who are not settled.
-            let Some(read) = self.unsettled.iter().position(|it| *it == (bound.layer, *expert)) else {
-                continue;
-            };
-            if count == 0 {
-                self.waiting(|streamed| streamed.readers.wait_for(bound.half, read))?;
-            } else if !self.readers.has_come(bound.half, read) {
-                return Ok(count);
+    /// Whether an expert that has a seat is in the device's order, as far as it is bound.
+    pub fn is_arranged(&self, bound: Bound, expert: usize) -> bool {
+        self.seats[self.room.class_of[bound.layer]].is_arranged((bound.layer, expert), bound.half)
+    }
+
+    /// What is in the file's order of those experts who are in their seats, as far as it is bound. It counts as arranged from now on.
+    fn unarranged(&mut self, bound: Bound, experts: &[usize]) -> Vec<Unarranged> {
+        let Bound { layer, half, .. } = bound;
+        let index = self.room.class_of[layer];
+        let (class, stacks, region) =
+            (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
+        let planes = match half {
+            Half::Inner => 0..stacks.inner.len(),
+            Half::Sum => stacks.inner.len()..class.planes.len(),
+        };
+        let spans = stacks.planes().enumerate().filter(|(plane, _)| planes.contains(plane));
+        let arrangement =
+            |(plane, span): (usize, Span<u8>)| Some((plane, *self.arrangements.get(&span.offset)?));
+        let Some(planes) = spans.map(arrangement).collect::<Option<Vec<_>>>() else { return Vec::new() };
+        let mut unarranged = Vec::new();
+        for expert in experts.iter().map(|expert| (layer, *expert)).filter(|it| !self.unsettled.contains(it))
+        {
+            let Some(seat) = self.seats[index].arrange(expert, half) else { continue };
+            for (plane, arrangement) in &planes {
+                let bytes = class.planes[*plane];
+                // SAFETY: the seat lies inside the region.
+                let pieces = unsafe {
+                    Unarranged::pieces(region.add(class.starts[*plane] + seat * bytes), bytes, *arrangement)
+                };
+                unarranged.extend(pieces);
             }
         }
-        Ok(experts.len())
+        unarranged
+    }
+
+    /// Takes those from some experts who were asked for that are in memory, as far as they are bound, waiting until one is.
+    pub fn arrived(&mut self, bound: Bound, coming: &mut Vec<usize>) -> Result<Vec<usize>, String> {
+        // Reads are numbered as those who are not settled.
+        let read = |it: &Streamed, expert| it.unsettled.iter().position(|one| *one == (bound.layer, expert));
+        loop {
+            let reads: Vec<_> = coming.iter().map(|expert| read(self, *expert)).collect();
+            let has_come = |read: &Option<usize>| read.is_none_or(|it| self.readers.has_come(bound.half, it));
+            let mut come = reads.iter().map(has_come);
+            let (here, left) = coming.iter().partition(|_| come.next().unwrap_or(false));
+            *coming = left;
+            if !Vec::is_empty(&here) || coming.is_empty() {
+                return Ok(here);
+            }
+            let reads: Vec<usize> = reads.into_iter().flatten().collect();
+            self.waiting(|streamed| streamed.readers.wait_for_any(bound.half, &reads))?;
+        }
     }
 
     /// Does what may wait for the disk, and counts how long it does.
@@ -285,17 +341,20 @@ impl Streamed {
         }
         let (class, stacks, region) =
             (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
-        let inner = stacks.inner.len();
+        let planes: Vec<_> = stacks.planes().enumerate().collect();
+        let (inner, sum) = planes.split_at(stacks.inner.len());
         let mut reads = Vec::new();
-        for (plane, span) in stacks.planes().enumerate() {
-            let bytes = class.planes[plane];
-            let half = if plane < inner { Half::Inner } else { Half::Sum };
+        for (half, planes) in [(Half::Inner, inner), (Half::Sum, sum)] {
+            // Expert by expert, so that the first can be multiplied while the second is read.
             for (number, (expert, seat)) in missing.iter().zip(&taken).enumerate() {
-                let from = (span.offset + expert * bytes) as u64;
-                // SAFETY: the seat lies inside the region.
-                let to = unsafe { region.add(class.starts[plane] + seat * bytes) };
-                reads.push(Read { half, expert: number, from, to, bytes });
-                self.counts.bytes += bytes as u64;
+                for (plane, span) in planes {
+                    let bytes = class.planes[*plane];
+                    let from = (span.offset + expert * bytes) as u64;
+                    // SAFETY: the seat lies inside the region.
+                    let to = unsafe { region.add(class.starts[*plane] + seat * bytes) };
+                    reads.push(Read { half, expert: number, from, to, bytes });
+                    self.counts.bytes += bytes as u64;
+                }
             }
         }
         // SAFETY: whoever had these seats is not bound any more, and who has them now is waited for.
@@ -394,10 +453,15 @@ mod tests {
 
     /// With seats for so many experts.
     fn streamed(seats: usize) -> (Streamed, Arc<Disk>) {
+        arranged(seats, HashMap::new())
+    }
+
+    /// The same, of which the device wants some planes in an order of its own.
+    fn arranged(seats: usize, arrangements: HashMap<usize, Arrangement>) -> (Streamed, Arc<Disk>) {
         let disk = Arc::new(Disk(AtomicU64::new(u64::MAX)));
         let room = Room::new(&layers(), (2 * 4096 + seats * (INNER + SUM)) as u64).unwrap();
         assert_eq!(room.seats(), seats);
-        (Streamed::new(&layers(), room, disk.clone()).unwrap(), disk)
+        (Streamed::new(&layers(), room, disk.clone(), arrangements).unwrap(), disk)
     }
 
     /// Has experts fetched for a layer, both halves, and compares what is in their seats with the disk.
@@ -440,6 +504,45 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_found_again_is_arranged_once() {
+        let layers = layers();
+        let backwards = Arrangement { bytes: 8, arrange: |some, _| some.reverse() };
+        let arrangements = layers[0].planes().map(|plane| (plane.offset, backwards)).collect();
+        let (mut streamed, _) = arranged(5, arrangements);
+        let mut fetched = |layer: usize, expert: usize| {
+            let plane = layers[layer].planes().nth(1).expect("it has two");
+            let bound = streamed.bound(plane.offset).expect("it is one of its planes");
+            let mut seats = vec![u32::MAX; 6];
+            streamed.fetch(bound, &[expert], &mut seats).unwrap();
+            // SAFETY: the reads of this half are done.
+            let found = unsafe {
+                std::slice::from_raw_parts(bound.start.add(seats[expert] as usize * SUM), SUM).to_vec()
+            };
+            let mut wanted: Vec<u8> =
+                (0..SUM).map(|at| byte((plane.offset + expert * SUM + at) as u64)).collect();
+            let is_arranged = streamed.is_arranged(bound, expert);
+            if is_arranged {
+                wanted.chunks_mut(8).for_each(|some| some.reverse());
+            }
+            assert_eq!(found, wanted, "expert {expert} of layer {layer}");
+            is_arranged
+        };
+        // Three seats are of those that not every row has. The other layer is wanted as it is.
+        for (layer, expert, is_arranged) in [
+            (0, 1, false),
+            (1, 2, false),
+            (0, 1, true),
+            (0, 1, true),
+            (1, 2, false),
+            (0, 3, false),
+            (0, 4, false),
+            (0, 1, false),
+        ] {
+            assert_eq!(fetched(layer, expert), is_arranged, "{expert} of {layer}");
+        }
+    }
+
+    #[test]
     fn a_run_begins_with_those_who_were_asked_for_most() {
         let folder = tempfile::tempdir().unwrap();
         let habits = || Habits::beside(&folder.path().join("weights.safetensors"), &layers());
@@ -467,21 +570,24 @@ mod tests {
     }
 
     #[test]
-    fn experts_arrive_in_the_order_in_which_they_were_asked_for() {
+    fn whoever_is_there_need_not_wait_for_the_others() {
         let (mut streamed, disk) = streamed(5);
         let bound = streamed.bound(layers()[0].sum[0].offset).expect("it is one of its planes");
         let mut seats = vec![u32::MAX; 6];
         streamed.ask(bound, &[0, 3, 5], &mut seats).unwrap();
-        let mut arrived = 0;
-        while arrived < 3 {
-            let some = streamed.arrived(bound, &[0, 3, 5][arrived..]).unwrap();
-            assert!(some > 0, "whoever is waited for is there");
-            arrived += some;
+        let (mut coming, mut here) = (vec![0, 3, 5], Vec::new());
+        while !coming.is_empty() {
+            let some = streamed.arrived(bound, &mut coming).unwrap();
+            assert!(!some.is_empty(), "somebody is waited for");
+            here.extend(some);
         }
+        here.sort_unstable();
+        assert_eq!(here, [0, 3, 5]);
         disk.0.store(1, Ordering::Relaxed);
-        streamed.ask(bound, &[3, 4], &mut seats).unwrap();
-        let failed =
-            streamed.arrived(bound, &[3, 4]).and_then(|some| streamed.arrived(bound, &[3, 4][some..]));
+        streamed.ask(bound, &[4, 3], &mut seats).unwrap();
+        let mut coming = vec![4, 3];
+        assert_eq!(streamed.arrived(bound, &mut coming).unwrap(), [3], "it has its seat already");
+        let failed = streamed.arrived(bound, &mut coming);
         assert_eq!(failed.unwrap_err(), "experts cannot be read: the disk is broken");
     }
 
