@@ -87,8 +87,29 @@ pub fn available() -> Option<u64> {
     Some(machine.min(group.unwrap_or(u64::MAX)))
 }
 
+/// Bytes of memory that programs could have: pages that nobody has, and those that nobody has touched lately; `None` if the system
+/// does not tell.
+#[cfg(target_vendor = "apple")]
+pub fn available() -> Option<u64> {
+    /// What is asked for, and how many words the system says of it.
+    const OF_PAGES: i32 = 4;
+    const WORDS: usize = 38;
+    unsafe extern "C" {
+        static vm_page_size: usize;
+        fn mach_host_self() -> u32;
+        fn host_statistics64(host: u32, what: i32, words: *mut u32, count: *mut u32) -> i32;
+    }
+    let (mut words, mut count) = ([0_u32; WORDS], WORDS as u32);
+    // SAFETY: there is room for as many words as `count` says; the size of pages is set before a program begins.
+    let (status, page) = unsafe {
+        (host_statistics64(mach_host_self(), OF_PAGES, words.as_mut_ptr(), &mut count), vm_page_size)
+    };
+    let [free, _active, inactive, ..] = words.map(u64::from);
+    (status == 0).then_some((free + inactive) * page as u64)
+}
+
 /// Bytes of memory that programs could have: unknown here.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
 pub fn available() -> Option<u64> {
     None
 }
