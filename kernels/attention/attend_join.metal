@@ -1,5 +1,5 @@
 // Joins the shares that a row's cache was split into. A share left {{ width }} sums of values, the maximum score that they
-// are weighted against, and the sum of weights; an empty one left zeros under a maximum of -1e38. A thread has a channel
+// are weighted against, and the sum of weights; an empty one left zeros under a maximum below -1e37. A thread has a channel
 // of every {{ parts }}th share: there may be a hundred, and nobody is to wait for one after the other.
 {% if gates %}
 // What they give is multiplied by the sigmoids of gates.

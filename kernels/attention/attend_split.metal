@@ -33,7 +33,7 @@
 //
 // A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with 8
 // channels each; what they load serves {{ heads_each }} heads. Nobody waits for others before the end, where simdgroups join their
-// sums. The softmax is online: sums are scaled down whenever the maximum grows.
+// sums. The softmax is online: sums are scaled down whenever the maximum grows. It takes powers of 2, and scores accordingly.
 {% if ring %}
 //
 // The cache is a ring: position p lies at p % {{ ring }}.
@@ -350,7 +350,7 @@ kernel void {{ name }}(
     if (split == 0u && part == 0u) {
         #pragma unroll
         for (uint h = 0u; h < {{ heads_each }}u; h++) {
-            maximum[h] = sinks[group.y * {{ group }}u + {{ head }}];
+            maximum[h] = {{ base_2 }} * sinks[group.y * {{ group }}u + {{ head }}];
             total[h] = offset == 0u ? 1.0f : 0.0f;
         }
     }
@@ -371,14 +371,15 @@ kernel void {{ name }}(
 {% for distance in within %}
             score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
-            score *= {{ scale }};
 {% if softcap %}
-            score = softcap(score, {{ softcap }});
+            score = {{ base_2 }} * softcap(score * {{ scale }}, {{ softcap }});
+{% else %}
+            score *= {{ scale_base_2 }};
 {% endif %}
 {% if sinks %}
             const float highest = max(maximum[h], score);
-            const float weight = offset == 0u ? exp(score - highest) : 0.0f;
-            total[h] = total[h] * exp(maximum[h] - highest) + weight;
+            const float weight = offset == 0u ? exp2(score - highest) : 0.0f;
+            total[h] = total[h] * exp2(maximum[h] - highest) + weight;
             maximum[h] = highest;
 {% else %}
             const float weight = offset == 0u ? 1.0f : 0.0f;
@@ -409,9 +410,10 @@ kernel void {{ name }}(
 {% for distance in within %}
                 score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
-                score *= {{ scale }};
 {% if softcap %}
-                score = softcap(score, {{ softcap }});
+                score = {{ base_2 }} * softcap(score * {{ scale }}, {{ softcap }});
+{% else %}
+                score *= {{ scale_base_2 }};
 {% endif %}
                 scores[u] = start + {{ at_once }}u * u + offset < end ? score : -1.0e38f;
                 highest = max(highest, scores[u]);
@@ -421,14 +423,14 @@ kernel void {{ name }}(
 {% endfor %}
 
             // Sums of values, weighted by how far a score is below the maximum.
-            const float keep = exp(maximum[h] - highest);
+            const float keep = exp2(maximum[h] - highest);
             maximum[h] = highest;
             total[h] *= keep;
             sums[h][0] *= keep;
             sums[h][1] *= keep;
             #pragma unroll
             for (uint u = 0u; u < {{ loads }}u; u++) {
-                const float weight = exp(scores[u] - highest);
+                const float weight = exp2(scores[u] - highest);
                 total[h] += weight;
                 sums[h][0] += weight * float4(value[u][0]);
                 sums[h][1] += weight * float4(value[u][1]);
@@ -490,7 +492,7 @@ kernel void {{ name }}(
             float whole = 0.0f;
             #pragma unroll
             for (uint p = 0u; p < {{ position_parts }}u; p++) {
-                const float weight = exp(theirs[{{ pitch }}] - highest);
+                const float weight = exp2(theirs[{{ pitch }}] - highest);
                 sum += weight * theirs[c];
                 whole += weight * theirs[{{ pitch + 1 }}];
                 theirs += {{ head_parts * joined * sums_pitch }}u;
@@ -517,7 +519,7 @@ kernel void {{ name }}(
                 device float* share = partials + ((first_head + head) * args.splits + split) * {{ width + 2 }}u;
                 share[c] = sum;
                 if (c == 0u) {
-                    share[{{ width }}] = highest;
+                    share[{{ width }}] = highest / {{ base_2 }};
                     share[{{ width + 1 }}] = whole;
                 }
             }

@@ -118,8 +118,8 @@ INLINE float times_power_of_two(float y, int exponent) {
 namespace precise {
 
 // x = n log 2 + r with |r| <= log 2 / 2, and e^r by its series.
+// What is no number stays none; that is asked last, so that nobody branches.
 INLINE float exp(float x) {
-    if (x != x) return x;
     float n = __builtin_rintf(min(max(x, -150.0f), 130.0f) * 1.44269504f);
     float r = fma(n, -0.693359375f, min(max(x, -150.0f), 130.0f));
     r = fma(n, 2.12194440e-4f, r);
@@ -131,14 +131,12 @@ INLINE float exp(float x) {
     y = fma(y, r, 0.5f);
     y = fma(y, r, 1.0f);
     y = fma(y, r, 1.0f);
-    return times_power_of_two(y, int(n));
+    y = times_power_of_two(y, int(n));
+    return x == x ? y : x;
 }
 
-INLINE float exp2(float x) {
-    if (x != x) return x;
-    float n = __builtin_rintf(min(max(x, -160.0f), 160.0f));
-    return times_power_of_two(exp((min(max(x, -160.0f), 160.0f) - n) * 0.693147182f), int(n));
-}
+// The unit's own, within 2 units in the last place.
+INLINE float exp2(float x) { return __nvvm_ex2_approx_f(x); }
 
 // x = 2^n m with m between the roots of a half and of 2; log m is twice the area tangent of (m - 1) / (m + 1).
 INLINE float log(float x) {

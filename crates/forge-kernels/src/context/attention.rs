@@ -2,6 +2,7 @@
 
 use forge_ir::Format;
 use serde::Serialize;
+use std::f32::consts::LOG2_E;
 
 use super::Base;
 use super::rotation::Turn;
@@ -40,7 +41,7 @@ impl Kept {
 }
 
 /// The support unit that loads four numbers of a record.
-fn load_record(width: usize) -> &'static str {
+pub(super) fn load_record(width: usize) -> &'static str {
     if width.is_multiple_of(64) { "record4_whole" } else { "record4_single" }
 }
 
@@ -106,6 +107,9 @@ pub(super) struct SplitContext<'a> {
     #[serde(flatten)]
     kept: Kept,
     width_float: f32,
+    /// What turns scores of powers of e to those of powers of 2, and as well what scales them.
+    base_2: f32,
+    scale_base_2: f32,
     /// Query heads that read one key head.
     group: usize,
     /// Heads of a row before it is prepared.
@@ -194,6 +198,8 @@ impl<'a> SplitContext<'a> {
             spec,
             kept: Kept::of(spec.cache, spec.width),
             width_float: spec.width as f32,
+            base_2: LOG2_E,
+            scale_base_2: spec.scale * LOG2_E,
             group,
             row_heads: brings.row_heads(spec.query_heads, spec.key_heads),
             appends,
