@@ -133,6 +133,7 @@ fn named_by(knobs: &Value, kernel: &str) -> bool {
         ("l", "loads"),
         ("t", "tile"),
         ("o", "tile_outputs"),
+        ("n", "lines"),
     ];
     let says = |part: &str| {
         let knob = letters.iter().find(|(letter, _)| part.strip_prefix(letter).is_some_and(is_number));

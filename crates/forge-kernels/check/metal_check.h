@@ -176,11 +176,11 @@ simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value);
 MATRIX_MEMORY(device)
 MATRIX_MEMORY(threadgroup)
 
-// Halves may be added up as floats.
+// Halves may be added up as floats, and met by floats.
 template <class T, class U>
 void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& product, simdgroup_matrix<U, 8, 8>, simdgroup_matrix<U, 8, 8>);
-template <class T, class U>
+template <class T, class U, class V>
 void simdgroup_multiply_accumulate(
-    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8>, simdgroup_matrix<U, 8, 8>, simdgroup_matrix<T, 8, 8>);
+    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8>, simdgroup_matrix<V, 8, 8>, simdgroup_matrix<T, 8, 8>);
 
 }  // namespace metal

@@ -144,11 +144,54 @@ INLINE void add_product_ranged(
     sum.held = total;
 }
 
+// See `kernels/support/strips.metal`. Of halves in threadgroup memory, whose rows begin at 16 bytes, the units load 16 rows or columns at
+// once: a lane names a row of 8, and is handed what it has of a right factor. Singles become halves, which have as many bits
+// as the units take of a `ranged` one.
+#define OWN_STRIPS
+typedef const simdgroup_matrix<float, 8, 8>* lefts;
+INLINE uint halves_of(float2 x) {
+    uint bits;
+    __asm__("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(bits) : "f"(x.x), "f"(x.y));
+    return bits;
+}
+INLINE void add_strip(
+    simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower, lefts upper_left, lefts lower_left,
+    threadgroup const half* right, ulong pitch, bool is_turned) {
+    uint row = own_unit_lane() & 7u, second = own_unit_lane() & 8u, first, other;
+    uint from = uint((unsigned long)(right + (is_turned ? row * uint(pitch) + second : (row + second) * uint(pitch))));
+    if (is_turned) {
+        __asm__ volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(first), "=r"(other) : "r"(from) : "memory");
+    } else {
+        __asm__ volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(first), "=r"(other) : "r"(from) : "memory");
+    }
+    float2 above = upper.held, below = lower.held;
+    float x = above.x, y = above.y, z = below.x, w = below.y;
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
+        : "r"(halves_of(upper_left[0].held)), "r"(halves_of(lower_left[0].held)), "r"(halves_of(upper_left[1].held)),
+          "r"(halves_of(lower_left[1].held)), "r"(first), "r"(other));
+    upper.thread_elements() = float2{x, y};
+    lower.thread_elements() = float2{z, w};
+}
+#define FLOAT_STRIP_BODY(name, add)                                                                                             \
+    INLINE void name(                                                                                                          \
+        simdgroup_matrix<float, 8, 8>& upper, simdgroup_matrix<float, 8, 8>& lower, lefts upper_left, lefts lower_left,         \
+        threadgroup const float* right, ulong pitch, bool is_turned) {                                                         \
+        _Pragma("unroll") for (uint k = 0u; k < 2u; k++) {                                                                     \
+            simdgroup_matrix<float, 8, 8> factor;                                                                              \
+            simdgroup_load(factor, right + k * 8u * (is_turned ? 1ul : pitch), pitch, ulong2{0, 0}, is_turned);                \
+            add(upper, lower, upper_left[k], lower_left[k], factor);                                                           \
+        }                                                                                                                      \
+    }
+FLOAT_STRIP_BODY(add_strip, add_products)
+FLOAT_STRIP_BODY(add_strip_ranged, add_products_ranged)
+
 #else
 
 // Every lane is handed the row of a and the columns of b that its two elements are made of.
-template <class Pair>
-INLINE void multiply(float2& sum, Pair a, Pair b) {
+template <class Left, class Right>
+INLINE void multiply(float2& sum, Left a, Right b) {
     uint row = own_unit_lane() & ~3u, column = matrix_column() * 4u;
     _Pragma("unroll") for (uint k = 0u; k < 4u; k++) {
         float even = float(unit_of(a.x, row + k)), odd = float(unit_of(a.y, row + k));
@@ -161,9 +204,9 @@ INLINE void multiply(float2& sum, Pair a, Pair b) {
 
 #endif
 
-template <class T, class U>
+template <class T, class U, class V>
 INLINE void simdgroup_multiply_accumulate(
-    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<U, 8, 8> b, simdgroup_matrix<T, 8, 8> c) {
+    simdgroup_matrix<T, 8, 8>& sum, simdgroup_matrix<U, 8, 8> a, simdgroup_matrix<V, 8, 8> b, simdgroup_matrix<T, 8, 8> c) {
     float2 total = c.held;
     multiply(total, a.held, turned(b));
     sum.held = total;

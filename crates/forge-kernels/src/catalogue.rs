@@ -1,5 +1,6 @@
 //! The texts that kernels are made of, embedded: one template a kernel, and the units that kernels share.
 
+use crate::context::LINES;
 use crate::spec::{Rows, Spec};
 
 /// A template of one kernel, or a unit of plain text that kernels share.
@@ -18,7 +19,7 @@ macro_rules! source {
 }
 
 /// Every template.
-pub const TEMPLATES: [Source; 36] = [
+pub const TEMPLATES: [Source; 37] = [
     source!("embed/embed"),
     source!("norm/norm_add"),
     source!("norm/rms_norm"),
@@ -32,6 +33,7 @@ pub const TEMPLATES: [Source; 36] = [
     source!("attention/attend_split"),
     source!("attention/attend_join"),
     source!("attention/attend_tiled"),
+    source!("attention/attend_grouped"),
     source!("latent/each_head"),
     source!("latent/each_head_turned"),
     source!("latent/append"),
@@ -83,7 +85,7 @@ pub const PARTS: [Source; 21] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 44] = [
+pub const SUPPORT: [Source; 45] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -128,6 +130,7 @@ pub const SUPPORT: [Source; 44] = [
     source!("support/long_sums"),
     source!("support/choose"),
     source!("support/products"),
+    source!("support/strips"),
 ];
 
 /// The path of the template that renders `spec`.
@@ -147,6 +150,7 @@ pub fn template_path(spec: &Spec) -> &'static str {
         Spec::RotateAppend(_) => "attention/rotate_append",
         Spec::AttendSplit(_) => "attention/attend_split",
         Spec::AttendJoin(_) => "attention/attend_join",
+        Spec::AttendTiled(attend) if attend.knobs.lines == LINES => "attention/attend_grouped",
         Spec::AttendTiled(_) => "attention/attend_tiled",
         Spec::EachHead(each) if each.turned => "latent/each_head_turned",
         Spec::EachHead(_) => "latent/each_head",

@@ -10,7 +10,10 @@ use forge_ir::{Format, Long, Rotation};
 pub use self::experts::most_matrices;
 pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
-use crate::context::{DEFAULT_MEMORY, packet_columns, packet_elements, queries_fit, sums_bytes, tile_bytes};
+use crate::context::{
+    DEFAULT_MEMORY, LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes, packet_columns, packet_elements,
+    queries_fit, sums_bytes, tile_bytes,
+};
 use crate::error::KernelError;
 use crate::spec::{Argmax, Attend, AttendKnobs, Brings, Each, Function, HeadNorm, Sample, Spec};
 
@@ -285,13 +288,9 @@ impl Limits<'_> {
 
     /// `split`: of few rows.
     fn attend_knobs(&self, attend: &Attend, split: bool) -> Result<(), KernelError> {
-        let AttendKnobs { simdgroups, heads_each, loads, tile } = attend.knobs;
+        let AttendKnobs { simdgroups, heads_each, loads, tile, lines } = attend.knobs;
         if !split {
-            return self
-                .holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())
-                .and_then(|()| {
-                    self.memory("the threadgroup memory of a tile", tile_bytes(tile, attend.width))
-                });
+            return self.tile_of_lines(attend.width, attend.cache, tile, lines);
         }
         let group = attend.query_heads / attend.key_heads;
         self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {
@@ -303,6 +302,27 @@ impl Limits<'_> {
         })?;
         self.holds("loads", loads, (1..=16).contains(&loads), || "from 1 to 16".to_owned())?;
         self.memory("the threadgroup memory of sums", sums_bytes(simdgroups, attend.width))
+    }
+
+    fn tile_of_lines(
+        &self,
+        width: usize,
+        cache: Format,
+        tile: usize,
+        lines: usize,
+    ) -> Result<(), KernelError> {
+        let what = "the threadgroup memory of a tile";
+        if lines != LINES {
+            self.holds("lines", lines, lines == 8, || format!("8 or {LINES}"))?;
+            self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
+            return self.memory(what, tile_bytes(tile, width));
+        }
+        self.holds("tile", tile, [16, 32].contains(&tile), || "16 or 32".to_owned())?;
+        self.holds("the head's width", width, width <= WIDEST_LINE, || {
+            format!("at most {WIDEST_LINE}: registers hold the sums of 16 lines")
+        })?;
+        let bytes = grouped_bytes(tile, width, cache);
+        self.holds(what, bytes, bytes <= LINES_MEMORY, || format!("at most {LINES_MEMORY} bytes"))
     }
 
     fn memory(&self, what: &'static str, bytes: usize) -> Result<(), KernelError> {

@@ -139,7 +139,9 @@ fn expected(spec: &Spec) -> (Vec<String>, &'static str, [String; 3]) {
             )
         }
         Spec::AttendTiled(attend) => {
-            let grid = grid("rows.div_ceil(8)".to_owned(), &attend.query_heads.to_string(), "1");
+            let group = attend.query_heads / attend.key_heads;
+            let [rows, heads] = if attend.knobs.lines == 8 { [8, 1] } else { [64 / group, group] };
+            let grid = grid(format!("rows.div_ceil({rows})"), &(attend.query_heads / heads).to_string(), "1");
             let sinks = if attend.sinks { " sinks" } else { "" };
             let scalars = with_ring(attend.ring, "rows context capacity", "rows context");
             let gates = if attend.gates.is_some() { " gates" } else { "" };
@@ -292,7 +294,10 @@ fn signatures_are_those_documented() {
         assert_eq!(buffers.collect::<Vec<_>>(), names, "{spec:?}");
         assert_eq!(decl.scalars.join(" "), scalars, "{spec:?}");
         assert_eq!(decl.grid.each_ref().map(ToString::to_string), grid, "{spec:?}");
-        assert!(!decl.is_crowded(), "{spec:?} takes {} bytes of threadgroup memory", decl.threadgroup_bytes);
+        // What 64 lines share may take more than others leave for a second threadgroup of a core.
+        let shared_by_many = matches!(&spec, Spec::AttendTiled(attend) if attend.knobs.lines == 64);
+        let fits = shared_by_many || !decl.is_crowded();
+        assert!(fits, "{spec:?} takes {} bytes of threadgroup memory", decl.threadgroup_bytes);
         assert_eq!(KernelDecl::parse(&instance.text).as_ref(), Ok(decl));
     }
 }

@@ -174,6 +174,12 @@ fn attention() {
     let odd =
         Attend { window: Some(40), softcap: Some(50.0), sinks: true, ..common::attend(9, 1, 6, Format::F32) };
     snapshot("attend_tiled_odd", Spec::AttendTiled(odd));
+    snapshot("attend_grouped", common::on_a_card(common::attend(16, 8, 128, cache)));
+    let odd = common::attend(9, 3, 20, Format::F32);
+    snapshot(
+        "attend_grouped_odd",
+        common::on_a_card(Attend { window: Some(40), softcap: Some(50.0), sinks: true, ..odd }),
+    );
 }
 
 #[test]

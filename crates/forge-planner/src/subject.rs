@@ -276,7 +276,9 @@ impl Layout {
             (Layout::Experts(knobs), _) => {
                 format!("{} rows, {} simdgroups", knobs.rows_per_simdgroup, knobs.simdgroups)
             }
-            (Layout::Attention(knobs), Rows::Many) => format!("tiles of {} positions", knobs.tile),
+            (Layout::Attention(AttendKnobs { tile, lines, .. }), Rows::Many) => {
+                format!("{lines} lines, tiles of {tile} positions")
+            }
             (Layout::Attention(AttendKnobs { simdgroups, heads_each, loads, .. }), _) => {
                 format!("{simdgroups} simdgroups of {heads_each} heads, {loads} loads")
             }

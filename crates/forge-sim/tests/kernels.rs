@@ -99,6 +99,8 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         prologue: None,
         knobs: AttendKnobs::for_heads(query_heads, key_heads, width, cache),
     };
+    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
+    let grouped = Attend { knobs, ..attend.clone() };
     let queries =
         Attend { prologue: Some(Prologue { brings: Brings::Nothing, ..prologue.clone() }), ..attend.clone() };
     let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
@@ -109,11 +111,12 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         Launch::rows(1, 40).split(3),
         Launch::rows(1, 2).split(5),
     ];
-    let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(9), Launch::rows(3, 71)];
+    let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(10), Launch::rows(3, 71)];
     let mut cases = vec![
         Case { spec: Spec::RotateAppend(rotate), launches: vec![Launch::rows(5, 40)] },
         Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
-        Case { spec: Spec::AttendTiled(attend), launches: many },
+        Case { spec: Spec::AttendTiled(attend), launches: many.clone() },
+        Case { spec: Spec::AttendTiled(grouped), launches: many },
         Case {
             spec: Spec::AttendJoin(AttendJoin { query_heads, width, gates }),
             launches: vec![Launch::rows(3, 50).split(3)],

@@ -2,6 +2,7 @@
 //! only choose and print.
 
 mod attention;
+mod attention_grouped;
 mod experts;
 mod experts_tiles;
 mod latent;
@@ -19,6 +20,8 @@ pub(crate) use project::{Tile, group_outputs};
 
 pub(crate) use self::attention::{CHANNELS, element, queries_fit, sums_bytes, tile_bytes, unfolded_bytes};
 use self::attention::{JoinContext, SplitContext, TiledContext};
+use self::attention_grouped::GroupedContext;
+pub(crate) use self::attention_grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
 use self::experts::{InnerContext, RouteContext, SumContext};
 use self::experts_tiles::{GroupContext, JoinContext as ExpertsJoinContext, TilesContext};
 use self::latent::{
@@ -85,6 +88,11 @@ pub(crate) fn context(name: &str, spec: &Spec) -> Context {
             (value(context), support)
         }
         Spec::AttendJoin(join) => (value(JoinContext::of(base, join)), vec![]),
+        Spec::AttendTiled(attend) if attend.knobs.lines == LINES => {
+            let context = GroupedContext::of(base, attend);
+            let support = context.support();
+            (value(context), support)
+        }
         Spec::AttendTiled(attend) => {
             let context = TiledContext::of(base, attend);
             let support = context.support();

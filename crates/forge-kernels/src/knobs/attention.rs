@@ -3,7 +3,10 @@
 //! Nothing else of a plan depends on it. A share of a row's cache is computed by one threadgroup, however many simdgroups that has.
 
 use super::Family;
-use crate::context::{CHANNELS, DEFAULT_MEMORY, element, sums_bytes, tile_bytes};
+use crate::context::{
+    CHANNELS, DEFAULT_MEMORY, LINES, LINES_MEMORY, WIDEST_LINE, element, grouped_bytes, sums_bytes,
+    tile_bytes,
+};
 use crate::spec::{AttendKnobs, Rows};
 use forge_ir::Format;
 
@@ -15,9 +18,9 @@ const SIMDGROUPS: usize = 8;
 
 /// Simdgroups of a threadgroup of few rows on NVIDIA's GPUs, and heads of each, where more heads than that read a key head. Measured on an
 /// H200 with 32 heads over 8 and over 4 of 128 channels, among all that is tried, at 521 and 4,105 positions: 40 and 49% less
-/// time than 4 simdgroups of 4 heads take. (At 32,768 positions those take 12% less than these; 8 of 4 heads, 164 registers a thread,
-/// so that a multiprocessor has room for one threadgroup, were slower still.) Of 16 heads over 8 a token at 4,096 takes 11% less with
-/// 8 simdgroups than with 16.
+/// time than 4 simdgroups of 4 heads take. (Since weights are powers of 2, 8 of 4 heads are as fast at 4,096 positions; at 32,768 a
+/// token takes 3% less with them over 8 key heads, and 1% less over 4.) Of 16 heads over 8 a token at 4,096 takes 11% less with 8
+/// simdgroups than with 16.
 const NVIDIA: (usize, usize) = (16, 2);
 
 /// Bytes of a lane's keys that are under way at once, and of values as many, where it has sums of several heads. Those of one head
@@ -25,25 +28,35 @@ const NVIDIA: (usize, usize) = (16, 2);
 const UNDER_WAY: usize = 64;
 
 impl AttendKnobs {
-    /// Knobs for query heads that read key heads of `width` channels on a chip or a card, by either kernel.
+    /// Knobs for query heads that read key heads of `width` channels, on a chip or a card, by the kernel for so many rows.
+    ///
+    /// Many rows: on NVIDIA's GPUs all heads that share a key head together, as many positions at once as there is room for. Measured on
+    /// an H200 with 32 heads over 8 of 128 channels: at 32,768 positions some 200 TFLOP a second, and 11 by 8 rows of a head.
     pub fn for_chip(
         family: Family,
+        rows: Rows,
         query_heads: usize,
         key_heads: usize,
         width: usize,
         cache: Format,
     ) -> AttendKnobs {
         let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
+        if family != Family::Nvidia {
+            return rule;
+        }
+        if rows == Rows::Many {
+            let tile = grouped_tiles(width, cache).next_back();
+            return tile.map_or(rule, |tile| AttendKnobs { tile, lines: LINES, ..rule });
+        }
         let (simdgroups, heads_each) = NVIDIA;
         let group = (query_heads / key_heads.max(1)).max(1);
         let fits = group > heads_each
             && group.div_ceil(heads_each) <= simdgroups
             && sums_bytes(simdgroups, width) <= DEFAULT_MEMORY;
-        match family {
-            Family::Nvidia if fits => {
-                AttendKnobs { simdgroups, heads_each, loads: most_loads(heads_each, cache), ..rule }
-            }
-            _ => rule,
+        if fits {
+            AttendKnobs { simdgroups, heads_each, loads: most_loads(heads_each, cache), ..rule }
+        } else {
+            rule
         }
     }
 
@@ -57,6 +70,7 @@ impl AttendKnobs {
             heads_each,
             loads: most_loads(heads_each, cache),
             tile: tile.unwrap_or(8),
+            lines: 8,
         }
     }
 
@@ -71,7 +85,9 @@ impl AttendKnobs {
         let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
         if rows == Rows::Many {
             let tiles = [8, 16, 32].into_iter().filter(|tile| tile_bytes(*tile, width) <= DEFAULT_MEMORY);
-            return tiles.map(|tile| AttendKnobs { tile, ..rule }).collect();
+            let of_a_head = tiles.map(|tile| AttendKnobs { tile, ..rule });
+            let grouped = grouped_tiles(width, cache).map(|tile| AttendKnobs { tile, lines: LINES, ..rule });
+            return of_a_head.chain(grouped).collect();
         }
         let group = (query_heads / key_heads.max(1)).max(1);
         let mut heads = vec![1, 2, 4, rule.heads_each];
@@ -93,6 +109,12 @@ impl AttendKnobs {
     }
 }
 
+/// Positions that 64 lines may be met by at once.
+fn grouped_tiles(width: usize, cache: Format) -> impl DoubleEndedIterator<Item = usize> {
+    let fits = move |tile: &usize| width <= WIDEST_LINE && grouped_bytes(*tile, width, cache) <= LINES_MEMORY;
+    [16, 32].into_iter().filter(fits)
+}
+
 /// How often registers have room for what a simdgroup loads.
 fn most_loads(heads_each: usize, cache: Format) -> usize {
     let bytes = if heads_each == 1 { 2 * UNDER_WAY } else { UNDER_WAY };
@@ -109,15 +131,14 @@ mod tests {
             for width in [6, 64, 80, 128, 256] {
                 for cache in [Format::F32, Format::F16, Format::Q8_0] {
                     let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
-                    let card = AttendKnobs::for_chip(Family::Nvidia, query_heads, key_heads, width, cache);
                     for rows in [Rows::One, Rows::Few, Rows::Many] {
+                        let card =
+                            AttendKnobs::for_chip(Family::Nvidia, rows, query_heads, key_heads, width, cache);
                         let tried = AttendKnobs::tried(rows, query_heads, key_heads, width, cache);
-                        assert!(tried.contains(&rule), "{query_heads} {key_heads} {width} {cache}: {rule:?}");
-                        let same = AttendKnobs { tile: card.tile, ..rule };
-                        assert!(
-                            tried.contains(if rows == Rows::Many { &same } else { &card }),
-                            "{query_heads} {key_heads} {width} {cache}: {card:?}"
-                        );
+                        for chosen in [rule, card] {
+                            let what = format!("{query_heads} {key_heads} {width} {cache}: {chosen:?}");
+                            assert!(tried.contains(&chosen), "{what}");
+                        }
                     }
                 }
             }

@@ -151,10 +151,10 @@ pub struct Prologue {
 /// Split s of a row attends to the s-th of `splits` even shares of its positions; a sink counts in split 0's maximum and sum of
 /// weights. With one split it writes `heads` (`[row, query head, width]`), else `partials`:
 /// `[row, query head, split, width + 2]`, of which the first `width` are sums weighted by exp(score - maximum), then the
-/// maximum, then the sum of weights. A share may be empty: its sums are 0 and its maximum -1e38.
+/// maximum, then the sum of weights. A share may be empty: its sums are 0 and its maximum is below -1e37.
 ///
 /// [`super::Spec::AttendTiled`]. Scalars: rows, context\[, capacity\]. Buffers: q, keys, values, \[sinks,\] \[gates,\] slots, positions,
-/// heads. Grid: tiles of 8 rows, query heads.
+/// heads. Grid: tiles of 8 rows, query heads; or tiles of rows that have 64 lines with the heads that share a key head, and such heads.
 ///
 /// Rows of one slot are neighbours; a tile of rows that spans two slots is computed slot by slot. It prepares no rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -198,15 +198,24 @@ pub struct AttendKnobs {
     pub loads: usize,
     /// Positions staged at once (tiled): 8, 16 or 32.
     pub tile: usize,
+    /// Lines of a threadgroup (tiled), each a row of one head: 8 of one head, as in older tables, or 64 of the heads that share a key
+    /// head. The two are texts of their own.
+    #[serde(default = "lines_of_one_head")]
+    pub lines: usize,
+}
+
+fn lines_of_one_head() -> usize {
+    8
 }
 
 impl AttendKnobs {
     /// What they are, in a kernel's name: those that matter for so many rows.
     pub fn name(&self, rows: Rows) -> String {
-        let AttendKnobs { simdgroups, heads_each, loads, tile } = self;
+        let AttendKnobs { simdgroups, heads_each, loads, tile, lines } = self;
         match rows {
             Rows::One | Rows::Few => format!("g{simdgroups}_h{heads_each}_l{loads}"),
-            Rows::Many => format!("t{tile}"),
+            Rows::Many if *lines == 8 => format!("t{tile}"),
+            Rows::Many => format!("n{lines}_t{tile}"),
         }
     }
 }

@@ -141,6 +141,13 @@ pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: 
     }
 }
 
+/// Attention of many rows as it is laid out for a card.
+pub(crate) fn on_a_card(attend: Attend) -> Spec {
+    let Attend { query_heads, key_heads, width, cache, .. } = attend;
+    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
+    Spec::AttendTiled(Attend { knobs, ..attend })
+}
+
 /// What `rotate_append` would do, done by attention.
 pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
     let RotateAppend { brings, norm, ref rotation, pairing, .. } = *rotate;
@@ -214,6 +221,14 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
                 specs.push(Spec::RotateAppend(plain));
                 specs.push(Spec::AttendSplit(split));
+                specs.push(on_a_card(tiled.clone()));
+                specs.push(on_a_card(Attend {
+                    window: Some(40),
+                    softcap: Some(50.0),
+                    sinks: true,
+                    gates,
+                    ..tiled.clone()
+                }));
                 specs.push(Spec::AttendTiled(tiled));
             }
         }

@@ -131,6 +131,8 @@ impl Select<'_> {
             let buffer = draft.buffers.get(&value).copied().unwrap_or(self.stream);
             (buffer, spec::Gates { pitch, first: pitch - query_heads * width })
         });
+        let family = self.chip().family;
+        let knobs = |rows| spec::AttendKnobs::for_chip(family, rows, query_heads, key_heads, width, cache);
         let spec = spec::Attend {
             gates: gates.map(|(_, gates)| gates),
             query_heads,
@@ -143,14 +145,14 @@ impl Select<'_> {
             softcap,
             sinks: attend.sinks.is_some(),
             prologue,
-            knobs: spec::AttendKnobs::for_chip(self.chip().family, query_heads, key_heads, width, cache),
+            knobs: knobs(spec::Rows::Few),
         };
         let regimes = draft.regimes();
         let variants = match draft.schedule {
             Schedule::Decode => vec![(regimes, Spec::AttendSplit(spec))],
             Schedule::Batch => vec![
                 (&regimes[..1], Spec::AttendSplit(spec.clone())),
-                (&regimes[1..], Spec::AttendTiled(spec)),
+                (&regimes[1..], Spec::AttendTiled(spec::Attend { knobs: knobs(spec::Rows::Many), ..spec })),
             ],
         };
         let (source, prepare) = match attend.prologue.as_ref().map(|prepare| prepare.brings) {

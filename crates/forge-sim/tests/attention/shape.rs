@@ -244,9 +244,12 @@ pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
         let by_rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
         let tried = |rows| AttendKnobs::tried(rows, query_heads, key_heads, width, cache).into_iter();
         let few: Vec<_> = tried(Rows::Few).filter(|knobs| *knobs != by_rule).collect();
-        let tiles: Vec<_> = tried(Rows::Many).map(|knobs| knobs.tile).collect();
+        let many: Vec<_> = tried(Rows::Many).collect();
         let picked = few.into_iter().skip(index % 4).step_by(4).enumerate();
-        let knobs = picked.map(move |(place, few)| AttendKnobs { tile: tiles[place % tiles.len()], ..few });
+        let knobs = picked.map(move |(place, few)| {
+            let AttendKnobs { tile, lines, .. } = many[place % many.len()];
+            AttendKnobs { tile, lines, ..few }
+        });
         knobs.map(move |knobs| Shape { knobs: Some(knobs), ..shape.clone() }).collect::<Vec<_>>()
     };
     shapes().into_iter().enumerate().flat_map(of_shape).collect()
