@@ -26,6 +26,7 @@ use forge_runtime::weights::WeightFile;
 use redrawn::redraw;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Puts a model on a device, with experts that are read from disk if they are.
@@ -199,7 +200,7 @@ fn written<M: Model>(
     let experts = job.experts.map_or(Residence::Resident, |bytes| Residence::Streamed(Some(bytes)));
     let setup = Setup { context: Some(text.context), experts, ..Setup::default() };
     let loaded = setup.load::<M>(program, None)?;
-    let (make, streamed) = (hosts::find(&job.host), loaded.streamed()?);
+    let (make, streamed) = (hosts::find(&job.host), loaded.streamed(HashMap::new())?);
     let mut device = make(program, &loaded.weights, loaded.model.layout(), job.cache.as_deref(), streamed)?;
     come.kernels = device.kernels();
     assert_eq!(device.describe(), "Metal, Emulated GPU");
