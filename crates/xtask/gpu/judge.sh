@@ -1,18 +1,19 @@
 #!/bin/sh
 # Does an NVIDIA GPU compute what the reference computed? For every program in this folder: its logits against golden.json,
 # and a greedy text against the CPU's. `sh judge.sh`, or with what is to come before each program:
-# `sh judge.sh compute-sanitizer --tool memcheck --error-exitcode 9`. Exit code: whether everything was right.
+# `sh judge.sh compute-sanitizer --tool memcheck --error-exitcode 9`. Eight programs are judged at once, or as many as JOBS
+# says. Exit code: whether everything was right.
 cd "$(dirname "$0")" || exit 2
-right=0
-wrong=0
-for folder in */; do
-    name=${folder%/}
-    [ -f "$name/weights.safetensors" ] || continue
+verdicts=$(mktemp -d) || exit 2
+trap 'rm -rf "$verdicts"' EXIT
+
+judge() {
+    name=$1
+    shift
     if ! said=$("$@" ./programs "$name" --model-dir "$name" --device cuda verify 2>&1); then
         echo "WRONG $name: verify"
         echo "$said"
-        wrong=$((wrong + 1))
-        continue
+        return
     fi
     worst=$(echo "$said" | awk '$NF == "same" || $NF == "differs" { if ($(NF - 2) > most) most = $(NF - 2) } END { print most }')
     text="--model-dir $name generate --ids 1,2,3,4,5 --temperature 0 -n 24"
@@ -21,7 +22,18 @@ for folder in */; do
     on_cpu=$(./programs "$name" --device cpu --exact $text 2>/dev/null)
     if [ "$on_gpu" = "$on_cpu" ]; then same="the CPU's text"; else same="ANOTHER TEXT than the CPU's"; fi
     echo "right $name: $worst, $same"
-    right=$((right + 1))
+}
+
+begun=0
+for folder in */; do
+    name=${folder%/}
+    [ -f "$name/weights.safetensors" ] || continue
+    judge "$name" "$@" > "$verdicts/$name" &
+    begun=$((begun + 1))
+    [ $((begun % ${JOBS:-8})) != 0 ] || wait
 done
-echo "$right right, $wrong wrong"
-[ "$wrong" = 0 ] && [ "$right" != 0 ]
+wait
+cat "$verdicts"/*
+right=$(cat "$verdicts"/* | grep -c '^right ')
+echo "$right right, $((begun - right)) wrong"
+[ "$right" = "$begun" ] && [ "$begun" != 0 ]

@@ -15,6 +15,7 @@
 //! read that fails, or a file that is not what it was, ends the pass with an error, and what was being read has no seat.
 
 mod arrangement;
+mod counts;
 mod habits;
 mod readers;
 mod room;
@@ -23,11 +24,12 @@ mod source;
 mod streamed;
 
 pub use arrangement::{Arrangement, Unarranged};
+pub use counts::Counts;
 pub use habits::Habits;
 pub use readers::Half;
 pub use room::{Forecast, Room};
 pub use source::{Source, WeightSource};
-pub use streamed::{Bound, Counts, Streamed};
+pub use streamed::{Bound, Streamed};
 
 use super::device::Span;
 use std::ops::Range;

@@ -1,11 +1,13 @@
 //! Experts in their seats: finds those that a layer asks for, and has the others read.
 //!
-//! What a layer multiplies first is waited for; what it multiplies then is read meanwhile, and waited for when a dispatch binds
-//! it. Before a seat changes hands all reads are done, so none ever writes where somebody else sits.
+//! A dispatch that binds a layer's experts asks for those that it needs. It may wait for all of them, or take whoever is there while
+//! others are read; what the layer multiplies then is read meanwhile, too, and waited for by the dispatch that binds it. Before a
+//! seat changes hands all reads are done, so none ever writes where somebody else sits.
 
 use super::super::device::Span;
 use super::Stacks;
 use super::arrangement::{Arrangement, Unarranged};
+use super::counts::Counts;
 use super::habits::Habits;
 use super::readers::{Half, Read, Readers};
 use super::room::{Class, Room};
@@ -13,51 +15,11 @@ use super::seats::Seats;
 use super::source::Source;
 use memmap2::MmapMut;
 use std::collections::HashMap;
-use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What the region is a whole number of: the largest pages that systems have, so that nobody else's memory lies in its last one.
 const PAGE: usize = 16384;
-
-/// What has been read, and what for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Experts that layers asked for, but for those that keep their seats.
-    pub asked: u64,
-    /// Those of them that had a seat.
-    pub found: u64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Time in which nothing was computed because of reads.
-    pub stalled: Duration,
-}
-
-impl Counts {
-    /// The share of experts asked for that had a seat.
-    pub fn hits(&self) -> f64 {
-        if self.asked == 0 { 1.0 } else { self.found as f64 / self.asked as f64 }
-    }
-
-    /// What has been counted since `before`.
-    pub fn since(&self, before: &Counts) -> Counts {
-        Counts {
-            asked: self.asked - before.asked,
-            found: self.found - before.found,
-            bytes: self.bytes - before.bytes,
-            stalled: self.stalled - before.stalled,
-        }
-    }
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, more: Counts) {
-        self.asked += more.asked;
-        self.found += more.found;
-        self.bytes += more.bytes;
-        self.stalled += more.stalled;
-    }
-}
 
 /// A plane that is bound: whose it is, and where its seats are.
 #[derive(Clone, Copy, Debug)]

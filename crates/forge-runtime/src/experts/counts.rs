@@ -1,0 +1,43 @@
+//! What streaming experts has come to: how many were found, and what was read and waited for.
+
+use std::ops::AddAssign;
+use std::time::Duration;
+
+/// What has been read, and what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Experts that layers asked for, but for those that keep their seats.
+    pub asked: u64,
+    /// Those of them that had a seat.
+    pub found: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Time in which nothing was computed because of reads.
+    pub stalled: Duration,
+}
+
+impl Counts {
+    /// The share of experts asked for that had a seat.
+    pub fn hits(&self) -> f64 {
+        if self.asked == 0 { 1.0 } else { self.found as f64 / self.asked as f64 }
+    }
+
+    /// What has been counted since `before`.
+    pub fn since(&self, before: &Counts) -> Counts {
+        Counts {
+            asked: self.asked - before.asked,
+            found: self.found - before.found,
+            bytes: self.bytes - before.bytes,
+            stalled: self.stalled - before.stalled,
+        }
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Counts) {
+        self.asked += more.asked;
+        self.found += more.found;
+        self.bytes += more.bytes;
+        self.stalled += more.stalled;
+    }
+}
