@@ -1,11 +1,12 @@
 //! The bytes that the plan says a step moves are those that its kernel touches: every step of small models is executed
 //! by itself under the referee, which counts distinct bytes.
 
-use forge_ir::{Format, Graph};
+use forge_ir::{Format, Graph, Record};
 use forge_kernels::spec::{ExpertsGroup, ExpertsTiles, MOST_EXPERTS};
 use forge_kernels::{Buffer, Instance, Spec};
 use forge_planner::{
-    BatchColumn, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan, step_cost,
+    BatchColumn, Field, FieldKind, Fusion, Load, Operand, Options, Plan, Quant, Section, Step, plan,
+    step_cost,
 };
 use forge_sim::{Bound, Program, Sim, Traffic};
 use tests::graph;
@@ -113,6 +114,15 @@ fn grouped(spec: &ExpertsTiles, rows: usize) -> [Vec<u8>; 2] {
     [pairs, tiles].map(words)
 }
 
+/// Bytes from one expert's matrix to the next one's.
+fn record(section: &Section) -> usize {
+    let matrix = |field: &Field| match field.kind {
+        FieldKind::Experts { format, rows, columns, .. } => Some((format, [rows, columns])),
+        FieldKind::Matrix { .. } | FieldKind::Vector { .. } => None,
+    };
+    Record::of(&section.fields.iter().filter_map(matrix).collect::<Vec<_>>()).bytes
+}
+
 /// What a buffer of a step holds: zeros, but for what the host says of rows.
 fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: Load, rows: usize) -> Vec<u8> {
     let whole = step.arguments.iter().find(|argument| argument.parameter == buffer.name);
@@ -120,14 +130,16 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
     let part =
         || step.arguments.iter().find(|argument| plane.is_some_and(|(name, _)| argument.parameter == name));
     let operand = whole.or_else(part).unwrap_or_else(|| panic!("{}: {}", step.name, buffer.name)).operand;
+    let plane_of = |format: Format, rows: usize, columns: usize| {
+        let plane = format.planes().iter().position(|plane| buffer.name.ends_with(plane.name));
+        rows * format.plane_bytes(columns)[plane.expect("a kernel has its format's planes")]
+    };
     match operand {
         Operand::Field(field) => match section.fields[field].kind {
             FieldKind::Vector { width } => vec![0; width * 4],
-            FieldKind::Matrix { format, rows, columns } => {
-                let plane = format.planes().iter().find(|plane| buffer.name.ends_with(plane.name));
-                let plane = plane.expect("a kernel has its format's planes");
-                let groups = columns.div_ceil(format.group());
-                vec![0; rows * groups * plane.per_group * plane.element.bytes()]
+            FieldKind::Matrix { format, rows, columns } => vec![0; plane_of(format, rows, columns)],
+            FieldKind::Experts { experts, format, rows, columns } => {
+                vec![0; (experts - 1) * record(section) + plane_of(format, rows, columns)]
             }
         },
         Operand::Scratch(scratch) => {

@@ -1,10 +1,10 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {# The scales of a packet of a row. #}
-{% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
+{% macro scale_of(packet) %}{% if nested %}{{ widened }}(own_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(own_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# A packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 // y = {{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} for each of the {{ chosen }} experts of a row. Rows of an expert's matrix alternate gate, up: they are
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one expert's below the other's: `seats` says which is whose.
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}, {{ record }} bytes apart: `seats` says which is whose.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} rows of one expert's matrix. A lane takes every 32nd packet of {{ packet_bytes }} bytes, straight to
 // registers; what it loads of x serves all its rows.
@@ -81,6 +81,7 @@ kernel void {{ name }}(
 {% if not routing %}
     const bool is_seated = seat != 0xffffffffu;
 {% endif %}
+{% include "experts/own_planes" %}
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
     for (uint packet = lane; {{ "" if routing else "is_seated && " }}packet < {{ packets }}u; packet += 32u) {
@@ -95,11 +96,11 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
 {% if ragged %}
-            const uint row = seat * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
+            const uint row = min(first + r, {{ outputs - 1 }}u);
 {% else %}
-            const uint row = seat * {{ outputs }}u + first + r;
+            const uint row = first + r;
 {% endif %}
-            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+            codes[r] = {{ taken("own_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
             scales[r] = {{ scale_of("packet") }};
 {% endif %}

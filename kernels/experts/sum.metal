@@ -1,11 +1,11 @@
 {% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
 {# The scales of a packet of a row. #}
-{% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
+{% macro scale_of(packet) %}{% if nested %}{{ widened }}(own_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(own_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {# A packet of the matrix. #}
 {% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
 // y {{ assign }} the sum over a row's {{ chosen }} experts of weight * {{ "(W x + bias)" if bias else "W x" }}, each with an x of its own. The experts' matrices are
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other: `seats` says which is whose.
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}, {{ record }} bytes apart: `seats` says which is whose.
 //
 // A simdgroup computes {{ rows_per_simdgroup }} outputs. Rows of all chosen matrices count as one row: a lane takes every 32nd packet of
 // {{ packet_bytes }} bytes, whosever it is, so that lanes are busy where an expert is narrow.
@@ -68,6 +68,10 @@ kernel void {{ name }}(
         const uint slot = place / {{ packets }}u;
         const uint packet = place % {{ packets }}u;
         const uint seat = seats[own_routes[slot]];
+{% filter indent(4, first=true) %}
+{% include "experts/own_planes" %}
+{% endfilter %}
+
         const float weight = as_type<float>(own_routes[{{ chosen }}u + slot]);
         // Weights first: all loads are under way before the first is needed.
 {% if ragged %}
@@ -80,11 +84,11 @@ kernel void {{ name }}(
         #pragma unroll
         for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
 {% if ragged %}
-            const uint row = seat * {{ outputs }}u + min(first + r, {{ outputs - 1 }}u);
+            const uint row = min(first + r, {{ outputs - 1 }}u);
 {% else %}
-            const uint row = seat * {{ outputs }}u + first + r;
+            const uint row = first + r;
 {% endif %}
-            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
+            codes[r] = {{ taken("own_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
 {% if scaled %}
             scales[r] = {{ scale_of("packet") }};
 {% endif %}

@@ -3,14 +3,14 @@
 {% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
 {% set of_row = " / " ~ chosen ~ "u" if gating and chosen > 1 else "" %}
-{% set of_matrix = "seat * " ~ outputs ~ "u + " %}
+{% set of_planes = "own" %}
 {% macro stored_as(values) %}{{ "half4(" ~ values ~ ")" if element == "half" else values }}{% endmacro %}
 {% macro biased(sum, output) %}
 {{ sum }}{% if bias %} + bias[expert * {{ outputs }}u + {{ output }}]{% endif %}
 {%- endmacro %}
 // y = {% if gating %}{{ gating }}{{ "(gate) * up" if limit is none else "(gate, up)" }} of gate, up = W x{% else %}W x{% endif %} of every pair of a row and one of its {{ chosen }} experts; each expert's W is
-// [{{ outputs }}, {{ inputs }}] in {{ stored }}, one below the other{{ ", and rows of it alternate gate, up" if gating else "" }}.
-// `seats` says which is whose.
+// [{{ outputs }}, {{ inputs }}] in {{ stored }}{{ ", and rows of it alternate gate, up" if gating else "" }}.
+// They are {{ record }} bytes apart: `seats` says which is whose.
 //
 // A threadgroup computes a tile of up to {{ tile_rows }} pairs of one expert times {{ tile_outputs }} outputs, 32 columns at a time: both are staged in
 // threadgroup memory as {{ "halves" if operand == "f16" else "singles" }}, and each of 4 simdgroups multiplies its quarter of the tile in 8 x 8 matrices.
@@ -48,6 +48,7 @@ kernel void {{ name }}(
     const uint expert = tiles[tile * 3u];
     const uint seat = seats[expert];
     const uint count = seat == 0xffffffffu ? 0u : pairs_of_tile;
+{% include "experts/own_planes" %}
     device const uint* own_pairs = pairs + tiles[tile * 3u + 1u];
     const uint first_output = group.y * {{ tile_outputs }}u;
     const uint own_row = quarter / 2u * {{ tile_rows // 2 }}u;

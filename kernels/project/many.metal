@@ -2,7 +2,7 @@
 {% set vector = element ~ "4" %}
 {% set staged = "(threadgroup half*)memory" if element == "half" else "memory" %}
 {% set x_block = "(start + quartet)" if clamped else "block" %}
-{% set of_matrix = "" %}
+{% set of_planes = "weight" %}
 {# What becomes of a sum before the epilogue. #}
 {% macro finished(sum, output) %}
 {{ before }}{{ sum }}{% if bias %} + bias[{{ output }}]{% endif %}{{ after }}

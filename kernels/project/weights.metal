@@ -1,4 +1,4 @@
-{# 32 columns of a tile's rows of W, decoded to threadgroup memory. `of_matrix` is what rows of W are counted from. #}
+{# 32 columns of a tile's rows of W, decoded to threadgroup memory. `of_planes` is what the planes of W are called. #}
 {% set packet = "block" if per_block == 1 else "block * " ~ per_block ~ "u + part" %}
 {% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
 {% set low_by = " * scale.x + scale.y" if offset else " * scale.x" if halves else " * scale" if scaled else "" %}
@@ -22,18 +22,18 @@
             const uint output = i / {{ parts_of_row }}u;
             const uint part = i % {{ parts_of_row }}u;
 {% if ragged %}
-            const uint row = {{ of_matrix }}min(first_output + output, {{ outputs - 1 }}u);
+            const uint row = min(first_output + output, {{ outputs - 1 }}u);
 {% else %}
-            const uint row = {{ of_matrix }}first_output + output;
+            const uint row = first_output + output;
 {% endif %}
 {% if nested %}
-            const {{ scale_type }} scale = {{ widened }}(weight_scales, row * {{ stride }}u + block);
+            const {{ scale_type }} scale = {{ widened }}({{ of_planes }}_scales, row * {{ stride }}u + block);
 {% elif scaled %}
-            const {{ scale_type }} scale = {{ widened }}(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
+            const {{ scale_type }} scale = {{ widened }}({{ of_planes }}_scales[row * {{ groups }}u + block{{ in_group }}]);
 {% endif %}
 {% if per_block > 1 %}
             float4 weights[{{ vectors }}];
-            {{ decoder }}_decode(weight_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
+            {{ decoder }}_decode({{ of_planes }}_{{ planes[0].name }}[row * {{ stride }}u + {{ packet }}], weights);
             threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * {{ columns }}u;
             #pragma unroll
             for (uint v = 0u; v < {{ vectors }}u; v++) {
@@ -42,9 +42,9 @@
 {% else %}
             // Half a packet: 8 columns, and those 16 further.
 {% if packed %}
-            const {{ packet_type }} codes = {{ loader }}_half(weight_{{ planes[0].name }}, row * {{ stride }}u + block, part);
+            const {{ packet_type }} codes = {{ loader }}_half({{ of_planes }}_{{ planes[0].name }}, row * {{ stride }}u + block, part);
 {% else %}
-            const uint2 codes = ((device const uint2*)(weight_{{ planes[0].name }} + row * {{ stride }}u + block))[part];
+            const uint2 codes = ((device const uint2*)({{ of_planes }}_{{ planes[0].name }} + row * {{ stride }}u + block))[part];
 {% endif %}
             threadgroup {{ element }}* target = tile_weights + output * {{ pitch }}u + part * 8u;
             #pragma unroll

@@ -132,7 +132,7 @@ pub const PLANTED: [Planted; 26] = [
 ];
 
 /// Faults of what is done where experts are streamed from disk.
-pub const PLANTED_STREAMING: [Planted; 8] = [
+pub const PLANTED_STREAMING: [Planted; 9] = [
     fault(
         "nobody_is_waited_for",
         "self.commit();\n        self.device.wait(0)",
@@ -146,8 +146,19 @@ pub const PLANTED_STREAMING: [Planted; 8] = [
         "fetch(bound, experts, &mut words)?;\n words.iter_mut().filter(|it| **it < 2).for_each(|it| *it = 1 - *it);",
         "other numbers",
     ),
-    fault("nobody_is_told", "if !is_told {", "if false {", "other numbers"),
-    fault("told_too_early", "streaming.seated == wanted {", "true {", "hazard"),
+    fault(
+        "nobody_is_told",
+        "std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());",
+        "let _ = to;",
+        "other numbers",
+    ),
+    fault(
+        "told_too_early",
+        "self.settle()?;\n        let streaming = self.streaming()?;\n        streaming.seated = None;",
+        "let streaming = self.streaming()?;\n        streaming.seated = None;",
+        "hazard",
+    ),
+    fault("seats_of_others", "&& streaming.seated == wanted {", "{", "which nothing has written"),
     fault(
         "experts_of_the_first_row",
         "(bound.layer, said));",

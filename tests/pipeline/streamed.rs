@@ -1,7 +1,9 @@
 //! Models with experts on disk, streamed and mapped: what they compute is what they compute with all experts in memory, to the last
 //! digit, with the fewest seats that there may be and with more.
 
+use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::process::{Command, Output};
 use tests::{Built, all_built, id_list};
 
@@ -41,6 +43,24 @@ fn what_is_read_is_told(built: &Built, enough: u64) {
     assert_eq!(told["results"].as_array().map(Vec::len), Some(2));
 }
 
+/// What `info` tells of records is what the weight file has: for each expert as many bytes, on pages.
+fn records_lie_on_pages(built: &Built) {
+    let told: Value =
+        serde_json::from_str(&text(said(built, "resident", &["info", "--json"]))).expect("JSON");
+    let file = std::fs::read(built.directory.join("weights.safetensors")).expect("it was written");
+    let (header, metadata) = SafeTensors::read_metadata(&file).expect("it is a safetensors file");
+    let mut found = BTreeMap::new();
+    for (name, tensor) in metadata.tensors().iter().filter(|(name, _)| name.ends_with(".experts")) {
+        assert_eq!((tensor.dtype, (8 + header + tensor.data_offsets.0) % 4096), (Dtype::U8, 0), "{name}");
+        *found.entry(tensor.shape[1] as u64).or_default() += tensor.shape[0] as u64;
+    }
+    let number = |record: &Value, name: &str| record[name].as_u64().expect("it is a number");
+    let told = told["records"].as_array().expect("a list").iter();
+    let told: BTreeMap<u64, u64> = told.map(|it| (number(it, "bytes"), number(it, "experts"))).collect();
+    assert!(!told.is_empty() && told.keys().all(|bytes| bytes % 4096 == 0), "{}: {told:?}", built.name());
+    assert_eq!(told, found, "{}", built.name());
+}
+
 #[test]
 fn streamed_experts_compute_what_resident_ones_do() {
     let prompt: Vec<u32> = (0..41).map(|index| index * index * 31 % 60).collect();
@@ -52,6 +72,7 @@ fn streamed_experts_compute_what_resident_ones_do() {
         let enough = enough(built);
         assert_eq!(enough.is_some(), kernels.contains("\"routes\""), "{}", built.name());
         let Some(enough) = enough else { continue };
+        records_lie_on_pages(built);
         for arguments in [
             vec!["logits", "--ids", &list, "--all", "--json"],
             vec!["logits", "--ids", "1,2,3", "--all", "--json"],

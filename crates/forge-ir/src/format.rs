@@ -321,6 +321,15 @@ impl Format {
         matches!(self, Format::Affine(_) | Format::Q5K | Format::Q4K)
     }
 
+    /// Bytes of each plane of a stored row. The second is 0 where a format has one plane.
+    pub fn plane_bytes(self, columns: usize) -> [usize; 2] {
+        let mut bytes = [0; 2];
+        for (bytes, plane) in bytes.iter_mut().zip(self.planes()) {
+            *bytes = columns.div_ceil(self.group()) * plane.per_group * plane.element.bytes();
+        }
+        bytes
+    }
+
     /// Bytes of a stored matrix over all planes, padding of rows included.
     pub const fn matrix_bytes(self, rows: usize, columns: usize) -> u64 {
         (rows as u64) * (columns.div_ceil(self.group()) as u64) * (self.group_bytes() as u64)

@@ -35,6 +35,7 @@ mod latent;
 mod numbers;
 mod packing;
 mod print;
+mod record;
 mod recurrent;
 mod rotation;
 mod routing;
@@ -52,7 +53,8 @@ pub use graph::{
     ValueId, WeightId,
 };
 pub use numbers::Numbers;
-pub use packing::{Layout, Packed};
+pub use packing::{Layout, Packed, Records};
+pub use record::Record;
 pub use rotation::{Long, Pairing, Rotation};
 pub use routing::{Experts, Gating, Groups, Routing, Scores};
 pub use state::{Cache, Latents, Memory, State, Tail};

@@ -20,6 +20,17 @@ pub struct Packed {
     /// A vector folded into it: what is stored is `W · diag(gain)`, column c of every part times element c. The vector is
     /// not stored by itself; whatever reads it besides must be content with ones.
     pub gain: Option<WeightId>,
+    /// The records that it is a part of, if it is the matrices of experts; then it is no tensor by itself.
+    pub records: Option<Records>,
+}
+
+/// The records of a layer's experts: all weights that name the same, in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Records {
+    /// The tensor that they are, `layers.0.experts`.
+    pub tensor: String,
+    /// How many: experts, of each of which a weight has as many rows.
+    pub experts: usize,
 }
 
 /// How the parts of a packed weight lie in it.

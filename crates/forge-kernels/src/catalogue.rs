@@ -60,13 +60,14 @@ pub const TEMPLATES: [Source; 37] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 21] = [
+pub const PARTS: [Source; 22] = [
     source!("attention/score"),
     source!("attention/weigh"),
     source!("attention/add_values"),
     source!("experts/choose"),
     source!("experts/groups"),
     source!("experts/weigh"),
+    source!("experts/own_planes"),
     source!("experts/products"),
     source!("experts/biased"),
     source!("head/best"),

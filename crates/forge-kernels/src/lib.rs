@@ -37,6 +37,6 @@ pub mod spec;
 pub use decl::{Buffer, Builtin, DeclError, DeclFault, Expr, KernelDecl};
 pub use error::KernelError;
 pub use knobs::Family;
-pub use limits::{latent_prologue_fits, most_matrices, prologue_fits};
+pub use limits::{latent_prologue_fits, prologue_fits};
 pub use render::{Instance, assemble, render};
 pub use spec::Spec;

@@ -7,7 +7,6 @@ mod recurrent;
 
 use forge_ir::{Format, Long, Rotation};
 
-pub use self::experts::most_matrices;
 pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{

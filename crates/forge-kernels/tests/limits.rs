@@ -288,6 +288,7 @@ fn refusals_of_experts() {
         shared: 0,
         outputs: 64,
         inputs: 64,
+        record: 4096,
         norm: None,
         bias: false,
         gating: Gating::Plain(Activation::Silu),
@@ -302,6 +303,7 @@ fn refusals_of_experts() {
         shared: 0,
         outputs: 64,
         inputs: 64,
+        record: 4096,
         bias: false,
         ending: Summed::Add,
         rows_per_simdgroup: 4,
@@ -314,6 +316,7 @@ fn refusals_of_experts() {
         shared: 0,
         outputs: 64,
         inputs: 64,
+        record: 4096,
         bias: false,
         gating: Some(Gating::Plain(Activation::Silu)),
         operand: Operand::F16,
@@ -335,7 +338,9 @@ fn refusals_of_experts() {
         Spec::Route(Route { shared: 30, ..route() }),
         Spec::Route(Route { gated: true, ..route() }),
         Spec::ExpertsInner(ExpertsInner { outputs: 7, ..inner() }),
-        Spec::ExpertsInner(ExpertsInner { inputs: 1 << 24, outputs: 1 << 12, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { inputs: 1 << 24, outputs: 1 << 13, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { record: 2048, ..inner() }),
+        Spec::ExpertsInner(ExpertsInner { record: 4096 + 32, ..inner() }),
         Spec::ExpertsInner(ExpertsInner { rows_per_simdgroup: 3, ..inner() }),
         Spec::ExpertsInner(ExpertsInner { simdgroups: 33, ..inner() }),
         Spec::ExpertsInner(ExpertsInner { route: Some(Route { experts: 11, ..route() }), ..inner() }),
@@ -343,7 +348,7 @@ fn refusals_of_experts() {
         Spec::ExpertsInner(ExpertsInner { route: Some(Route { shared: 1, ..route() }), ..inner() }),
         Spec::ExpertsInner(ExpertsInner { gating: clamped(f32::NAN, 1.0), ..inner() }),
         Spec::ExpertsInner(ExpertsInner { gating: clamped(7.0, f32::INFINITY), ..inner() }),
-        Spec::ExpertsSum(ExpertsSum { inputs: 1 << 31, experts: 3, outputs: 1, ..sum() }),
+        Spec::ExpertsSum(ExpertsSum { inputs: 1 << 31, experts: 3, outputs: 1, record: 1 << 31, ..sum() }),
         Spec::ExpertsSum(ExpertsSum { rows_per_simdgroup: 33, ..sum() }),
         Spec::ExpertsSum(ExpertsSum { simdgroups: 16, ending: squares(64), ..sum() }),
         Spec::ExpertsSum(ExpertsSum { ending: squares(3), ..sum() }),
@@ -351,7 +356,7 @@ fn refusals_of_experts() {
         Spec::ExpertsGroup(ExpertsGroup { experts: 12, chosen: 3, tile_rows: 24 }),
         Spec::ExpertsTiles(ExpertsTiles { outputs: 63, ..tiles() }),
         Spec::ExpertsTiles(ExpertsTiles { gating: Some(clamped(f32::NAN, 1.0)), ..tiles() }),
-        Spec::ExpertsTiles(ExpertsTiles { inputs: 1 << 24, outputs: 1 << 12, ..tiles() }),
+        Spec::ExpertsTiles(ExpertsTiles { inputs: 1 << 24, outputs: 1 << 13, ..tiles() }),
         Spec::ExpertsTiles(ExpertsTiles { tile_outputs: 24, ..tiles() }),
         Spec::ExpertsTiles(ExpertsTiles { tile_rows: 64, ..tiles() }),
         Spec::ExpertsJoin(ExpertsJoin { chosen: 33, width: 64, adds: false }),
@@ -371,7 +376,9 @@ fn refusals_of_experts() {
     kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane
     kernel `a`: the number of experts that every row has is 0, and must be 1 or more, as a logit weighs them
     kernel `a`: the number of outputs is 7, and must be even: gate and up rows alternate
-    kernel `a`: the number of outputs of all experts is 49152, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: the number of outputs is 8192, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: the bytes from one expert's matrix to the next is 2048, and must be a multiple of 64, and at least those of a matrix, which are 2304
+    kernel `a`: the bytes from one expert's matrix to the next is 4128, and must be a multiple of 64, and at least those of a matrix, which are 2304
     kernel `a`: rows_per_simdgroup is 3, and must be even: gate and up rows alternate
     kernel `a`: simdgroups is 33, and must be at most 32
     kernel `a`: the number of experts that are chosen from is 11, and must be 12, for 3 experts of a row, of which every row has 0
@@ -387,7 +394,7 @@ fn refusals_of_experts() {
     kernel `a`: tile_rows is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
     kernel `a`: the number of outputs is 63, and must be even: gate and up rows alternate
     kernel `a`: the limit of gates and ups is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of outputs of all experts is 49152, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
+    kernel `a`: the number of outputs is 8192, and must be such that a matrix of 16777216 columns has fewer than 2^32 packets of 16 bytes; split it
     kernel `a`: tile_outputs is 24, and must be a multiple of 16, at most 128: 2 by 2 simdgroups of 8 by 8 matrices
     kernel `a`: the threadgroup memory of tile_rows and tile_outputs is 17408, and must be at most 16384 bytes; take a smaller tile
     kernel `a`: the number of experts of a row is 33, and must be at most 32, one a lane

@@ -2,7 +2,7 @@
 
 mod common;
 
-use forge_ir::{Activation, Format, Gating, Groups, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Pairing, Record, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendUnfolded, Brings, Convolve, DeferredNorm,
     DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue, ExpertsGroup,
@@ -288,6 +288,7 @@ fn experts() {
         shared: 0,
         gated: false,
     };
+    let record = Record::of(&[(Format::Q4_0, [1536, 2048]), (Format::Q8_0, [2048, 768])]).bytes;
     let inner = ExpertsInner {
         format: Format::Q4_0,
         experts: 128,
@@ -295,6 +296,7 @@ fn experts() {
         shared: 0,
         outputs: 1536,
         inputs: 2048,
+        record,
         norm: Some(DeferredNorm { partials: 128, epsilon: 1e-6 }),
         bias: false,
         gating: Gating::Plain(Activation::Silu),
@@ -319,6 +321,7 @@ fn experts() {
         shared: 0,
         outputs: 2048,
         inputs: 768,
+        record,
         bias: false,
         ending,
         rows_per_simdgroup: 4,
@@ -334,6 +337,7 @@ fn experts() {
         shared: 0,
         outputs: 1536,
         inputs: 2048,
+        record,
         bias: false,
         gating: Some(Gating::Plain(Activation::Silu)),
         operand: Operand::F16,

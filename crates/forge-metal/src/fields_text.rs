@@ -1,6 +1,6 @@
 //! Declarations of weights and scratch buffers: a name, a type, and the shape as a comment.
 
-use crate::kernels_text::{weight_path, weight_type};
+use crate::kernels_text::weight_type;
 use crate::model_text::{attention_shape, experts_shape, feed_forward, latent_shape};
 use crate::names;
 use forge_ir::Latents;
@@ -58,12 +58,19 @@ pub(crate) fn fields(
             };
             let (rust_type, shape, find) = match field.kind {
                 FieldKind::Matrix { format, rows, columns } => {
-                    let rust_type = weight_type(format);
                     let (r, c) = (names::number(rows as u64), names::number(columns as u64));
                     (
-                        rust_type,
+                        weight_type(format),
                         format!("[{rows}, {columns}]"),
-                        format!("{}::find(file, {file_name}, {r}, {c})?", weight_path(format)),
+                        format!("file.matrix({file_name}, {r}, {c})?"),
+                    )
+                }
+                FieldKind::Experts { experts, format, rows, columns } => {
+                    let (r, c) = (names::number(rows as u64), names::number(columns as u64));
+                    (
+                        weight_type(format),
+                        format!("[{experts}, {rows}, {columns}]"),
+                        format!("records.matrix({r}, {c})?"),
                     )
                 }
                 FieldKind::Vector { width } => {

@@ -69,15 +69,14 @@ impl Context {
 /// Outputs of a strip.
 const OUTPUTS: usize = 16;
 
-/// Rows and stored columns of a kernel's matrix, where the CPU can have it in strips. Of a stack no strip has rows of two experts.
+/// Rows and stored columns of a kernel's matrix, or of each expert's, where the CPU can have it in strips.
 fn strips(spec: &Spec) -> Option<[usize; 2]> {
-    let stack = |experts: usize, outputs: usize, inputs| (outputs % OUTPUTS, [experts * outputs, inputs]);
-    let (format, (rest, [rows, columns])) = match spec {
-        Spec::Project(of) if !of.chooses => (of.format, (0, [of.outputs, of.inputs])),
-        Spec::Embed(of) => (of.format, (0, [of.vocabulary, of.width])),
-        Spec::ExpertsInner(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
-        Spec::ExpertsSum(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
-        Spec::ExpertsTiles(of) => (of.format, stack(of.experts, of.outputs, of.inputs)),
+    let (format, [rows, columns], is_whole) = match spec {
+        Spec::Project(of) if !of.chooses => (of.format, [of.outputs, of.inputs], true),
+        Spec::Embed(of) => (of.format, [of.vocabulary, of.width], true),
+        Spec::ExpertsInner(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
+        Spec::ExpertsSum(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
+        Spec::ExpertsTiles(of) => (of.format, [of.outputs, of.inputs], of.outputs % OUTPUTS == 0),
         _ => return None,
     };
     let can = match format {
@@ -85,7 +84,7 @@ fn strips(spec: &Spec) -> Option<[usize; 2]> {
         Format::Affine(affine) => affine.bits.count() == 4,
         _ => false,
     };
-    (can && rest == 0).then_some([rows, columns.next_multiple_of(format.group())])
+    (can && is_whole).then_some([rows, columns.next_multiple_of(format.group())])
 }
 
 /// What a kernel's dispatches do at least, as an expression.
@@ -121,11 +120,6 @@ pub(crate) fn weight_type(format: Format) -> String {
             format!("{name}<{}, {}>", bits.count(), group.columns())
         }
     }
-}
-
-/// The type of a matrix in a format, where an expression begins with it.
-pub(crate) fn weight_path(format: Format) -> String {
-    weight_type(format).replace('<', "::<")
 }
 
 pub(crate) fn weight_format(spec: &Spec) -> Option<Format> {

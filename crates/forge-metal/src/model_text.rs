@@ -142,6 +142,8 @@ impl Context {
         let layer_sections: Vec<SectionText> =
             layer_ids.iter().map(|id| section_text(plan, &kernels, &plan.sections[*id])).collect();
         let remembers = layer_sections.iter().any(|section| !section.memories.is_empty());
+        let has_experts = layer_sections.iter().any(|section| section.experts.is_some());
+        let also: &[&str] = if has_experts { &["Matrix", "WeightFile"] } else { &["WeightFile"] };
         let layer_type = match &layer_sections[..] {
             [only] if !remembers => only.type_name.clone(),
             _ => "AnyLayer".to_owned(),
@@ -171,7 +173,7 @@ impl Context {
                 per_position: cache_phrase(plan),
                 scratch: names::size(plan.arena_bytes as u64),
             },
-            has_experts: layer_sections.iter().any(|section| section.experts.is_some()),
+            has_experts,
             layer_sections,
             layer_type,
             remembers,
@@ -183,21 +185,21 @@ impl Context {
             scratches: scratches(plan),
             split_positions: SPLIT_POSITIONS,
             unfolds: plan.unfold.is_some(),
-            weight_imports: imports(&kernels.weight_types, Some("WeightFile")),
-            kernel_weight_imports: imports(&kernels.weight_types, None),
+            weight_imports: imports(&kernels.weight_types, also),
+            kernel_weight_imports: imports(&kernels.weight_types, &[]),
             kernels,
         }
     }
 }
 
 /// The names of a `use`, in order; braces only where there are several and the template has none.
-fn imports(types: &[String], also: Option<&str>) -> String {
-    let mut names: Vec<&str> = types.iter().map(String::as_str).chain(also).collect();
+fn imports(types: &[String], also: &[&str]) -> String {
+    let mut names: Vec<&str> = types.iter().map(String::as_str).chain(also.iter().copied()).collect();
     names.sort_unstable();
     match (also, &names[..]) {
-        (None, [only]) => (*only).to_owned(),
-        (None, _) => format!("{{{}}}", names.join(", ")),
-        (Some(_), _) => names.join(", "),
+        ([], [only]) => (*only).to_owned(),
+        ([], _) => format!("{{{}}}", names.join(", ")),
+        _ => names.join(", "),
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::fields_text::{FieldText, align, fields};
 use crate::steps_text::{Caller, StepText, steps};
 use crate::{kernels_text, names};
+use forge_kernels::Spec;
 use forge_kernels::spec::ExpertsInner;
-use forge_kernels::{Spec, most_matrices};
 use forge_planner::{Condition, Operand, Plan, Schedule, Section, Step};
 use serde::Serialize;
 
@@ -27,7 +27,8 @@ pub(crate) struct ExpertsText {
     experts: String,
     chosen: String,
     shared: String,
-    most: String,
+    /// Bytes of a record.
+    record: String,
     inner: String,
     sum: String,
     routes: String,
@@ -60,6 +61,17 @@ pub(crate) struct ScheduleText {
 
 pub(crate) fn section_text(plan: &Plan, kernels: &kernels_text::Context, section: &Section) -> SectionText {
     let mut fields = fields(section, |name| format!("&name({name:?})"), None);
+    let experts = experts_text(plan, section);
+    if let Some(experts) = &experts {
+        fields.push(FieldText {
+            name: "records".to_owned(),
+            declaration: format!(
+                "records: Span<u8>,\u{0}// [{}, {}]  what each expert has of both, and what fills up a page",
+                experts.experts, experts.record
+            ),
+            find: "records.all()?".to_owned(),
+        });
+    }
     if let Some(columns) = section.takes {
         fields.push(FieldText {
             name: "first".to_owned(),
@@ -95,7 +107,7 @@ pub(crate) fn section_text(plan: &Plan, kernels: &kernels_text::Context, section
         function: names::identifier(&section.name),
         fields,
         memories: section.memories.iter().map(memory_field).collect(),
-        experts: experts_text(plan, section),
+        experts,
         decode: schedule(Schedule::Decode),
         batch: schedule(Schedule::Batch),
     }
@@ -120,14 +132,11 @@ fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
         })
     };
     let (spec, inner, routes) = step_of(|spec| matches!(spec, Spec::ExpertsInner(_)))?;
-    let (of_sum, sum, _) = step_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
-    let (Spec::ExpertsInner(of_inner), Spec::ExpertsSum(of_sum)) = (spec, of_sum) else { return None };
-    let ExpertsInner { experts, chosen, shared, .. } = of_inner;
-    let most = most_matrices(of_inner.format, of_inner.outputs, of_inner.inputs);
-    let most = most.min(most_matrices(of_sum.format, of_sum.outputs, of_sum.inputs));
-    let [experts, chosen, shared, most] =
-        [*experts, *chosen, *shared, most].map(|count| names::number(count as u64));
-    Some(ExpertsText { experts, chosen, shared, most, inner, sum, routes })
+    let (_, sum, _) = step_of(|spec| matches!(spec, Spec::ExpertsSum(_)))?;
+    let Spec::ExpertsInner(ExpertsInner { experts, chosen, shared, record, .. }) = spec else { return None };
+    let [experts, chosen, shared, record] =
+        [*experts, *chosen, *shared, *record].map(|count| names::number(count as u64));
+    Some(ExpertsText { experts, chosen, shared, record, inner, sum, routes })
 }
 
 fn memory_field(memory: &forge_planner::Memory) -> MemoryField {

@@ -4,7 +4,10 @@ use crate::fused::{Kind, Value};
 use crate::plan::{Application, Field, FieldKind};
 use crate::section::{Place, Source, role};
 use crate::select::Select;
-use forge_ir::{Apply, Format, Layout, Packed, ParamId, State, StateId, WeightId};
+use forge_ir::{Apply, Format, Layout, Packed, ParamId, Records, State, StateId, WeightId};
+
+/// What the tensor of a layer's records is called.
+const RECORDS: &str = "experts";
 
 impl Select<'_> {
     /// Packs an application's weights.
@@ -56,12 +59,25 @@ impl Select<'_> {
     ) -> Packed {
         let body = self.graph.body(apply);
         let parts: Vec<WeightId> = params.iter().filter_map(|param| apply.weight(body, *param)).collect();
-        let (format, shape) = match field.kind {
-            FieldKind::Matrix { rows, columns, .. } => (self.formats.of(&parts), vec![rows, columns]),
-            FieldKind::Vector { width } => (Format::F32, vec![width]),
+        let (format, shape, experts) = match field.kind {
+            FieldKind::Matrix { rows, columns, .. } => (self.formats.of(&parts), vec![rows, columns], None),
+            FieldKind::Experts { experts, rows, columns, .. } => {
+                (self.formats.of(&parts), vec![experts * rows, columns], Some(experts))
+            }
+            FieldKind::Vector { width } => (Format::F32, vec![width], None),
         };
         let gain = folded.and_then(|gain| apply.weight(body, gain));
-        Packed { name: format!("{}{}", place.prefix(), field.name), format, shape, layout, parts, gain }
+        let records =
+            experts.map(|experts| Records { tensor: format!("{}{RECORDS}", place.prefix()), experts });
+        Packed {
+            name: format!("{}{}", place.prefix(), field.name),
+            format,
+            shape,
+            layout,
+            parts,
+            gain,
+            records,
+        }
     }
 
     /// The gain of the norm that an application begins with.
@@ -82,6 +98,7 @@ impl Select<'_> {
             layout: Layout::Rows,
             parts: vec![weight],
             gain: None,
+            records: None,
         })
     }
 }

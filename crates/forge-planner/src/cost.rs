@@ -225,12 +225,13 @@ impl Counted<'_> {
             {
                 rows as u64 * row_bytes(format, columns.next_multiple_of(BLOCK))
             }
+            (FieldKind::Matrix { format, rows, columns }, _) => rows as u64 * row_bytes(format, columns),
             // Of experts those that are a row's.
-            (FieldKind::Matrix { format, rows, columns }, spec) => {
-                let (read, all) = self.experts_read(spec).unwrap_or((1, 1));
+            (FieldKind::Experts { format, rows, columns, .. }, spec) => {
+                let (read, _) = self.experts_read(spec).unwrap_or((1, 1));
                 let of_tiles = matches!(spec, Spec::ExpertsTiles(_));
                 let columns = if of_tiles { columns.next_multiple_of(BLOCK) } else { columns };
-                rows as u64 / all * read * row_bytes(format, columns)
+                rows as u64 * read * row_bytes(format, columns)
             }
             (FieldKind::Vector { width }, spec) => {
                 let (read, all) = self.experts_read(spec).filter(|_| parameter == "bias").unwrap_or((1, 1));

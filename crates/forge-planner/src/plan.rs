@@ -178,6 +178,17 @@ pub enum FieldKind {
         /// Inputs.
         columns: usize,
     },
+    /// A matrix of each expert, in records of the weight file.
+    Experts {
+        /// How many there are.
+        experts: usize,
+        /// How each is stored.
+        format: Format,
+        /// Outputs of each.
+        rows: usize,
+        /// Inputs.
+        columns: usize,
+    },
     /// Numbers in f32.
     Vector {
         /// How many.

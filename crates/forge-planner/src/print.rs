@@ -99,6 +99,9 @@ impl Plan {
         for field in &section.fields {
             let what = match field.kind {
                 FieldKind::Matrix { format, rows, columns } => format!("{format} [{rows}, {columns}]"),
+                FieldKind::Experts { experts, format, rows, columns } => {
+                    format!("{format} [{experts}, {rows}, {columns}]")
+                }
                 FieldKind::Vector { width } => format!("f32 [{width}]"),
             };
             writeln!(

@@ -30,7 +30,7 @@ impl Memory {
 
     /// The same where experts have seats and are streamed from disk.
     pub fn with_seats(self, layout: &Layout, seats: u64) -> Memory {
-        let experts: usize = layout.experts.iter().map(|stacks| stacks.expert_bytes() * stacks.experts).sum();
+        let experts: usize = layout.experts.iter().map(|stacks| stacks.records.bytes).sum();
         Memory { weights: self.weights - experts as u64, experts: seats, ..self }
     }
 

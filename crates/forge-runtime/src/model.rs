@@ -10,7 +10,7 @@
 //!     const INFO: Info = Info { name: "llama", vocabulary: 32_000, /* ... */ };
 //!
 //!     fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Llama, Failure> {
-//!         let embed = Q8_0::find(weights, "embed", VOCABULARY, HIDDEN)?;
+//!         let embed: Q8_0 = weights.matrix("embed", VOCABULARY, HIDDEN)?;
 //!         // ... one line a weight
 //!         let mut state = State::new(slots);
 //!         let keys: Span<f16> = state.cache(KEY_HEADS, context, HEAD);

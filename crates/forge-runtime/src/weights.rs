@@ -107,27 +107,117 @@ impl WeightFile {
         self.find(name, Dtype::F32, &[width])
     }
 
-    fn find<T>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Span<T>, Failure> {
-        let trouble = |what: String| {
-            Failure::wrong(format!(
-                "{}: tensor `{name}` {what}; the program and its weights must come from one compilation",
-                self.path.display()
-            ))
+    /// The matrix `name` of so many rows and columns.
+    pub fn matrix<M: Matrix>(&self, name: &str, rows: usize, columns: usize) -> Result<M, Failure> {
+        M::find(&mut Alone { file: self, name }, rows, columns)
+    }
+
+    /// The records `name` of so many experts.
+    pub fn records(&self, name: &str, experts: usize) -> Result<Records<'_>, Failure> {
+        let [of, bytes] = self.tensor(name)?.shape[..] else {
+            return Err(self.trouble(name, "is not of records"));
         };
-        let tensor = self.tensors.get(name).ok_or_else(|| trouble("is missing".to_owned()))?;
+        if of != experts || !bytes.is_multiple_of(Records::PAGE) {
+            return Err(self.trouble(
+                name,
+                &format!("has {of} records of {bytes} bytes, not those of {experts} experts"),
+            ));
+        }
+        let all = self.find(name, Dtype::U8, &[experts, bytes])?;
+        Ok(Records { file: self, name: name.to_owned(), all, record: bytes, end: 0 })
+    }
+
+    fn find<T>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Span<T>, Failure> {
+        let tensor = self.tensor(name)?;
         if tensor.dtype != dtype || tensor.shape != shape {
-            return Err(trouble(format!(
+            let is = format!(
                 "is {:?} {:?}, and the program expects {dtype:?} {shape:?}",
                 tensor.dtype, tensor.shape
-            )));
+            );
+            return Err(self.trouble(name, &is));
         }
         if !tensor.offset.is_multiple_of(ALIGNMENT) {
-            return Err(trouble(format!(
-                "starts at byte {}, which is not a multiple of {ALIGNMENT}",
-                tensor.offset
-            )));
+            let starts = format!("starts at byte {}, which is not a multiple of {ALIGNMENT}", tensor.offset);
+            return Err(self.trouble(name, &starts));
         }
         Ok(Span::new(Buffer::Weights, tensor.offset, tensor.bytes))
+    }
+
+    fn tensor(&self, name: &str) -> Result<&Tensor, Failure> {
+        self.tensors.get(name).ok_or_else(|| self.trouble(name, "is missing"))
+    }
+
+    fn trouble(&self, name: &str, what: &str) -> Failure {
+        Failure::wrong(format!(
+            "{}: tensor `{name}` {what}; the program and its weights must come from one compilation",
+            self.path.display()
+        ))
+    }
+}
+
+/// Where the planes of a matrix are found.
+pub trait Planes {
+    /// The plane of that name, of so many rows and elements of a row.
+    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Failure>;
+}
+
+/// A matrix whose planes are tensors.
+struct Alone<'a> {
+    file: &'a WeightFile,
+    name: &'a str,
+}
+
+impl Planes for Alone<'_> {
+    fn plane<T>(&mut self, name: &str, dtype: Dtype, shape: [usize; 2]) -> Result<Span<T>, Failure> {
+        match name {
+            "values" => self.file.find(self.name, dtype, &shape),
+            plane => self.file.find(&format!("{}.{plane}", self.name), dtype, &shape),
+        }
+    }
+}
+
+/// The records of a layer's experts: what each has of all their matrices, plane after plane, expert after expert. Matrices are asked
+/// for in the order in which they lie there.
+pub struct Records<'a> {
+    file: &'a WeightFile,
+    name: String,
+    all: Span<u8>,
+    /// Bytes of one.
+    record: usize,
+    /// Of it, those that have been asked for.
+    end: usize,
+}
+
+impl Records<'_> {
+    /// What they begin at multiples of.
+    const PAGE: usize = 4096;
+
+    /// The next matrix that each expert has, of so many rows and columns. Its planes are those of the first expert, and reach to
+    /// the last one's.
+    pub fn matrix<M: Matrix>(&mut self, rows: usize, columns: usize) -> Result<M, Failure> {
+        M::find(self, rows, columns)
+    }
+
+    /// All of them, when every matrix has been asked for.
+    pub fn all(self) -> Result<Span<u8>, Failure> {
+        if self.end.next_multiple_of(Records::PAGE) != self.record {
+            let has = format!("has records of {} bytes, and the program expects {}", self.record, self.end);
+            return Err(self.file.trouble(&self.name, &has));
+        }
+        Ok(self.all)
+    }
+}
+
+impl Planes for Records<'_> {
+    fn plane<T>(&mut self, _: &str, dtype: Dtype, [rows, width]: [usize; 2]) -> Result<Span<T>, Failure> {
+        let start = self.end.next_multiple_of(ALIGNMENT);
+        self.end = start + rows * width * dtype.bitsize() / 8;
+        if self.end > self.record {
+            let has = format!("has records of {} bytes, and the program expects more", self.record);
+            return Err(self.file.trouble(&self.name, &has));
+        }
+        let others = self.all.bytes - self.record;
+        Ok(Span::new(Buffer::Weights, self.all.offset + start, others + self.end - start))
     }
 }
 
@@ -215,133 +305,57 @@ pub type Affine<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, h
 /// Scales and offsets are bfloats.
 pub type AffineBf16<const BITS: usize, const GROUP: usize> = AffineOf<BITS, GROUP, half::bf16>;
 
-impl F32 {
+/// A matrix in one of these formats.
+pub trait Matrix: Sized {
+    /// The one whose planes are there, of so many rows and columns.
+    fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<Self, Failure>;
+
     /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.values.plane()]
-    }
-
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<F32, Failure> {
-        Ok(F32 { values: file.find(name, Dtype::F32, &[rows, padded(columns)])? })
-    }
+    fn planes(&self) -> Vec<Span<u8>>;
 }
 
-impl F16 {
-    /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.values.plane()]
-    }
+macro_rules! plain {
+    ($name:ident, $dtype:ident) => {
+        impl Matrix for $name {
+            fn find(planes: &mut impl Planes, rows: usize, columns: usize) -> Result<$name, Failure> {
+                Ok($name { values: planes.plane("values", Dtype::$dtype, [rows, padded(columns)])? })
+            }
 
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<F16, Failure> {
-        Ok(F16 { values: file.find(name, Dtype::F16, &[rows, padded(columns)])? })
-    }
+            fn planes(&self) -> Vec<Span<u8>> {
+                vec![self.values.plane()]
+            }
+        }
+    };
 }
 
-impl Bf16 {
-    /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.values.plane()]
-    }
+plain!(F32, F32);
+plain!(F16, F16);
+plain!(Bf16, BF16);
 
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Bf16, Failure> {
-        Ok(Bf16 { values: file.find(name, Dtype::BF16, &[rows, padded(columns)])? })
-    }
+/// Of codes and scales: their types, and how many a row of so many columns has of each.
+macro_rules! coded {
+    ([$($generics:tt)*] $name:ty, [$codes:ident, $scales:ident], $columns:ident => [$of_codes:expr, $of_scales:expr]) => {
+        impl<$($generics)*> Matrix for $name {
+            fn find(planes: &mut impl Planes, rows: usize, $columns: usize) -> Result<Self, Failure> {
+                Ok(Self {
+                    codes: planes.plane("codes", Dtype::$codes, [rows, $of_codes])?,
+                    scales: planes.plane("scales", Dtype::$scales, [rows, $of_scales])?,
+                })
+            }
+
+            fn planes(&self) -> Vec<Span<u8>> {
+                vec![self.codes.plane(), self.scales.plane()]
+            }
+        }
+    };
 }
 
-impl Q8_0 {
-    /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.codes.plane(), self.scales.plane()]
-    }
-
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Q8_0, Failure> {
-        Ok(Q8_0 {
-            codes: file.find(&format!("{name}.codes"), Dtype::I8, &[rows, padded(columns)])?,
-            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, padded(columns) / BLOCK])?,
-        })
-    }
-}
-
-impl Q4_0 {
-    /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.codes.plane(), self.scales.plane()]
-    }
-
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Q4_0, Failure> {
-        Ok(Q4_0 {
-            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, padded(columns) / 2])?,
-            scales: file.find(&format!("{name}.scales"), Dtype::F16, &[rows, padded(columns) / BLOCK])?,
-        })
-    }
-}
-
-impl Mxfp4 {
-    /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.codes.plane(), self.scales.plane()]
-    }
-
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Mxfp4, Failure> {
-        Ok(Mxfp4 {
-            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, padded(columns) / 2])?,
-            scales: file.find(&format!("{name}.scales"), Dtype::U8, &[rows, padded(columns) / BLOCK])?,
-        })
-    }
-}
-
-impl<const BITS: usize, const SCALES: usize> Superblocks<BITS, SCALES> {
-    /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.codes.plane(), self.scales.plane()]
-    }
-
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
-        let superblocks = columns.div_ceil(256);
-        Ok(Superblocks {
-            codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, superblocks * 32 * BITS])?,
-            scales: file.find(&format!("{name}.scales"), Dtype::U8, &[rows, superblocks * SCALES])?,
-        })
-    }
-}
-
-impl<const BITS: usize, const GROUP: usize, T> AffineOf<BITS, GROUP, T> {
-    /// What it consists of.
-    pub fn planes(&self) -> Vec<Span<u8>> {
-        vec![self.codes.plane(), self.scales.plane()]
-    }
-}
-
-impl<const BITS: usize, const GROUP: usize> Affine<BITS, GROUP> {
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
-        find_affine(file, name, [rows, columns], Dtype::F16)
-    }
-}
-
-impl<const BITS: usize, const GROUP: usize> AffineBf16<BITS, GROUP> {
-    /// The matrix `name` of the file.
-    pub fn find(file: &WeightFile, name: &str, rows: usize, columns: usize) -> Result<Self, Failure> {
-        find_affine(file, name, [rows, columns], Dtype::BF16)
-    }
-}
-
-fn find_affine<const BITS: usize, const GROUP: usize, T>(
-    file: &WeightFile,
-    name: &str,
-    [rows, columns]: [usize; 2],
-    scales: Dtype,
-) -> Result<AffineOf<BITS, GROUP, T>, Failure> {
-    let groups = columns.div_ceil(GROUP);
-    Ok(AffineOf {
-        codes: file.find(&format!("{name}.codes"), Dtype::U8, &[rows, groups * GROUP * BITS / 8])?,
-        scales: file.find(&format!("{name}.scales"), scales, &[rows, groups * 2])?,
-    })
-}
+coded!([] Q8_0, [I8, F16], columns => [padded(columns), padded(columns) / BLOCK]);
+coded!([] Q4_0, [U8, F16], columns => [padded(columns) / 2, padded(columns) / BLOCK]);
+coded!([] Mxfp4, [U8, U8], columns => [padded(columns) / 2, padded(columns) / BLOCK]);
+coded!([const BITS: usize, const SCALES: usize] Superblocks<BITS, SCALES>, [U8, U8],
+    columns => [columns.div_ceil(256) * 32 * BITS, columns.div_ceil(256) * SCALES]);
+coded!([const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [U8, F16],
+    columns => [columns.div_ceil(GROUP) * GROUP * BITS / 8, columns.div_ceil(GROUP) * 2]);
+coded!([const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>, [U8, BF16],
+    columns => [columns.div_ceil(GROUP) * GROUP * BITS / 8, columns.div_ceil(GROUP) * 2]);

@@ -99,11 +99,11 @@ impl Model for Tiny {
         for i in 0..LAYERS {
             layers.push(Layer {
                 attention_gain: weights.vector(&format!("layers.{i}.attention_gain"), HIDDEN)?,
-                qkv: Q4_0::find(weights, &format!("layers.{i}.qkv"), 80, HIDDEN)?,
-                output: Q8_0::find(weights, &format!("layers.{i}.output"), HIDDEN, 40)?,
+                qkv: weights.matrix(&format!("layers.{i}.qkv"), 80, HIDDEN)?,
+                output: weights.matrix(&format!("layers.{i}.output"), HIDDEN, 40)?,
                 mlp_gain: weights.vector(&format!("layers.{i}.mlp_gain"), HIDDEN)?,
-                gate_up: Q8_0::find(weights, &format!("layers.{i}.gate_up"), 2 * INNER, HIDDEN)?,
-                down: Q8_0::find(weights, &format!("layers.{i}.down"), HIDDEN, INNER)?,
+                gate_up: weights.matrix(&format!("layers.{i}.gate_up"), 2 * INNER, HIDDEN)?,
+                down: weights.matrix(&format!("layers.{i}.down"), HIDDEN, INNER)?,
             });
         }
         let mut state = State::new(slots);
@@ -112,10 +112,10 @@ impl Model for Tiny {
             Cache { keys, values, capacity }
         });
         Ok(Tiny {
-            embed: Q8_0::find(weights, "embed", VOCABULARY, HIDDEN)?,
+            embed: weights.matrix("embed", VOCABULARY, HIDDEN)?,
             layers,
             final_gain: weights.vector("final_gain", HIDDEN)?,
-            head: Q8_0::find(weights, "head", VOCABULARY, HIDDEN)?,
+            head: weights.matrix("head", VOCABULARY, HIDDEN)?,
             caches: caches.into(),
             context,
             layout: Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS),

@@ -1,6 +1,6 @@
 //! Kernels of experts, executed by the referee and compared with plain arithmetic.
 
-use forge_ir::{Activation, Format, Gating, Groups, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
 use forge_kernels::spec::{DeferredNorm, ExpertsInner, ExpertsSum, Route, Squares, Summed};
 use forge_kernels::{Spec, assemble, render};
 use forge_sim::{BufferId, Program, Sim};
@@ -21,9 +21,14 @@ fn seats(sim: &mut Sim<'_>, experts: usize, has_one: impl Fn(usize) -> bool) -> 
     sim.memory.bytes(&(0..experts).map(seat).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap()
 }
 
-/// The matrices of experts as their seats have them.
-fn seated(stack: &[f32], experts: usize) -> Vec<f32> {
-    stack.chunks(stack.len() / experts).rev().flatten().copied().collect()
+/// The matrices of experts as their seats have them: the other way round, so many bytes apart, and what is no number between.
+fn seated(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
+    let of_one = stack.len() / experts;
+    let mut seats = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
+    for (seat, matrix) in seats.chunks_mut(record / 4).zip(stack.chunks(of_one).rev()) {
+        seat[..of_one].copy_from_slice(matrix);
+    }
+    seats
 }
 
 const PLAIN: Route = Route {
@@ -184,6 +189,7 @@ fn experts_that_choose_find_the_same_words() {
         shared: route.shared,
         outputs: 2,
         inputs: 1,
+        record: 256,
         norm: None,
         bias: false,
         gating: Gating::Plain(Activation::Relu),
@@ -251,6 +257,7 @@ fn gated(gating: Gating, gate: f64, up: f64) -> f64 {
 fn computed(gating: Gating, bias: bool, route: &Route) {
     let (rows, experts, chosen, width, inner) = (2, 7, 3, 45, 22);
     let shared = route.shared;
+    let record = Record::of(&[(Format::F32, [2 * inner, width]), (Format::F32, [width, inner])]).bytes;
     let part = |norm, route| ExpertsInner {
         format: Format::F32,
         experts,
@@ -258,6 +265,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
         shared,
         outputs: 2 * inner,
         inputs: width,
+        record,
         norm,
         bias,
         gating,
@@ -272,6 +280,7 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
         shared,
         outputs: width,
         inputs: inner,
+        record,
         bias,
         ending,
         rows_per_simdgroup: 4,
@@ -339,9 +348,16 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
             experts.chain(weights.iter().map(|weight| *weight as f32)).collect::<Vec<_>>()
         })
         .collect();
-    let [gate_up_id, down_id, routes_id, x_id, y_id, inner_bias_id, sum_bias_id] =
-        [&seated(&gate_up, experts), &seated(&down, experts), &words, &x, &before, &inner_bias, &sum_bias]
-            .map(|numbers| sim.memory.floats(numbers).unwrap());
+    let [gate_up_id, down_id, routes_id, x_id, y_id, inner_bias_id, sum_bias_id] = [
+        &seated(&gate_up, experts, record),
+        &seated(&down, experts, record),
+        &words,
+        &x,
+        &before,
+        &inner_bias,
+        &sum_bias,
+    ]
+    .map(|numbers| sim.memory.floats(numbers).unwrap());
     let biased = |id: BufferId| bias.then(|| id.read());
     let inner_id = sim.memory.unwritten(rows * chosen * inner * 4).unwrap();
     let grid = [(2 * inner).div_ceil(8), chosen, rows].map(|x| x as _);
@@ -388,8 +404,8 @@ fn computed(gating: Gating, bias: bool, route: &Route) {
     let factor = 1.0 / (parts.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64 + 1e-5).sqrt();
     let gain = numbers(width, 8);
     let [gate_up_id, down_id, logits_id, x_id, y_id, squares_id, gain_id, inner_bias_id, sum_bias_id] = [
-        &seated(&gate_up, experts),
-        &seated(&down, experts),
+        &seated(&gate_up, experts, record),
+        &seated(&down, experts, record),
         &logits[..route.logits()].to_vec(),
         &x[..width].to_vec(),
         &before[..width].to_vec(),

@@ -1,7 +1,7 @@
 //! Experts of many rows, executed by the referee: rows grouped by expert, products over tiles, and their sums, compared with
 //! plain arithmetic.
 
-use forge_ir::{Activation, Format, Gating};
+use forge_ir::{Activation, Format, Gating, Record};
 use forge_kernels::spec::{ExpertsGroup, ExpertsJoin, ExpertsTiles, Operand};
 use forge_kernels::{Spec, assemble, render};
 use forge_sim::{BufferId, Program, Sim};
@@ -82,12 +82,19 @@ impl Layer {
             shared: 0,
             outputs,
             inputs,
+            record: self.record(),
             bias: self.biased,
             gating,
             operand: Operand::F32,
             tile_rows: self.tile_rows,
             tile_outputs: 32,
         })
+    }
+
+    /// Bytes from one expert's matrix to the next one's, whichever of the two.
+    fn record(&self) -> usize {
+        let Layer { width, inner, .. } = *self;
+        Record::of(&[(Format::F32, [2 * inner, width]), (Format::F32, [width, inner])]).bytes
     }
 
     fn gating(&self) -> Gating {
@@ -116,9 +123,14 @@ fn padded(plain: &[f32], columns: usize) -> Vec<f32> {
     plain.chunks_exact(columns).flat_map(row).collect()
 }
 
-/// The matrices of experts as their seats have them: the other way round.
-fn seated(stack: &[f32], experts: usize) -> Vec<f32> {
-    stack.chunks(stack.len() / experts).rev().flatten().copied().collect()
+/// The matrices of experts as their seats have them: the other way round, so many bytes apart, and what is no number between.
+fn seated(stack: &[f32], experts: usize, record: usize) -> Vec<f32> {
+    let of_one = stack.len() / experts;
+    let mut seats = vec![f32::NAN; (experts - 1) * record / 4 + of_one];
+    for (seat, matrix) in seats.chunks_mut(record / 4).zip(stack.chunks(of_one).rev()) {
+        seat[..of_one].copy_from_slice(matrix);
+    }
+    seats
 }
 
 fn product(matrix: &[f32], row: usize, x: &[f64]) -> f64 {
@@ -151,8 +163,8 @@ fn rows_expert_by_expert_are_those_of_the_definition() {
         let biases = [numbers(experts * 2 * inner, 3), numbers(experts * width, 4)];
         let (x, before) = (numbers(rows * width, 5), numbers(rows * width, 6));
         let [gate_up_id, down_id, inner_bias, down_bias, x_id, y_id, routes] = [
-            &seated(&padded(&gate_up, width), experts),
-            &seated(&padded(&down, inner), experts),
+            &seated(&padded(&gate_up, width), experts, layer.record()),
+            &seated(&padded(&down, inner), experts, layer.record()),
             &biases[0],
             &biases[1],
             &x,

@@ -63,14 +63,14 @@ fn fives(bytes: &[u8]) -> [u8; BLOCK] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{decode_row, plane_bytes};
+    use crate::codec::decode_row;
     use proptest::prelude::*;
 
     const COLUMNS: usize = 96;
 
     /// What the planes mean, or the block that has none.
     fn decoded(blocks: Blocks, row: &[u8]) -> Result<Vec<f32>, usize> {
-        let [codes, scales] = plane_bytes(blocks.format(), COLUMNS);
+        let [codes, scales] = blocks.format().plane_bytes(COLUMNS);
         let (mut codes, mut scales) = (vec![0; codes], vec![0; scales]);
         planes(blocks, row, [&mut codes, &mut scales])?;
         let mut out = vec![0.0; COLUMNS];

@@ -25,16 +25,7 @@ pub enum Unfit {
     },
 }
 
-/// Bytes of each plane of a stored row. The second is 0 where a format has one plane.
-pub fn plane_bytes(format: Format, columns: usize) -> [usize; 2] {
-    let mut bytes = [0; 2];
-    for (bytes, plane) in bytes.iter_mut().zip(format.planes()) {
-        *bytes = columns.div_ceil(format.group()) * plane.per_group * plane.element.bytes();
-    }
-    bytes
-}
-
-/// Decodes the first `out.len()` numbers of a stored row. The planes are those of [`plane_bytes`]; what they lack is
+/// Decodes the first `out.len()` numbers of a stored row. The planes are those of [`Format::plane_bytes`]; what they lack is
 /// left as it is in `out`.
 pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
     let [values, scales] = planes;
@@ -83,7 +74,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
     }
 }
 
-/// Encodes a row into planes of the sizes of [`plane_bytes`]. Padding columns are 0, in a format with offsets any number
+/// Encodes a row into planes of the sizes of [`Format::plane_bytes`]. Padding columns are 0, in a format with offsets any number
 /// between its group's ends, and in one of superblocks what is nearest to 0.
 ///
 /// # Errors
@@ -92,7 +83,7 @@ pub fn decode_row(format: Format, planes: [&[u8]; 2], out: &mut [f32]) {
 /// # Panics
 /// When the planes have other sizes.
 pub fn encode_row(format: Format, row: &[f32], planes: [&mut [u8]; 2]) -> Result<(), Unfit> {
-    assert_eq!(planes.each_ref().map(|plane| plane.len()), plane_bytes(format, row.len()));
+    assert_eq!(planes.each_ref().map(|plane| plane.len()), format.plane_bytes(row.len()));
     let [values, scales] = planes;
     // Told first whether, then where: the first question is asked of every row, and has to be quick.
     if row.iter().fold(false, |found, x| found | !x.is_finite()) {

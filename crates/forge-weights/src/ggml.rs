@@ -13,7 +13,6 @@
 //! to 7. The last four have their low nibbles together in bytes 8 to 11, the scale's low, and their two high bits in the
 //! high bits of bytes 0 to 3 and of bytes 4 to 7.
 
-use crate::codec::plane_bytes;
 use crate::codes::{block_bytes, pack};
 use forge_ir::{BLOCK, Bits, Format, SUPERBLOCK};
 
@@ -33,14 +32,14 @@ pub fn ggml_bytes(format: Format) -> Option<usize> {
 /// Turns a row of ggml's superblocks into our planes, which mean the same numbers.
 ///
 /// # Panics
-/// When the format has no superblocks, or the planes are not those of [`plane_bytes`].
+/// When the format has no superblocks, or the planes are not those of [`Format::plane_bytes`].
 pub fn ggml_row(format: Format, row: &[u8], planes: [&mut [u8]; 2]) {
     let Some((of_superblock, bits)) = ggml_bytes(format).zip(format.bits()) else {
         panic!("{format} has no superblocks");
     };
     let columns = row.len() / of_superblock * SUPERBLOCK;
-    assert_eq!(planes.each_ref().map(|plane| plane.len()), plane_bytes(format, columns));
-    let [of_codes, of_scales] = plane_bytes(format, SUPERBLOCK);
+    assert_eq!(planes.each_ref().map(|plane| plane.len()), format.plane_bytes(columns));
+    let [of_codes, of_scales] = format.plane_bytes(SUPERBLOCK);
     let [codes, scales] = planes;
     let to = codes.chunks_exact_mut(of_codes).zip(scales.chunks_exact_mut(of_scales));
     for (from, (codes, scales)) in row.chunks_exact(of_superblock).zip(to) {

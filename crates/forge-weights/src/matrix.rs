@@ -2,7 +2,7 @@
 //! them; and what encoding them would
 //! change, format by format, before one is chosen.
 
-use crate::codec::{Unfit, decode_row, encode_row, plane_bytes};
+use crate::codec::{Unfit, decode_row, encode_row};
 use crate::errors::Sums;
 use crate::gather;
 use forge_ir::{Diagnostic, Format, Graph, Numbers, Packed, WeightId};
@@ -51,19 +51,25 @@ impl<'a> Matrix<'a> {
         Ok(Some(Matrix { graph, packed, numbers, rows, columns, gain }))
     }
 
-    /// What `work` makes of all rows, several shares of them side by side, in the order of the rows.
+    /// How many there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// What `work` makes of rows, which are whole turns, several shares of them side by side, in the order of the rows.
     pub(crate) fn in_shares<T: Send>(
         &self,
+        rows: Range<usize>,
         work: impl Fn(Range<usize>) -> Result<T, Diagnostic> + Sync,
         mut take: impl FnMut(T) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
         let turn = gather::turn(self.packed.layout);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = (BLOCK_NUMBERS / self.columns / threads).max(1).next_multiple_of(turn);
-        for start in (0..self.rows).step_by(share * threads) {
-            let shares = (start..self.rows.min(start + share * threads)).step_by(share);
+        for start in rows.clone().step_by(share * threads) {
+            let shares = (start..rows.end.min(start + share * threads)).step_by(share);
             let made = std::thread::scope(|scope| {
-                let work = |start: usize| work(start..self.rows.min(start + share));
+                let work = |start: usize| work(start..rows.end.min(start + share));
                 let running: Vec<_> = shares.map(|start| scope.spawn(move || work(start))).collect();
                 running.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
             });
@@ -97,7 +103,7 @@ impl<'a> Matrix<'a> {
     /// Some rows with the checkpoint's own codes and scales.
     fn keep(&self, rows: Range<usize>) -> Result<Encoded, Diagnostic> {
         let format = self.packed.format;
-        let [codes, scales] = plane_bytes(format, self.columns);
+        let [codes, scales] = format.plane_bytes(self.columns);
         let mut stored = vec![0; rows.len() * (codes + scales)];
         let read = |part, rows, out: &mut [u8]| self.numbers.stored(part, rows, out);
         let out = ([codes, scales], &mut stored[..]);
@@ -150,7 +156,7 @@ impl<'a> Matrix<'a> {
 /// Encodes rows; or says which of them cannot be.
 fn encode(format: Format, columns: usize, numbers: &[f32]) -> Result<Encoded, (usize, Unfit)> {
     let rows = numbers.len() / columns;
-    let [values, scales] = plane_bytes(format, columns);
+    let [values, scales] = format.plane_bytes(columns);
     let mut planes = [vec![0; rows * values], vec![0; rows * scales]];
     let mut sums = Vec::with_capacity(rows);
     let mut stored = vec![0.0; columns];
@@ -179,7 +185,7 @@ pub fn measure(
     let mut totals = vec![Some(Sums::default()); formats.len()];
     let Some(matrix) = Matrix::of(graph, packed, numbers)? else { return Ok(vec![None; formats.len()]) };
     let work = |rows| matrix.measure(formats, rows);
-    matrix.in_shares(work, |measured| {
+    matrix.in_shares(0..matrix.rows, work, |measured| {
         for (total, sums) in totals.iter_mut().zip(measured) {
             *total = total.zip(sums).map(|(total, sums)| sums.into_iter().fold(total, Sums::plus));
         }

@@ -2,7 +2,6 @@
 //! lowest first, whatever words it is cut into; `X.scales` and `X.biases` have a number for each group. A number is
 //! code * scale + bias, which is what our affine formats mean, so codes and scales are put in our order and nothing else.
 
-use crate::codec::plane_bytes;
 use crate::codes::{block_bytes, pack};
 use forge_ir::{Affine, BLOCK, Format};
 use std::io;
@@ -26,7 +25,7 @@ pub(crate) fn rows(
     let stream = part(tensor, groups * affine.code_bytes())?;
     let scales = part(&format!("{module}.scales"), groups * 2)?;
     let biases = part(&format!("{module}.biases"), groups * 2)?;
-    let [codes, pairs] = plane_bytes(Format::Affine(affine), columns);
+    let [codes, pairs] = Format::Affine(affine).plane_bytes(columns);
     for (row, out) in out.chunks_exact_mut(codes + pairs).enumerate() {
         let (first, second) = out.split_at_mut(codes);
         let per_block = block_bytes(affine.bits);
@@ -102,7 +101,7 @@ mod tests {
             out.copy_from_slice(&all[offset as usize..][..out.len()]);
             Ok(())
         };
-        let [codes, pairs] = plane_bytes(Format::Affine(affine), COLUMNS);
+        let [codes, pairs] = Format::Affine(affine).plane_bytes(COLUMNS);
         let mut out = vec![0; 2 * (codes + pairs)];
         rows(read, "a.weight", (affine, COLUMNS), 1..3, &mut out).unwrap();
         for (row, stored) in out.chunks(codes + pairs).enumerate() {

@@ -8,7 +8,7 @@
 //! Checkpoints have the same codes in another order, two neighbours in a byte. They are put in ours and nothing else; an exponent of
 //! 255 is no number and shows as such when it is decoded, and one of 0 is a scale like any other, 2^-127.
 
-use crate::codec::{Unfit, plane_bytes};
+use crate::codec::Unfit;
 use crate::codes::{pack, unpack};
 use forge_ir::{BLOCK, Bits, Format};
 use half::f16;
@@ -101,7 +101,7 @@ pub(crate) fn rows(
         Some(matrix) => format!("{matrix}_scales"),
         None => format!("{}.scales", tensor.strip_suffix(".weight").unwrap_or(tensor)),
     };
-    let [of_codes, of_scales] = plane_bytes(Format::Mxfp4, columns);
+    let [of_codes, of_scales] = Format::Mxfp4.plane_bytes(columns);
     let part = |name: &str, of_row: usize| {
         let mut bytes = vec![0; rows.len() * of_row];
         read(name, (rows.start * of_row) as u64, &mut bytes).map(|()| bytes)
@@ -127,7 +127,7 @@ mod tests {
 
     /// The numbers of a row that was encoded, and its exponents.
     fn through(row: &[f32]) -> (Vec<f32>, Vec<u8>) {
-        let [codes, scales] = plane_bytes(Format::Mxfp4, row.len());
+        let [codes, scales] = Format::Mxfp4.plane_bytes(row.len());
         let (mut codes, mut scales) = (vec![0; codes], vec![0; scales]);
         encode(row, &mut codes, &mut scales).unwrap();
         let mut out = vec![9.0; row.len()];

@@ -3,7 +3,7 @@
 //! A gain that was folded into matrices is not in the file. It is read as ones and the matrices as they are stored: the
 //! model that these numbers make is the one whose weights were packed.
 
-use crate::codec::{decode_row, plane_bytes};
+use crate::codec::decode_row;
 use crate::gather;
 use crate::layout::FileLayout;
 use forge_ir::{Diagnostic, Graph, Numbers, Packed, WeightId};
@@ -40,13 +40,23 @@ where
 
     /// The bytes of these rows of a plane.
     fn plane(&self, packed: usize, plane: usize, rows: &Range<usize>) -> Result<Vec<u8>, Diagnostic> {
-        let (start, length) = self.layout.weights[packed].planes[plane];
-        let row = match self.plan[packed].shape[..] {
-            [_, columns] => plane_bytes(self.plan[packed].format, columns)[plane],
-            _ => length as usize,
+        let place = &self.layout.weights[packed];
+        let (start, length) = place.planes[plane];
+        let (row, of_expert) = match self.plan[packed].shape[..] {
+            [all, columns] => (self.plan[packed].format.plane_bytes(columns)[plane], all / place.experts),
+            _ => (length as usize, 1),
         };
-        let mut bytes = vec![0; rows.len() * row];
-        (self.read)(start + (rows.start * row) as u64, &mut bytes).map_err(|error| unreadable(&error))?;
+        let mut bytes = Vec::with_capacity(rows.len() * row);
+        let mut next = rows.start;
+        while next < rows.end {
+            let (expert, first) = (next / of_expert, next % of_expert);
+            let count = (rows.end - next).min(of_expert - first);
+            let begin = bytes.len();
+            bytes.resize(begin + count * row, 0);
+            let from = start + expert as u64 * place.record + (first * row) as u64;
+            (self.read)(from, &mut bytes[begin..]).map_err(|error| unreadable(&error))?;
+            next += count;
+        }
         Ok(bytes)
     }
 
@@ -93,7 +103,7 @@ where
             return Ok(());
         }
         let columns = packed.shape[1];
-        let sizes = plane_bytes(packed.format, columns);
+        let sizes = packed.format.plane_bytes(columns);
         for block in 0..gather::blocks(packed, part) {
             let from = from + block * gather::length(part);
             let wanted = from + rows.start * step..from + (rows.end - 1) * step + 1;

@@ -3,7 +3,7 @@
 //! tensor are cut out of it, columns turned to rows, and those that are stacks are one matrix, wherever each part of it lies:
 //! nobody after this has to know.
 
-use crate::codec::{decode_row, plane_bytes};
+use crate::codec::decode_row;
 use crate::{blocks, mlx, mxfp4};
 use forge_ir::{Blocks, Cut, Diagnostic, Format, Graph, Numbers, Stack, Weight, WeightId};
 use std::io;
@@ -75,7 +75,7 @@ where
         out: &mut [u8],
     ) -> Result<(), Diagnostic> {
         let weight = piece.weight;
-        let [codes, scales] = plane_bytes(weight.format, weight.columns());
+        let [codes, scales] = weight.format.plane_bytes(weight.columns());
         let of_row = blocks.row_bytes(weight.columns());
         let mut bytes = vec![0; rows.len() * of_row];
         (self.read)(&piece.tensor, (rows.start * of_row) as u64, &mut bytes)
@@ -186,7 +186,7 @@ where
     fn rows(&self, weight: WeightId, rows: Range<usize>, out: &mut [f32]) -> Result<(), Diagnostic> {
         let found = expect_fit(self.graph, weight, &rows, out.len())?;
         if found.format.is_quantised() {
-            let [codes, scales] = plane_bytes(found.format, found.columns());
+            let [codes, scales] = found.format.plane_bytes(found.columns());
             let mut bytes = vec![0; rows.len() * (codes + scales)];
             self.stored(weight, rows, &mut bytes)?;
             for (row, out) in bytes.chunks_exact(codes + scales).zip(out.chunks_exact_mut(found.columns())) {
@@ -209,7 +209,7 @@ where
     fn stored(&self, weight: WeightId, rows: Range<usize>, out: &mut [u8]) -> Result<(), Diagnostic> {
         let columns = self.graph.weights.get(weight.0).map_or(0, Weight::columns);
         let weight = expect_fit(self.graph, weight, &rows, rows.len() * columns)?;
-        let of_row: usize = plane_bytes(weight.format, columns).iter().sum();
+        let of_row: usize = weight.format.plane_bytes(columns).iter().sum();
         let mut rest = out;
         for piece in pieces(weight, rows) {
             let (now, later) = rest.split_at_mut(piece.rows.len() * of_row);

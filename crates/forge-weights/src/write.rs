@@ -1,12 +1,12 @@
 //! Writes the weight file: rows come in, bytes go out in the order of the file, and little is held between.
 //!
-//! Held are a block of rows, and the scales of the weight at hand, which come after its codes in the file and are a quarter
+//! Held are a block of rows, and the scales of the matrix at hand, which come after its codes in the file and are a quarter
 //! of them or less.
 
 use crate::codec::Unfit;
 use crate::errors::{Stat, Summary, Sums};
 use crate::gather;
-use crate::layout::FileLayout;
+use crate::layout::{FileLayout, Place};
 use crate::matrix::{Encoded, Matrix, unfit};
 use forge_ir::{Diagnostic, Graph, Numbers, Packed};
 use std::io::Write;
@@ -37,60 +37,80 @@ pub fn write(
     let layout = FileLayout::new(graph, plan)?;
     let mut out = Output { sink, hasher: crc32fast::Hasher::new(), written: 0 };
     out.put(&layout.header)?;
-    let mut weights = Vec::new();
-    for (packed, place) in plan.iter().zip(&layout.weights) {
-        let mut report = |written| progress(Progress { weight: &packed.name, written, total: layout.bytes });
-        let sums = match Matrix::of(graph, packed, numbers)? {
-            Some(matrix) => write_matrix(&matrix, place.padding, &mut out, &mut report)?,
-            None => {
-                let row = gather::vector(numbers, graph, packed)?;
-                let finite = row.iter().position(|x| !x.is_finite());
-                if let Some(column) = finite {
-                    return Err(unfit(graph, packed, column, Unfit::NotFinite { column: 0 }));
+    let mut sums = vec![Sums::default(); plan.len()];
+    for run in &layout.runs {
+        let members = run.iter().map(|index| (*index, &plan[*index], &layout.weights[*index]));
+        let members = members
+            .map(|(index, packed, place)| Ok((index, packed, place, Matrix::of(graph, packed, numbers)?)));
+        let members = members.collect::<Result<Vec<_>, Diagnostic>>()?;
+        // Expert by expert, what each has of all matrices.
+        for expert in 0..members.first().map_or(0, |(_, _, place, _)| place.experts) {
+            for (index, packed, place, matrix) in &members {
+                let mut report =
+                    |written| progress(Progress { weight: &packed.name, written, total: layout.bytes });
+                match matrix {
+                    Some(matrix) => {
+                        let sums = &mut sums[*index];
+                        write_matrix(matrix, (place, expert), &mut out, sums, &mut report)?;
+                    }
+                    None => write_vector((graph, packed, numbers), place, &mut out)?,
                 }
-                out.pad(place.padding[0])?;
-                let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
-                out.put(&bytes)?;
-                Sums::default()
+                report(out.written);
             }
-        };
-        report(out.written);
-        weights.push(Stat {
-            name: packed.name.clone(),
-            format: packed.format,
-            bytes: place.planes.iter().map(|(_, bytes)| bytes).sum(),
-            error: sums.relative(),
-            sums,
-        });
+        }
     }
+    out.reach(layout.bytes)?;
     out.sink.flush().map_err(|error| unwritable(&error))?;
-    Ok(Summary { bytes: out.written, crc32: out.hasher.finalize(), weights })
+    let weights = plan.iter().zip(&layout.weights).zip(sums).map(|((packed, place), sums)| Stat {
+        name: packed.name.clone(),
+        format: packed.format,
+        bytes: place.planes.iter().map(|(_, bytes)| bytes * place.experts as u64).sum(),
+        error: sums.relative(),
+        sums,
+    });
+    Ok(Summary { bytes: out.written, crc32: out.hasher.finalize(), weights: weights.collect() })
 }
 
-/// Streams a matrix: its codes as they come, its scales after them. Gives what storing changed.
+fn write_vector(
+    (graph, packed, numbers): (&Graph, &Packed, &dyn Numbers),
+    place: &Place,
+    out: &mut Output<'_>,
+) -> Result<(), Diagnostic> {
+    let row = gather::vector(numbers, graph, packed)?;
+    if let Some(column) = row.iter().position(|x| !x.is_finite()) {
+        return Err(unfit(graph, packed, column, Unfit::NotFinite { column: 0 }));
+    }
+    out.reach(place.planes[0].0)?;
+    let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
+    out.put(&bytes)
+}
+
+/// Streams a matrix, or an expert's: its codes as they come, its scales after them. Adds what storing changed to `sums`.
 fn write_matrix(
     matrix: &Matrix<'_>,
-    padding: [u64; 2],
+    (place, expert): (&Place, usize),
     out: &mut Output<'_>,
+    sums: &mut Sums,
     report: &mut dyn FnMut(u64),
-) -> Result<Sums, Diagnostic> {
+) -> Result<(), Diagnostic> {
     let mut scales = Vec::new();
-    let mut sums = Sums::default();
-    out.pad(padding[0])?;
+    let record = expert as u64 * place.record;
+    out.reach(record + place.planes[0].0)?;
     let take = |block: Encoded| {
         let [values, more] = block.planes;
         out.put(&values)?;
         scales.extend(more);
-        sums = block.sums.into_iter().fold(sums, Sums::plus);
+        *sums = block.sums.into_iter().fold(*sums, Sums::plus);
         report(out.written);
         Ok(())
     };
-    matrix.in_shares(|rows| matrix.encode(rows), take)?;
+    let rows = matrix.rows() / place.experts;
+    matrix.in_shares(expert * rows..(expert + 1) * rows, |rows| matrix.encode(rows), take)?;
     if !scales.is_empty() {
-        out.pad(padding[1])?;
+        out.reach(record + place.planes[1].0)?;
         out.put(&scales)?;
     }
-    Ok(sums)
+    Ok(())
 }
 
 /// The sink, and what has gone into it.
@@ -108,8 +128,9 @@ impl Output<'_> {
         Ok(())
     }
 
-    fn pad(&mut self, bytes: u64) -> Result<(), Diagnostic> {
-        self.put(&vec![0; bytes as usize])
+    /// Fills up with zeros to where something begins.
+    fn reach(&mut self, start: u64) -> Result<(), Diagnostic> {
+        self.put(&vec![0; (start - self.written) as usize])
     }
 }
 

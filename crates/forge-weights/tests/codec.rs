@@ -1,13 +1,13 @@
 //! What storing a row changes, for every format.
 
 use forge_ir::{Affine, Format, Scales};
-use forge_weights::{Unfit, decode_row, encode_row, plane_bytes};
+use forge_weights::{Unfit, decode_row, encode_row};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
 /// A row's planes.
 fn encode(format: Format, row: &[f32]) -> Result<[Vec<u8>; 2], Unfit> {
-    let mut planes = plane_bytes(format, row.len()).map(|bytes| vec![0xa5; bytes]);
+    let mut planes = format.plane_bytes(row.len()).map(|bytes| vec![0xa5; bytes]);
     let [values, scales] = &mut planes;
     encode_row(format, row, [values, scales])?;
     Ok(planes)

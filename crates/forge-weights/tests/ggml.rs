@@ -1,7 +1,7 @@
 //! Superblocks as ggml stores them, against the numbers that ggml's own readers make of them. `ggml/make.py` made the files.
 
 use forge_ir::{Format, SUPERBLOCK};
-use forge_weights::{decode_row, encode_row, ggml_bytes, ggml_row, plane_bytes};
+use forge_weights::{decode_row, encode_row, ggml_bytes, ggml_row};
 
 /// Superblocks of any bytes, and those of a normal distribution.
 const RANDOM: usize = 3;
@@ -32,7 +32,7 @@ fn decode(format: Format, planes: &[Vec<u8>; 2], columns: usize) -> Vec<f32> {
 fn what_ggml_stored_means_the_same_to_the_bit() {
     for (format, file) in FILES {
         let (superblocks, numbers, _) = parts(format, file);
-        let mut planes = plane_bytes(format, numbers.len()).map(|bytes| vec![0xa5; bytes]);
+        let mut planes = format.plane_bytes(numbers.len()).map(|bytes| vec![0xa5; bytes]);
         let [codes, scales] = &mut planes;
         ggml_row(format, superblocks, [codes, scales]);
         for (column, (ours, theirs)) in
@@ -49,7 +49,7 @@ fn rows_know_nothing_of_each_other() {
         let (superblocks, numbers, _) = parts(format, file);
         let of_row = ggml_bytes(format).unwrap();
         for (row, numbers) in superblocks.chunks(of_row).zip(numbers.chunks(SUPERBLOCK)) {
-            let mut planes = plane_bytes(format, SUPERBLOCK).map(|bytes| vec![0; bytes]);
+            let mut planes = format.plane_bytes(SUPERBLOCK).map(|bytes| vec![0; bytes]);
             let [codes, scales] = &mut planes;
             ggml_row(format, row, [codes, scales]);
             assert_eq!(decode(format, &planes, SUPERBLOCK), numbers, "{format}");
@@ -63,7 +63,7 @@ fn our_quantiser_is_as_good_as_ggmls() {
         |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
     for (format, file) in FILES {
         let (_, numbers, given) = parts(format, file);
-        let mut planes = plane_bytes(format, given.len()).map(|bytes| vec![0; bytes]);
+        let mut planes = format.plane_bytes(given.len()).map(|bytes| vec![0; bytes]);
         let [codes, scales] = &mut planes;
         encode_row(format, &given, [codes, scales]).unwrap();
         let ours = error(&decode(format, &planes, given.len()), &given);

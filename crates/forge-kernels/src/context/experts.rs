@@ -117,6 +117,8 @@ struct Products {
     chosen: usize,
     outputs: usize,
     inputs: usize,
+    /// Bytes from one matrix to the next.
+    record: usize,
     rows_per_simdgroup: usize,
     /// Outputs of a threadgroup.
     group_outputs: usize,
@@ -178,6 +180,7 @@ impl<'a> InnerContext<'a> {
                 chosen: spec.chosen,
                 outputs: spec.outputs,
                 inputs: spec.inputs,
+                record: spec.record,
                 rows_per_simdgroup: spec.rows_per_simdgroup,
                 group_outputs,
                 ragged: !spec.outputs.is_multiple_of(group_outputs),
@@ -240,6 +243,7 @@ impl<'a> SumContext<'a> {
                 chosen: spec.chosen,
                 outputs: spec.outputs,
                 inputs: spec.inputs,
+                record: spec.record,
                 rows_per_simdgroup: spec.rows_per_simdgroup,
                 group_outputs,
                 ragged: !spec.outputs.is_multiple_of(group_outputs),

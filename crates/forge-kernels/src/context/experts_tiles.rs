@@ -37,6 +37,8 @@ pub(super) struct TilesContext<'a> {
     chosen: usize,
     outputs: usize,
     inputs: usize,
+    /// Bytes from one matrix to the next.
+    record: usize,
     bias: bool,
     operand: crate::spec::Operand,
     /// The support function that a gate goes through, or it and its up.
@@ -74,6 +76,7 @@ impl<'a> TilesContext<'a> {
             chosen: spec.chosen,
             outputs: spec.outputs,
             inputs: spec.inputs,
+            record: spec.record,
             bias: spec.bias,
             operand: spec.operand,
             gating: spec.gating.map(gating),

@@ -1,17 +1,11 @@
 //! What kernels of experts can be made for.
 
 use super::{Limits, fits_word};
-use crate::context::{DEFAULT_MEMORY, Tile, packet_columns, packet_elements};
+use crate::context::{DEFAULT_MEMORY, Tile};
 use crate::error::KernelError;
 use crate::spec::{ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Route, Summed};
 use crate::spec::{MOST_CHOSEN, MOST_EXPERTS};
-use forge_ir::{Format, Gating};
-
-/// The most matrices that kernels can be bound to, one below the other: places in a plane are counted in 32 bits.
-pub fn most_matrices(format: Format, outputs: usize, inputs: usize) -> usize {
-    let packets = outputs * (inputs.next_multiple_of(format.group()) / packet_columns(format));
-    u32::MAX as usize / (packets * packet_elements(format)).max(1)
-}
+use forge_ir::{Format, Gating, Record};
 
 impl Limits<'_> {
     pub(super) fn route(&self, route: &Route) -> Result<(), KernelError> {
@@ -60,6 +54,19 @@ impl Limits<'_> {
         })
     }
 
+    /// Matrices do not overlap, and what is loaded at once of one is whole words.
+    fn record(
+        &self,
+        record: usize,
+        (format, outputs, inputs): (Format, usize, usize),
+    ) -> Result<(), KernelError> {
+        let matrix = format.matrix_bytes(outputs, inputs) as usize;
+        let fits = record >= matrix && record.is_multiple_of(Record::ALIGNMENT);
+        self.holds("the bytes from one expert's matrix to the next", record, fits, || {
+            format!("a multiple of {}, and at least those of a matrix, which are {matrix}", Record::ALIGNMENT)
+        })
+    }
+
     fn few_simdgroups(&self, simdgroups: usize) -> Result<(), KernelError> {
         self.positive("simdgroups", simdgroups)?;
         self.holds("simdgroups", simdgroups, simdgroups <= 32, || "at most 32".to_owned())
@@ -70,8 +77,8 @@ impl Limits<'_> {
         self.shared(inner.shared, inner.chosen)?;
         self.positive("the number of outputs", inner.outputs)?;
         self.positive("the number of inputs", inner.inputs)?;
-        let all = inner.experts.saturating_mul(inner.outputs);
-        self.indexable("the number of outputs of all experts", all, inner.inputs, inner.format)?;
+        self.indexable("the number of outputs", inner.outputs, inner.inputs, inner.format)?;
+        self.record(inner.record, (inner.format, inner.outputs, inner.inputs))?;
         let even = || "even: gate and up rows alternate".to_owned();
         self.gated(inner.outputs, inner.gating)?;
         self.few_simdgroups(inner.simdgroups)?;
@@ -109,8 +116,8 @@ impl Limits<'_> {
         self.shared(tiles.shared, tiles.chosen)?;
         self.positive("the number of outputs", tiles.outputs)?;
         self.positive("the number of inputs", tiles.inputs)?;
-        let all = tiles.experts.saturating_mul(tiles.outputs);
-        self.indexable("the number of outputs of all experts", all, tiles.inputs, tiles.format)?;
+        self.indexable("the number of outputs", tiles.outputs, tiles.inputs, tiles.format)?;
+        self.record(tiles.record, (tiles.format, tiles.outputs, tiles.inputs))?;
         if let Some(gating) = tiles.gating {
             self.gated(tiles.outputs, gating)?;
         }
@@ -139,8 +146,8 @@ impl Limits<'_> {
         self.shared(sum.shared, sum.chosen)?;
         self.positive("the number of outputs", sum.outputs)?;
         self.positive("the number of inputs", sum.inputs)?;
-        let all = sum.experts.saturating_mul(sum.outputs);
-        self.indexable("the number of outputs of all experts", all, sum.inputs, sum.format)?;
+        self.indexable("the number of outputs", sum.outputs, sum.inputs, sum.format)?;
+        self.record(sum.record, (sum.format, sum.outputs, sum.inputs))?;
         let inputs = sum.chosen.saturating_mul(sum.inputs);
         self.holds("the number of inputs", sum.inputs, fits_word(inputs), || {
             "such that those of all experts of a row are counted in 32 bits".to_owned()

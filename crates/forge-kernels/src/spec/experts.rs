@@ -76,8 +76,8 @@ impl Route {
 /// See [`super::Spec::ExpertsInner`]. Scalars: rows. Buffers: weight planes, routes, x, \[bias,\] \[squares,\] y. With a route:
 /// logits, \[correction,\] \[scale,\] and routes are written. Grid: groups of outputs, chosen, rows.
 ///
-/// Of every expert of a row what becomes of its gate and up: `y` is `[row, chosen, outputs / 2]`. The matrices of all experts lie one
-/// below the other; rows of each alternate gate, up.
+/// Of every expert of a row what becomes of its gate and up: `y` is `[row, chosen, outputs / 2]`. Rows of each expert's matrix
+/// alternate gate, up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsInner {
     /// Of the weight.
@@ -92,6 +92,8 @@ pub struct ExpertsInner {
     pub outputs: usize,
     /// Columns of it, and the width of x.
     pub inputs: usize,
+    /// Bytes from the matrix of one seat to that of the next: what an expert has of all its matrices, a record of the weight file.
+    pub record: usize,
     /// The deferred norm of x, if there is one: then there is one row.
     pub norm: Option<DeferredNorm>,
     /// Whether each expert has a bias (f32, `[experts, outputs]`).
@@ -136,6 +138,8 @@ pub struct ExpertsSum {
     pub outputs: usize,
     /// Columns of it.
     pub inputs: usize,
+    /// Bytes from the matrix of one seat to that of the next: what an expert has of all its matrices, a record of the weight file.
+    pub record: usize,
     /// Whether each expert has a bias (f32, `[experts, outputs]`).
     pub bias: bool,
     /// What becomes of the sum.
@@ -188,6 +192,8 @@ pub struct ExpertsTiles {
     pub outputs: usize,
     /// Columns of it.
     pub inputs: usize,
+    /// Bytes from the matrix of one seat to that of the next: what an expert has of all its matrices, a record of the weight file.
+    pub record: usize,
     /// Whether each expert has a bias (f32, `[experts, outputs]`).
     pub bias: bool,
     /// What becomes of a gate and its up, if that is what outputs are.

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test takes the specs that it needs")]
 
-use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Rotation, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Long, Pairing, Record, Rotation, Scores};
 use forge_kernels::spec::{
     Append, Argmax, ArgmaxJoin, Attend, AttendJoin, AttendKnobs, AttendUnfolded, Brings, Convolve,
     DeferredNorm, DeltaChunks, DeltaRule, DeltaStep, Each, EachHead, Elementwise, Embed, Epilogue,
@@ -555,6 +555,11 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
+/// Bytes from one expert's matrix to the next one's, where each has another beside it.
+fn record(format: Format, matrix: [usize; 2]) -> usize {
+    Record::of(&[(format, matrix), (Format::Q8_0, [50, 100])]).bytes
+}
+
 /// Every kernel of experts.
 fn experts() -> Vec<Spec> {
     let mut specs: Vec<Spec> = routes().into_iter().map(Spec::Route).collect();
@@ -586,6 +591,7 @@ fn experts() -> Vec<Spec> {
                 shared,
                 outputs: 100,
                 inputs: 768,
+                record: record(format, [100, 768]),
                 norm,
                 bias,
                 gating,
@@ -604,6 +610,7 @@ fn experts() -> Vec<Spec> {
                 shared: 0,
                 outputs: 100,
                 inputs: 768,
+                record: record(format, [100, 768]),
                 bias,
                 ending,
                 rows_per_simdgroup: 4,
@@ -623,6 +630,7 @@ fn experts() -> Vec<Spec> {
                 shared: 0,
                 outputs,
                 inputs: 768,
+                record: record(format, [outputs, 768]),
                 bias: outputs == 100,
                 gating,
                 operand,

@@ -64,6 +64,13 @@ pub(crate) struct ExpertsSum {
     pub(crate) ending: Summed,
 }
 
+impl ExpertsSum {
+    /// Its stacks.
+    pub(crate) fn stacks(&self) -> Vec<ParamId> {
+        [self.down].into_iter().chain(self.shared).collect()
+    }
+}
+
 /// What becomes of a sum over experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Summed {

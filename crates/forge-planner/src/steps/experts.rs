@@ -2,11 +2,11 @@
 //! kinds write and the last reads.
 
 use super::experts_grouped::{is_grouped, variants};
-use crate::fused::{Choice, ExpertsInner, ExpertsSum, Fused, Gain, Operation, Summed, Value};
-use crate::plan::Operand;
+use crate::fused::{Choice, ExpertsInner, ExpertsSum, Fused, Gain, Kind, Operation, Summed, Value};
+use crate::plan::{FieldKind, Operand};
 use crate::section::Draft;
 use crate::select::Select;
-use forge_ir::{Gating, Layout, Routing};
+use forge_ir::{Format, Gating, Layout, ParamId, Record, Routing};
 use forge_kernels::{Spec, spec};
 
 /// Whoever reads experts is told where they are.
@@ -38,6 +38,46 @@ impl Select<'_> {
         draft.step(&operation.name, &formula, function, &arguments);
     }
 
+    /// Format, outputs and inputs of an expert's first matrix.
+    fn of_inner(&self, draft: &Draft<'_>, inner: &ExpertsInner) -> (Format, [usize; 2]) {
+        let gate = draft.shape(inner.gate);
+        (self.formats.of(&draft.weights(&inner.stacks())), [2 * gate[1], gate[2]])
+    }
+
+    /// The same of its last.
+    fn of_sum(&self, draft: &Draft<'_>, sum: &ExpertsSum) -> (Format, [usize; 2]) {
+        let down = draft.shape(sum.down);
+        (self.formats.of(&draft.weights(&sum.stacks())), [down[1], down[2]])
+    }
+
+    /// Bytes that an expert has of all matrices of the section.
+    fn record(&self, draft: &Draft<'_>, list: &Fused) -> usize {
+        let matrix = |operation: &Operation| match &operation.kind {
+            Kind::ExpertsInner(inner) => Some(self.of_inner(draft, inner)),
+            Kind::ExpertsSum(sum) => Some(self.of_sum(draft, sum)),
+            _ => None,
+        };
+        Record::of(&list.operations.iter().filter_map(matrix).collect::<Vec<_>>()).bytes
+    }
+
+    /// The field of a matrix of so many outputs of every expert, and how many experts there are.
+    fn stack(
+        &self,
+        draft: &mut Draft<'_>,
+        (stacks, layout): (&[ParamId], (Layout, Option<ParamId>)),
+        outputs: usize,
+        name: &str,
+    ) -> (usize, usize) {
+        let kind = |format, rows, columns| FieldKind::Experts {
+            experts: rows / outputs,
+            format,
+            rows: outputs,
+            columns,
+        };
+        let (field, _, rows) = self.field(draft, stacks, layout, name, kind);
+        (field, rows / outputs)
+    }
+
     /// The vectors of a routing, as arguments.
     fn of_experts(&self, draft: &mut Draft<'_>, routing: &Routing) -> Vec<(&'static str, Operand)> {
         let vectors = [("correction", routing.correction), ("scale", routing.scale)];
@@ -55,11 +95,14 @@ impl Select<'_> {
         inner: &ExpertsInner,
         from: usize,
     ) {
-        let stacks = inner.stacks();
-        let name = "routed_gate_up";
-        let (field, format, rows) = self.matrix(draft, &stacks, Layout::Alternate, inner.folded, name);
-        let (outputs, inputs) = (2 * draft.shape(inner.gate)[1], list.widths[operation.inputs[0].0]);
-        let experts = rows / outputs;
+        let (format, [outputs, inputs]) = self.of_inner(draft, inner);
+        let record = self.record(draft, list);
+        let (field, experts) = self.stack(
+            draft,
+            (&inner.stacks(), (Layout::Alternate, inner.folded)),
+            outputs,
+            "routed_gate_up",
+        );
         let shared = experts - draft.shape(inner.gate)[0];
         let x = self.normed_input(draft, list, operation, (inner.norm, inner.folded), from);
         let second = draft.buffers.get(&operation.inputs[1]).copied().unwrap_or(self.stream);
@@ -72,7 +115,7 @@ impl Select<'_> {
             self.group(draft, (experts, inner.chosen), second);
         }
         let tiles = grouped.then(|| {
-            let shape = ([experts, inner.chosen, shared, outputs, inputs], format);
+            let shape = ([experts, inner.chosen, shared, outputs, inputs, record], format);
             let bounded = self.bounded(list, operation);
             self.tiles(shape, inner.biases.is_some(), (Some(inner.gating), bounded))
         });
@@ -83,6 +126,7 @@ impl Select<'_> {
             shared,
             outputs,
             inputs,
+            record,
             norm: inner.norm.map(|epsilon| spec::DeferredNorm { partials: self.partials, epsilon }),
             bias: inner.biases.is_some(),
             gating: inner.gating,
@@ -160,13 +204,10 @@ impl Select<'_> {
         sum: &ExpertsSum,
         from: usize,
     ) {
-        let (stacks, layout) = match sum.shared {
-            None => (vec![sum.down], Layout::Rows),
-            Some(shared) => (vec![sum.down, shared], Layout::Blocks),
-        };
-        let (field, format, rows) = self.matrix(draft, &stacks, layout, None, "routed_down");
-        let (outputs, inputs) = (draft.shape(sum.down)[1], list.widths[operation.inputs[0].0] / sum.chosen);
-        let experts = rows / outputs;
+        let (format, [outputs, inputs]) = self.of_sum(draft, sum);
+        let record = self.record(draft, list);
+        let layout = if sum.shared.is_some() { Layout::Blocks } else { Layout::Rows };
+        let (field, experts) = self.stack(draft, (&sum.stacks(), (layout, None)), outputs, "routed_down");
         let shared = experts - draft.shape(sum.down)[0];
         let buffer = |value: &Value| draft.buffers.get(value).copied();
         let routes = buffer(&operation.inputs[1]).unwrap_or(self.stream);
@@ -177,7 +218,7 @@ impl Select<'_> {
         let (rows_per_simdgroup, simdgroups) = self.sum_knobs(experts, (format, outputs, inputs), sum);
         let grouped = is_grouped(draft, list, operation);
         let each = grouped.then(|| {
-            let shape = ([experts, sum.chosen, shared, outputs, inputs], format);
+            let shape = ([experts, sum.chosen, shared, outputs, inputs, record], format);
             self.each(draft, (field, from), shape, sum)
         });
         let join = each.map(|_| {
@@ -191,6 +232,7 @@ impl Select<'_> {
             shared,
             outputs,
             inputs,
+            record,
             bias: sum.bias.is_some(),
             ending: match sum.ending {
                 Summed::Store => spec::Summed::Store,

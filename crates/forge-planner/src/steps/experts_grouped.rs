@@ -28,10 +28,10 @@ impl Select<'_> {
         &mut self,
         draft: &mut Draft<'_>,
         (field, from): (usize, usize),
-        shape: ([usize; 5], Format),
+        shape: ([usize; 6], Format),
         sum: &ExpertsSum,
     ) -> usize {
-        let ([experts, chosen, _, outputs, _], _) = shape;
+        let ([experts, chosen, _, outputs, ..], _) = shape;
         let each = self.scratch("routed_each", chosen * outputs, self.plan.chunk);
         let spec = self.tiles(shape, sum.bias.is_some(), (None, false));
         let plus = if sum.bias.is_some() { " + bias" } else { "" };
@@ -70,7 +70,7 @@ impl Select<'_> {
 
     pub(super) fn tiles(
         &self,
-        ([experts, chosen, shared, outputs, inputs], format): ([usize; 5], Format),
+        ([experts, chosen, shared, outputs, inputs, record], format): ([usize; 6], Format),
         bias: bool,
         (gating, bounded): (Option<Gating>, bool),
     ) -> Spec {
@@ -82,6 +82,7 @@ impl Select<'_> {
             shared,
             outputs,
             inputs,
+            record,
             bias,
             gating,
             operand: self.operand(format, bounded),

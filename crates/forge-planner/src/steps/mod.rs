@@ -397,6 +397,19 @@ impl Select<'_> {
         folded: Option<ParamId>,
         name: &str,
     ) -> (usize, Format, usize) {
+        let kind = |format, rows, columns| FieldKind::Matrix { format, rows, columns };
+        self.field(draft, params, (layout, folded), name, kind)
+    }
+
+    /// A field of matrices, their format, and rows of all of them.
+    fn field(
+        &self,
+        draft: &mut Draft<'_>,
+        params: &[ParamId],
+        (layout, folded): (Layout, Option<ParamId>),
+        name: &str,
+        kind: impl Fn(Format, usize, usize) -> FieldKind,
+    ) -> (usize, Format, usize) {
         let weights = draft.weights(params);
         let format = self.formats.of(&weights);
         let columns = weights.first().map_or(0, |id| self.graph.weights[id.0].columns());
@@ -413,7 +426,7 @@ impl Select<'_> {
             comment = if comment.is_empty() { times } else { format!("{comment}; {times}") };
         }
         let source = Source::Own { params: params.to_vec(), layout, folded };
-        let kind = FieldKind::Matrix { format, rows, columns };
+        let kind = kind(format, rows, columns);
         let field = draft.field(source, Field { name, kind, comment, of_next: false });
         (field, format, rows)
     }

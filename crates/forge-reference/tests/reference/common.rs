@@ -145,7 +145,7 @@ pub(crate) fn plan(graph: &Graph, format: Format) -> Vec<Packed> {
         let mut shape = vec![weights().map(length).sum()];
         shape.extend(weights().next().filter(|_| is_matrix).map(Weight::columns));
         let format = if shape.len() == 2 { format } else { Format::F32 };
-        plan.push(Packed { name, format, shape, layout, parts, gain: None });
+        plan.push(Packed { name, format, shape, layout, parts, gain: None, records: None });
     };
     for (index, apply) in graph.applications().enumerate() {
         let parts = |names: &[&str]| -> Vec<WeightId> {

@@ -4,7 +4,7 @@
 use crate::common::{Case, cases, distance, folded, open, pack, plan};
 use forge_ir::{Bits, Body, Diagnostic, Format, Node, Numbers, Op, ValueId, WeightId, tolerance};
 use forge_reference::{Want, evaluate, greedy};
-use forge_weights::{decode_row, encode_row, plane_bytes};
+use forge_weights::{decode_row, encode_row};
 use std::ops::Range;
 
 /// The largest distance from the oracle's logits over all sequences, in standard deviations.
@@ -132,7 +132,7 @@ fn own_numbers(case: &Case, weight: WeightId, format: Format) -> Vec<f32> {
     if of.format == format {
         return numbers;
     }
-    let [codes, scales] = plane_bytes(format, columns);
+    let [codes, scales] = format.plane_bytes(columns);
     for row in numbers.chunks_exact_mut(columns) {
         let mut planes = [vec![0; codes], vec![0; scales]];
         encode_row(format, row, planes.each_mut().map(Vec::as_mut_slice)).unwrap();

@@ -8,6 +8,7 @@ use super::super::open::Program;
 use super::arguments::{Common, Info};
 use super::output::{Outcome, print, print_json};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Prints it. Makes no device, so a context that this machine has no memory for can be asked about.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) -> Outcome {
@@ -20,6 +21,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             Failure::misuse("--disk says how fast experts are streamed: with --experts streamed").into()
         );
     }
+    let sizes = record_sizes(&loaded.model.layout().experts);
     let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
     let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
     #[cfg(feature = "cuda")]
@@ -50,6 +52,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             "prefill": cost(&info.prefill),
             "beyond": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
             "experts": loaded.room.as_ref().map(|room| streamed_json(room, command.disk)),
+            "records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
             "chunk": info.chunk,
             "kernels": kernels,
             "device": device,
@@ -68,7 +71,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
          weights  {:>16} bytes  {}\n\
          cache    {:>16} bytes  {slots} × {} in {}\n\
          arena    {:>16} bytes\n\
-         {}\
+         {}{}\
          total    {:>16} bytes  {}\n\
          decode   {}, {} read a token\n\
          {}\
@@ -91,6 +94,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
             (None, Residence::Mapped) => mapped(&loaded.model.layout().experts),
             (None, _) => String::new(),
         },
+        records(&sizes),
         memory.total(),
         human(memory.total()),
         submitted(&info.decode),
@@ -107,9 +111,25 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
     Ok(true)
 }
 
+/// Bytes of what an expert has in the weight file, and how many experts have as much.
+fn record_sizes(layers: &[Stacks]) -> BTreeMap<usize, usize> {
+    let mut sizes = BTreeMap::new();
+    for stacks in layers {
+        *sizes.entry(stacks.record()).or_default() += stacks.experts;
+    }
+    sizes
+}
+
+fn records(sizes: &BTreeMap<usize, usize>) -> String {
+    let line = |(bytes, count): (&usize, &usize)| {
+        format!("record   {bytes:>16} bytes  of the weight file for each of {count} experts, whole pages\n")
+    };
+    sizes.iter().map(line).collect()
+}
+
 /// Where experts are that are left to the system.
 fn mapped(layers: &[Stacks]) -> String {
-    let bytes: usize = layers.iter().map(|stacks| stacks.expert_bytes() * stacks.experts).sum();
+    let bytes: usize = layers.iter().map(|stacks| stacks.records.bytes).sum();
     format!(
         "experts  {bytes:>16} bytes  in the mapped file, of which the system keeps what it has room for\n"
     )

@@ -113,6 +113,11 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for Affine
         }
     }
 
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        AffineOf { codes, scales }
+    }
+
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's promise.

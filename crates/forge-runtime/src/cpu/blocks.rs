@@ -24,6 +24,11 @@ impl Matrix for Q8_0 {
         }
     }
 
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Q8_0 { codes, scales }
+    }
+
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's promise.
@@ -125,6 +130,11 @@ impl Matrix for Q4_0 {
             codes: call.input::<u8>(&format!("{weight}_codes"), rows * blocks * (BLOCK / 2)).as_ptr(),
             scales: call.input::<f16>(&format!("{weight}_scales"), rows * blocks).as_ptr(),
         }
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Q4_0 { codes, scales }
     }
 
     #[inline(always)]

@@ -90,7 +90,11 @@ pub(super) struct AtHand {
 }
 
 /// A dispatch, seen by one of the threads that run it.
-pub struct Call<'a>(&'a Round<'a>);
+pub struct Call<'a> {
+    round: &'a Round<'a>,
+    /// Bytes that every buffer has to have beyond those that are asked for.
+    beyond: usize,
+}
 
 impl<'a> Call<'a> {
     /// A thread's part in a round.
@@ -99,43 +103,48 @@ impl<'a> Call<'a> {
     /// Regions must be valid while the call lives, those written must overlap no other, and all threads of one
     /// dispatch must be given the same round, of which nothing is taken yet.
     pub(super) unsafe fn new(round: &'a Round<'a>) -> Call<'a> {
-        Call(round)
+        Call { round, beyond: 0 }
+    }
+
+    /// The same, of whose buffers more is used than is asked for: so many bytes beyond.
+    pub(super) fn reaching(&self, beyond: usize) -> Call<'a> {
+        Call { round: self.round, beyond }
     }
 
     /// The instructions to compute with.
     pub(super) fn level(&self) -> Level {
-        self.0.level
+        self.round.level
     }
 
     /// Whether numbers of x are to be what they are.
     pub(super) fn exact(&self) -> bool {
-        self.0.exact
+        self.round.exact
     }
 
     /// Whether there is one row that no others will be compared with, so that its sums may be in any order.
     pub(super) fn alone(&self) -> bool {
-        self.0.program == Program::Decode
+        self.round.program == Program::Decode
     }
 
     /// How many threads run this dispatch.
     pub fn workers(&self) -> usize {
-        self.0.workers
+        self.round.workers
     }
 
     /// Rounds of this dispatch before: all threads have ended one before any begins the next.
     pub(super) fn round(&self) -> usize {
-        self.0.number
+        self.round.number
     }
 
     /// Says that there is to be another round.
     pub(super) fn another_round(&self) {
-        self.0.another.store(true, Ordering::Relaxed);
+        self.round.another.store(true, Ordering::Relaxed);
     }
 
     /// Of the experts that rows have, which are in order, those whose matrices are multiplied in this round: all, or where experts have
     /// seats those that have come. Then the first round has none. When all who were asked for have had their round others are.
     pub(super) fn at_hand(&self, experts: &[usize]) -> AtHand {
-        let Some(seated) = &self.0.seated else {
+        let Some(seated) = &self.round.seated else {
             return AtHand { places: (0..experts.len()).collect(), is_last: true };
         };
         let is_last = seated.begun == experts.len();
@@ -151,19 +160,19 @@ impl<'a> Call<'a> {
         AtHand { places, is_last }
     }
 
-    /// Which of the matrices that are bound is an expert's.
+    /// Which of the matrices that are bound is an expert's: its seat, or its own.
     pub(super) fn matrix_of(&self, expert: usize) -> usize {
-        self.0.seated.as_ref().map_or(expert, |seated| seated.seats[expert] as usize)
+        self.round.seated.as_ref().map_or(expert, |seated| seated.seats[expert] as usize)
     }
 
     /// How many matrices are bound, where there are so many experts.
     pub(super) fn matrices(&self, experts: usize) -> usize {
-        self.0.seated.as_ref().map_or(experts, |seated| seated.count)
+        self.round.seated.as_ref().map_or(experts, |seated| seated.count)
     }
 
     /// Room for `count` elements that all threads share, from round to round. A dispatch asks for one number of them.
     pub(super) fn room<T: Number>(&self, count: usize) -> Output<'a, T> {
-        let mut lines = self.0.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.round.room.lock().unwrap_or_else(PoisonError::into_inner);
         let needed = (count * size_of::<T>()).div_ceil(size_of::<Line>());
         // Whoever comes first makes it long enough for all, so that it stays where it is.
         if lines.len() < needed {
@@ -174,25 +183,25 @@ impl<'a> Call<'a> {
 
     /// Scalar number `index` of the kernel's struct of scalars.
     pub fn scalar(&self, index: usize) -> usize {
-        match self.0.scalars.get(index) {
+        match self.round.scalars.get(index) {
             Some(&scalar) => scalar as usize,
-            None => panic!("kernel {} was dispatched without scalar {index}", self.0.kernel.name),
+            None => panic!("kernel {} was dispatched without scalar {index}", self.round.kernel.name),
         }
     }
 
     fn region<T: Number>(&self, name: &str, count: usize) -> Region {
-        let kernel = self.0.kernel.name;
-        let Some(slot) = self.0.kernel.buffers.iter().position(|buffer| *buffer == name) else {
-            panic!("kernel {kernel} has no buffer `{name}`: it has {:?}", self.0.kernel.buffers);
+        let kernel = self.round.kernel.name;
+        let Some(slot) = self.round.kernel.buffers.iter().position(|buffer| *buffer == name) else {
+            panic!("kernel {kernel} has no buffer `{name}`: it has {:?}", self.round.kernel.buffers);
         };
-        let Some(&region) = self.0.regions.get(slot) else {
+        let Some(&region) = self.round.regions.get(slot) else {
             panic!("kernel {kernel} was dispatched without buffer `{name}`");
         };
+        let needed = count * size_of::<T>() + self.beyond;
         assert!(
-            count * size_of::<T>() <= region.bytes,
-            "kernel {kernel}: buffer `{name}` has {} bytes and needs {}",
+            needed <= region.bytes,
+            "kernel {kernel}: buffer `{name}` has {} bytes and needs {needed}",
             region.bytes,
-            count * size_of::<T>()
         );
         assert!(
             region.start.addr().is_multiple_of(align_of::<T>()),
@@ -203,13 +212,13 @@ impl<'a> Call<'a> {
 
     /// Whether the matrix that has the buffer `name` lies in strips.
     pub(super) fn in_strips(&self, name: &str) -> bool {
-        let slot = self.0.kernel.buffers.iter().position(|buffer| *buffer == name);
-        slot.and_then(|slot| self.0.regions.get(slot)).is_some_and(|region| region.strips)
+        let slot = self.round.kernel.buffers.iter().position(|buffer| *buffer == name);
+        slot.and_then(|slot| self.round.regions.get(slot)).is_some_and(|region| region.strips)
     }
 
     /// Whether an expert's matrix lies in strips, of those that have the buffer `name`.
     pub(super) fn is_in_strips(&self, name: &str, expert: usize) -> bool {
-        self.0.seated.as_ref().map_or_else(|| self.in_strips(name), |seated| seated.in_strips[expert])
+        self.round.seated.as_ref().map_or_else(|| self.in_strips(name), |seated| seated.in_strips[expert])
     }
 
     /// The first `count` elements of the buffer `name`.
@@ -222,13 +231,17 @@ impl<'a> Call<'a> {
     /// The first `count` elements of the buffer `name`, to be written.
     pub fn output<T: Number>(&self, name: &str, count: usize) -> Output<'a, T> {
         let region = self.region::<T>(name, count);
-        assert!(region.written, "kernel {}: buffer `{name}` was bound to be read only", self.0.kernel.name);
+        assert!(
+            region.written,
+            "kernel {}: buffer `{name}` was bound to be read only",
+            self.round.kernel.name
+        );
         Output { start: region.start.cast(), count, life: PhantomData }
     }
 
     /// Ranges of `0..items`, `grain` at a time, until all threads together have taken all of them.
     pub fn share(&self, items: usize, grain: usize) -> Share<'a> {
-        Share { taken: &self.0.taken, items, grain: grain.max(1) }
+        Share { taken: &self.round.taken, items, grain: grain.max(1) }
     }
 }
 

@@ -171,8 +171,10 @@ fn pieces<'a>(length: usize, left_out: &[Range<usize>], matrices: &'a [Strips]) 
     }
     for matrix in matrices {
         let at_once = PIECE.div_ceil(matrix.of_one()[0]);
-        let cut = (0..matrix.count()).step_by(at_once);
-        pieces.extend(cut.map(|first| Piece::InStrips(matrix, first..matrix.count().min(first + at_once))));
+        for Range { start, end } in matrix.of_each() {
+            let cut = (start..end).step_by(at_once);
+            pieces.extend(cut.map(|first| Piece::InStrips(matrix, first..end.min(first + at_once))));
+        }
     }
     pieces
 }
@@ -197,8 +199,7 @@ impl Piece<'_> {
                     // SAFETY: the caller's promise.
                     unsafe { matrix.lay_out(strip, file, to) };
                 }
-                let planes = matrix.starts().into_iter().zip(matrix.of_one());
-                planes.map(|(start, size)| start + strips.start * size..start + strips.end * size).collect()
+                matrix.places(strips.clone()).to_vec()
             }
         };
         let bytes = done.iter().map(Range::len).sum();

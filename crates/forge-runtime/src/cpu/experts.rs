@@ -7,7 +7,7 @@
 use super::call::Call;
 use super::coded_rows::{encoded_rows, keep};
 use super::finish::{DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
-use super::formats::{BLOCK, Matrix};
+use super::formats::{BLOCK, Matrix, Stack};
 use super::level::Task;
 use super::pieces::Pieces;
 use super::project::{Project, whole_rows};
@@ -30,6 +30,8 @@ pub struct ExpertsInner {
     pub outputs: usize,
     /// Columns of it, and the width of x.
     pub inputs: usize,
+    /// Bytes from one expert's matrix to the next one's.
+    pub record: usize,
     /// The deferred norm of x, if there is one.
     pub norm: Option<DeferredNorm>,
     /// Whether each expert has a bias: `[experts, outputs]`.
@@ -51,6 +53,8 @@ pub struct ExpertsSum {
     pub outputs: usize,
     /// Columns of it.
     pub inputs: usize,
+    /// Bytes from one expert's matrix to the next one's.
+    pub record: usize,
     /// Whether each expert has a bias: `[experts, outputs]`.
     pub bias: bool,
     /// What becomes of the sum.
@@ -135,13 +139,13 @@ impl<M: Matrix> Task for Of<'_, M> {
     fn run<S: Simd>(self) {
         let Of { call, shape, .. } = self;
         let rows = call.scalar(0);
-        let (experts, chosen, outputs, inputs, route) = match shape {
-            Shape::Inner(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.route.as_ref()),
-            Shape::Sum(of) => (of.experts, of.chosen, of.outputs, of.inputs, None),
+        let (experts, chosen, outputs, inputs, record) = match shape {
+            Shape::Inner(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.record),
+            Shape::Sum(of) => (of.experts, of.chosen, of.outputs, of.inputs, of.record),
         };
-        let (norm, has_bias, epilogue) = match shape {
-            Shape::Inner(of) => (of.norm, of.bias, of.ending),
-            Shape::Sum(of) => (None, of.bias, of.ending),
+        let (norm, has_bias, epilogue, route) = match shape {
+            Shape::Inner(of) => (of.norm, of.bias, of.ending, of.route.as_ref()),
+            Shape::Sum(of) => (None, of.bias, of.ending, None),
         };
         let of_one = norm.is_some() || route.is_some() || matches!(epilogue, Epilogue::AddSquares(_));
         assert!(rows == 1 || !of_one, "{shape:?} is made for one row, and there are {rows}");
@@ -192,7 +196,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             (false, true) => Rows::Stored(x),
             (false, false) => Rows::Slices(x),
         };
-        let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
+        let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
         for item in call.share(count_of_turns * pieces, 1).flatten() {
             // Everybody knows who was chosen; one tells everyone after this.
@@ -210,9 +214,9 @@ impl<M: Matrix> Task for Of<'_, M> {
             sums.fill(0.0);
             for place in with.iter().filter(|_| count > 0) {
                 let (expert, of_expert) = pairs.of(*place);
+                let matrix = stack.of(call.matrix_of(expert));
                 let products = Products { matrix, in_strips: is_in_strips(place), blocks, x };
                 let bias = bias.get(expert * outputs + first..).unwrap_or_default();
-                let first_row = call.matrix_of(expert) * outputs + first;
                 for some in of_expert.chunks(TOGETHER) {
                     let mut own = [0; TOGETHER];
                     for (own, pair) in own.iter_mut().zip(some) {
@@ -220,7 +224,7 @@ impl<M: Matrix> Task for Of<'_, M> {
                     }
                     let own = &own[..some.len()];
                     // SAFETY: `find` saw that the matrices are whole, and x has as many blocks a row.
-                    unsafe { products.of::<S>((first_row, count), own, values, piece) };
+                    unsafe { products.of::<S>((first, count), own, values, piece) };
                     for (pair, values) in some.iter().zip(values.chunks_exact_mut(piece)) {
                         let values = &mut values[..count];
                         if is_sum {

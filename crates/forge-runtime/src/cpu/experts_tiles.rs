@@ -12,7 +12,7 @@ use super::call::Call;
 use super::coded::{Sixteen, encode};
 use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare};
-use super::formats::{BLOCK, Matrix};
+use super::formats::{BLOCK, Matrix, Stack};
 use super::level::{Level, Task};
 use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
 use super::project::{Project, whole_rows};
@@ -45,6 +45,8 @@ pub struct ExpertsTiles {
     pub outputs: usize,
     /// Columns of it.
     pub inputs: usize,
+    /// Bytes from one expert's matrix to the next one's.
+    pub record: usize,
     /// Whether each expert has a bias: `[experts, outputs]`.
     pub bias: bool,
     /// What becomes of a product. With a gate x is `[row, inputs]`, else each pair has its own.
@@ -141,7 +143,7 @@ impl<M: Matrix> Task for Products<'_, M> {
     /// Panel by panel of each expert's matrix.
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let ExpertsTiles { experts, chosen, outputs, inputs, bias, ending, tile_rows } = *self.shape;
+        let ExpertsTiles { experts, chosen, outputs, inputs, record, bias, ending, tile_rows } = *self.shape;
         let call = self.call;
         let rows = call.scalar(0);
         let most = most_tiles(rows, &ExpertsGroup { experts, chosen, tile_rows });
@@ -174,7 +176,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
         let mut filled = [EMPTY; coded_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
-        let matrix = M::find(call, "weight", call.matrices(experts) * outputs, blocks);
+        let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
         // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
         let coded = coded
             .map(|coded| unsafe { std::slice::from_raw_parts(coded.start(), Sixteen::count(of_x, blocks)) });
@@ -196,12 +198,12 @@ impl<M: Matrix> Task for Products<'_, M> {
             let own = &pairs[first..first + count];
             let first_output = item % count_of_panels * width;
             let of_panel = (outputs - first_output).min(width);
-            let first_row = call.matrix_of(expert) * outputs + first_output;
+            let matrix = stack.of(call.matrix_of(expert));
             let mut numbers = [0; ROWS];
             for (number, pair) in numbers.iter_mut().zip(own) {
                 *number = *pair as usize / share_x;
             }
-            let (rows, of_panel_rows) = (&numbers[..count], (first_row, of_panel));
+            let (rows, of_panel_rows) = (&numbers[..count], (first_output, of_panel));
             // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
             // `width` outputs.
             unsafe {

@@ -55,6 +55,32 @@ pub(super) enum Scaling {
     Halves,
 }
 
+/// Matrices of experts: a matrix for each seat, or where there are none for each expert.
+#[derive(Clone, Copy)]
+pub(super) struct Stack<M> {
+    first: M,
+    /// Bytes from one to the next.
+    record: usize,
+}
+
+impl<M: Matrix> Stack<M> {
+    /// The matrices of so many rows and blocks that are bound where there are `experts`.
+    pub(super) fn find(
+        call: &Call<'_>,
+        (experts, record): (usize, usize),
+        rows: usize,
+        blocks: usize,
+    ) -> Self {
+        let others = (call.matrices(experts) - 1) * record;
+        Stack { first: M::find(&call.reaching(others), "weight", rows, blocks), record }
+    }
+
+    /// That of a seat, which there has to be.
+    pub(super) fn of(self, seat: usize) -> M {
+        self.first.after(seat * self.record)
+    }
+}
+
 /// A matrix whose rows are `blocks` blocks long, in whole groups.
 pub(super) trait Matrix: Copy {
     /// What makes numbers of its vectors.
@@ -71,6 +97,9 @@ pub(super) trait Matrix: Copy {
 
     /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self;
+
+    /// The matrix whose planes lie so many bytes after this one's.
+    fn after(self, bytes: usize) -> Self;
 
     /// Lanes `part * LANES ..` of a block; `block` counts from the matrix's first.
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V;
@@ -208,6 +237,10 @@ macro_rules! plain {
 
             fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
                 $name(call.input::<$element>(&format!("{weight}_values"), rows * blocks * BLOCK).as_ptr())
+            }
+
+            fn after(self, bytes: usize) -> Self {
+                $name(self.0.wrapping_byte_add(bytes))
             }
 
             #[inline(always)]

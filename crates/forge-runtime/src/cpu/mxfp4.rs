@@ -32,6 +32,11 @@ impl Matrix for Mxfp4 {
         }
     }
 
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Mxfp4 { codes, scales }
+    }
+
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         let column = part * S::LANES;

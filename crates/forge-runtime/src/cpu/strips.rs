@@ -11,10 +11,10 @@
 //!
 //! A strip takes the bytes that its rows had, and lies where they lay, so that a matrix is where the model says. Which matrices can
 //! be laid out so is asked of the model itself ([`survey`]): those of which every kernel that reads them says that it
-//! can read strips. A stack of experts is one matrix, whose strips have rows of one expert each.
+//! can read strips.
 
 use super::super::device::{Binding, Buffer, Kernel, Pass, Program};
-use super::super::experts::Arrangement;
+use super::super::experts::{Arrangement, Stacks};
 use super::super::model::Model;
 use super::formats::{self, BLOCK};
 use std::collections::{BTreeSet, HashMap};
@@ -23,21 +23,24 @@ use std::ops::Range;
 /// Outputs of a strip.
 pub(super) const OUTPUTS: usize = 16;
 
-/// A matrix of the weight file that can lie in strips.
+/// A matrix of the weight file that can lie in strips, or one of each expert.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Strips {
-    /// Where its codes begin in the file and end, and its scales.
+    /// Where its codes begin in the file and end, and its scales: of experts, the first one's.
     planes: [[usize; 2]; 2],
-    /// How many they are.
+    /// How many strips it has.
     count: usize,
     /// Blocks of a row.
     blocks: usize,
+    /// How many matrices there are, and bytes from one to the next.
+    matrices: usize,
+    record: usize,
 }
 
 /// What `model` reads in strips wherever it reads it.
 pub fn survey<M: Model>(model: &M) -> Vec<Strips> {
-    let mut survey = Survey::default();
     let layout = model.layout();
+    let mut survey = Survey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
     for (program, count) in [(Program::Decode, 1), (Program::Batch, 1), (Program::Batch, M::INFO.chunk)] {
         model.forward(&mut survey, &layout.rows(program, count, count));
         model.head(&mut survey, program, &layout.heads(count.min(M::INFO.head_rows), false));
@@ -45,43 +48,46 @@ pub fn survey<M: Model>(model: &M) -> Vec<Strips> {
     survey.found()
 }
 
-/// A pass that computes nothing, and notes what is read of the weights.
-#[derive(Default)]
-struct Survey {
+/// A pass that computes nothing, and notes what is read of the weights: planes, which are known by where they begin.
+struct Survey<'a> {
+    experts: &'a [Stacks],
     in_strips: BTreeSet<Strips>,
     /// What is read in other ways.
-    others: Vec<Range<usize>>,
+    others: BTreeSet<usize>,
 }
 
-impl Survey {
-    /// Matrices of which nothing is read in another way, be it as a matrix of another shape.
+impl Survey<'_> {
+    /// Matrices that nobody reads in another way, be it as a matrix of another shape.
     fn found(self) -> Vec<Strips> {
-        let Survey { in_strips, others } = self;
+        let Survey { in_strips, others, .. } = self;
         let alone = |matrix: &&Strips| {
-            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(Strips::planes);
-            let meets = |other: Range<usize>| {
-                matrix.planes().iter().any(|own| own.start < other.end && other.start < own.end)
-            };
-            !shaped.chain(others.iter().cloned()).any(meets)
+            let shaped = in_strips.iter().filter(|other| other != matrix).flat_map(Strips::starts);
+            let mut others = shaped.chain(others.iter().copied());
+            !others.any(|other| matrix.starts().contains(&other))
         };
         in_strips.iter().filter(alone).cloned().collect()
     }
 }
 
-impl Pass for Survey {
+impl Pass for Survey<'_> {
     fn dispatch(&mut self, kernel: &'static Kernel, bindings: &[Binding], _: &[u32], _: [u32; 3]) {
         let plane = |name: &str| {
             let slot = kernel.buffers.iter().position(|buffer| buffer.ends_with(name));
             slot.and_then(|slot| bindings.get(slot)).filter(|binding| binding.buffer == Buffer::Weights)
         };
         let strips = match (kernel.strips, plane("_codes"), plane("_scales")) {
-            (Some(shape), Some(codes), Some(scales)) => Strips::new(shape, codes, scales),
+            (Some(shape), Some(codes), Some(scales)) => {
+                let has = |stacks: &&Stacks| stacks.planes().any(|plane| plane.offset == codes.offset);
+                let stacks = self.experts.iter().find(has);
+                let apart = stacks.map_or(Strips::ALONE, |stacks| [stacks.experts, stacks.record()]);
+                Strips::new(shape, codes, scales, apart)
+            }
             _ => None,
         };
         let starts = strips.as_ref().map(Strips::starts);
         for binding in bindings.iter().filter(|binding| binding.buffer == Buffer::Weights) {
             if !starts.is_some_and(|starts| starts.contains(&binding.offset)) {
-                self.others.push(binding.offset..binding.offset + binding.bytes);
+                self.others.insert(binding.offset);
             }
         }
         self.in_strips.extend(strips);
@@ -99,15 +105,27 @@ impl Pass for Survey {
 }
 
 impl Strips {
-    /// Of a matrix of so many rows and stored columns, if that makes whole strips.
-    pub fn new([rows, columns]: [usize; 2], codes: &Binding, scales: &Binding) -> Option<Strips> {
+    /// One matrix, and nothing after it.
+    pub const ALONE: [usize; 2] = [1, 0];
+
+    /// Of a matrix of so many rows and stored columns, or of several that lie so many bytes apart, if that makes whole strips.
+    pub fn new(
+        [rows, columns]: [usize; 2],
+        codes: &Binding,
+        scales: &Binding,
+        [matrices, record]: [usize; 2],
+    ) -> Option<Strips> {
         let (count, blocks) = (rows / OUTPUTS, columns.div_ceil(BLOCK));
+        // What is bound of experts reaches to the last one's.
+        let own = |plane: &Binding| plane.bytes.checked_sub((matrices - 1) * record);
+        let (of_codes, of_scales) = (own(codes)?, own(scales)?);
         // Of nibbles, whatever their scales are of, or of bytes with a scale for each block.
-        let of_nibbles = codes.bytes == rows * blocks * 16 && scales.bytes.is_multiple_of(2 * rows);
-        let of_bytes = codes.bytes == rows * blocks * 32 && scales.bytes == rows * blocks * 2;
+        let of_nibbles = of_codes == rows * blocks * 16 && of_scales.is_multiple_of(2 * rows);
+        let of_bytes = of_codes == rows * blocks * 32 && of_scales == rows * blocks * 2;
         let is_whole = count * OUTPUTS == rows && (of_nibbles || of_bytes);
-        let planes = [codes, scales].map(|plane| [plane.offset, plane.offset + plane.bytes]);
-        is_whole.then_some(Strips { planes, count, blocks })
+        let plane = |plane: &Binding, bytes: usize| [plane.offset, plane.offset + bytes];
+        let planes = [plane(codes, of_codes), plane(scales, of_scales)];
+        is_whole.then_some(Strips { planes, count, blocks, matrices, record })
     }
 
     /// Where its planes begin.
@@ -115,14 +133,9 @@ impl Strips {
         self.planes.map(|[start, _]| start)
     }
 
-    /// Bytes of one in each plane.
+    /// Bytes of a strip in each plane.
     pub(super) fn of_one(&self) -> [usize; 2] {
         self.planes.map(|[start, end]| (end - start) / self.count)
-    }
-
-    /// Its planes.
-    pub(super) fn planes(&self) -> [Range<usize>; 2] {
-        self.planes.map(|[start, end]| start..end)
     }
 }
 
@@ -145,27 +158,41 @@ fn in_place<const N: usize>(rows: &mut [u8], room: &mut [u8]) {
 /// How they come about, where weights are copied.
 #[cfg(target_os = "linux")]
 impl Strips {
-    /// How many they are.
-    pub(super) fn count(&self) -> usize {
-        self.count
+    /// The numbers of the strips of each matrix.
+    pub(super) fn of_each(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        (0..self.matrices).map(|matrix| matrix * self.count..(matrix + 1) * self.count)
     }
 
-    /// Writes strip number `strip` of the file's matrix to where it lies in the copy.
+    /// Where some strips of one matrix lie in the file, in either plane.
+    pub(super) fn places(&self, strips: Range<usize>) -> [Range<usize>; 2] {
+        let (matrix, first) = (strips.start / self.count, strips.start % self.count);
+        let [codes, scales] = self.starts().map(|start| start + matrix * self.record);
+        let place = |start: usize, size: usize| start + first * size..start + (first + strips.len()) * size;
+        let [of_codes, of_scales] = self.of_one();
+        [place(codes, of_codes), place(scales, of_scales)]
+    }
+
+    /// The planes of all matrices.
+    pub(super) fn planes(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let of = |matrix: usize| {
+            let first = matrix * self.record;
+            self.planes.map(|[start, end]| first + start..first + end)
+        };
+        (0..self.matrices).flat_map(of)
+    }
+
+    /// Writes strip number `strip` of the file's matrices to where it lies in the copy.
     ///
     /// # Safety
     /// `copy` has to begin as many bytes as the file has, and nobody else may touch those of this strip.
     pub(super) unsafe fn lay_out(&self, strip: usize, file: &[u8], copy: *mut u8) {
-        let plane = |start: usize, size: usize| {
-            let start = start + strip * size;
+        let [codes, scales] = self.places(strip..strip + 1).map(|place| {
             // SAFETY: planes lie in the file, and so in the copy.
-            let to = unsafe { std::slice::from_raw_parts_mut(copy.add(start), size) };
-            (&file[start..start + size], to)
-        };
-        let ([codes, scales], [of_codes, of_scales]) = (self.starts(), self.of_one());
-        let (rows, to) = plane(codes, of_codes);
-        beside::<4>(rows, to);
-        let (rows, to) = plane(scales, of_scales);
-        beside::<2>(rows, to);
+            let to = unsafe { std::slice::from_raw_parts_mut(copy.add(place.start), place.len()) };
+            (&file[place], to)
+        });
+        beside::<4>(codes.0, codes.1);
+        beside::<2>(scales.0, scales.1);
     }
 }
 
@@ -203,7 +230,7 @@ mod tests {
 
     /// What is found where kernels read a matrix of 1,024 bytes of codes, each as of a shape or in a way of its own.
     fn found(reads: &[Option<[usize; 2]>]) -> usize {
-        let mut survey = Survey::default();
+        let mut survey = Survey { experts: &[], in_strips: BTreeSet::new(), others: BTreeSet::new() };
         for strips in reads {
             let buffers = &["weight_codes", "weight_scales", "bias", "y"];
             let kernel = Kernel {

@@ -97,6 +97,11 @@ impl<const BITS: usize> Matrix for Pairs<BITS> {
         Pairs { codes, scales }
     }
 
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
+        Pairs { codes, scales }
+    }
+
     #[inline(always)]
     unsafe fn vector<S: Simd>(self, block: usize, part: usize) -> S::V {
         // SAFETY: the caller's promise.
@@ -207,6 +212,11 @@ impl Matrix for Q6K {
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let [codes, scales] = find(call, weight, rows * blocks, 6, SIGNED);
+        Q6K { codes, scales }
+    }
+
+    fn after(self, bytes: usize) -> Self {
+        let (codes, scales) = (self.codes.wrapping_byte_add(bytes), self.scales.wrapping_byte_add(bytes));
         Q6K { codes, scales }
     }
 

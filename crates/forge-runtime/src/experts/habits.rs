@@ -90,8 +90,15 @@ mod tests {
     /// Two layers of so many experts.
     fn layers(experts: usize) -> Vec<Stacks> {
         let routes = Span::new(Buffer::Scratch, 0, 0);
-        let stacks =
-            Stacks { experts, chosen: 2, shared: 0, most: 9, inner: Vec::new(), sum: Vec::new(), routes };
+        let stacks = Stacks {
+            experts,
+            chosen: 2,
+            shared: 0,
+            records: Span::new(Buffer::Weights, 0, 0),
+            inner: Vec::new(),
+            sum: Vec::new(),
+            routes,
+        };
         vec![stacks.clone(), stacks]
     }
 

@@ -1,14 +1,14 @@
 //! Experts streamed from disk: a model with more experts than memory has room for.
 //!
-//! The experts of a layer are [`Stacks`]: every plane (codes, scales) of their two matrices lies in the weight file expert below
-//! expert, so that what an expert has of a plane is one range of bytes. Where experts are streamed they are not in memory;
-//! some have a *seat* there. Seats lie in one region that is taken at the start, plane by plane as in the file, so
-//! that the kernels which read stacks read seats, and only look up which seat an expert has. Layers whose experts are
+//! The experts of a layer are [`Stacks`]: what an expert has of all their matrices (codes and scales of each) is a *record* of the
+//! weight file, which is whole pages, and the next expert's follows. Where experts are streamed they are not in memory;
+//! some have a *seat* there, as long as a record. Seats lie side by side in one region that is taken at the start, so that the
+//! kernels which read records read seats, and only look up which seat an expert has. Layers whose records are
 //! of equal size share their seats ([`Room`]). A device may want experts in another order than the file's (`arrangement`).
 //!
-//! Who needs an expert that has no seat takes that of the one that was not asked for longest (`seats`); a few threads read it
-//! from the file (`readers`, `source`), first what the layer multiplies first, expert by expert, so that the rest is read while
-//! that is computed (`streamed`). Experts that every row has keep their seats. A run begins with those that earlier runs asked for most
+//! Who needs an expert that has no seat takes that of the one that was not asked for longest (`seats`); a few threads read its
+//! record from the file (`readers`, `source`), expert by expert, so that one is computed while others are read (`streamed`).
+//! Experts that every row has keep their seats. A run begins with those that earlier runs asked for most
 //! (`habits`).
 //!
 //! What comes out is the same to the bit wherever experts are: seats are addresses, and sums keep the order of experts. A
@@ -26,7 +26,6 @@ mod streamed;
 pub use arrangement::{Arrangement, Unarranged};
 pub use counts::Counts;
 pub use habits::Habits;
-pub use readers::Half;
 pub use room::{Forecast, Room};
 pub use source::{Source, WeightSource};
 pub use streamed::{Bound, Streamed};
@@ -43,9 +42,9 @@ pub struct Stacks {
     pub chosen: usize,
     /// Those of them that every row has, the last ones.
     pub shared: usize,
-    /// Seats that kernels can count, at most.
-    pub most: usize,
-    /// The planes of the matrices that are multiplied first, expert below expert.
+    /// What each expert has of all matrices, expert after expert.
+    pub records: Span<u8>,
+    /// The planes of the matrices that are multiplied first: from where the first expert's begins to where the last one's ends.
     pub inner: Vec<Span<u8>>,
     /// Those of the matrices whose products are summed.
     pub sum: Vec<Span<u8>>,
@@ -54,20 +53,26 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Every plane, in the order in which they are read.
+    /// Every plane, in the order in which they lie in a record.
     pub fn planes(&self) -> impl Iterator<Item = Span<u8>> + '_ {
         self.inner.iter().chain(&self.sum).copied()
     }
 
-    /// Bytes of one expert.
-    pub fn expert_bytes(&self) -> usize {
-        self.planes().map(|plane| plane.bytes / self.experts).sum()
+    /// Bytes of a record.
+    pub fn record(&self) -> usize {
+        self.records.bytes / self.experts
     }
 
-    /// Where in the weight file the planes of all layers lie, in order.
+    /// Where in a record a plane lies.
+    pub fn place(&self, plane: Span<u8>) -> Range<usize> {
+        let start = plane.offset - self.records.offset;
+        start..start + plane.bytes - (self.records.bytes - self.record())
+    }
+
+    /// Where in the weight file the records of all layers lie, in order.
     pub fn places(layers: &[Stacks]) -> Vec<Range<usize>> {
-        let planes = layers.iter().flat_map(Stacks::planes);
-        let mut places: Vec<_> = planes.map(|plane| plane.offset..plane.offset + plane.bytes).collect();
+        let records = layers.iter().map(|stacks| stacks.records);
+        let mut places: Vec<_> = records.map(|all| all.offset..all.offset + all.bytes).collect();
         places.sort_by_key(|place| place.start);
         places
     }
@@ -76,6 +81,15 @@ impl Stacks {
     pub fn picked(&self) -> usize {
         self.chosen - self.shared
     }
+}
+
+/// Which matrices of a layer's experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// What is multiplied first.
+    Inner,
+    /// Those whose products are summed.
+    Sum,
 }
 
 /// Where experts are while a program runs.

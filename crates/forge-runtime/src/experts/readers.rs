@@ -1,8 +1,7 @@
 //! A few threads that read, so that a disk has several things to do at once.
 //!
-//! Reads are done in the order in which they are asked for. They are of two halves, what a layer multiplies first and what it
-//! multiplies then, and of several experts; whoever waits for one half, or for one expert's, lets the others go on. After a read
-//! that fails the others are left undone, and whoever waits next is told.
+//! Records are read in the order in which they are asked for, and whoever waits for one of them lets the others go on. After a
+//! read that fails the others are left undone, and whoever waits next is told.
 
 use super::source::Source;
 use std::collections::VecDeque;
@@ -11,21 +10,11 @@ use std::thread::{self, JoinHandle};
 
 /// Threads: a disk answers fastest when asked for several things.
 const THREADS: usize = 8;
-/// The most bytes that a thread reads at once, so that one large plane is shared out.
+/// The most bytes that a thread reads at once, so that a large record is shared out.
 const PIECE: usize = 1 << 20;
-
-/// Which matrices of a layer a read is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
-    /// What is multiplied first.
-    Inner,
-    /// Those whose products are summed.
-    Sum,
-}
 
 /// Bytes to be read, and where to.
 pub(super) struct Read {
-    pub(super) half: Half,
     /// Whose they are, of those who are asked for at once.
     pub(super) expert: usize,
     pub(super) from: u64,
@@ -52,13 +41,20 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Read>,
-    /// Reads of each half that are not done.
-    left: [usize; 2],
+    /// Pieces that are not read.
+    left: usize,
     /// The same of each expert.
-    left_of: Vec<[usize; 2]>,
+    left_of: Vec<usize>,
     /// What went wrong first.
     trouble: Option<String>,
     is_over: bool,
+}
+
+impl State {
+    /// Whether no read of an expert is left.
+    fn is_done(&self, expert: usize) -> bool {
+        self.left_of.get(expert).is_none_or(|left| *left == 0)
+    }
 }
 
 impl Shared {
@@ -86,60 +82,47 @@ impl Readers {
     /// Has bytes read.
     ///
     /// # Safety
-    /// Until [`Readers::settle`] says that all is done nobody touches where they go, or until [`Readers::wait`] says so of
-    /// their half.
+    /// Until [`Readers::settle`] says that all is done nobody touches where they go, or until [`Readers::has_come`] says so of
+    /// their expert.
     pub(super) unsafe fn ask(&self, reads: impl Iterator<Item = Read>) {
         let mut state = self.shared.lock();
-        for Read { half, expert, from, to, bytes } in reads {
+        for Read { expert, from, to, bytes } in reads {
             if state.left_of.len() <= expert {
-                state.left_of.resize(expert + 1, [0; 2]);
+                state.left_of.resize(expert + 1, 0);
             }
             for first in (0..bytes).step_by(PIECE) {
                 // SAFETY: inside where the read goes.
                 let to = unsafe { to.add(first) };
                 let (from, bytes) = (from + first as u64, PIECE.min(bytes - first));
-                state.queue.push_back(Read { half, expert, from, to, bytes });
-                state.left[half as usize] += 1;
-                state.left_of[expert][half as usize] += 1;
+                state.queue.push_back(Read { expert, from, to, bytes });
+                state.left += 1;
+                state.left_of[expert] += 1;
             }
         }
         drop(state);
         self.shared.asked.notify_all();
     }
 
-    /// Whether a read of this half is left.
-    pub(super) fn is_reading(&self, half: Half) -> bool {
-        self.shared.lock().left[half as usize] > 0
-    }
-
-    /// Whether this half of an expert is in memory. After a read that failed nobody's is, until a wait has told of it: what was
+    /// Whether an expert is in memory. After a read that failed nobody is, until a wait has told of it: what was
     /// left undone looks like what is done.
-    pub(super) fn has_come(&self, half: Half, expert: usize) -> bool {
+    pub(super) fn has_come(&self, expert: usize) -> bool {
         let state = self.shared.lock();
-        state.trouble.is_none() && state.left_of.get(expert).is_none_or(|left| left[half as usize] == 0)
+        state.trouble.is_none() && state.is_done(expert)
     }
 
-    /// Waits until no read of this half is left of one of some experts; errors are those of [`Readers::wait`].
-    pub(super) fn wait_for_any(&self, half: Half, experts: &[usize]) -> Result<(), String> {
-        let is_done = |state: &State, expert: usize| {
-            state.left_of.get(expert).is_none_or(|left| left[half as usize] == 0)
-        };
-        self.until(|state| experts.iter().any(|expert| is_done(state, *expert)))
+    /// Waits until one of some experts is in memory; errors are those of [`Readers::settle`].
+    pub(super) fn wait_for_any(&self, experts: &[usize]) -> Result<(), String> {
+        self.until(|state| experts.iter().any(|expert| state.is_done(*expert)))
     }
 
-    /// Waits until no read of this half is left. An error if any read has failed; then nothing is left at all.
-    pub(super) fn wait(&self, half: Half) -> Result<(), String> {
-        self.until(|state| state.left[half as usize] == 0)
-    }
-
-    /// Waits until no read is left.
+    /// Waits until no read is left. An error if any has failed.
     pub(super) fn settle(&self) -> Result<(), String> {
         self.until(|_| false)
     }
 
     fn until(&self, is_enough: impl Fn(&State) -> bool) -> Result<(), String> {
         let mut state = self.shared.lock();
-        while state.left != [0, 0] && (state.trouble.is_some() || !is_enough(&state)) {
+        while state.left > 0 && (state.trouble.is_some() || !is_enough(&state)) {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.trouble.take().map_or(Ok(()), Err)
@@ -183,10 +166,9 @@ fn work(shared: &Shared) {
         if let Err(what) = outcome {
             state.trouble.get_or_insert(what);
         }
-        let half = read.half as usize;
-        state.left[half] -= 1;
-        state.left_of[read.expert][half] -= 1;
-        if state.left_of[read.expert][half] == 0 {
+        state.left -= 1;
+        state.left_of[read.expert] -= 1;
+        if state.left_of[read.expert] == 0 {
             shared.done.notify_all();
         }
     }
@@ -215,21 +197,21 @@ mod tests {
         }
     }
 
-    fn read(half: Half, from: u64, to: &mut [u8]) -> Read {
-        Read { half, expert: half as usize, from, to: to.as_mut_ptr(), bytes: to.len() }
+    fn read(expert: usize, from: u64, to: &mut [u8]) -> Read {
+        Read { expert, from, to: to.as_mut_ptr(), bytes: to.len() }
     }
 
     #[test]
     fn everything_is_read_whole_in_pieces() {
         let readers = Readers::new(Arc::new(Told { bad: u64::MAX })).unwrap();
         let (mut one, mut other) = (vec![0; 3 * PIECE + 5], vec![0; 100]);
-        let reads = [read(Half::Inner, 7, &mut one), read(Half::Sum, 1000, &mut other)];
-        // SAFETY: nothing touches either before all is done.
+        let reads = [read(0, 7, &mut one), read(1, 1000, &mut other)];
+        // SAFETY: nothing touches either before it is done.
         unsafe { readers.ask(reads.into_iter()) };
-        readers.wait(Half::Inner).unwrap();
+        readers.wait_for_any(&[0]).unwrap();
         assert!(one.iter().zip(7_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
-        readers.wait_for_any(Half::Sum, &[1]).unwrap();
-        assert!(readers.has_come(Half::Sum, 1) && readers.has_come(Half::Sum, 7));
+        readers.settle().unwrap();
+        assert!(readers.has_come(1) && readers.has_come(7));
         assert!(other.iter().zip(1000_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
     }
 
@@ -238,16 +220,16 @@ mod tests {
         let readers = Readers::new(Arc::new(Told { bad: 1 << 30 })).unwrap();
         let mut bytes = vec![0; 4 * PIECE];
         // SAFETY: nothing touches them before all is done.
-        unsafe { readers.ask([read(Half::Sum, 1 << 30, &mut bytes)].into_iter()) };
-        while readers.is_reading(Half::Sum) {
+        unsafe { readers.ask([read(1, 1 << 30, &mut bytes)].into_iter()) };
+        while readers.shared.lock().left > 0 {
             thread::yield_now();
         }
-        assert!(!readers.has_come(Half::Sum, Half::Sum as usize), "it was never read");
+        assert!(!readers.has_come(1), "it was never read");
         assert!(readers.settle().unwrap_err().contains("the disk is gone"));
-        assert_eq!(readers.wait(Half::Inner), Ok(()));
+        assert_eq!(readers.settle(), Ok(()));
         // SAFETY: the same.
-        unsafe { readers.ask([read(Half::Inner, 0, &mut bytes)].into_iter()) };
-        assert_eq!(readers.wait(Half::Inner), Ok(()));
+        unsafe { readers.ask([read(0, 0, &mut bytes)].into_iter()) };
+        assert_eq!(readers.settle(), Ok(()));
         assert_eq!(bytes[250..252], [250, 0]);
     }
 }

@@ -1,21 +1,18 @@
-//! The region in which experts have seats: how many there are, and where each plane of them lies.
+//! The region in which experts have seats: how many there are, and where they lie.
 //!
-//! Layers whose experts have planes of equal sizes are a class and share its seats; other layers, as where a model mixes
+//! Layers whose records are of equal size are a class and share its seats; other layers, as where a model mixes
 //! formats, are others. Memory is divided among classes by the bytes of all their experts.
 
 use super::super::failure::Failure;
 use super::Stacks;
 
-/// What planes begin at multiples of: enough for disks to write to them directly.
-const PAGE: usize = 4096;
-
 /// Seats for experts of one size.
 #[derive(Clone, Debug)]
 pub(super) struct Class {
-    /// Bytes that an expert has of each plane.
-    pub(super) planes: Vec<usize>,
-    /// Where in the region the seats of each plane begin.
-    pub(super) starts: Vec<usize>,
+    /// Bytes of a record, and of a seat.
+    pub(super) record: usize,
+    /// Where in the region the seats begin.
+    pub(super) start: usize,
     /// How many seats there are.
     pub(super) seats: usize,
     /// Experts of all its layers.
@@ -24,19 +21,12 @@ pub(super) struct Class {
     pub(super) kept: usize,
     /// The most that a row chooses in one layer.
     picked: usize,
-    /// Seats that kernels can count, at most.
-    most: usize,
 }
 
 impl Class {
-    /// Bytes of an expert.
-    fn expert(&self) -> usize {
-        self.planes.iter().sum()
-    }
-
     /// Bytes of all experts.
     fn all(&self) -> u128 {
-        self.expert() as u128 * self.experts as u128
+        self.record as u128 * self.experts as u128
     }
 
     /// The fewest seats that a pass can go on with: an expert at a time would do, but each row would read all of its own again.
@@ -79,48 +69,42 @@ impl Room {
         for stacks in layers {
             room.add(stacks);
         }
-        let planes: usize = room.classes.iter().map(|class| class.planes.len()).sum();
-        let for_seats = memory.saturating_sub((planes * PAGE) as u64);
         let all: u128 = room.classes.iter().map(Class::all).sum();
         // What a class needs is what its share of the memory must hold.
         let needed =
-            |class: &Class| ((class.least() * class.expert()) as u128 * all).div_ceil(class.all().max(1));
-        let enough = room.classes.iter().map(needed).max().unwrap_or(0) as u64 + (planes * PAGE) as u64;
+            |class: &Class| ((class.least() * class.record) as u128 * all).div_ceil(class.all().max(1));
+        let enough = room.classes.iter().map(needed).max().unwrap_or(0);
         for class in &mut room.classes {
-            let share = u128::from(for_seats) * class.all() / all.max(1);
-            let most = class.experts.min(class.most);
-            class.seats = most.min((share / class.expert().max(1) as u128) as usize);
+            let share = u128::from(memory) * class.all() / all.max(1);
+            class.seats = class.experts.min((share / class.record.max(1) as u128) as usize);
             if class.seats < class.least() {
                 return Err(Failure::misuse(format!(
                     "--experts streamed: experts of {} bytes have {} seats in {memory} bytes, and {} are needed: \
                      {enough} bytes are enough",
-                    class.expert(),
+                    class.record,
                     class.seats,
                     class.least(),
                 )));
             }
-            for plane in &class.planes {
-                class.starts.push(room.bytes);
-                room.bytes = (room.bytes + class.seats * plane).next_multiple_of(PAGE);
-            }
+            class.start = room.bytes;
+            room.bytes += class.seats * class.record;
         }
         Ok(room)
     }
 
     fn add(&mut self, stacks: &Stacks) {
-        let planes: Vec<usize> = stacks.planes().map(|plane| plane.bytes / stacks.experts).collect();
-        let known = self.classes.iter().position(|class| class.planes == planes);
+        let record = stacks.record();
+        let known = self.classes.iter().position(|class| class.record == record);
         let index = known.unwrap_or(self.classes.len());
         if known.is_none() {
-            let (starts, most) = (Vec::new(), stacks.most);
-            self.classes.push(Class { planes, starts, seats: 0, experts: 0, kept: 0, picked: 0, most });
+            self.classes.push(Class { record, start: 0, seats: 0, experts: 0, kept: 0, picked: 0 });
         }
         let class = &mut self.classes[index];
         class.experts += stacks.experts;
         class.kept += stacks.shared;
         class.picked = class.picked.max(stacks.picked());
         self.class_of.push(index);
-        self.of_row += (stacks.picked() * stacks.expert_bytes()) as u64;
+        self.of_row += (stacks.picked() * stacks.record()) as u64;
     }
 
     /// Bytes of the region.
@@ -153,30 +137,32 @@ mod tests {
     use super::super::super::device::{Buffer, Span};
     use super::*;
 
-    fn stacks(experts: usize, shared: usize, plane: usize) -> Stacks {
-        let span = |bytes: usize| Span::new(Buffer::Weights, 0, bytes * experts);
+    fn stacks(experts: usize, shared: usize, record: usize) -> Stacks {
+        let records = Span::new(Buffer::Weights, 0, record * experts);
         let routes = Span::new(Buffer::Scratch, 0, 0);
-        let (inner, sum) = (vec![span(2 * plane)], vec![span(plane)]);
-        Stacks { experts, chosen: 2 + shared, shared, most: 7, inner, sum, routes }
+        let (inner, sum) = (vec![records], Vec::new());
+        Stacks { experts, chosen: 2 + shared, shared, records, inner, sum, routes }
     }
 
     #[test]
     fn as_many_seats_as_memory_has_room_for_and_never_more_than_experts() {
-        let layers = [stacks(8, 0, 1000), stacks(8, 0, 1000)];
-        let room = Room::new(&layers, 2 * 4096 + 5 * 3000 + 2999).unwrap();
+        let layers = [stacks(8, 0, 3000), stacks(8, 0, 3000)];
+        let room = Room::new(&layers, 5 * 3000 + 2999).unwrap();
         assert_eq!((room.seats(), room.experts(), room.class_of.as_slice()), (5, 16, [0, 0].as_slice()));
-        assert_eq!(room.classes[0].starts, [0, 12_288]);
-        assert_eq!(room.bytes(), 12_288 + 8192);
-        assert_eq!(Room::new(&layers, 1 << 30).unwrap().seats(), 7, "kernels count no more");
+        assert_eq!(room.bytes(), 5 * 3000);
+        assert_eq!(Room::new(&layers, 1 << 30).unwrap().seats(), 16);
         let told = room.forecast();
         assert_eq!((told.hits, told.bytes), (5.0 / 16.0, 11.0 / 16.0 * 4.0 * 3000.0));
         assert_eq!(told.per_second(16_500), Some(2.0));
+        let of_two_sizes = Room::new(&[stacks(8, 0, 3000), stacks(4, 1, 1000)], 28_000).unwrap();
+        let starts: Vec<usize> = of_two_sizes.classes.iter().map(|class| class.start).collect();
+        assert_eq!((starts, of_two_sizes.bytes()), (vec![0, 24_000], 28_000));
     }
 
     #[test]
     fn memory_for_too_few_seats_is_refused_with_what_is_enough() {
-        for layers in [vec![stacks(8, 1, 1000)], vec![stacks(8, 0, 1000), stacks(4, 1, 64)]] {
-            let message = Room::new(&layers, 10_000).unwrap_err().to_string();
+        for layers in [vec![stacks(8, 1, 3000)], vec![stacks(8, 0, 3000), stacks(4, 1, 192)]] {
+            let message = Room::new(&layers, 5000).unwrap_err().to_string();
             let enough = message.split_whitespace().rev().nth(3).unwrap().parse().unwrap();
             assert!(Room::new(&layers, enough).is_ok(), "{message}");
             assert!(Room::new(&layers, enough - 1).is_err(), "{message}");

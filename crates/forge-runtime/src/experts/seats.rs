@@ -4,7 +4,6 @@
 //! layers ask for so many that not all have seats, as in a chunk of a prompt, they are swept through in turn: whoever was not asked
 //! for longest is just who will be asked for next, and so who was asked for last goes first.
 
-use super::readers::Half;
 use std::collections::HashMap;
 
 /// An expert of a layer.
@@ -27,8 +26,8 @@ struct Seat {
     expert: Option<Expert>,
     /// When it was asked for last.
     asked: u64,
-    /// Which of its halves are in the device's order.
-    is_arranged: [bool; 2],
+    /// Whether it is in the device's order.
+    is_arranged: bool,
 }
 
 /// Asked for this late, an expert is never the one that goes.
@@ -78,7 +77,7 @@ impl Seats {
             self.of.remove(&other);
         }
         self.of.insert(expert, seat);
-        self.seats[seat] = Seat { expert: Some(expert), asked: self.clock, is_arranged: [false; 2] };
+        self.seats[seat] = Seat { expert: Some(expert), asked: self.clock, is_arranged: false };
         Some(seat)
     }
 
@@ -90,15 +89,15 @@ impl Seats {
         }
     }
 
-    /// Whether a half of an expert that has a seat is in the device's order.
-    pub(super) fn is_arranged(&self, expert: Expert, half: Half) -> bool {
-        self.of(expert).is_some_and(|seat| self.seats[seat].is_arranged[half as usize])
+    /// Whether an expert that has a seat is in the device's order.
+    pub(super) fn is_arranged(&self, expert: Expert) -> bool {
+        self.of(expert).is_some_and(|seat| self.seats[seat].is_arranged)
     }
 
-    /// The seat of an expert, if it has one and this half is in the file's order: from now on it is in the device's.
-    pub(super) fn arrange(&mut self, expert: Expert, half: Half) -> Option<usize> {
+    /// The seat of an expert, if it has one and is in the file's order: from now on it is in the device's.
+    pub(super) fn arrange(&mut self, expert: Expert) -> Option<usize> {
         let seat = self.of(expert)?;
-        let was = std::mem::replace(&mut self.seats[seat].is_arranged[half as usize], true);
+        let was = std::mem::replace(&mut self.seats[seat].is_arranged, true);
         (!was).then_some(seat)
     }
 

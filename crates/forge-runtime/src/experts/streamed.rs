@@ -1,18 +1,16 @@
 //! Experts in their seats: finds those that a layer asks for, and has the others read.
 //!
 //! A dispatch that binds a layer's experts asks for those that it needs. It may wait for all of them, or take whoever is there while
-//! others are read; what the layer multiplies then is read meanwhile, too, and waited for by the dispatch that binds it. Before a
-//! seat changes hands all reads are done, so none ever writes where somebody else sits.
+//! others are read. Before a seat changes hands all reads are done, so none ever writes where somebody else sits.
 
-use super::super::device::Span;
-use super::Stacks;
 use super::arrangement::{Arrangement, Unarranged};
 use super::counts::Counts;
 use super::habits::Habits;
-use super::readers::{Half, Read, Readers};
-use super::room::{Class, Room};
+use super::readers::{Read, Readers};
+use super::room::Room;
 use super::seats::Seats;
 use super::source::Source;
+use super::{Half, Stacks};
 use memmap2::MmapMut;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,18 +19,20 @@ use std::time::{Duration, Instant};
 /// What the region is a whole number of: the largest pages that systems have, so that nobody else's memory lies in its last one.
 const PAGE: usize = 16384;
 
-/// A plane that is bound: whose it is, and where its seats are.
+/// A plane that is bound: whose it is, and where it is in the first seat.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
     /// The layer, of those that have experts.
     pub layer: usize,
     /// Which matrices it is of.
     pub half: Half,
-    /// Where in the region the seats of the plane begin.
+    /// Where it lies in the weight file.
+    plane: usize,
+    /// Where in the region that of the first seat begins.
     pub offset: usize,
     /// The same, as an address.
     pub start: *mut u8,
-    /// Bytes of all of them.
+    /// Bytes to the end of that of the last seat.
     pub bytes: usize,
 }
 
@@ -44,8 +44,8 @@ pub struct Streamed {
     readers: Readers,
     region: MmapMut,
     seats: Vec<Seats>,
-    /// Layer and plane, by where the plane lies in the weight file.
-    planes: HashMap<usize, (usize, usize)>,
+    /// The layer that has a plane, and of which matrices it is, by where it lies in the weight file.
+    planes: HashMap<usize, (usize, Half)>,
     /// How the device wants some planes, by where they lie in the weight file.
     arrangements: HashMap<usize, Arrangement>,
     source: Arc<dyn Source>,
@@ -68,12 +68,13 @@ impl Streamed {
             .map_err(|error| format!("no memory for experts, {} bytes: {error}", room.bytes()))?;
         #[cfg(target_os = "linux")]
         let _ = region.advise(memmap2::Advice::HugePage);
-        let places = |(layer, stacks): (usize, &Stacks)| {
-            let starts: Vec<usize> = stacks.planes().map(|plane| plane.offset).collect();
-            starts.into_iter().enumerate().map(move |(plane, start)| (start, (layer, plane)))
-        };
+        let mut planes = HashMap::new();
+        for (layer, stacks) in layers.iter().enumerate() {
+            planes.extend(stacks.inner.iter().map(|plane| (plane.offset, (layer, Half::Inner))));
+            planes.extend(stacks.sum.iter().map(|plane| (plane.offset, (layer, Half::Sum))));
+        }
         let mut streamed = Streamed {
-            planes: layers.iter().enumerate().flat_map(places).collect(),
+            planes,
             arrangements,
             seats: room.classes.iter().map(|class| Seats::new(class.seats)).collect(),
             readers: Readers::new(source.clone())?,
@@ -111,11 +112,8 @@ impl Streamed {
                 likely[layer].push(expert);
             }
         }
-        let bytes: Vec<usize> = likely
-            .iter()
-            .zip(&self.layers)
-            .map(|(some, stacks)| some.len() * stacks.expert_bytes())
-            .collect();
+        let bytes: Vec<usize> =
+            likely.iter().zip(&self.layers).map(|(some, stacks)| some.len() * stacks.record()).collect();
         for (layer, experts) in likely.iter().enumerate() {
             told(bytes[..layer].iter().sum(), bytes.iter().sum());
             self.seat(layer, experts)?;
@@ -133,13 +131,15 @@ impl Streamed {
 
     /// What lies in seats of the plane of experts that begins at `offset` of the weight file; none if none does.
     pub fn bound(&self, offset: usize) -> Option<Bound> {
-        let &(layer, plane) = self.planes.get(&offset)?;
-        let class = &self.room.classes[self.room.class_of[layer]];
-        let half = if plane < self.layers[layer].inner.len() { Half::Inner } else { Half::Sum };
-        let offset = class.starts[plane];
+        let &(layer, half) = self.planes.get(&offset)?;
+        let (stacks, class) = (&self.layers[layer], &self.room.classes[self.room.class_of[layer]]);
+        let plane = stacks.planes().find(|plane| plane.offset == offset)?;
+        let place = stacks.place(plane);
+        let first = class.start + place.start;
         // SAFETY: the room lies inside the region.
-        let start = unsafe { self.region.as_ptr().cast_mut().add(offset) };
-        Some(Bound { layer, half, offset, start, bytes: class.seats * class.planes[plane] })
+        let start = unsafe { self.region.as_ptr().cast_mut().add(first) };
+        let bytes = (class.seats - 1) * class.record + place.len();
+        Some(Bound { layer, half, plane: offset, offset: first, start, bytes })
     }
 
     /// Where the region is, which is whole pages, and how long.
@@ -147,20 +147,14 @@ impl Streamed {
         (self.region.as_mut_ptr(), self.region.len())
     }
 
-    /// The most bytes that the seats of a plane have.
+    /// The most bytes that seats of one size have.
     pub fn longest(&self) -> usize {
-        let planes = |class: &Class| class.seats * class.planes.iter().max().unwrap_or(&0);
-        self.room.classes.iter().map(planes).max().unwrap_or(0)
+        self.room.classes.iter().map(|class| class.seats * class.record).max().unwrap_or(0)
     }
 
     /// The matrices of a layer's experts.
     pub fn stacks(&self, layer: usize) -> &Stacks {
         &self.layers[layer]
-    }
-
-    /// Whether what is bound is being read.
-    pub fn is_reading(&self, bound: Bound) -> bool {
-        self.readers.is_reading(bound.half)
     }
 
     /// Experts of a layer that there are.
@@ -185,7 +179,7 @@ impl Streamed {
             // SAFETY: what is found in its seat is not being read, and nobody else is bound to it yet.
             unsafe { piece.arrange(&mut Vec::new()) };
         }
-        self.waiting(|streamed| streamed.readers.wait(bound.half))
+        self.waiting(|streamed| streamed.readers.settle())
     }
 
     /// The same, of experts who may be on their way for a while: [`Streamed::arrived`] waits for them. What is given back has to be
@@ -216,51 +210,45 @@ impl Streamed {
             let seat = class.of((bound.layer, *expert));
             seats[*expert] = seat.ok_or("an expert that is read has no seat")? as u32;
         }
-        Ok(self.unarranged(bound, experts))
+        Ok(self.unarranged(bound.layer, experts))
     }
 
-    /// Whether an expert that has a seat is in the device's order, as far as it is bound.
+    /// Whether what is bound of an expert that has a seat is in the device's order.
     pub fn is_arranged(&self, bound: Bound, expert: usize) -> bool {
-        self.seats[self.room.class_of[bound.layer]].is_arranged((bound.layer, expert), bound.half)
+        let seats = &self.seats[self.room.class_of[bound.layer]];
+        self.arrangements.contains_key(&bound.plane) && seats.is_arranged((bound.layer, expert))
     }
 
-    /// What is in the file's order of those experts who are in their seats, as far as it is bound. It counts as arranged from now on.
-    fn unarranged(&mut self, bound: Bound, experts: &[usize]) -> Vec<Unarranged> {
-        let Bound { layer, half, .. } = bound;
+    /// What is in the file's order of those experts who are in their seats. It counts as arranged from now on.
+    fn unarranged(&mut self, layer: usize, experts: &[usize]) -> Vec<Unarranged> {
         let index = self.room.class_of[layer];
         let (class, stacks, region) =
             (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
-        let planes = match half {
-            Half::Inner => 0..stacks.inner.len(),
-            Half::Sum => stacks.inner.len()..class.planes.len(),
-        };
-        let spans = stacks.planes().enumerate().filter(|(plane, _)| planes.contains(plane));
-        let arrangement =
-            |(plane, span): (usize, Span<u8>)| Some((plane, *self.arrangements.get(&span.offset)?));
-        let Some(planes) = spans.map(arrangement).collect::<Option<Vec<_>>>() else { return Vec::new() };
+        let planes = stacks.planes();
+        let planes =
+            planes.filter_map(|plane| Some((stacks.place(plane), *self.arrangements.get(&plane.offset)?)));
+        let planes: Vec<_> = planes.collect();
         let mut unarranged = Vec::new();
         for expert in experts.iter().map(|expert| (layer, *expert)).filter(|it| !self.unsettled.contains(it))
         {
-            let Some(seat) = self.seats[index].arrange(expert, half) else { continue };
-            for (plane, arrangement) in &planes {
-                let bytes = class.planes[*plane];
+            let Some(seat) = self.seats[index].arrange(expert) else { continue };
+            for (place, arrangement) in &planes {
+                let first = class.start + seat * class.record + place.start;
                 // SAFETY: the seat lies inside the region.
-                let pieces = unsafe {
-                    Unarranged::pieces(region.add(class.starts[*plane] + seat * bytes), bytes, *arrangement)
-                };
+                let pieces = unsafe { Unarranged::pieces(region.add(first), place.len(), *arrangement) };
                 unarranged.extend(pieces);
             }
         }
         unarranged
     }
 
-    /// Takes those from some experts who were asked for that are in memory, as far as they are bound, waiting until one is.
+    /// Takes those from some experts who were asked for that are in memory, waiting until one is.
     pub fn arrived(&mut self, bound: Bound, coming: &mut Vec<usize>) -> Result<Vec<usize>, String> {
         // Reads are numbered as those who are not settled.
         let read = |it: &Streamed, expert| it.unsettled.iter().position(|one| *one == (bound.layer, expert));
         loop {
             let reads: Vec<_> = coming.iter().map(|expert| read(self, *expert)).collect();
-            let has_come = |read: &Option<usize>| read.is_none_or(|it| self.readers.has_come(bound.half, it));
+            let has_come = |read: &Option<usize>| read.is_none_or(|it| self.readers.has_come(it));
             let mut come = reads.iter().map(has_come);
             let (here, left) = coming.iter().partition(|_| come.next().unwrap_or(false));
             *coming = left;
@@ -268,7 +256,7 @@ impl Streamed {
                 return Ok(here);
             }
             let reads: Vec<usize> = reads.into_iter().flatten().collect();
-            self.waiting(|streamed| streamed.readers.wait_for_any(bound.half, &reads))?;
+            self.waiting(|streamed| streamed.readers.wait_for_any(&reads))?;
         }
     }
 
@@ -303,24 +291,18 @@ impl Streamed {
         }
         let (class, stacks, region) =
             (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
-        let planes: Vec<_> = stacks.planes().enumerate().collect();
-        let (inner, sum) = planes.split_at(stacks.inner.len());
-        let mut reads = Vec::new();
-        for (half, planes) in [(Half::Inner, inner), (Half::Sum, sum)] {
-            // Expert by expert, so that the first can be multiplied while the second is read.
-            for (number, (expert, seat)) in missing.iter().zip(&taken).enumerate() {
-                for (plane, span) in planes {
-                    let bytes = class.planes[*plane];
-                    let from = (span.offset + expert * bytes) as u64;
-                    // SAFETY: the seat lies inside the region.
-                    let to = unsafe { region.add(class.starts[*plane] + seat * bytes) };
-                    reads.push(Read { half, expert: number, from, to, bytes });
-                    self.counts.bytes += bytes as u64;
-                }
-            }
-        }
+        // Expert by expert, so that the first can be multiplied while the second is read.
+        let read = |(number, (expert, seat)): (usize, (&usize, &usize))| {
+            let bytes = class.record;
+            let from = (stacks.records.offset + expert * bytes) as u64;
+            // SAFETY: the seat lies inside the region.
+            let to = unsafe { region.add(class.start + seat * bytes) };
+            Read { expert: number, from, to, bytes }
+        };
+        self.counts.bytes += (missing.len() * class.record) as u64;
+        let reads = missing.iter().zip(&taken).enumerate().map(read);
         // SAFETY: whoever had these seats is not bound any more, and who has them now is waited for.
-        unsafe { self.readers.ask(reads.into_iter()) };
+        unsafe { self.readers.ask(reads) };
         Ok(experts.len() - missing.len())
     }
 
@@ -373,9 +355,10 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Bytes of experts of each plane.
+    /// Bytes of experts of each plane, and of all with what fills a record up.
     const INNER: usize = 96;
     const SUM: usize = 40;
+    const RECORD: usize = 160;
 
     /// A disk whose bytes tell where they are; it is broken from some byte on, or has been changed if that is 0.
     struct Disk(AtomicU64);
@@ -398,19 +381,17 @@ mod tests {
         }
     }
 
-    /// Two layers of 6 experts, the last of which every row has; a row chooses 2. The planes lie one after the other.
+    /// Two layers of 6 experts, the last of which every row has; a row chooses 2.
     fn layers() -> Vec<Stacks> {
-        let mut offset = 11;
-        let mut plane = |bytes: usize| {
-            offset += 6 * bytes;
-            Span::new(Buffer::Weights, offset - 6 * bytes, 6 * bytes)
-        };
         let routes = Span::new(Buffer::Scratch, 0, 0);
-        let mut layer = || {
-            let (inner, sum) = (vec![plane(INNER)], vec![plane(SUM)]);
-            Stacks { experts: 6, chosen: 3, shared: 1, most: usize::MAX, inner, sum, routes }
+        let layer = |start: usize| {
+            let plane =
+                |first: usize, bytes: usize| Span::new(Buffer::Weights, start + first, 5 * RECORD + bytes);
+            let (inner, sum) = (vec![plane(0, INNER)], vec![plane(INNER, SUM)]);
+            let records = Span::new(Buffer::Weights, start, 6 * RECORD);
+            Stacks { experts: 6, chosen: 3, shared: 1, records, inner, sum, routes }
         };
-        vec![layer(), layer()]
+        vec![layer(11), layer(11 + 6 * RECORD)]
     }
 
     /// With seats for so many experts.
@@ -421,24 +402,25 @@ mod tests {
     /// The same, of which the device wants some planes in an order of its own.
     fn arranged(seats: usize, arrangements: HashMap<usize, Arrangement>) -> (Streamed, Arc<Disk>) {
         let disk = Arc::new(Disk(AtomicU64::new(u64::MAX)));
-        let room = Room::new(&layers(), (2 * 4096 + seats * (INNER + SUM)) as u64).unwrap();
+        let room = Room::new(&layers(), (seats * RECORD) as u64).unwrap();
         assert_eq!(room.seats(), seats);
         (Streamed::new(&layers(), room, disk.clone(), arrangements).unwrap(), disk)
     }
 
     /// Has experts fetched for a layer, both halves, and compares what is in their seats with the disk.
     fn fetch(streamed: &mut Streamed, layer: usize, experts: &[usize]) -> Result<(), String> {
-        for plane in layers()[layer].planes() {
+        let stacks = &layers()[layer];
+        for plane in stacks.planes() {
             let bound = streamed.bound(plane.offset).expect("it is one of its planes");
             let mut seats = vec![u32::MAX; 6];
             streamed.fetch(bound, experts, &mut seats)?;
-            let bytes = plane.bytes / 6;
+            let bytes = stacks.place(plane).len();
             for expert in experts {
-                // SAFETY: the reads of this half are done.
-                let found = unsafe {
-                    std::slice::from_raw_parts(bound.start.add(seats[*expert] as usize * bytes), bytes)
-                };
-                let from = (plane.offset + expert * bytes) as u64;
+                let seat = seats[*expert] as usize * RECORD;
+                assert!(seat + bytes <= bound.bytes);
+                // SAFETY: all reads are done.
+                let found = unsafe { std::slice::from_raw_parts(bound.start.add(seat), bytes) };
+                let from = (plane.offset + expert * RECORD) as u64;
                 assert!(found.iter().zip(from..).all(|(found, at)| *found == byte(at)), "{layer} {expert}");
             }
         }
@@ -461,7 +443,7 @@ mod tests {
             let counts = streamed.counts().since(&before);
             let asked = experts.iter().filter(|expert| **expert != 5).count() as u64;
             assert_eq!((counts.asked, counts.found), (asked, found), "{layer} {experts:?}");
-            assert_eq!(counts.bytes, (asked - found) * (INNER + SUM) as u64, "{layer} {experts:?}");
+            assert_eq!(counts.bytes, (asked - found) * RECORD as u64, "{layer} {experts:?}");
         }
     }
 
@@ -476,12 +458,11 @@ mod tests {
             let bound = streamed.bound(plane.offset).expect("it is one of its planes");
             let mut seats = vec![u32::MAX; 6];
             streamed.fetch(bound, &[expert], &mut seats).unwrap();
-            // SAFETY: the reads of this half are done.
-            let found = unsafe {
-                std::slice::from_raw_parts(bound.start.add(seats[expert] as usize * SUM), SUM).to_vec()
-            };
+            let seat = seats[expert] as usize * RECORD;
+            // SAFETY: all reads are done.
+            let found = unsafe { std::slice::from_raw_parts(bound.start.add(seat), SUM).to_vec() };
             let mut wanted: Vec<u8> =
-                (0..SUM).map(|at| byte((plane.offset + expert * SUM + at) as u64)).collect();
+                (0..SUM).map(|at| byte((plane.offset + expert * RECORD + at) as u64)).collect();
             let is_arranged = streamed.is_arranged(bound, expert);
             if is_arranged {
                 wanted.chunks_mut(8).for_each(|some| some.reverse());
@@ -522,7 +503,7 @@ mod tests {
         // Five seats, two of which are of those that every row has; of the others 4 of layer 1 was asked for most.
         told.clear();
         let mut second = begin(&mut told);
-        assert_eq!(told, [(0, 3 * (INNER + SUM)), (INNER + SUM, 3 * (INNER + SUM))]);
+        assert_eq!(told, [(0, 3 * RECORD), (RECORD, 3 * RECORD)]);
         assert_eq!(second.counts(), Counts::default());
         for (layer, experts, found) in [(1, [4, 0], 2), (0, [3, 5], 1)] {
             let before = second.counts();
@@ -557,8 +538,8 @@ mod tests {
     fn a_disk_that_fails_is_told_and_what_was_being_read_is_read_anew() {
         let (mut streamed, disk) = streamed(5);
         fetch(&mut streamed, 0, &[0, 1]).unwrap();
-        // Somewhere among the matrices that are summed: those before them can be read.
-        disk.0.store((11 + 6 * INNER + 4 * SUM) as u64, Ordering::Relaxed);
+        // Somewhere in the last but one: those before it can be read.
+        disk.0.store((11 + 4 * RECORD + INNER) as u64, Ordering::Relaxed);
         let message = fetch(&mut streamed, 0, &[0, 4]).unwrap_err();
         assert_eq!(message, "experts cannot be read: the disk is broken");
         fetch(&mut streamed, 0, &[0, 2]).unwrap();

@@ -4,8 +4,8 @@
 //! Seats lie in memory that the host and the GPU share (`experts`). Where a kernel is bound to a plane of experts it finds the seats
 //! of that plane, and where it is bound to the model's seats, words of the device's own, which say where those experts are that a
 //! dispatch is for. A dispatch that reads matrices which are multiplied first waits for all before it; the host reads the
-//! routes, has who is missing fetched and writes the words. The dispatch that reads the second matrices needs no more than that
-//! reads of these have ended; while they have not, the GPU computes what comes before it.
+//! routes, has who is missing fetched and writes the words. The dispatch that reads the second matrices finds those of the same
+//! experts beside them.
 //!
 //! Where rows have more experts than there are seats, the same dispatch is made several times, each time with some of the
 //! experts; what belongs to others a kernel leaves alone. So every result is written once, by the same operations as if all were in memory.
@@ -190,27 +190,22 @@ impl Encoding<'_> {
     fn seat(&mut self, bound: Bound, experts: Vec<usize>) -> Result<(), String> {
         let streaming = self.streaming()?;
         let wanted = Some((bound.layer, experts));
-        if streaming.seated == wanted {
-            if streaming.experts.is_reading(bound) {
-                // What comes before needs no more than is there.
-                self.commit();
-            }
-        } else {
-            // Seats change hands, and words are written over.
-            self.settle()?;
+        if bound.half == Half::Sum && streaming.seated == wanted {
+            // All of them was fetched for the dispatch before.
+            return Ok(());
         }
+        // Seats change hands, and words are written over.
+        self.settle()?;
         let streaming = self.streaming()?;
-        let is_told = streaming.seated.take() == wanted;
+        streaming.seated = None;
         let experts = wanted.as_ref().map_or(&[][..], |(_, experts)| experts);
         let mut words = vec![u32::MAX; streaming.experts.experts(bound.layer)];
         streaming.experts.fetch(bound, experts, &mut words)?;
-        if !is_told {
-            let (memory, offset) = streaming.words.place(streaming.bytes, words.len() * size_of::<u32>())?;
-            // SAFETY: the buffer has as many words there, and no pass that reads them is on its way.
-            unsafe {
-                let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
-                std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
-            }
+        let (memory, offset) = streaming.words.place(streaming.bytes, words.len() * size_of::<u32>())?;
+        // SAFETY: the buffer has as many words there, and no pass that reads them is on its way.
+        unsafe {
+            let to = memory.contents().cast::<u8>().add(offset).cast::<u32>();
+            std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());
         }
         streaming.seated = wanted;
         Ok(())

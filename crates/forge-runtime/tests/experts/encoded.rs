@@ -2,11 +2,11 @@
 //! matrices lie.
 
 use super::layer::{Layer, Run};
+use super::sum;
 use super::support::{
-    Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips, laid_out,
-    numbers_of, run_kernel_as,
+    Argument, NAN, Random, as_encoded, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
+    run_kernel_as,
 };
-use super::{planes, sum};
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{self, Epilogue, ExpertsSum, Format, Squares};
 use forge_runtime::device::Program;
@@ -96,7 +96,7 @@ fn a_row_leaves_the_same_squares_however_matrices_lie() {
             let ending = Epilogue::AddSquares(Squares { partials, gain: false });
             *SUM.write().unwrap() = Some((format, layer.sum_shape(ending)));
             let left = |in_strips, level, threads| {
-                let (mut buffers, mut arguments) = planes(&layer.down, in_strips);
+                let (mut buffers, mut arguments) = layer.planes(&layer.down, in_strips);
                 buffers.extend(["routes", "x", "y", "squares_out"]);
                 arguments.extend([
                     Argument::Words(layer.routes.clone()),
@@ -105,7 +105,7 @@ fn a_row_leaves_the_same_squares_however_matrices_lie() {
                     Argument::Output(NAN.repeat(partials)),
                 ]);
                 let kernel = match in_strips {
-                    true => kernel_in_strips("experts_sum", buffers, laid_out(&layer.down), run_sum),
+                    true => kernel_in_strips("experts_sum", buffers, layer.laid_out(&layer.down), run_sum),
                     false => kernel("experts_sum", buffers, run_sum),
                 };
                 run_kernel_as(kernel, &arguments, &[1], Program::Decode, level, threads, false)

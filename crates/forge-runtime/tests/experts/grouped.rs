@@ -2,10 +2,10 @@
 
 use super::layer::{Layer, Run};
 use super::support::{
-    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, laid_out, numbers_of,
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, kernel_in_strips, numbers_of,
     run_kernel_as, words_of,
 };
-use super::{FORMATS, inner, planes, sum};
+use super::{FORMATS, inner, sum};
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{
     self, Epilogue, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Format,
@@ -122,7 +122,7 @@ impl Layer {
 
     /// The planes and the biases of a matrix: the first or the second.
     fn stored(&self, matrix: usize, with: Run) -> (Named, Named) {
-        let (names, planes) = planes([&self.gate_up, &self.down][matrix], with.in_strips);
+        let (names, planes) = self.planes([&self.gate_up, &self.down][matrix], with.in_strips);
         let bias = self.biases.iter().map(|biases| ("bias", Argument::Numbers(biases[matrix].clone())));
         (names.into_iter().zip(planes).collect(), bias.collect())
     }
@@ -144,8 +144,9 @@ impl Layer {
         let (outputs, inputs, made) = [(2 * inner, width, inner), (width, inner, width)][matrix];
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * chosen * made))));
         let bias = self.biases.is_some();
-        let shape = ExpertsTiles { experts, chosen, outputs, inputs, bias, ending, tile_rows };
-        let strips = with.in_strips.then(|| laid_out([&self.gate_up, &self.down][matrix]));
+        let record = self.record();
+        let shape = ExpertsTiles { experts, chosen, outputs, inputs, record, bias, ending, tile_rows };
+        let strips = with.in_strips.then(|| self.laid_out([&self.gate_up, &self.down][matrix]));
         ran!(tiles, (Format, ExpertsTiles), (format, shape), arguments, strips, (self.rows(), with)).remove(0)
     }
 
@@ -161,7 +162,7 @@ impl Layer {
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(NAN.repeat(self.rows() * self.chosen * self.inner))));
         let shape = (format, self.inner_shape());
-        let strips = with.in_strips.then(|| laid_out(&self.gate_up));
+        let strips = with.in_strips.then(|| self.laid_out(&self.gate_up));
         ran!(inner, (Format, ExpertsInner), shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 
@@ -196,7 +197,7 @@ impl Layer {
         arguments.extend(bias);
         arguments.push(("y", Argument::Output(bytes_of(before))));
         let shape = (format, self.sum_shape(ending));
-        let strips = with.in_strips.then(|| laid_out(&self.down));
+        let strips = with.in_strips.then(|| self.laid_out(&self.down));
         ran!(sum, (Format, ExpertsSum), shape, arguments, strips, (self.rows(), with)).remove(0)
     }
 }

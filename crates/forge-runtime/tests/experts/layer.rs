@@ -1,6 +1,6 @@
 //! A layer of experts, and what it is in f64.
 
-use super::support::{Matrix, Random, matrix, silu};
+use super::support::{Argument, Matrix, Random, laid_out, matrix, silu};
 use forge_runtime::cpu::level::Level;
 use forge_runtime::cpu::{Activation, Epilogue, ExpertsInner, ExpertsSum, Format};
 
@@ -60,6 +60,39 @@ impl Layer {
             routes,
             biases: None,
         }
+    }
+
+    /// Bytes from one expert's matrix to the next one's, whichever of the two.
+    pub(crate) fn record(&self) -> usize {
+        let planes = self.gate_up.planes.iter().chain(&self.down.planes);
+        let most = planes.map(|plane| plane.len() / self.experts).max().unwrap_or(0);
+        most.next_multiple_of(64) + 64
+    }
+
+    /// The planes of a matrix of every expert, each as far from the next as records are, and garbage between them.
+    pub(crate) fn planes(&self, matrix: &Matrix, in_strips: bool) -> (Vec<&'static str>, Vec<Argument>) {
+        let names = match matrix.planes.len() {
+            1 => vec!["weight_values"],
+            _ => vec!["weight_codes", "weight_scales"],
+        };
+        let apart = |plane: &Vec<u8>| {
+            let of_one = plane.len() / self.experts;
+            let mut bytes = vec![0xff; (self.experts - 1) * self.record() + of_one];
+            for (to, from) in bytes.chunks_mut(self.record()).zip(plane.chunks_exact(of_one)) {
+                to[..of_one].copy_from_slice(from);
+            }
+            match in_strips {
+                true => Argument::Stack(bytes, [self.experts, self.record()]),
+                false => Argument::Bytes(bytes),
+            }
+        };
+        (names, matrix.planes.iter().map(apart).collect())
+    }
+
+    /// Rows and stored columns of each expert's matrix.
+    pub(crate) fn laid_out(&self, matrix: &Matrix) -> [usize; 2] {
+        let [rows, columns] = laid_out(matrix);
+        [rows / self.experts, columns]
     }
 
     /// The same with biases.
@@ -137,6 +170,7 @@ impl Layer {
             chosen: self.chosen,
             outputs: 2 * self.inner,
             inputs: self.width,
+            record: self.record(),
             norm: None,
             bias: self.biases.is_some(),
             ending: match self.biases {
@@ -149,8 +183,8 @@ impl Layer {
 
     pub(crate) fn sum_shape(&self, ending: Epilogue) -> ExpertsSum {
         let Layer { experts, chosen, width, inner, .. } = *self;
-        let bias = self.biases.is_some();
-        ExpertsSum { experts, chosen, outputs: width, inputs: inner, bias, ending }
+        let (record, bias) = (self.record(), self.biases.is_some());
+        ExpertsSum { experts, chosen, outputs: width, inputs: inner, record, bias, ending }
     }
 }
 

@@ -28,8 +28,8 @@ use forge_runtime::device::Program;
 use layer::Layer;
 use routes::{PLAIN, routed};
 use support::{
-    Argument, Matrix, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel,
-    run_kernel_as, words_of,
+    Argument, NAN, Random, bytes_of, compare, each_level, kernel, numbers_of, run_kernel, run_kernel_as,
+    words_of,
 };
 
 const FORMATS: [Format; 6] = [
@@ -49,15 +49,6 @@ fn sum(call: &cpu::Call<'_>, (format, shape): &(Format, ExpertsSum)) {
     stored!(format, experts_sum, call, shape);
 }
 
-fn planes(matrix: &Matrix, in_strips: bool) -> (Vec<&'static str>, Vec<Argument>) {
-    let names = match matrix.planes.len() {
-        1 => vec!["weight_values"],
-        _ => vec!["weight_codes", "weight_scales"],
-    };
-    let argument = if in_strips { Argument::Weights } else { Argument::Bytes };
-    (names, matrix.planes.iter().cloned().map(argument).collect())
-}
-
 const SIZES: [(usize, [usize; 4]); 5] = [
     (1, [7, 3, 45, 22]),
     (1, [4, 4, 96, 70]),
@@ -74,7 +65,7 @@ fn experts_are_matrix_products_of_their_own_rows() {
     for (rows, sizes) in SIZES {
         for (format, biased) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
             let mut layer = Layer::new(&mut random, format, rows, sizes);
-            let (mut buffers, mut arguments) = planes(&layer.gate_up, false);
+            let (mut buffers, mut arguments) = layer.planes(&layer.gate_up, false);
             buffers.extend(["routes", "x"]);
             arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(layer.x.clone())]);
             if biased {
@@ -110,7 +101,7 @@ fn sums_over_experts_are_weighed() {
             let before = random.numbers(rows * layer.width);
             let plain = layer.sum(&given);
             for ending in [Epilogue::Store, Epilogue::Add] {
-                let (mut buffers, mut arguments) = planes(&layer.down, false);
+                let (mut buffers, mut arguments) = layer.planes(&layer.down, false);
                 buffers.extend(["routes", "x"]);
                 arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(given.clone())]);
                 if let Some(biases) = &layer.biases {
@@ -144,7 +135,7 @@ fn a_row_of_a_batch_comes_to_the_same_bits() {
     let (rows, sizes) = (7, [5, 2, 1056, 30]);
     for format in FORMATS {
         let layer = Layer::new(&mut random, format, rows, sizes);
-        let (mut buffers, of_matrix) = planes(&layer.gate_up, false);
+        let (mut buffers, of_matrix) = layer.planes(&layer.gate_up, false);
         buffers.extend(["routes", "x", "y"]);
         *INNER.write().unwrap() = Some((format, layer.inner_shape()));
         let kernel = kernel("experts_inner", buffers, run_inner);
@@ -192,7 +183,7 @@ fn one_row_chooses_is_normed_late_and_leaves_squares() {
             let parts: Vec<f32> = random.numbers(37).iter().map(|number| number.abs()).collect();
             let mean = parts.iter().map(|part| f64::from(*part)).sum::<f64>() / width as f64;
             let norm = Some(DeferredNorm { partials: 37, epsilon: 1e-5 });
-            let (mut buffers, mut arguments) = planes(&layer.gate_up, false);
+            let (mut buffers, mut arguments) = layer.planes(&layer.gate_up, false);
             buffers.extend(["logits", "routes", "x", "squares", "y"]);
             arguments.extend([
                 Argument::Numbers(logits),
@@ -227,7 +218,7 @@ fn one_row_leaves_squares() {
         let layer = Layer::new(&mut random, Format::F32, 1, [7, 3, 150, 22]);
         let given = random.numbers(layer.chosen * layer.inner);
         let (before, gains) = (random.numbers(layer.width), random.numbers(layer.width));
-        let (mut buffers, mut arguments) = planes(&layer.down, false);
+        let (mut buffers, mut arguments) = layer.planes(&layer.down, false);
         buffers.extend(["routes", "x", "y"]);
         arguments.extend([Argument::Words(layer.routes.clone()), Argument::Numbers(given.clone())]);
         arguments.push(Argument::Output(bytes_of(&before)));
@@ -271,7 +262,7 @@ fn a_row_among_others_is_the_same_to_the_bit_whoever_they_are() {
     let mut random = Random(5);
     for format in FORMATS {
         let layer = Layer::new(&mut random, format, 30, [5, 2, 70, 40]);
-        let (mut names, weights) = planes(&layer.gate_up, false);
+        let (mut names, weights) = layer.planes(&layer.gate_up, false);
         names.extend(["routes", "x", "y"]);
         let kernel = kernel("experts_inner", names, run_inner);
         *INNER.write().unwrap() = Some((format, layer.inner_shape()));

@@ -376,6 +376,8 @@ pub enum Argument {
     Bytes(Vec<u8>),
     /// A plane of the kernel's matrix, in the weight file: in strips if the kernel takes them.
     Weights(Vec<u8>),
+    /// The same of several matrices: how many, and bytes from one to the next.
+    Stack(Vec<u8>, [usize; 2]),
     Words(Vec<u32>),
     Numbers(Vec<f32>),
     /// Written, and read back afterwards: so many bytes, beginning as these.
@@ -408,7 +410,7 @@ pub fn run_kernel_as(
     let path = folder.path().join("weights.safetensors");
     let mut tensors = vec![vector("none", &[0.0; 16])];
     for argument in arguments {
-        if let Argument::Weights(bytes) = argument {
+        if let Argument::Weights(bytes) | Argument::Stack(bytes, _) = argument {
             tensors.push((format!("plane {}", tensors.len()), "U8", vec![bytes.len()], bytes.clone()));
         }
     }
@@ -418,7 +420,10 @@ pub fn run_kernel_as(
     let bytes: Vec<Vec<u8>> = arguments
         .iter()
         .map(|argument| match argument {
-            Argument::Bytes(bytes) | Argument::Weights(bytes) | Argument::Output(bytes) => bytes.clone(),
+            Argument::Bytes(bytes)
+            | Argument::Weights(bytes)
+            | Argument::Stack(bytes, _)
+            | Argument::Output(bytes) => bytes.clone(),
             Argument::Words(words) => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
             Argument::Numbers(numbers) => bytes_of(numbers),
         })
@@ -451,7 +456,7 @@ pub fn run_kernel_as(
     let (mut bindings, mut in_file) = (Vec::new(), 16384 + 64);
     for ((argument, bytes), &offset) in arguments.iter().zip(&bytes).zip(&offsets) {
         let (bytes, written) = (bytes.len(), matches!(argument, Argument::Output(_)));
-        if let Argument::Weights(_) = argument {
+        if let Argument::Weights(_) | Argument::Stack(..) = argument {
             bindings.push(Binding { buffer: Buffer::Weights, offset: in_file, bytes, written });
             in_file = (in_file + bytes).next_multiple_of(64);
         } else {
@@ -461,7 +466,11 @@ pub fn run_kernel_as(
     let device = CpuDevice::new(&file, &layout, Some(threads)).unwrap();
     let mut device = device.with_level(level).exact(exact);
     if let Some(shape) = kernel.strips {
-        let matrix = Strips::new(shape, &bindings[0], &bindings[1]).expect("whole strips");
+        let apart = match arguments[0] {
+            Argument::Stack(_, apart) => apart,
+            _ => Strips::ALONE,
+        };
+        let matrix = Strips::new(shape, &bindings[0], &bindings[1], apart).expect("whole strips");
         device = device.with_copied_weights(&[matrix], &mut |_, _| ());
     }
     device.write(Buffer::Scratch, 0, &vec![0xff; size]);

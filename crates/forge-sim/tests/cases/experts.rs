@@ -1,12 +1,17 @@
 //! Experts, and how they are chosen, at sizes that fill nothing.
 
 use super::{Case, Launch};
-use forge_ir::{Activation, Format, Gating, Groups, Scores};
+use forge_ir::{Activation, Format, Gating, Groups, Record, Scores};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
     DeferredNorm, ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsSum, ExpertsTiles, Operand, Route, Squares,
     Summed,
 };
+
+/// Bytes from one expert's matrix to the next one's, where each has another beside it.
+fn record(format: Format, matrix: [usize; 2]) -> usize {
+    Record::of(&[(format, matrix), (Format::F16, [3, 32])]).bytes
+}
 
 /// Experts in every way of choosing them, in a format, at sizes that fill nothing.
 pub(crate) fn experts(format: Format) -> Vec<Case> {
@@ -32,6 +37,7 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
         shared: 0,
         outputs: 22,
         inputs: 50,
+        record: record(format, [22, 50]),
         norm,
         bias: false,
         gating: Gating::Plain(Activation::Silu),
@@ -46,6 +52,7 @@ pub(crate) fn experts(format: Format) -> Vec<Case> {
         shared: 0,
         outputs: 45,
         inputs: 22,
+        record: record(format, [45, 22]),
         bias: false,
         ending,
         rows_per_simdgroup: 4,
@@ -101,6 +108,7 @@ pub(crate) fn experts_of_every_row(format: Format) -> Vec<Case> {
         shared: route.shared,
         outputs: 22,
         inputs: 50,
+        record: record(format, [22, 50]),
         norm,
         bias: false,
         gating: Gating::Plain(Activation::Silu),
@@ -137,6 +145,7 @@ pub(crate) fn experts_by_tiles(format: Format, gatings: &[Gating]) -> Vec<Case> 
             shared: 0,
             outputs,
             inputs,
+            record: record(format, [outputs, inputs]),
             bias,
             gating,
             operand,

@@ -457,7 +457,10 @@ impl Writer {
                 Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
             }
             (Spec::ExpertsInner(it), "y") => Content::Unwritten(rows * it.chosen * it.outputs / 2 * 4),
-            (Spec::ExpertsInner(it), _) => self.plane(it.format, &plane, it.experts * it.outputs, it.inputs),
+            (Spec::ExpertsInner(it), _) => {
+                let whole = self.plane(it.format, &plane, it.experts * it.outputs, it.inputs);
+                apart(whole, it.experts, it.record)
+            }
             (Spec::ExpertsSum(it), "routes") => self.routes(rows, it.experts, it.chosen),
             (Spec::ExpertsSum(it), "x") => self.floats(rows * it.chosen * it.inputs),
             (Spec::ExpertsSum(it), "y") => match it.ending {
@@ -471,7 +474,10 @@ impl Writer {
                 Summed::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
                 Summed::Store | Summed::Add => Content::Unwritten(0),
             },
-            (Spec::ExpertsSum(it), _) => self.plane(it.format, &plane, it.experts * it.outputs, it.inputs),
+            (Spec::ExpertsSum(it), _) => {
+                let whole = self.plane(it.format, &plane, it.experts * it.outputs, it.inputs);
+                apart(whole, it.experts, it.record)
+            }
             (Spec::ExpertsGroup(it), "routes") => self.routes(rows, it.experts, it.chosen),
             (Spec::ExpertsGroup(it), "pairs") => Content::Unwritten(rows * it.chosen * 4),
             (Spec::ExpertsGroup(it), _) => Content::Unwritten(it.tiles(rows) * 12),
@@ -484,7 +490,10 @@ impl Writer {
             (Spec::ExpertsTiles(it), "y") => Content::Unwritten(
                 rows * it.chosen * it.outputs / if it.gating.is_some() { 2 } else { 1 } * 4,
             ),
-            (Spec::ExpertsTiles(it), _) => self.plane(it.format, &plane, it.experts * it.outputs, it.inputs),
+            (Spec::ExpertsTiles(it), _) => {
+                let whole = self.plane(it.format, &plane, it.experts * it.outputs, it.inputs);
+                apart(whole, it.experts, it.record)
+            }
             (Spec::ExpertsJoin(it), "routes") => self.routes(rows, 2 * it.chosen, it.chosen),
             (Spec::ExpertsJoin(it), "each") => self.floats(rows * it.chosen * it.width),
             (Spec::ExpertsJoin(it), _) if it.adds => self.floats(rows * it.width),
@@ -658,6 +667,17 @@ fn routed(pair: usize, experts: usize) -> usize {
 fn seats(experts: usize) -> Content {
     let last = experts as u32 - 1;
     Content::Words((0..last).rev().chain([last]).collect())
+}
+
+/// A plane of all experts' matrices, so many bytes apart; between them lies what would be noticed.
+fn apart(plane: Content, experts: usize, record: usize) -> Content {
+    let Content::Weights(plane) = plane else { return plane };
+    let of_one = plane.len() / experts;
+    let mut bytes = vec![0xff; (experts - 1) * record + of_one];
+    for (to, from) in bytes.chunks_mut(record).zip(plane.chunks_exact(of_one)) {
+        to[..of_one].copy_from_slice(from);
+    }
+    Content::Weights(bytes)
 }
 
 /// Pairs and tiles of those routes.

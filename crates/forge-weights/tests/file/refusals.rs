@@ -1,7 +1,7 @@
 //! What is refused: plans that do not fit, numbers that a format has not, files of another plan, and sinks that fail.
 
 use super::{checkpoint, graph, pack, packed, read_of};
-use forge_ir::{Format, Layout, Packed, WeightId};
+use forge_ir::{Format, Layout, Packed, Records, WeightId};
 use forge_weights::{PackedFile, Stored, write};
 
 #[test]
@@ -9,7 +9,15 @@ fn plans_that_do_not_fit_are_refused() {
     let graph = graph(&[vec![3, 40], vec![2, 40], vec![5], vec![40]]);
     let rows = |name, shape: &[usize], parts: &[usize]| packed(name, Format::F32, shape, Layout::Rows, parts);
     let gained = |packed: Packed, gain: usize| Packed { gain: Some(WeightId(gain)), ..packed };
+    let of_experts = |packed: Packed, tensor: &str, experts: usize| {
+        let records = Some(Records { tensor: tensor.to_owned(), experts });
+        Packed { records, ..packed }
+    };
     let cases = [
+        vec![of_experts(rows("experts", &[3, 40], &[1]), "all", 2)],
+        vec![of_experts(rows("no experts", &[3, 40], &[1]), "all", 0)],
+        vec![of_experts(rows("vector of experts", &[5], &[3]), "all", 5)],
+        vec![of_experts(rows("taken", &[3, 40], &[1]), "taken", 3)],
         vec![rows("none", &[0, 40], &[])],
         vec![rows("strange", &[3, 40], &[9])],
         vec![rows("rows", &[4, 40], &[1])],

@@ -1,0 +1,5 @@
+{# The planes of a seat's matrix. #}
+    const ulong before = ulong(seat) * {{ record }}ul;
+{% for plane in planes %}
+    device const {{ plane.element }}* own_{{ plane.name }} = (device const {{ plane.element }}*)((device const uchar*)weight_{{ plane.name }} + before);
+{% endfor %}
