@@ -73,29 +73,45 @@ fn what_is_kept_means_exactly_what_it_meant() {
     }
 }
 
+/// What all experts of a layer have of one plane, expert after expert: cut out of their records, where the file's metadata says.
+fn of_experts(file: &[u8], layer: usize, plane: &str) -> Vec<u8> {
+    let all = safetensors::SafeTensors::deserialize(file).expect("it is whole");
+    let (_, header) = safetensors::SafeTensors::read_metadata(file).expect("it is whole");
+    let metadata = header.metadata().as_ref().expect("a weight file has metadata");
+    let said = &metadata[&format!("layers.{layer}.{plane}")];
+    let [rows, columns, at] = said
+        .split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect::<Vec<usize>>()[1..]
+    else {
+        panic!("{plane}: {said:?} is no place in a record");
+    };
+    let records = all.tensor(&format!("layers.{layer}.experts")).expect("experts have records");
+    let one = records.shape()[1];
+    records.data().chunks_exact(one).flat_map(|record| &record[at..][..rows * columns]).copied().collect()
+}
+
 /// Gates and ups alternate in the checkpoint as they do in a crate, so rows need not even be sorted.
 #[test]
 fn floats_and_exponents_are_kept_bit_for_bit() {
     let checkpoint = model("gpt_oss_mxfp4");
     let (file, _) = compiled(&checkpoint, "keep").expect("it compiles");
     let before = std::fs::read(checkpoint.join("model.safetensors")).expect("it is there");
-    let tensors = |bytes: &'_ [u8], name: &str| -> Vec<u8> {
-        let all = safetensors::SafeTensors::deserialize(bytes).expect("it is whole");
-        all.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}")).data().to_vec()
-    };
+    let before = safetensors::SafeTensors::deserialize(&before).expect("it is whole");
     for layer in 0..2 {
         for (own, theirs) in [("routed_gate_up", "gate_up_proj"), ("routed_down", "down_proj")] {
-            let (own, theirs) =
-                (format!("layers.{layer}.{own}"), format!("model.layers.{layer}.mlp.experts.{theirs}"));
-            let exponents = tensors(&before, &format!("{theirs}_scales"));
-            assert!(tensors(&file, &format!("{own}.scales")) == exponents, "{own}");
+            let theirs = |plane: &str| {
+                let name = format!("model.layers.{layer}.mlp.experts.{theirs}_{plane}");
+                before.tensor(&name).unwrap_or_else(|error| panic!("{name}: {error}")).data()
+            };
+            assert!(of_experts(&file, layer, &format!("{own}.scales")) == theirs("scales"), "{own}");
             // Neighbours share a byte there; here columns that are 16 apart do.
-            let codes = tensors(&before, &format!("{theirs}_blocks"));
             let code = |block: &[u8], column: usize| block[column / 2] >> (column % 2 * 4) & 15;
-            let moved = codes.chunks_exact(16).flat_map(|block| {
+            let moved = theirs("blocks").chunks_exact(16).flat_map(|block| {
                 (0..16).map(|byte| code(block, byte) | code(block, byte + 16) << 4).collect::<Vec<u8>>()
             });
-            assert!(tensors(&file, &format!("{own}.codes")) == moved.collect::<Vec<u8>>(), "{own}");
+            let codes = of_experts(&file, layer, &format!("{own}.codes"));
+            assert!(codes == moved.collect::<Vec<u8>>(), "{own}");
         }
     }
 }
