@@ -107,6 +107,13 @@ pub(super) trait Matrix: Copy {
     /// Asks for a block to be brought near; it need not exist.
     unsafe fn prefetch<S: Simd>(self, block: usize);
 
+    /// Bytes of a block, where rows are read far ahead ([`Level::ahead`](super::level::Level::ahead)); else 0.
+    const OF_BLOCK: usize = 0;
+
+    /// Asks for such a block to be brought as near as what is far ahead should be; it need not exist.
+    #[inline(always)]
+    unsafe fn prefetch_far<S: Simd>(self, _block: usize) {}
+
     /// The scale of a block's group in all lanes, or that of its half where halves have scales.
     #[inline(always)]
     unsafe fn scale<S: Simd>(self, _block: usize, _half: usize) -> S::V {
@@ -257,6 +264,20 @@ macro_rules! plain {
                     S::prefetch(block);
                     if size_of::<$element>() * BLOCK > 64 {
                         S::prefetch(block.wrapping_add(BLOCK / 2));
+                    }
+                }
+            }
+
+            const OF_BLOCK: usize = size_of::<$element>() * BLOCK;
+
+            #[inline(always)]
+            unsafe fn prefetch_far<S: Simd>(self, block: usize) {
+                let block = self.0.wrapping_add(block * BLOCK);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    S::prefetch_far(block);
+                    if Self::OF_BLOCK > 64 {
+                        S::prefetch_far(block.wrapping_add(BLOCK / 2));
                     }
                 }
             }

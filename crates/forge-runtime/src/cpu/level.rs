@@ -126,6 +126,12 @@ impl Level {
         false
     }
 
+    /// How many bytes ahead weights are asked for that a row alone meets. Machines with tiles foresee too few by themselves; on others
+    /// asking made ids slower, or nobody has tried.
+    pub(super) fn ahead(self) -> usize {
+        if self.has_tiles() { 8 << 10 } else { 0 }
+    }
+
     /// Runs `task` compiled for this level. Everything that `task` calls has to be inlined into it (`inline(always)`),
     /// or it is compiled without the level's instructions: still right, and far slower.
     pub(super) fn run<T: Task>(self, task: T) {

@@ -220,7 +220,10 @@ impl<M: Matrix> Work<'_, M> {
         // SAFETY: the caller's promise.
         unsafe {
             match way {
-                Way::Stored => stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
+                Way::Stored => {
+                    let ahead = self.call.level().ahead();
+                    stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks, ahead)
+                }
                 Way::Slices => sliced_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
                 Way::Blocks(rows) => {
                     let rows: [&Row; X] = std::array::from_fn(|row| &rows[row]);

@@ -116,6 +116,10 @@ pub(super) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch<T>(_address: *const T) {}
 
+    /// The same, but no nearer than the second cache: for what is far ahead, and more than the first has room for.
+    #[inline(always)]
+    unsafe fn prefetch_far<T>(_address: *const T) {}
+
     /// The exponential, to about 1 unit in the last place; arguments are clamped to where it is a normal number.
     #[inline(always)]
     unsafe fn exp(v: Self::V) -> Self::V {

@@ -8,17 +8,20 @@ use super::simd::Simd;
 
 /// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights. `first` names each
 /// row's first block; rows of x are `blocks * 32` long. An offset meets the sum of a group's x, which is the same for
-/// all rows of the matrix.
+/// all rows of the matrix. So many bytes that lie ahead are asked for, if rows of this format are read so.
 #[inline(always)]
 pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
     matrix: M,
     first: [usize; W],
     x: [*const f32; X],
     blocks: usize,
+    ahead: usize,
 ) -> [[f32; X]; W] {
     // SAFETY: the caller promises that rows and x are as long as said.
     unsafe {
         let mut sums = [[S::splat(0.0); X]; W];
+        // As many streams share what is on its way.
+        let ahead = ahead.checked_div(M::OF_BLOCK * W).unwrap_or(0);
         let groups = blocks / M::GROUP;
         for start in (0..groups).step_by(AT_ONCE) {
             // Scales are widened many at once, and then broadcast from memory, which costs next to nothing.
@@ -41,6 +44,9 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
                     let by_group = matches!(M::SCALING, Scaling::Scale | Scaling::Offset);
                     let mut of_group = if by_group { [S::splat(0.0); X] } else { sums[w] };
                     for block in block..block + M::GROUP {
+                        if ahead > 0 {
+                            matrix.prefetch_far::<S>(first[w] + block + ahead);
+                        }
                         for part in 0..BLOCK / S::LANES {
                             let mut weight = matrix.vector::<S>(first[w] + block, part);
                             if M::SCALING == Scaling::Halves {

@@ -20,6 +20,8 @@ pub(super) struct Products<'a, M> {
     /// Of a row of the matrices, and of x.
     pub(super) blocks: usize,
     pub(super) x: Rows<'a>,
+    /// Bytes of the matrices that are asked for ahead.
+    pub(super) ahead: usize,
 }
 
 /// Rows of x, of whole blocks, and how they are multiplied.
@@ -101,7 +103,7 @@ impl<M: Matrix> Products<'_, M> {
             match x {
                 Rows::Stored(x) => {
                     let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
-                    stored_products::<S, M, W, X>(matrix, first, x, blocks)
+                    stored_products::<S, M, W, X>(matrix, first, x, blocks, self.ahead)
                 }
                 Rows::Slices(x) => {
                     let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());

@@ -231,6 +231,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch_far<T>(address: *const T) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn splat_f16(from: *const f16) -> __m256 {
         unsafe { _mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())) }
     }
@@ -498,6 +503,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn prefetch<T>(address: *const T) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_far<T>(address: *const T) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 
     #[inline(always)]
