@@ -32,6 +32,8 @@ pub(crate) struct ExpertsText {
     inner: String,
     sum: String,
     routes: String,
+    /// The matrix of the router, if it has one of its own.
+    router: Option<String>,
 }
 
 /// A field of what a layer remembers.
@@ -136,7 +138,22 @@ fn experts_text(plan: &Plan, section: &Section) -> Option<ExpertsText> {
     let Spec::ExpertsInner(ExpertsInner { experts, chosen, shared, record, .. }) = spec else { return None };
     let [experts, chosen, shared, record] =
         [*experts, *chosen, *shared, *record].map(|count| names::number(count as u64));
-    Some(ExpertsText { experts, chosen, shared, record, inner, sum, routes })
+    let router = router(section);
+    Some(ExpertsText { experts, chosen, shared, record, inner, sum, routes, router })
+}
+
+/// The matrix by which the logits are made that experts are chosen by.
+fn router(section: &Section) -> Option<String> {
+    let operand = |step: &Step, name: &str| {
+        step.arguments.iter().find(|argument| argument.parameter == name).map(|argument| argument.operand)
+    };
+    let logits =
+        section.decode.iter().find_map(|step| operand(step, "routes").and(operand(step, "logits")))?;
+    let makes = |step: &&Step| step.arguments.iter().any(|argument| argument.operand == logits);
+    match operand(section.decode.iter().find(makes)?, "weight")? {
+        Operand::Field(field) => Some(names::identifier(&section.fields[field].name)),
+        _ => None,
+    }
 }
 
 fn memory_field(memory: &forge_planner::Memory) -> MemoryField {

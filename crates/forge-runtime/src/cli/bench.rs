@@ -38,7 +38,12 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
     for (depth, prompt, generated) in command.depth.iter().copied().flat_map(of_depth) {
         let mut samples = Vec::new();
         let mut streamed = None;
+        // A disk is not always as fast, so its speed is measured before and after each run that is counted.
+        let mut disk = Vec::new();
         for repeat in 0..=command.repeat {
+            if repeat > 0 {
+                disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
+            }
             if repeat == 1 {
                 streamed = engine.device().streamed();
             }
@@ -59,7 +64,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
         }
         let ids = command.repeat * (prompt + generated);
         let streamed = streamed.zip(engine.device().streamed());
-        let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids));
+        disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
+        let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids, &disk));
         let result = Result { depth, prompt, generated, samples, streamed };
         if !command.json {
             print(&about.row::<M>(&result))?;
@@ -67,7 +73,6 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
         results.push(result);
     }
     let read_speed = engine.device().read_speed().map_err(Failure::from)?;
-    let disk_speed = engine.device().disk_speed().map_err(Failure::from)?;
     if command.json {
         print_json(&json!({
             "model_type": about.model,
@@ -78,8 +83,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             "n_threads": about.threads,
             "bytes_per_token": M::INFO.decode.bytes_read,
             "read_bytes_per_second": read_speed,
-            "disk_bytes_per_second": disk_speed,
-            "results": results.iter().map(|result| result.json(disk_speed)).collect::<Vec<_>>(),
+            "results": results.iter().map(Result::json).collect::<Vec<_>>(),
         }))?;
     } else {
         remark(&device);
@@ -89,8 +93,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             remark(&reading(M::INFO.decode.bytes_read, generated, best));
         }
         for result in &results {
-            if let (Some(streamed), Some(disk)) = (&result.streamed, disk_speed) {
-                remark(&format!("{}: {}", result.name(), streamed.told(result.mean(), disk)));
+            if let Some(streamed) = &result.streamed {
+                remark(&format!("{}: {}", result.name(), streamed.told(result.mean())));
             }
         }
     }
@@ -194,32 +198,44 @@ struct Result {
 /// What an id took of the disk.
 struct Streamed {
     hits: f64,
+    /// Bytes of experts that were asked for and not found.
+    wanted: f64,
+    /// Those that were read, with what was foreseen in vain.
     bytes: f64,
     /// Seconds in which nothing was computed.
     stalled: f64,
+    /// Bytes a second that the disk gives where nothing else is done.
+    disk: f64,
 }
 
 impl Streamed {
-    fn of(counts: Counts, ids: u32) -> Streamed {
+    /// `disk`: its speed whenever it was measured.
+    fn of(counts: Counts, ids: u32, disk: &[f64]) -> Streamed {
         let each = 1.0 / f64::from(ids);
-        let stalled = counts.stalled.as_secs_f64() * each;
-        Streamed { hits: counts.hits(), bytes: counts.bytes as f64 * each, stalled }
+        Streamed {
+            hits: counts.hits(),
+            wanted: counts.wanted as f64 * each,
+            bytes: counts.bytes as f64 * each,
+            stalled: counts.stalled.as_secs_f64() * each,
+            disk: disk.iter().sum::<f64>() / disk.len().max(1) as f64,
+        }
     }
 
     /// Ids a second that the disk permits.
-    fn permitted(&self, disk: f64) -> Option<f64> {
-        (self.bytes > 0.0).then(|| disk / self.bytes)
+    fn permitted(&self) -> Option<f64> {
+        (self.wanted > 0.0).then(|| self.disk / self.wanted)
     }
 
-    fn told(&self, per_second: f64, disk: f64) -> String {
+    fn told(&self, per_second: f64) -> String {
         let mut text = format!("{:.1}% of experts found in memory", 100.0 * self.hits);
-        if let Some(permitted) = self.permitted(disk) {
+        if let Some(permitted) = self.permitted() {
             text += &format!(
-                ", {} read and {:.2} ms waited an id; the disk gives {} a second at best, enough for {permitted:.2} ids, of which {:.0}% \
-                 are reached",
+                ", {} of others wanted, {} read and {:.2} ms waited an id; the disk gives {} a second, enough for {permitted:.2} \
+                 ids, of which {:.0}% are reached",
+                human(self.wanted as u64),
                 human(self.bytes as u64),
                 1000.0 * self.stalled,
-                human(disk as u64),
+                human(self.disk as u64),
                 100.0 * per_second / permitted,
             );
         }
@@ -245,7 +261,7 @@ impl Result {
         (squares / count.saturating_sub(1).max(1) as f64).sqrt()
     }
 
-    fn json(&self, disk: Option<f64>) -> Value {
+    fn json(&self) -> Value {
         let mut told = json!({
             "test": self.name(),
             "n_prompt": self.prompt,
@@ -257,9 +273,11 @@ impl Result {
         });
         if let Some(streamed) = &self.streamed {
             told["hit_rate"] = json!(streamed.hits);
+            told["wanted_bytes_per_token"] = json!(streamed.wanted);
             told["disk_bytes_per_token"] = json!(streamed.bytes);
+            told["disk_bytes_per_second"] = json!(streamed.disk);
             told["stalled_seconds_per_token"] = json!(streamed.stalled);
-            told["permitted_ts"] = json!(disk.and_then(|disk| streamed.permitted(disk)));
+            told["permitted_ts"] = json!(streamed.permitted());
         }
         told
     }
@@ -317,12 +335,13 @@ mod tests {
     #[test]
     fn what_a_disk_permits_is_told_beside_what_is_reached() {
         let stalled = std::time::Duration::from_millis(500);
-        let counts = Counts { asked: 100, found: 75, bytes: 1_000_000_000, stalled };
-        let said = Streamed::of(counts, 10).told(18.0, 2e9);
+        let (wanted, bytes) = (1_000_000_000, 1_200_000_000);
+        let counts = Counts { asked: 100, found: 75, wanted, bytes, stalled };
+        let said = Streamed::of(counts, 10, &[1.5e9, 2.5e9, 2e9]).told(18.0);
         assert_eq!(
             said,
-            "75.0% of experts found in memory, 100 MB read and 50.00 ms waited an id; the disk gives 2.00 GB a second at \
-             best, enough for 20.00 ids, of which 90% are reached"
+            "75.0% of experts found in memory, 100 MB of others wanted, 120 MB read and 50.00 ms waited an id; the disk gives \
+             2.00 GB a second, enough for 20.00 ids, of which 90% are reached"
         );
     }
 

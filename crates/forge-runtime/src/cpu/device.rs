@@ -1,7 +1,7 @@
 //! The device itself: four buffers in memory, and passes that run as they are encoded.
 
 use super::super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
-use super::super::experts::{Bound, Counts, Stacks, Streamed, Unarranged};
+use super::super::experts::{Bound, Counts, Foresight, Half, Stacks, Streamed, Unarranged};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
 use super::call::{Call, Region, Round, Seated};
@@ -29,6 +29,8 @@ pub struct CpuDevice {
     room: Mutex<Vec<Line>>,
     /// Experts that are read from disk; none where all are among the weights.
     experts: Option<Streamed>,
+    /// The layer that comes next, and whom it will probably ask for.
+    likely: Option<(usize, Vec<usize>)>,
     /// The mapped file, and what of it is read where it lies while other weights are a copy.
     in_file: Option<(Arc<Mmap>, Vec<Range<usize>>)>,
 }
@@ -65,6 +67,7 @@ impl CpuDevice {
             strips: Vec::new(),
             room: Mutex::default(),
             experts: None,
+            likely: None,
             in_file: None,
         })
     }
@@ -162,7 +165,32 @@ impl CpuDevice {
         experts.bound(binding.offset)
     }
 
+    /// Runs a dispatch; where it is of a router and experts are streamed, after the next layer's router has been shown the same.
     fn dispatch(
+        &mut self,
+        program: Program,
+        kernel: &Kernel,
+        bindings: &[Binding],
+        scalars: &[u32],
+    ) -> Result<(), String> {
+        let rows = scalars.first().map_or(0, |rows| *rows as usize);
+        let foresight = self.experts.as_ref().and_then(|it| Foresight::of(it.layers(), bindings, rows));
+        if let Some(foresight) = foresight {
+            // Its logits lie where the router's own will.
+            self.run_rounds(program, kernel, &foresight.bindings, scalars)?;
+            let Binding { buffer, offset, bytes, .. } = foresight.bindings[foresight.logits];
+            let mut logits = vec![0.0_f32; bytes / size_of::<f32>()];
+            let logits_bytes = self.memory(buffer).ok_or("weights are never written")?;
+            for (logit, bytes) in logits.iter_mut().zip(logits_bytes[offset..][..bytes].chunks_exact(4)) {
+                *logit = f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            }
+            let stacks = self.experts.as_ref().map(|experts| experts.stacks(foresight.layer));
+            self.likely = stacks.map(|stacks| (foresight.layer, foresight.likeliest(stacks, &logits)));
+        }
+        self.run_rounds(program, kernel, bindings, scalars)
+    }
+
+    fn run_rounds(
         &mut self,
         program: Program,
         kernel: &Kernel,
@@ -217,6 +245,9 @@ impl CpuDevice {
                 let asked = std::mem::take(seated.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
                 if !asked.is_empty() {
                     let found = experts.ask(stack, &asked, &mut seated.seats)?;
+                    if let Some((layer, likely)) = self.likely.take_if(|_| stack.half == Half::Inner) {
+                        experts.expect(layer, &likely)?;
+                    }
                     arrange(&mut self.pool, &found)?;
                     for expert in &asked {
                         seated.in_strips[*expert] = experts.is_arranged(stack, *expert);

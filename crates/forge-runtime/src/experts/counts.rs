@@ -8,9 +8,11 @@ use std::time::Duration;
 pub struct Counts {
     /// Experts that layers asked for, but for those that keep their seats.
     pub asked: u64,
-    /// Those of them that had a seat.
+    /// Those of them that had a seat, and not because they were foreseen.
     pub found: u64,
-    /// Bytes read.
+    /// Bytes of the others.
+    pub wanted: u64,
+    /// Bytes read, those of experts among them that were foreseen and that nobody asked for.
     pub bytes: u64,
     /// Time in which nothing was computed because of reads.
     pub stalled: Duration,
@@ -27,6 +29,7 @@ impl Counts {
         Counts {
             asked: self.asked - before.asked,
             found: self.found - before.found,
+            wanted: self.wanted - before.wanted,
             bytes: self.bytes - before.bytes,
             stalled: self.stalled - before.stalled,
         }
@@ -37,6 +40,7 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, more: Counts) {
         self.asked += more.asked;
         self.found += more.found;
+        self.wanted += more.wanted;
         self.bytes += more.bytes;
         self.stalled += more.stalled;
     }

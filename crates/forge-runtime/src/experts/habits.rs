@@ -98,6 +98,7 @@ mod tests {
             inner: Vec::new(),
             sum: Vec::new(),
             routes,
+            router: Vec::new(),
         };
         vec![stacks.clone(), stacks]
     }

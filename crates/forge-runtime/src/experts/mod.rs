@@ -7,7 +7,8 @@
 //! of equal size share their seats ([`Room`]). A device may want experts in another order than the file's (`arrangement`).
 //!
 //! Who needs an expert that has no seat takes that of the one that was not asked for longest (`seats`); a few threads read its
-//! record from the file (`readers`, `source`), expert by expert, so that one is computed while others are read (`streamed`).
+//! record from the file (`readers`, `source`), expert by expert, so that one is computed while others are read (`streamed`). Whom
+//! the next layer will probably ask for is guessed and read ahead (`foresight`).
 //! Experts that every row has keep their seats. A run begins with those that earlier runs asked for most
 //! (`habits`).
 //!
@@ -16,6 +17,7 @@
 
 mod arrangement;
 mod counts;
+mod foresight;
 mod habits;
 mod readers;
 mod room;
@@ -25,6 +27,7 @@ mod streamed;
 
 pub use arrangement::{Arrangement, Unarranged};
 pub use counts::Counts;
+pub use foresight::Foresight;
 pub use habits::Habits;
 pub use room::{Forecast, Room};
 pub use source::{Source, WeightSource};
@@ -50,6 +53,8 @@ pub struct Stacks {
     pub sum: Vec<Span<u8>>,
     /// `[rows, 2 * chosen]` Where a pass keeps the experts of each row, before the bits of their weights.
     pub routes: Span<u32>,
+    /// The planes of the router, which says who is chosen.
+    pub router: Vec<Span<u8>>,
 }
 
 impl Stacks {

@@ -1,22 +1,28 @@
 //! A few threads that read, so that a disk has several things to do at once.
 //!
-//! Records are read in the order in which they are asked for, and whoever waits for one of them lets the others go on. After a
-//! read that fails the others are left undone, and whoever waits next is told.
+//! What is asked for is read in the order in which it was, and whoever waits for one record lets the others go on. Of what may be
+//! asked for soon a little is read while nothing is wanted at once: a read that has begun cannot be stopped, and who comes then waits for
+//! it. After a read that fails the others are left undone, and whoever waits next is told.
 
 use super::source::Source;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Threads: a disk answers fastest when asked for several things.
 const THREADS: usize = 8;
+/// Those of them that read ahead at once.
+const AHEAD: usize = 4;
 /// The most bytes that a thread reads at once, so that a large record is shared out.
 const PIECE: usize = 1 << 20;
 
+/// A record that is to be read, by a number of its own.
+pub(super) type Ticket = u64;
+
 /// Bytes to be read, and where to.
 pub(super) struct Read {
-    /// Whose they are, of those who are asked for at once.
-    pub(super) expert: usize,
+    /// Whose they are.
+    pub(super) ticket: Ticket,
     pub(super) from: u64,
     pub(super) to: *mut u8,
     pub(super) bytes: usize,
@@ -24,6 +30,15 @@ pub(super) struct Read {
 
 // SAFETY: who asks for a read promises that nobody else touches where it goes.
 unsafe impl Send for Read {}
+
+/// When something is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// In its turn.
+    Now,
+    /// Where nothing else is to be read.
+    Ahead,
+}
 
 /// The threads. Dropping them ends them, after the reads that they are at.
 pub(super) struct Readers {
@@ -41,19 +56,45 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Read>,
-    /// Pieces that are not read.
-    left: usize,
-    /// The same of each expert.
-    left_of: Vec<usize>,
+    /// What is read where nothing is in the queue.
+    ahead: VecDeque<Read>,
+    /// Threads that read such pieces.
+    reading_ahead: usize,
+    /// Pieces that are not read, of each record that has any.
+    left_of: HashMap<Ticket, usize>,
     /// What went wrong first.
     trouble: Option<String>,
     is_over: bool,
 }
 
 impl State {
-    /// Whether no read of an expert is left.
-    fn is_done(&self, expert: usize) -> bool {
-        self.left_of.get(expert).is_none_or(|left| *left == 0)
+    /// Whether no read of a record is left.
+    fn is_done(&self, ticket: Ticket) -> bool {
+        !self.left_of.contains_key(&ticket)
+    }
+
+    /// What a thread reads next.
+    fn next(&mut self) -> Option<(Read, When)> {
+        if let Some(read) = self.queue.pop_front() {
+            return Some((read, When::Now));
+        }
+        if self.reading_ahead == AHEAD {
+            return None;
+        }
+        let read = self.ahead.pop_front()?;
+        self.reading_ahead += 1;
+        Some((read, When::Ahead))
+    }
+
+    /// Notes that a piece is read, or left undone; says whether it was the last one of its record.
+    fn end(&mut self, ticket: Ticket) -> bool {
+        let left = self.left_of.entry(ticket).or_default();
+        *left = left.saturating_sub(1);
+        let is_last = *left == 0;
+        if is_last {
+            self.left_of.remove(&ticket);
+        }
+        is_last
     }
 }
 
@@ -83,36 +124,59 @@ impl Readers {
     ///
     /// # Safety
     /// Until [`Readers::settle`] says that all is done nobody touches where they go, or until [`Readers::has_come`] says so of
-    /// their expert.
-    pub(super) unsafe fn ask(&self, reads: impl Iterator<Item = Read>) {
+    /// their record.
+    pub(super) unsafe fn ask(&self, Read { ticket, from, to, bytes }: Read, when: When) {
         let mut state = self.shared.lock();
-        for Read { expert, from, to, bytes } in reads {
-            if state.left_of.len() <= expert {
-                state.left_of.resize(expert + 1, 0);
+        for first in (0..bytes).step_by(PIECE) {
+            // SAFETY: inside where the read goes.
+            let to = unsafe { to.add(first) };
+            let read = Read { ticket, from: from + first as u64, to, bytes: PIECE.min(bytes - first) };
+            match when {
+                When::Now => state.queue.push_back(read),
+                When::Ahead => state.ahead.push_back(read),
             }
-            for first in (0..bytes).step_by(PIECE) {
-                // SAFETY: inside where the read goes.
-                let to = unsafe { to.add(first) };
-                let (from, bytes) = (from + first as u64, PIECE.min(bytes - first));
-                state.queue.push_back(Read { expert, from, to, bytes });
-                state.left += 1;
-                state.left_of[expert] += 1;
-            }
+            *state.left_of.entry(ticket).or_default() += 1;
         }
         drop(state);
         self.shared.asked.notify_all();
     }
 
-    /// Whether an expert is in memory. After a read that failed nobody is, until a wait has told of it: what was
-    /// left undone looks like what is done.
-    pub(super) fn has_come(&self, expert: usize) -> bool {
-        let state = self.shared.lock();
-        state.trouble.is_none() && state.is_done(expert)
+    /// Has a record that is read ahead read in its turn.
+    pub(super) fn urge(&self, ticket: Ticket) {
+        let mut state = self.shared.lock();
+        let (urgent, ahead) =
+            std::mem::take(&mut state.ahead).into_iter().partition(|it| it.ticket == ticket);
+        state.ahead = ahead;
+        let urgent: VecDeque<Read> = urgent;
+        state.queue.extend(urgent);
+        drop(state);
+        self.shared.asked.notify_all();
     }
 
-    /// Waits until one of some experts is in memory; errors are those of [`Readers::settle`].
-    pub(super) fn wait_for_any(&self, experts: &[usize]) -> Result<(), String> {
-        self.until(|state| experts.iter().any(|expert| state.is_done(*expert)))
+    /// Takes back what of a record is to be read ahead and has not begun; gives its bytes. What has begun comes to its end.
+    pub(super) fn take_back(&self, ticket: Ticket) -> usize {
+        let mut state = self.shared.lock();
+        let (back, ahead) = std::mem::take(&mut state.ahead).into_iter().partition(|it| it.ticket == ticket);
+        state.ahead = ahead;
+        let back: VecDeque<Read> = back;
+        for read in &back {
+            if state.end(read.ticket) {
+                self.shared.done.notify_all();
+            }
+        }
+        back.iter().map(|read| read.bytes).sum()
+    }
+
+    /// Whether a record is in memory. After a read that failed none is, until a wait has told of it: what was
+    /// left undone looks like what is done.
+    pub(super) fn has_come(&self, ticket: Ticket) -> bool {
+        let state = self.shared.lock();
+        state.trouble.is_none() && state.is_done(ticket)
+    }
+
+    /// Waits until one of some records is in memory; errors are those of [`Readers::settle`].
+    pub(super) fn wait_for_any(&self, tickets: &[Ticket]) -> Result<(), String> {
+        self.until(|state| tickets.iter().any(|ticket| state.is_done(*ticket)))
     }
 
     /// Waits until no read is left. An error if any has failed.
@@ -122,7 +186,7 @@ impl Readers {
 
     fn until(&self, is_enough: impl Fn(&State) -> bool) -> Result<(), String> {
         let mut state = self.shared.lock();
-        while state.left > 0 && (state.trouble.is_some() || !is_enough(&state)) {
+        while !state.left_of.is_empty() && (state.trouble.is_some() || !is_enough(&state)) {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.trouble.take().map_or(Ok(()), Err)
@@ -134,6 +198,7 @@ impl Drop for Readers {
         let mut state = self.shared.lock();
         state.is_over = true;
         state.queue.clear();
+        state.ahead.clear();
         drop(state);
         self.shared.asked.notify_all();
         for thread in self.threads.drain(..) {
@@ -149,7 +214,7 @@ fn work(shared: &Shared) {
         if state.is_over {
             return;
         }
-        let Some(read) = state.queue.pop_front() else {
+        let Some((read, when)) = state.next() else {
             state = shared.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
@@ -166,9 +231,10 @@ fn work(shared: &Shared) {
         if let Err(what) = outcome {
             state.trouble.get_or_insert(what);
         }
-        state.left -= 1;
-        state.left_of[read.expert] -= 1;
-        if state.left_of[read.expert] == 0 {
+        if when == When::Ahead {
+            state.reading_ahead -= 1;
+        }
+        if state.end(read.ticket) {
             shared.done.notify_all();
         }
     }
@@ -197,8 +263,8 @@ mod tests {
         }
     }
 
-    fn read(expert: usize, from: u64, to: &mut [u8]) -> Read {
-        Read { expert, from, to: to.as_mut_ptr(), bytes: to.len() }
+    fn read(ticket: Ticket, from: u64, to: &mut [u8]) -> Read {
+        Read { ticket, from, to: to.as_mut_ptr(), bytes: to.len() }
     }
 
     #[test]
@@ -207,7 +273,7 @@ mod tests {
         let (mut one, mut other) = (vec![0; 3 * PIECE + 5], vec![0; 100]);
         let reads = [read(0, 7, &mut one), read(1, 1000, &mut other)];
         // SAFETY: nothing touches either before it is done.
-        unsafe { readers.ask(reads.into_iter()) };
+        reads.into_iter().for_each(|read| unsafe { readers.ask(read, When::Now) });
         readers.wait_for_any(&[0]).unwrap();
         assert!(one.iter().zip(7_u64..).all(|(byte, at)| *byte == (at % 251) as u8));
         readers.settle().unwrap();
@@ -220,16 +286,73 @@ mod tests {
         let readers = Readers::new(Arc::new(Told { bad: 1 << 30 })).unwrap();
         let mut bytes = vec![0; 4 * PIECE];
         // SAFETY: nothing touches them before all is done.
-        unsafe { readers.ask([read(1, 1 << 30, &mut bytes)].into_iter()) };
-        while readers.shared.lock().left > 0 {
+        unsafe { readers.ask(read(1, 1 << 30, &mut bytes), When::Now) };
+        while !readers.shared.lock().left_of.is_empty() {
             thread::yield_now();
         }
         assert!(!readers.has_come(1), "it was never read");
         assert!(readers.settle().unwrap_err().contains("the disk is gone"));
         assert_eq!(readers.settle(), Ok(()));
         // SAFETY: the same.
-        unsafe { readers.ask([read(0, 0, &mut bytes)].into_iter()) };
+        unsafe { readers.ask(read(0, 0, &mut bytes), When::Now) };
         assert_eq!(readers.settle(), Ok(()));
         assert_eq!(bytes[250..252], [250, 0]);
+    }
+
+    /// Does not read before the test lets it.
+    struct Held(Mutex<()>);
+
+    impl Source for Held {
+        fn read(&self, from: u64, to: &mut [u8]) -> Result<(), String> {
+            let _let = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            to.fill(from as u8);
+            Ok(())
+        }
+
+        fn check(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_read_ahead_can_be_urged_and_taken_back_until_it_has_begun() {
+        let source = Arc::new(Held(Mutex::new(())));
+        let held = source.0.lock().unwrap();
+        let readers = Readers::new(source.clone()).unwrap();
+        let mut bytes = vec![0; THREADS + 3];
+        for (at, to) in bytes.chunks_mut(1).enumerate() {
+            // One more than there are threads: so nobody is left to read ahead.
+            let when = if at <= THREADS { When::Now } else { When::Ahead };
+            // SAFETY: nothing touches them before all is done.
+            unsafe { readers.ask(read(at as Ticket, at as u64 + 1, to), when) };
+        }
+        let [urgent, unwanted] = [THREADS + 1, THREADS + 2].map(|it| it as Ticket);
+        readers.urge(urgent);
+        assert_eq!(readers.take_back(urgent), 0, "it is no longer read ahead");
+        assert_eq!([readers.take_back(unwanted), readers.take_back(unwanted)], [1, 0]);
+        drop(held);
+        readers.wait_for_any(&[urgent]).unwrap();
+        readers.settle().unwrap();
+        assert_eq!(bytes, (1..=THREADS as u8 + 2).chain([0]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_little_is_read_ahead_at_once() {
+        let source = Arc::new(Held(Mutex::new(())));
+        let held = source.0.lock().unwrap();
+        let readers = Readers::new(source.clone()).unwrap();
+        let mut bytes = vec![0; THREADS];
+        for (at, to) in bytes.chunks_mut(1).enumerate() {
+            // SAFETY: nothing touches them before all is done.
+            unsafe { readers.ask(read(at as Ticket, 7, to), When::Ahead) };
+        }
+        while readers.shared.lock().reading_ahead < AHEAD {
+            thread::yield_now();
+        }
+        assert_eq!(readers.shared.lock().ahead.len(), THREADS - AHEAD);
+        assert_eq!(readers.take_back(0), 0, "it has begun");
+        drop(held);
+        readers.settle().unwrap();
+        assert_eq!(bytes, [7; THREADS]);
     }
 }

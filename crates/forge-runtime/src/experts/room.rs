@@ -141,7 +141,7 @@ mod tests {
         let records = Span::new(Buffer::Weights, 0, record * experts);
         let routes = Span::new(Buffer::Scratch, 0, 0);
         let (inner, sum) = (vec![records], Vec::new());
-        Stacks { experts, chosen: 2 + shared, shared, records, inner, sum, routes }
+        Stacks { experts, chosen: 2 + shared, shared, records, inner, sum, routes, router: Vec::new() }
     }
 
     #[test]

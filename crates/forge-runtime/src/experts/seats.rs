@@ -28,6 +28,10 @@ struct Seat {
     asked: u64,
     /// Whether it is in the device's order.
     is_arranged: bool,
+    /// Whether it may still be read: then nobody else can have the seat.
+    is_coming: bool,
+    /// Whether it was read ahead, and its layer has not asked for anybody since.
+    is_foreseen: bool,
 }
 
 /// Asked for this late, an expert is never the one that goes.
@@ -55,18 +59,54 @@ impl Seats {
         self.sweeps = experts * (1 + others) > self.changing();
     }
 
-    /// Asks for an expert: its seat, if it has one, and it stays.
-    pub(super) fn ask(&mut self, expert: Expert) -> Option<usize> {
+    /// Asks for an expert: whether it was foreseen, if it has a seat, and it stays.
+    pub(super) fn ask(&mut self, expert: Expert) -> Option<bool> {
         let seat = self.of(expert)?;
+        self.hold(expert);
+        Some(std::mem::take(&mut self.seats[seat].is_foreseen))
+    }
+
+    /// Takes note that a layer has asked: whoever was foreseen and not asked for sits there as others do.
+    pub(super) fn has_asked(&mut self, layer: usize) {
+        let foreseen = self.seats.iter_mut().filter(|seat| seat.is_foreseen);
+        let of_layer = foreseen.filter(|seat| seat.expert.is_some_and(|expert| expert.0 == layer));
+        of_layer.for_each(|seat| seat.is_foreseen = false);
+    }
+
+    /// Has an expert stay that may be asked for, if it has a seat.
+    pub(super) fn hold(&mut self, expert: Expert) -> bool {
+        let Some(seat) = self.of(expert) else { return false };
         let asked = &mut self.seats[seat].asked;
         *asked = (*asked).max(self.clock);
+        true
+    }
+
+    /// A seat for an expert that has none and may be asked for.
+    pub(super) fn foresee(&mut self, expert: Expert) -> Option<usize> {
+        let seat = self.take(expert)?;
+        self.seats[seat].is_foreseen = true;
         Some(seat)
     }
 
-    /// A seat for an expert that has none: a free one, or that of whoever goes first. None if all have been asked for since the
-    /// beginning.
+    /// Notes that what is read to a seat is in memory.
+    pub(super) fn has_come(&mut self, seat: usize) {
+        self.seats[seat].is_coming = false;
+    }
+
+    /// Takes a seat away from whoever is being read to it: it is free when that is done.
+    pub(super) fn vacate(&mut self, seat: usize) {
+        let is_coming = self.seats[seat].is_coming;
+        if let Some(expert) = self.seats[seat].expert {
+            self.forget(expert);
+        }
+        self.seats[seat].is_coming = is_coming;
+    }
+
+    /// A seat for an expert that has none and is going to be read: a free one, or that of whoever goes first. None if all have been
+    /// asked for since the beginning, or are being read.
     pub(super) fn take(&mut self, expert: Expert) -> Option<usize> {
-        let others = self.seats.iter().enumerate().filter(|(_, seat)| seat.asked < self.clock);
+        let all = self.seats.iter().enumerate();
+        let others = all.filter(|(_, seat)| seat.asked < self.clock && !seat.is_coming);
         let order = |seat: &Seat| match seat.expert {
             None => 0,
             Some(_) if self.sweeps => self.clock - seat.asked,
@@ -77,7 +117,8 @@ impl Seats {
             self.of.remove(&other);
         }
         self.of.insert(expert, seat);
-        self.seats[seat] = Seat { expert: Some(expert), asked: self.clock, is_arranged: false };
+        self.seats[seat] =
+            Seat { expert: Some(expert), asked: self.clock, is_coming: true, ..Seat::default() };
         Some(seat)
     }
 
@@ -107,12 +148,6 @@ impl Seats {
             self.seats[seat] = Seat::default();
         }
     }
-
-    /// Takes all seats away, but those that are kept.
-    pub(super) fn forget_all(&mut self) {
-        self.of.retain(|_, seat| self.seats[*seat].asked == ALWAYS);
-        self.seats.iter_mut().filter(|seat| seat.asked != ALWAYS).for_each(|seat| *seat = Seat::default());
-    }
 }
 
 #[cfg(test)]
@@ -124,7 +159,8 @@ mod tests {
         seats.begin(experts.len(), 0);
         let there: Vec<usize> = experts.iter().copied().filter(|&it| seats.ask((0, it)).is_some()).collect();
         for expert in experts.iter().filter(|it| !there.contains(it)) {
-            seats.take((0, *expert)).unwrap();
+            let seat = seats.take((0, *expert)).unwrap();
+            seats.has_come(seat);
         }
         there
     }
@@ -149,7 +185,8 @@ mod tests {
             let there = (0..4).filter(|&expert| seats.ask((layer, expert)).is_some()).count();
             for expert in 0..4 {
                 if seats.of((layer, expert)).is_none() {
-                    seats.take((layer, expert)).expect("four are not too many");
+                    let seat = seats.take((layer, expert)).expect("four are not too many");
+                    seats.has_come(seat);
                 }
             }
             found.push(there);
@@ -181,7 +218,34 @@ mod tests {
         ask(&mut seats, &[1]);
         seats.forget((0, 1));
         assert!(ask(&mut seats, &[1]).is_empty());
-        seats.forget_all();
-        assert_eq!(ask(&mut seats, &[9, 1]), [9]);
+        assert!(seats.of((0, 9)).is_some());
+    }
+
+    #[test]
+    fn who_is_foreseen_sits_where_nobody_is_asked_for_and_who_is_being_read_stays() {
+        let mut seats = Seats::new(3);
+        ask(&mut seats, &[1, 2]);
+        ask(&mut seats, &[1]);
+        assert!(seats.hold((0, 2)) && !seats.hold((0, 3)));
+        let third = seats.foresee((0, 3)).expect("there is a free seat");
+        assert_eq!(seats.foresee((0, 4)), None, "the others were asked for, or are held");
+        seats.begin(1, 0);
+        assert_eq!([3, 3, 1, 5].map(|it| seats.ask((0, it))), [Some(true), Some(false), Some(false), None]);
+        seats.begin(2, 0);
+        for expert in [4, 5] {
+            seats.take((0, expert)).expect("1 and 2 can go");
+        }
+        assert_eq!(seats.take((0, 6)), None, "3 is being read");
+        seats.vacate(third);
+        assert_eq!(
+            [seats.take((0, 6)), seats.of((0, 3))],
+            [None; 2],
+            "it has no seat, and is being read still"
+        );
+        seats.has_come(third);
+        assert_eq!(seats.foresee((0, 6)), Some(third));
+        seats.has_asked(1);
+        seats.has_asked(0);
+        assert_eq!(seats.ask((0, 6)), Some(false), "its layer did not ask when it was foreseen");
     }
 }

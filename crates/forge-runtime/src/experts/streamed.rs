@@ -1,18 +1,19 @@
 //! Experts in their seats: finds those that a layer asks for, and has the others read.
 //!
 //! A dispatch that binds a layer's experts asks for those that it needs. It may wait for all of them, or take whoever is there while
-//! others are read. Before a seat changes hands all reads are done, so none ever writes where somebody else sits.
+//! others are read. Whom the next layer will probably ask for ([`super::foresight`]) is read ahead, while the disk has nothing else to do.
+//! No seat changes hands while it is being read to, so no read ever writes where somebody else sits.
 
 use super::arrangement::{Arrangement, Unarranged};
 use super::counts::Counts;
 use super::habits::Habits;
-use super::readers::{Read, Readers};
+use super::readers::{Read, Readers, Ticket, When};
 use super::room::Room;
-use super::seats::Seats;
+use super::seats::{Expert, Seats};
 use super::source::Source;
 use super::{Half, Stacks};
 use memmap2::MmapMut;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,15 @@ pub struct Bound {
     pub bytes: usize,
 }
 
+/// A seat that may still be read to.
+struct Coming {
+    ticket: Ticket,
+    class: usize,
+    seat: usize,
+    /// Who will sit there; none if nobody wants it any more.
+    expert: Option<Expert>,
+}
+
 /// The region of seats, and who fills it.
 pub struct Streamed {
     layers: Vec<Stacks>,
@@ -49,8 +59,12 @@ pub struct Streamed {
     /// How the device wants some planes, by where they lie in the weight file.
     arrangements: HashMap<usize, Arrangement>,
     source: Arc<dyn Source>,
-    /// Experts whose reads may not be done.
-    unsettled: Vec<(usize, usize)>,
+    /// Reads that may not be done.
+    coming: Vec<Coming>,
+    /// Reads that have been asked for.
+    tickets: Ticket,
+    /// Those of a layer that nobody asked for before it: they lie as they came from the file.
+    fresh: Vec<Expert>,
     counts: Counts,
     habits: Option<Habits>,
 }
@@ -82,7 +96,9 @@ impl Streamed {
             room,
             region,
             source,
-            unsettled: Vec::new(),
+            coming: Vec::new(),
+            tickets: 0,
+            fresh: Vec::new(),
             counts: Counts::default(),
             habits: None,
         };
@@ -152,6 +168,11 @@ impl Streamed {
         self.room.classes.iter().map(|class| class.seats * class.record).max().unwrap_or(0)
     }
 
+    /// All layers that have experts.
+    pub fn layers(&self) -> &[Stacks] {
+        &self.layers
+    }
+
     /// The matrices of a layer's experts.
     pub fn stacks(&self, layer: usize) -> &Stacks {
         &self.layers[layer]
@@ -179,7 +200,11 @@ impl Streamed {
             // SAFETY: what is found in its seat is not being read, and nobody else is bound to it yet.
             unsafe { piece.arrange(&mut Vec::new()) };
         }
-        self.waiting(|streamed| streamed.readers.settle())
+        let mut coming = experts.to_vec();
+        while !coming.is_empty() {
+            self.arrived(bound, &mut coming)?;
+        }
+        Ok(())
     }
 
     /// The same, of experts who may be on their way for a while: [`Streamed::arrived`] waits for them. What is given back has to be
@@ -190,20 +215,21 @@ impl Streamed {
         experts: &[usize],
         seats: &mut [u32],
     ) -> Result<Vec<Unarranged>, String> {
-        let mut found = 0;
-        self.waiting(|streamed| {
-            found = streamed.seat(bound.layer, experts)?;
-            Ok(())
-        })?;
         if bound.half == Half::Inner {
-            let kept = self.layers[bound.layer].experts - self.layers[bound.layer].shared;
+            self.fresh.clear();
+        }
+        self.waiting(|streamed| streamed.seat(bound.layer, experts))?;
+        if bound.half == Half::Inner {
+            let stacks = &self.layers[bound.layer];
+            let kept = stacks.experts - stacks.shared;
             let chosen = experts.iter().copied().filter(|expert| *expert < kept);
             let asked = chosen.clone().count();
+            self.counts.asked += asked as u64;
+            self.counts.found += (asked - self.fresh.len()) as u64;
+            self.counts.wanted += (self.fresh.len() * stacks.record()) as u64;
             if let Some(habits) = &mut self.habits {
                 habits.ask(bound.layer, chosen);
             }
-            self.counts.asked += asked as u64;
-            self.counts.found += (found + asked - experts.len()) as u64;
         }
         let class = &self.seats[self.room.class_of[bound.layer]];
         for expert in experts {
@@ -229,8 +255,9 @@ impl Streamed {
             planes.filter_map(|plane| Some((stacks.place(plane), *self.arrangements.get(&plane.offset)?)));
         let planes: Vec<_> = planes.collect();
         let mut unarranged = Vec::new();
-        for expert in experts.iter().map(|expert| (layer, *expert)).filter(|it| !self.unsettled.contains(it))
-        {
+        let is_there = |it: &Expert| !self.fresh.contains(it) && self.ticket(*it).is_none();
+        let there: Vec<Expert> = experts.iter().map(|expert| (layer, *expert)).filter(is_there).collect();
+        for expert in there {
             let Some(seat) = self.seats[index].arrange(expert) else { continue };
             for (place, arrangement) in &planes {
                 let first = class.start + seat * class.record + place.start;
@@ -244,19 +271,16 @@ impl Streamed {
 
     /// Takes those from some experts who were asked for that are in memory, waiting until one is.
     pub fn arrived(&mut self, bound: Bound, coming: &mut Vec<usize>) -> Result<Vec<usize>, String> {
-        // Reads are numbered as those who are not settled.
-        let read = |it: &Streamed, expert| it.unsettled.iter().position(|one| *one == (bound.layer, expert));
         loop {
-            let reads: Vec<_> = coming.iter().map(|expert| read(self, *expert)).collect();
-            let has_come = |read: &Option<usize>| read.is_none_or(|it| self.readers.has_come(it));
-            let mut come = reads.iter().map(has_come);
-            let (here, left) = coming.iter().partition(|_| come.next().unwrap_or(false));
+            self.note_who_has_come();
+            let ticket = |expert: &usize| self.ticket((bound.layer, *expert));
+            let (left, here) = coming.iter().partition(|expert| ticket(expert).is_some());
             *coming = left;
             if !Vec::is_empty(&here) || coming.is_empty() {
                 return Ok(here);
             }
-            let reads: Vec<usize> = reads.into_iter().flatten().collect();
-            self.waiting(|streamed| streamed.readers.wait_for_any(&reads))?;
+            let tickets: Vec<Ticket> = coming.iter().filter_map(ticket).collect();
+            self.waiting(|streamed| streamed.readers.wait_for_any(&tickets))?;
         }
     }
 
@@ -268,48 +292,116 @@ impl Streamed {
         outcome.map_err(|what| self.fail(what))
     }
 
-    /// Gives seats to those of some experts of a layer that have none, and has them read; says how many had one.
-    fn seat(&mut self, layer: usize, experts: &[usize]) -> Result<usize, String> {
+    /// The read of an expert, if it may not be done.
+    fn ticket(&self, expert: Expert) -> Option<Ticket> {
+        self.coming.iter().find(|coming| coming.expert == Some(expert)).map(|coming| coming.ticket)
+    }
+
+    /// Forgets reads that are done.
+    fn note_who_has_come(&mut self) {
+        let Streamed { coming, readers, seats, .. } = self;
+        coming.retain(|Coming { ticket, class, seat, .. }| {
+            let has_come = readers.has_come(*ticket);
+            if has_come {
+                seats[*class].has_come(*seat);
+            }
+            !has_come
+        });
+    }
+
+    /// Gives seats to those of some experts of a layer that have none, and has them read.
+    fn seat(&mut self, layer: usize, experts: &[usize]) -> Result<(), String> {
         let index = self.room.class_of[layer];
         let others = self.room.class_of.iter().filter(|class| **class == index).count() - 1;
         self.seats[index].begin(experts.len(), others);
-        let missing: Vec<usize> = {
-            let seats = &mut self.seats[index];
-            experts.iter().copied().filter(|expert| seats.ask((layer, *expert)).is_none()).collect()
-        };
+        let mut missing = Vec::new();
+        for expert in experts.iter().map(|expert| (layer, *expert)) {
+            match self.seats[index].ask(expert) {
+                None => missing.push(expert),
+                Some(false) => (),
+                Some(true) => {
+                    self.fresh.push(expert);
+                    if let Some(ticket) = self.ticket(expert) {
+                        self.readers.urge(ticket);
+                    }
+                }
+            }
+        }
+        self.take_back(layer);
+        self.seats[index].has_asked(layer);
         if missing.is_empty() {
-            return Ok(experts.len());
+            return Ok(());
         }
-        // Seats change hands: nobody may be writing there.
-        self.settle()?;
         self.source.check()?;
-        let mut taken = Vec::with_capacity(missing.len());
-        for expert in &missing {
-            let seat = self.seats[index].take((layer, *expert));
-            taken.push(seat.ok_or("a layer asks for more experts than there are seats")?);
-            self.unsettled.push((layer, *expert));
-        }
-        let (class, stacks, region) =
-            (&self.room.classes[index], &self.layers[layer], self.region.as_mut_ptr());
+        self.note_who_has_come();
         // Expert by expert, so that the first can be multiplied while the second is read.
-        let read = |(number, (expert, seat)): (usize, (&usize, &usize))| {
-            let bytes = class.record;
-            let from = (stacks.records.offset + expert * bytes) as u64;
-            // SAFETY: the seat lies inside the region.
-            let to = unsafe { region.add(class.start + seat * bytes) };
-            Read { expert: number, from, to, bytes }
-        };
-        self.counts.bytes += (missing.len() * class.record) as u64;
-        let reads = missing.iter().zip(&taken).enumerate().map(read);
-        // SAFETY: whoever had these seats is not bound any more, and who has them now is waited for.
-        unsafe { self.readers.ask(reads) };
-        Ok(experts.len() - missing.len())
+        for expert in missing {
+            let seat = match self.seats[index].take(expert) {
+                Some(seat) => seat,
+                None => {
+                    // Whoever is being read can go when that is done.
+                    self.settle()?;
+                    self.seats[index]
+                        .take(expert)
+                        .ok_or("a layer asks for more experts than there are seats")?
+                }
+            };
+            self.read(expert, seat, When::Now);
+            self.fresh.push(expert);
+        }
+        Ok(())
+    }
+
+    /// Has those of some experts of a layer read that have no seat, the likeliest first, where nothing else is to be read: they may be
+    /// asked for next. None of those who were asked for last loses its seat.
+    pub fn expect(&mut self, layer: usize, likely: &[usize]) -> Result<(), String> {
+        let index = self.room.class_of[layer];
+        let likely = likely.iter().map(|expert| (layer, *expert));
+        let missing: Vec<Expert> = likely.filter(|expert| !self.seats[index].hold(*expert)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.source.check()?;
+        for expert in missing {
+            let Some(seat) = self.seats[index].foresee(expert) else { break };
+            self.read(expert, seat, When::Ahead);
+        }
+        Ok(())
+    }
+
+    /// Has an expert read to its seat.
+    fn read(&mut self, expert: Expert, seat: usize, when: When) {
+        let (layer, number) = expert;
+        let (index, ticket) = (self.room.class_of[layer], self.tickets);
+        let class = &self.room.classes[index];
+        let bytes = class.record;
+        let from = (self.layers[layer].records.offset + number * bytes) as u64;
+        // SAFETY: the seat lies inside the region.
+        let to = unsafe { self.region.as_mut_ptr().add(class.start + seat * bytes) };
+        self.tickets += 1;
+        self.counts.bytes += bytes as u64;
+        self.coming.push(Coming { ticket, class: index, seat, expert: Some(expert) });
+        // SAFETY: whoever had the seat is not bound any more, and who has it now is waited for.
+        unsafe { self.readers.ask(Read { ticket, from, to, bytes }, when) };
+    }
+
+    /// Takes back what is read ahead for a layer, as far as it has not begun.
+    fn take_back(&mut self, layer: usize) {
+        let of_layer = |coming: &&mut Coming| coming.expert.is_some_and(|expert| expert.0 == layer);
+        for Coming { ticket, class, seat, expert } in self.coming.iter_mut().filter(of_layer) {
+            let bytes = self.readers.take_back(*ticket);
+            if bytes > 0 {
+                self.counts.bytes -= bytes as u64;
+                self.seats[*class].vacate(*seat);
+                *expert = None;
+            }
+        }
     }
 
     /// Waits for all reads.
     fn settle(&mut self) -> Result<(), String> {
         self.readers.settle()?;
-        self.unsettled.clear();
+        self.note_who_has_come();
         Ok(())
     }
 
@@ -317,35 +409,60 @@ impl Streamed {
     fn fail(&mut self, what: String) -> String {
         // What fails after the first failure adds nothing to it.
         let _ = self.readers.settle();
-        for (layer, expert) in std::mem::take(&mut self.unsettled) {
-            self.seats[self.room.class_of[layer]].forget((layer, expert));
+        for Coming { class, seat, .. } in std::mem::take(&mut self.coming) {
+            self.seats[class].vacate(seat);
+            self.seats[class].has_come(seat);
         }
         format!("experts cannot be read: {what}")
     }
 
-    /// Bytes a second that are read where nothing else is done: experts of all layers, until a second has passed. They take
-    /// the seats of others.
+    /// Bytes a second that are read where nothing else is done, for half a second. A few experts lose their seats to it.
     pub fn disk_speed(&mut self) -> Result<f64, String> {
+        /// Experts that are read at once, at most.
+        const DEEP: usize = 12;
+        const LONG: Duration = Duration::from_millis(500);
         self.settle()?;
-        self.seats.iter_mut().for_each(Seats::forget_all);
-        let (start, before) = (Instant::now(), self.counts);
-        for layer in (0..self.layers.len()).cycle() {
-            let open = self.layers[layer].experts - self.layers[layer].shared;
-            let some: Vec<usize> = (0..open.min(self.at_once(layer))).collect();
-            self.seat(layer, &some)?;
-            if start.elapsed() > Duration::from_secs(1) {
-                break;
+        let mut absent = VecDeque::new();
+        for (layer, stacks) in self.layers.iter().enumerate() {
+            let seats = &mut self.seats[self.room.class_of[layer]];
+            for expert in (0..stacks.experts - stacks.shared).map(|expert| (layer, expert)) {
+                if seats.of(expert).is_none() || absent.len() < 2 * DEEP {
+                    seats.forget(expert);
+                    absent.push_back(expert);
+                }
             }
-            // They are read again when it is their turn again.
-            if layer + 1 == self.layers.len() {
-                self.settle()?;
-                self.seats.iter_mut().for_each(Seats::forget_all);
+        }
+        self.seats.iter_mut().for_each(|seats| seats.begin(1, 0));
+        let (start, before) = (Instant::now(), self.counts);
+        let mut reading: Vec<Expert> = Vec::new();
+        while start.elapsed() < LONG {
+            while reading.len() < DEEP
+                && let Some(&expert) = absent.front()
+                && let Some(seat) = self.seats[self.room.class_of[expert.0]].take(expert)
+            {
+                self.read(expert, seat, When::Now);
+                reading.extend(absent.pop_front());
+            }
+            let tickets: Vec<Ticket> = self.coming.iter().map(|coming| coming.ticket).collect();
+            self.readers.wait_for_any(&tickets)?;
+            self.note_who_has_come();
+            // They make room for the next.
+            let (left, come): (Vec<_>, Vec<_>) =
+                reading.into_iter().partition(|expert| self.ticket(*expert).is_some());
+            reading = left;
+            for expert in come {
+                self.seats[self.room.class_of[expert.0]].forget(expert);
+                absent.push_back(expert);
             }
         }
         self.settle()?;
-        let speed = (self.counts.bytes - before.bytes) as f64 / start.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
+        for expert in reading {
+            self.seats[self.room.class_of[expert.0]].forget(expert);
+        }
+        let bytes = self.counts.bytes - before.bytes;
         self.counts = before;
-        Ok(speed)
+        Ok(bytes as f64 / seconds)
     }
 }
 
@@ -389,7 +506,7 @@ mod tests {
                 |first: usize, bytes: usize| Span::new(Buffer::Weights, start + first, 5 * RECORD + bytes);
             let (inner, sum) = (vec![plane(0, INNER)], vec![plane(INNER, SUM)]);
             let records = Span::new(Buffer::Weights, start, 6 * RECORD);
-            Stacks { experts: 6, chosen: 3, shared: 1, records, inner, sum, routes }
+            Stacks { experts: 6, chosen: 3, shared: 1, records, inner, sum, routes, router: Vec::new() }
         };
         vec![layer(11), layer(11 + 6 * RECORD)]
     }
@@ -454,10 +571,13 @@ mod tests {
         let arrangements = layers[0].planes().map(|plane| (plane.offset, backwards)).collect();
         let (mut streamed, _) = arranged(5, arrangements);
         let mut fetched = |layer: usize, expert: usize| {
-            let plane = layers[layer].planes().nth(1).expect("it has two");
-            let bound = streamed.bound(plane.offset).expect("it is one of its planes");
+            let [first, plane] = [layers[layer].inner[0], layers[layer].sum[0]];
+            let [first, bound] =
+                [first, plane].map(|plane| streamed.bound(plane.offset).expect("it is one of its planes"));
             let mut seats = vec![u32::MAX; 6];
-            streamed.fetch(bound, &[expert], &mut seats).unwrap();
+            for bound in [first, bound] {
+                streamed.fetch(bound, &[expert], &mut seats).unwrap();
+            }
             let seat = seats[expert] as usize * RECORD;
             // SAFETY: all reads are done.
             let found = unsafe { std::slice::from_raw_parts(bound.start.add(seat), SUM).to_vec() };
@@ -532,6 +652,42 @@ mod tests {
         assert_eq!(streamed.arrived(bound, &mut coming).unwrap(), [3], "it has its seat already");
         let failed = streamed.arrived(bound, &mut coming);
         assert_eq!(failed.unwrap_err(), "experts cannot be read: the disk is broken");
+    }
+
+    #[test]
+    fn whoever_is_expected_is_read_before_anybody_asks_and_is_no_find() {
+        let (mut streamed, disk) = streamed(7);
+        fetch(&mut streamed, 0, &[0, 1, 5]).unwrap();
+        // Of five seats that change hands three are not theirs.
+        let before = streamed.counts();
+        streamed.expect(1, &[3, 0, 2, 4]).unwrap();
+        streamed.settle().unwrap();
+        let record = RECORD as u64;
+        let read = |streamed: &Streamed| streamed.counts().since(&before);
+        assert_eq!(read(&streamed), Counts { bytes: 3 * record, ..Counts::default() });
+        // What is there needs no disk.
+        disk.0.store(1, Ordering::Relaxed);
+        fetch(&mut streamed, 1, &[0, 3, 5]).unwrap();
+        let wanted = Counts { asked: 2, wanted: 2 * record, bytes: 3 * record, ..Counts::default() };
+        assert_eq!(Counts { stalled: Duration::ZERO, ..read(&streamed) }, wanted);
+        fetch(&mut streamed, 0, &[0, 1, 5]).expect("nobody had to go who was asked for last");
+        disk.0.store(u64::MAX, Ordering::Relaxed);
+        fetch(&mut streamed, 1, &[4, 1, 5]).unwrap();
+        fetch(&mut streamed, 1, &[2, 3, 5]).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_fails_meanwhile_is_told_to_whoever_waits_next() {
+        let (mut streamed, disk) = streamed(7);
+        fetch(&mut streamed, 0, &[0, 1, 5]).unwrap();
+        disk.0.store(1, Ordering::Relaxed);
+        streamed.expect(1, &[3, 2]).unwrap();
+        let message = fetch(&mut streamed, 1, &[3, 4, 5]).unwrap_err();
+        assert_eq!(message, "experts cannot be read: the disk is broken");
+        disk.0.store(u64::MAX, Ordering::Relaxed);
+        for experts in [[3, 4, 5], [2, 0, 5]] {
+            fetch(&mut streamed, 1, &experts).unwrap();
+        }
     }
 
     #[test]

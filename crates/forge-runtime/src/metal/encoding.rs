@@ -122,7 +122,7 @@ impl Pass for Encoding<'_> {
             let dispatch = Dispatch { kernel, bindings, scalars, groups };
             let outcome = match self.device.experts_of(bindings) {
                 Some(bound) => self.streamed(dispatch, bound),
-                None => self.encode(dispatch, None),
+                None => self.foresee(dispatch).and_then(|()| self.encode(dispatch, None)),
             };
             self.outcome = outcome.map_err(|what| format!("kernel {}: {what}", kernel.name));
         }

@@ -5,14 +5,15 @@
 //! of that plane, and where it is bound to the model's seats, words of the device's own, which say where those experts are that a
 //! dispatch is for. A dispatch that reads matrices which are multiplied first waits for all before it; the host reads the
 //! routes, has who is missing fetched and writes the words. The dispatch that reads the second matrices finds those of the same
-//! experts beside them.
+//! experts beside them. With the routes come the logits of the next layer's router, which is shown what this layer's is
+//! ([`Foresight`]), and while the GPU goes on, whom they speak of is read.
 //!
 //! Where rows have more experts than there are seats, the same dispatch is made several times, each time with some of the
 //! experts; what belongs to others a kernel leaves alone. So every result is written once, by the same operations as if all were in memory.
 
 use super::super::device::Device;
 use super::super::device::{Binding, Buffer, Span};
-use super::super::experts::{Bound, Counts, Half, Stacks, Streamed};
+use super::super::experts::{Bound, Counts, Foresight, Half, Stacks, Streamed};
 use super::super::model::{Arena, Layout};
 use super::MetalDevice;
 use super::encoding::{Dispatch, Encoding};
@@ -29,6 +30,8 @@ pub(super) enum Told {
     Anyone,
     /// Those that a dispatch is for have theirs.
     Seated,
+    /// Nothing of seats, and what is written are logits of the next layer.
+    Logits,
 }
 
 /// Experts that are read from disk, and where.
@@ -42,6 +45,9 @@ pub(super) struct Streaming {
     /// Where the model has what these stand in for.
     model: Span<u32>,
     experts: Streamed,
+    /// Logits of the next layer, and what is known of it.
+    logits: Region,
+    foresight: Option<Foresight>,
     /// The layer whose rows were asked last who their experts are, and what they said, in order.
     asked: Option<(usize, Vec<Vec<usize>>)>,
     /// The layer and its experts that the words tell of.
@@ -73,20 +79,23 @@ impl Streaming {
         let (start, length) = experts.region();
         let (name, longest) = ("seats of experts", experts.longest());
         let parts = &[Range { start: 0, end: length }];
-        // SAFETY: the memory is of `experts`, which is dropped after the region; it is read to where no pass reads meanwhile.
+        // SAFETY: the memory is of `experts`, which is dropped after the region. What is read ahead goes to seats of nobody whom the layer
+        // has that is computed, and all else is read while no pass is on its way.
         let seats = unsafe { Region::over(device, Mapped { name, start, length, parts, longest })? };
         let bytes = layout.seats.bytes.next_multiple_of(Arena::ALIGNMENT);
         let words = Region::own(device, 2 * bytes, "words of seats")?;
         let (memory, _) = words.place(0, 2 * bytes)?;
         // SAFETY: shared buffers have contents, of so many bytes.
         unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0, 2 * bytes) };
-        let (asked, seated) = (None, None);
-        Ok(Streaming { seats, words, bytes, model: layout.seats, experts, asked, seated })
+        let most = experts.layers().iter().map(Foresight::most_logits).max().unwrap_or(0);
+        let logits = Region::own(device, most * size_of::<f32>(), "logits of a next layer")?;
+        let (foresight, asked, seated) = (None, None, None);
+        Ok(Streaming { seats, words, bytes, model: layout.seats, experts, logits, foresight, asked, seated })
     }
 
     /// What the GPU sees.
-    pub(super) fn regions(&self) -> [&Region; 2] {
-        [&self.seats, &self.words]
+    pub(super) fn regions(&self) -> [&Region; 3] {
+        [&self.seats, &self.words, &self.logits]
     }
 
     /// What has been read so far.
@@ -100,8 +109,11 @@ impl Streaming {
         self.experts.disk_speed()
     }
 
-    /// What is bound in the place of seats, or of a plane of experts; none if it is neither.
+    /// What is bound in the place of seats, of a plane of experts or of logits; none if it is none of these.
     pub(super) fn place(&self, binding: &Binding, told: Told) -> Option<Result<Place<'_>, String>> {
+        if told == Told::Logits {
+            return binding.written.then(|| self.logits.place(0, binding.bytes));
+        }
         if (binding.buffer, binding.offset) == (self.model.buffer, self.model.offset) {
             let first = if told == Told::Seated { self.bytes } else { 0 };
             return Some(self.words.place(first, binding.bytes));
@@ -113,6 +125,19 @@ impl Streaming {
     /// The plane of experts that is bound, if one is.
     pub(super) fn bound(&self, binding: &Binding) -> Option<Bound> {
         (binding.buffer == Buffer::Weights).then(|| self.experts.bound(binding.offset)).flatten()
+    }
+
+    /// Has those read whom the next layer will probably ask for. What showed it to that layer's router has been waited for.
+    fn read_ahead(&mut self) -> Result<(), String> {
+        let Some(foresight) = self.foresight.take() else { return Ok(()) };
+        let count = foresight.bindings[foresight.logits].bytes / size_of::<f32>();
+        let (memory, offset) = self.logits.place(0, count * size_of::<f32>())?;
+        // SAFETY: shared buffers have contents, of so many numbers, and no pass that writes them is on its way.
+        let logits = unsafe {
+            std::slice::from_raw_parts(memory.contents().cast::<u8>().add(offset).cast().as_ptr(), count)
+        };
+        let likely = foresight.likeliest(self.experts.stacks(foresight.layer), logits);
+        self.experts.expect(foresight.layer, &likely)
     }
 
     /// The experts of each time that a dispatch is made. Where it reads routes a row is computed as a whole, when all of its experts have
@@ -183,6 +208,19 @@ impl Encoding<'_> {
             self.seat(bound, experts)?;
             self.encode(dispatch, Some(Told::Seated))?;
         }
+        if bound.half == Half::Inner { self.streaming()?.read_ahead() } else { Ok(()) }
+    }
+
+    /// Where a dispatch is of a router, encodes the same for that of the next layer.
+    pub(super) fn foresee(&mut self, dispatch: Dispatch<'_>) -> Result<(), String> {
+        let Some(streaming) = &self.device.streaming else { return Ok(()) };
+        let rows = dispatch.scalars.first().map_or(0, |rows| *rows as usize);
+        let Some(foresight) = Foresight::of(streaming.experts.layers(), dispatch.bindings, rows) else {
+            return Ok(());
+        };
+        let dispatch = Dispatch { bindings: &foresight.bindings, ..dispatch };
+        self.encode(dispatch, Some(Told::Logits))?;
+        self.streaming()?.foresight = Some(foresight);
         Ok(())
     }
 

@@ -125,7 +125,13 @@ fn a_device_that_fails_ends_who_is_written_to_and_the_server_goes_on() {
 fn what_was_read_of_experts_is_counted() {
     let served = serve(&PLAIN);
     served.answer(PLAINLY, &greedy(&ids(1, 3), 2));
-    for (name, value) in [("asked", 10.0), ("found", 7.0), ("bytes", 1000.0), ("stalled_seconds", 0.5)] {
+    for (name, value) in [
+        ("asked", 10.0),
+        ("found", 7.0),
+        ("wanted_bytes", 800.0),
+        ("bytes", 1000.0),
+        ("stalled_seconds", 0.5),
+    ] {
         assert_eq!(served.metric(&format!("experts_{name}_total")), value, "{name}");
     }
     served.end();

@@ -49,7 +49,7 @@ impl Device for Slow {
     }
 
     fn streamed(&self) -> Option<Counts> {
-        Some(Counts { asked: 10, found: 7, bytes: 1000, stalled: Duration::from_millis(500) })
+        Some(Counts { asked: 10, found: 7, wanted: 800, bytes: 1000, stalled: Duration::from_millis(500) })
     }
 }
 
