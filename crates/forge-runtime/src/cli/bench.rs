@@ -198,6 +198,8 @@ struct Result {
 /// What an id took of the disk.
 struct Streamed {
     hits: f64,
+    /// The share of experts that had been foreseen.
+    guesses: f64,
     /// Bytes of experts that were asked for and not found.
     wanted: f64,
     /// Those that were read, with what was foreseen in vain.
@@ -214,6 +216,7 @@ impl Streamed {
         let each = 1.0 / f64::from(ids);
         Streamed {
             hits: counts.hits(),
+            guesses: counts.guesses(),
             wanted: counts.wanted as f64 * each,
             bytes: counts.bytes as f64 * each,
             stalled: counts.stalled.as_secs_f64() * each,
@@ -230,8 +233,9 @@ impl Streamed {
         let mut text = format!("{:.1}% of experts found in memory", 100.0 * self.hits);
         if let Some(permitted) = self.permitted() {
             text += &format!(
-                ", {} of others wanted, {} read and {:.2} ms waited an id; the disk gives {} a second, enough for {permitted:.2} \
-                 ids, of which {:.0}% are reached",
+                " and {:.1}% foreseen, {} of others wanted, {} read and {:.2} ms waited an id; the disk gives {} a second, enough for \
+                 {permitted:.2} ids, of which {:.0}% are reached",
+                100.0 * self.guesses,
                 human(self.wanted as u64),
                 human(self.bytes as u64),
                 1000.0 * self.stalled,
@@ -273,6 +277,7 @@ impl Result {
         });
         if let Some(streamed) = &self.streamed {
             told["hit_rate"] = json!(streamed.hits);
+            told["foreseen_rate"] = json!(streamed.guesses);
             told["wanted_bytes_per_token"] = json!(streamed.wanted);
             told["disk_bytes_per_token"] = json!(streamed.bytes);
             told["disk_bytes_per_second"] = json!(streamed.disk);
@@ -336,11 +341,11 @@ mod tests {
     fn what_a_disk_permits_is_told_beside_what_is_reached() {
         let stalled = std::time::Duration::from_millis(500);
         let (wanted, bytes) = (1_000_000_000, 1_200_000_000);
-        let counts = Counts { asked: 100, found: 75, wanted, bytes, stalled };
+        let counts = Counts { asked: 100, found: 75, foreseen: 5, wanted, bytes, stalled };
         let said = Streamed::of(counts, 10, &[1.5e9, 2.5e9, 2e9]).told(18.0);
         assert_eq!(
             said,
-            "75.0% of experts found in memory, 100 MB of others wanted, 120 MB read and 50.00 ms waited an id; the disk gives \
+            "75.0% of experts found in memory and 5.0% foreseen, 100 MB of others wanted, 120 MB read and 50.00 ms waited an id; the disk gives \
              2.00 GB a second, enough for 20.00 ids, of which 90% are reached"
         );
     }

@@ -10,7 +10,9 @@ pub struct Counts {
     pub asked: u64,
     /// Those of them that had a seat, and not because they were foreseen.
     pub found: u64,
-    /// Bytes of the others.
+    /// Those of them that were foreseen.
+    pub foreseen: u64,
+    /// Bytes of those that were not found.
     pub wanted: u64,
     /// Bytes read, those of experts among them that were foreseen and that nobody asked for.
     pub bytes: u64,
@@ -24,11 +26,17 @@ impl Counts {
         if self.asked == 0 { 1.0 } else { self.found as f64 / self.asked as f64 }
     }
 
+    /// The share of experts asked for that had been foreseen.
+    pub fn guesses(&self) -> f64 {
+        if self.asked == 0 { 0.0 } else { self.foreseen as f64 / self.asked as f64 }
+    }
+
     /// What has been counted since `before`.
     pub fn since(&self, before: &Counts) -> Counts {
         Counts {
             asked: self.asked - before.asked,
             found: self.found - before.found,
+            foreseen: self.foreseen - before.foreseen,
             wanted: self.wanted - before.wanted,
             bytes: self.bytes - before.bytes,
             stalled: self.stalled - before.stalled,
@@ -40,6 +48,7 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, more: Counts) {
         self.asked += more.asked;
         self.found += more.found;
+        self.foreseen += more.foreseen;
         self.wanted += more.wanted;
         self.bytes += more.bytes;
         self.stalled += more.stalled;

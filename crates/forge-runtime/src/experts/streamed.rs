@@ -324,6 +324,7 @@ impl Streamed {
                 None => missing.push(expert),
                 Some(false) => (),
                 Some(true) => {
+                    self.counts.foreseen += 1;
                     self.fresh.push(expert);
                     if let Some(ticket) = self.ticket(expert) {
                         self.readers.urge(ticket);

@@ -127,7 +127,8 @@ impl Metrics {
             for (name, help, value) in [
                 ("experts_asked", "Experts that layers asked for", counts.asked.to_string()),
                 ("experts_found", "Those of them that were in memory", counts.found.to_string()),
-                ("experts_wanted_bytes", "Bytes of those that were not", counts.wanted.to_string()),
+                ("experts_foreseen", "Those of them that were read ahead", counts.foreseen.to_string()),
+                ("experts_wanted_bytes", "Bytes of those that were not in memory", counts.wanted.to_string()),
                 ("experts_bytes", "Bytes of experts read from disk", counts.bytes.to_string()),
                 ("experts_stalled_seconds", "Time in which passes waited for the disk", waited),
             ] {

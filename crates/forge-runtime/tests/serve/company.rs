@@ -128,6 +128,7 @@ fn what_was_read_of_experts_is_counted() {
     for (name, value) in [
         ("asked", 10.0),
         ("found", 7.0),
+        ("foreseen", 1.0),
         ("wanted_bytes", 800.0),
         ("bytes", 1000.0),
         ("stalled_seconds", 0.5),

@@ -49,7 +49,14 @@ impl Device for Slow {
     }
 
     fn streamed(&self) -> Option<Counts> {
-        Some(Counts { asked: 10, found: 7, wanted: 800, bytes: 1000, stalled: Duration::from_millis(500) })
+        Some(Counts {
+            asked: 10,
+            found: 7,
+            foreseen: 1,
+            wanted: 800,
+            bytes: 1000,
+            stalled: Duration::from_millis(500),
+        })
     }
 }
 

@@ -201,7 +201,7 @@ fn whoever_is_expected_is_read_before_anybody_asks_and_is_no_find() {
     // What is there needs no disk.
     disk.0.store(1, Ordering::Relaxed);
     fetch(&mut streamed, 1, &[0, 3, 5]).unwrap();
-    let wanted = Counts { asked: 2, wanted: 2 * record, bytes: 3 * record, ..Counts::default() };
+    let wanted = Counts { asked: 2, foreseen: 2, wanted: 2 * record, bytes: 3 * record, ..Counts::default() };
     assert_eq!(Counts { stalled: Duration::ZERO, ..read(&streamed) }, wanted);
     fetch(&mut streamed, 0, &[0, 1, 5]).expect("nobody had to go who was asked for last");
     disk.0.store(u64::MAX, Ordering::Relaxed);
