@@ -18,6 +18,7 @@ use super::super::experts::{Arrangement, Stacks};
 use super::super::model::Model;
 use super::formats::{self, BLOCK};
 use std::collections::{BTreeSet, HashMap};
+#[cfg(target_os = "linux")]
 use std::ops::Range;
 
 /// Outputs of a strip.
