@@ -132,7 +132,7 @@ pub const PLANTED: [Planted; 26] = [
 ];
 
 /// Faults of what is done where experts are streamed from disk.
-pub const PLANTED_STREAMING: [Planted; 9] = [
+pub const PLANTED_STREAMING: [Planted; 10] = [
     fault(
         "nobody_is_waited_for",
         "self.commit();\n        self.device.wait(0)",
@@ -171,6 +171,12 @@ pub const PLANTED_STREAMING: [Planted; 9] = [
         "place(bound.offset, bound.bytes)",
         "place(bound.offset + 64, bound.bytes)",
         "other numbers",
+    ),
+    fault(
+        "no_guesses",
+        "self.streaming()?.foresight = Some(foresight);",
+        "let _ = foresight;",
+        "nobody is foreseen",
     ),
 ];
 

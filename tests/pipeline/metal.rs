@@ -392,6 +392,10 @@ pub(crate) fn said(found: &Value, whole: &Value) -> String {
     if text["error"].is_null() && [&text["logits"], &text["ids"]] != [&right["logits"], &right["ids"]] {
         said.push("other numbers".to_owned());
     }
+    let foresees = |found: &Value| found["experts"][1].as_u64() > Some(0);
+    if foresees(right) && !foresees(text) {
+        said.push("nobody is foreseen".to_owned());
+    }
     let objects = |found: &Value| found["passes"].as_array()?.last()?["objects"].as_u64();
     if objects(text) > objects(right) {
         said.push("objects grow".to_owned());

@@ -50,6 +50,13 @@ fn what_is_read_is_told(built: &Built, enough: u64) {
     assert_eq!(told["results"].as_array().map(Vec::len), Some(2));
 }
 
+/// Layers that have experts: each has one tensor of records.
+pub(crate) fn layers_with_experts(built: &Built) -> usize {
+    let file = std::fs::read(built.directory.join("weights.safetensors")).expect("it was written");
+    let file = SafeTensors::deserialize(&file).expect("it is a safetensors file");
+    file.names().iter().filter(|name| name.ends_with(".experts")).count()
+}
+
 /// What `info` tells of records is what the weight file has: for each expert as many bytes, on pages.
 fn records_lie_on_pages(built: &Built) {
     let told: Value =

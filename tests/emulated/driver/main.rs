@@ -100,6 +100,8 @@ struct Come {
     kernels: Option<String>,
     /// What the host and the device choose by each of the text's draws.
     drawn: Vec<[u32; 2]>,
+    /// Experts that were asked for, and those of them that were foreseen, where they are streamed.
+    experts: Option<[u64; 2]>,
 }
 
 fn main() {
@@ -178,14 +180,14 @@ fn write<M: Model>(program: &Program, job: &Job, text: &Text) -> Value {
     execute(text.executed);
     let mut come = Come::default();
     let outcome = written::<M>(program, job, text, &mut come);
-    let Come { ids, passes, kernels, drawn } = come;
+    let Come { ids, passes, kernels, drawn, experts } = come;
     let (logits, error) = match outcome {
         Ok(logits) => (logits, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
     };
     json!({
-        "logits": logits, "ids": ids, "passes": passes, "kernels": kernels, "drawn": drawn, "error": error,
-        "complaints": complaints(),
+        "logits": logits, "ids": ids, "passes": passes, "kernels": kernels, "drawn": drawn, "experts": experts,
+        "error": error, "complaints": complaints(),
     })
 }
 
@@ -269,5 +271,6 @@ fn written<M: Model>(
         let draws: Vec<Draw> = text.draws.iter().map(|words| Draw::of(*words)).collect();
         come.drawn = redraw(engine.device(), &draws)?;
     }
+    come.experts = engine.device().streamed().map(|counts| [counts.asked, counts.foreseen]);
     Ok(logits)
 }
