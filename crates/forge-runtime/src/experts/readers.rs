@@ -86,6 +86,14 @@ impl State {
         Some((read, When::Ahead))
     }
 
+    /// Takes what of a record is to be read ahead and has not begun.
+    fn take_ahead(&mut self, ticket: Ticket) -> VecDeque<Read> {
+        let (of_record, others) =
+            std::mem::take(&mut self.ahead).into_iter().partition(|read| read.ticket == ticket);
+        self.ahead = others;
+        of_record
+    }
+
     /// Notes that a piece is read, or left undone; says whether it was the last one of its record.
     fn end(&mut self, ticket: Ticket) -> bool {
         let left = self.left_of.entry(ticket).or_default();
@@ -144,10 +152,7 @@ impl Readers {
     /// Has a record that is read ahead read in its turn.
     pub(super) fn urge(&self, ticket: Ticket) {
         let mut state = self.shared.lock();
-        let (urgent, ahead) =
-            std::mem::take(&mut state.ahead).into_iter().partition(|it| it.ticket == ticket);
-        state.ahead = ahead;
-        let urgent: VecDeque<Read> = urgent;
+        let urgent = state.take_ahead(ticket);
         state.queue.extend(urgent);
         drop(state);
         self.shared.asked.notify_all();
@@ -156,9 +161,7 @@ impl Readers {
     /// Takes back what of a record is to be read ahead and has not begun; gives its bytes. What has begun comes to its end.
     pub(super) fn take_back(&self, ticket: Ticket) -> usize {
         let mut state = self.shared.lock();
-        let (back, ahead) = std::mem::take(&mut state.ahead).into_iter().partition(|it| it.ticket == ticket);
-        state.ahead = ahead;
-        let back: VecDeque<Read> = back;
+        let back = state.take_ahead(ticket);
         for read in &back {
             if state.end(read.ticket) {
                 self.shared.done.notify_all();
