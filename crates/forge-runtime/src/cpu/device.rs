@@ -179,11 +179,10 @@ impl CpuDevice {
             // Its logits lie where the router's own will.
             self.run_rounds(program, kernel, &foresight.bindings, scalars)?;
             let Binding { buffer, offset, bytes, .. } = foresight.bindings[foresight.logits];
-            let mut logits = vec![0.0_f32; bytes / size_of::<f32>()];
-            let logits_bytes = self.memory(buffer).ok_or("weights are never written")?;
-            for (logit, bytes) in logits.iter_mut().zip(logits_bytes[offset..][..bytes].chunks_exact(4)) {
-                *logit = f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            }
+            let mut said = vec![0; bytes];
+            self.read(buffer, offset, &mut said);
+            let logits: Vec<f32> =
+                said.as_chunks::<4>().0.iter().map(|logit| f32::from_ne_bytes(*logit)).collect();
             let stacks = self.experts.as_ref().map(|experts| experts.stacks(foresight.layer));
             self.likely = stacks.map(|stacks| (foresight.layer, foresight.likeliest(stacks, &logits)));
         }
