@@ -1,0 +1,162 @@
+//! What attention is given, over keys and values or over latents, and what prepares its rows.
+
+use super::{Content, capacity};
+use crate::cases::{Launch, SLOTS, Writer};
+use forge_ir::Format;
+use forge_kernels::Spec;
+use forge_kernels::spec::{Brings, LatentPrepare};
+
+impl Writer {
+    /// What a buffer of such a kernel holds.
+    pub(super) fn of_attention(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
+        match (spec, name) {
+            (Spec::RotateAppend(it), "qkv") => {
+                self.floats(rows * it.brings.row_heads(it.query_heads, it.key_heads) * it.width)
+            }
+            (Spec::Rotate(it), "x") => self.floats(rows * it.heads * it.width),
+            (Spec::Rotate(it), _) => Content::Unwritten(rows * it.heads * it.width * 4),
+            (Spec::Append(it), "key" | "value") => self.floats(rows * it.key_heads * it.width),
+            (Spec::Append(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
+            (Spec::RotateAppend(it), "query_gain" | "key_gain") => self.floats(it.width),
+            (Spec::RotateAppend(it), "q") => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::RotateAppend(it), _) => unwritten_cache(it.cache, it.key_heads, it.width, it.ring),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "q") => {
+                self.floats(rows * it.query_heads * it.width)
+            }
+            (Spec::AttendSplit(it), "qkv") => {
+                let brings = it.prologue.as_ref().map_or(Brings::Nothing, |prologue| prologue.brings);
+                self.floats(rows * brings.row_heads(it.query_heads, it.key_heads) * it.width)
+            }
+            (Spec::AttendSplit(it), "query_gain" | "key_gain") => self.floats(it.width),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "sinks") => self.floats(it.query_heads),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), "gates") => {
+                self.floats(rows * it.gates.map_or(0, |gates| gates.pitch))
+            }
+            (Spec::AttendJoin(it), "gates") => self.floats(rows * it.gates.map_or(0, |gates| gates.pitch)),
+            (Spec::AttendSplit(it), "partials") => {
+                let share = (it.width + 2) * 4;
+                Content::Unwritten(if launch.splits > 1 {
+                    rows * it.query_heads * launch.splits as usize * share
+                } else {
+                    0
+                })
+            }
+            (Spec::AttendSplit(it), "heads") => {
+                Content::Unwritten(if launch.splits > 1 { 0 } else { rows * it.query_heads * it.width * 4 })
+            }
+            (Spec::AttendTiled(it), "heads") => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::AttendSplit(it) | Spec::AttendTiled(it), _) => {
+                self.cache(it.cache, (it.key_heads, it.width), it.ring, launch, !it.appends())
+            }
+            (Spec::AttendJoin(it), "partials") => {
+                self.floats(rows * it.query_heads * launch.splits as usize * (it.width + 2))
+            }
+            (Spec::AttendJoin(it), _) => Content::Unwritten(rows * it.query_heads * it.width * 4),
+            (Spec::LatentAppend(it), name) => {
+                let record = it.width + it.turned;
+                match (name, &it.prepare) {
+                    ("turned", Some(prepare)) => Content::Unwritten(rows * prepare.heads * it.turned * 4),
+                    ("latents", _) => unwritten_cache(it.cache, 1, record, None),
+                    ("latent", None) => self.floats(rows * it.width),
+                    (_, None) => self.floats(rows * it.turned),
+                    (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
+                }
+            }
+            (Spec::LatentAttend(it), name) => {
+                let splits = launch.splits as usize;
+                match (name, &it.prologue) {
+                    ("q", _) => self.floats(rows * it.heads * it.width),
+                    ("turned", _) => self.floats(rows * it.heads * it.turned),
+                    ("latents", prologue) => {
+                        self.cache(it.cache, (1, it.width + it.turned), None, launch, prologue.is_none())
+                    }
+                    ("partials", _) if splits > 1 => {
+                        Content::Unwritten(rows * it.heads * splits * (it.width + 2) * 4)
+                    }
+                    ("heads", _) if splits == 1 => Content::Unwritten(rows * it.heads * it.width * 4),
+                    ("partials" | "heads", _) | (_, None) => Content::Unwritten(0),
+                    (name, Some(prepare)) => self.prepared(name, prepare, it.width, rows),
+                }
+            }
+            (Spec::LatentShare(it), "latents") => {
+                self.cache(it.cache, (1, it.width + it.turned), None, launch, true)
+            }
+            (Spec::LatentShare(it), "share") => Content::Unwritten(rows * it.width * 4),
+            (Spec::LatentShare(it), _) => Content::Unwritten(rows * it.turned * 4),
+            (Spec::AttendUnfolded(it), name) => {
+                let [begin, end] = launch.share.map(|position| position as usize);
+                match name {
+                    "q" => self.floats(rows * it.queries_pitch),
+                    "turned" => self.floats(rows * it.heads * it.turned),
+                    "keys" => self.floats((end - begin) * it.heads * it.keys),
+                    "turned_keys" => self.floats((end - begin) * it.turned),
+                    "values" => self.floats((end - begin) * it.heads * it.values),
+                    // Nothing has been met yet.
+                    "heads" if begin == 0 => Content::Unwritten(rows * it.heads * it.values * 4),
+                    "carried" if begin == 0 => Content::Unwritten(rows * it.heads * 2 * 4),
+                    "heads" => self.floats(rows * it.heads * it.values),
+                    _ => Content::Words([0.5_f32, 9.0].map(f32::to_bits).repeat(rows * it.heads)),
+                }
+            }
+            _ => unreachable!("{name} is of another family"),
+        }
+    }
+
+    /// A cache, written as far as the positions of each slot reach and no further. With a prologue the last position of a
+    /// slot is still to be written.
+    fn cache(
+        &mut self,
+        format: Format,
+        (heads, width): (usize, usize),
+        ring: Option<usize>,
+        launch: &Launch,
+        whole: bool,
+    ) -> Content {
+        let capacity = capacity(ring);
+        let head = capacity * record(format, width);
+        let rows = launch.positions.len();
+        let mut parts = Vec::new();
+        for slot in 0..SLOTS {
+            let of_slot = |index: &usize| (*index < rows - launch.others) == (slot == 1);
+            let reach = (0..rows).filter(of_slot).map(|index| launch.positions[index] as usize + 1).max();
+            for number in 0..heads {
+                let written = (reach.unwrap_or(usize::from(!whole)) - usize::from(!whole)).min(capacity);
+                let words = written * head / capacity / 4;
+                // Of a record of codes the words after them are scales.
+                let is_scale = |word: usize| word * 4 % record(format, width) >= width;
+                let mut value = |word| match format {
+                    Format::F16 => 0x3000_3400 ^ (self.random() & 0x83ff_83ff),
+                    Format::Q8_0 if is_scale(word) => 0x1c00_2000,
+                    Format::Q8_0 => self.random() ^ (self.random() << 16),
+                    _ => self.float().to_bits(),
+                };
+                parts.push(((slot * heads + number) * head, (0..words).map(&mut value).collect()));
+            }
+        }
+        Content::Parts(SLOTS * heads * head, parts)
+    }
+
+    /// What a row of latents is prepared of.
+    fn prepared(&mut self, name: &str, prepare: &LatentPrepare, width: usize, rows: usize) -> Content {
+        match name {
+            "queries" => self.floats(rows * prepare.columns.queries_pitch),
+            "latent" => self.floats(rows * prepare.columns.latent_pitch),
+            "key" => self.floats(rows * prepare.columns.key_pitch),
+            _ => self.floats(width),
+        }
+    }
+}
+
+/// The cache of every slot, before anything is appended.
+fn unwritten_cache(format: Format, heads: usize, width: usize, ring: Option<usize>) -> Content {
+    Content::Unwritten(SLOTS * heads * capacity(ring) * record(format, width))
+}
+
+/// Bytes of a head of a position.
+fn record(format: Format, width: usize) -> usize {
+    match format {
+        Format::F16 => 2 * width,
+        Format::Q8_0 => width + width / 16,
+        _ => 4 * width,
+    }
+}

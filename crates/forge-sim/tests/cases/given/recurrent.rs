@@ -1,0 +1,65 @@
+//! What convolutions and delta rules are given.
+
+use super::Content;
+use crate::cases::{Launch, SLOTS, Writer};
+use forge_kernels::Spec;
+use forge_kernels::spec::DeltaRule;
+
+impl Writer {
+    /// What a buffer of such a kernel holds.
+    pub(super) fn of_recurrence(&mut self, spec: &Spec, name: &str, rows: usize, launch: &Launch) -> Content {
+        match (spec, name) {
+            (Spec::Convolve(it), "x") => self.floats(rows * it.pitch),
+            (Spec::Convolve(it), "taps") => self.floats(it.width * it.taps),
+            (Spec::Convolve(it), "tail") => self.tail(it.taps, it.width, launch),
+            (Spec::Convolve(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::DeltaRule(it), "query" | "key") => self.floats(rows * it.key_heads * it.keys),
+            (Spec::DeltaRule(it), "value") => self.floats(rows * it.heads * it.values),
+            (Spec::DeltaRule(it), "time" | "strength") => self.floats(rows * it.heads),
+            (Spec::DeltaRule(it), "rate" | "bias") => self.floats(it.heads),
+            (Spec::DeltaRule(it), "convolved") => self.floats(rows * it.channels()),
+            (Spec::DeltaRule(it), "inputs") => self.floats(rows * it.inputs()),
+            (Spec::DeltaRule(it), "gain") => self.floats(it.values),
+            (Spec::DeltaRule(it), "memory") => self.memory(it, launch),
+            (Spec::DeltaChunks(it), "query" | "key") => self.floats(rows * it.rule.key_heads * it.rule.keys),
+            (Spec::DeltaChunks(it), "value") => self.floats(rows * it.rule.heads * it.rule.values),
+            (Spec::DeltaChunks(it), "time" | "strength") => self.floats(rows * it.rule.heads),
+            (Spec::DeltaChunks(it), "rate" | "bias") => self.floats(it.rule.heads),
+            (Spec::DeltaChunks(it), "convolved") => self.floats(rows * it.rule.channels()),
+            (Spec::DeltaChunks(it), "inputs") => self.floats(rows * it.rule.inputs()),
+            (Spec::DeltaChunks(it), "memory") => self.memory(&it.rule, launch),
+            (Spec::DeltaChunks(it), _) => Content::Unwritten(rows * it.rule.heads * it.rule.values * 4),
+            (Spec::LetThrough(it), "inputs") => self.floats(rows * it.pitch),
+            (Spec::LetThrough(it), "gain") => self.floats(it.values),
+            (Spec::LetThrough(it), _) => self.floats(rows * it.heads * it.values),
+            (Spec::DeltaStep(it), "inputs") => self.floats(rows * it.rule.inputs()),
+            (Spec::DeltaStep(it), "taps") => self.floats(it.taps * it.rule.channels()),
+            (Spec::DeltaStep(it), "rate" | "bias") => self.floats(it.rule.heads),
+            (Spec::DeltaStep(it), "gain") => self.floats(it.rule.values),
+            (Spec::DeltaStep(it), "tail") => self.tail(it.taps, it.rule.channels(), launch),
+            (Spec::DeltaStep(it), "memory") => self.memory(&it.rule, launch),
+            (Spec::DeltaStep(it), _) => Content::Unwritten(rows * it.rule.heads * it.rule.values * 4),
+            (Spec::DeltaRule(it), _) => Content::Unwritten(rows * it.heads * it.values * 4),
+            _ => unreachable!("{name} is of another family"),
+        }
+    }
+
+    /// A convolution's tail: of the slot that goes on, what the rows before had; nothing else.
+    fn tail(&mut self, taps: usize, width: usize, launch: &Launch) -> Content {
+        let first = launch.positions[0] as usize;
+        let mut part = |position: usize| {
+            let at = (taps + position % taps) * width * 4;
+            (at, (0..width).map(|_| self.float().to_bits()).collect())
+        };
+        let parts = (first.saturating_sub(taps - 1)..first).map(&mut part).collect();
+        Content::Parts(SLOTS * taps * width * 4, parts)
+    }
+
+    /// What a slot that goes on has learnt.
+    fn memory(&mut self, rule: &DeltaRule, launch: &Launch) -> Content {
+        let numbers = rule.heads * rule.keys * rule.values;
+        let known = if launch.positions[0] > 0 { numbers } else { 0 };
+        let learnt = (0..known).map(|_| self.float().to_bits()).collect();
+        Content::Parts(SLOTS * numbers * 4, vec![(numbers * 4, learnt)])
+    }
+}

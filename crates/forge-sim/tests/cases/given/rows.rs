@@ -1,0 +1,113 @@
+//! What kernels are given that take rows as they come: embeddings, norms, projections, functions, and who chooses an id.
+
+use super::{Content, plane_of};
+use crate::cases::Writer;
+use forge_kernels::Spec;
+use forge_kernels::spec::{Epilogue, Function};
+
+impl Writer {
+    /// What a buffer of such a kernel holds.
+    pub(super) fn of_rows(&mut self, spec: &Spec, name: &str, rows: usize) -> Content {
+        match (spec, name) {
+            (Spec::Embed(_), "ids") => {
+                // The last is outside.
+                Content::Words(
+                    (0..rows).map(|row| if row + 1 < rows { row as u32 * 7 } else { 9999 }).collect(),
+                )
+            }
+            (Spec::Embed(it), "stream") if it.adds => self.floats(rows * it.width),
+            (Spec::Embed(it), "stream" | "gained") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Embed(it), "gain") => self.floats(it.width),
+            (Spec::Embed(it), "squares") => {
+                Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
+            }
+            (Spec::Embed(it), _) => self.plane(it.format, plane_of(name), it.vocabulary, it.width),
+            (Spec::LayerNorm(it), "x") => self.floats((rows + 3) * it.width),
+            (Spec::LayerNorm(it), "gain" | "bias") => self.floats(it.width),
+            (Spec::LayerNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
+            (Spec::LayerNorm(it), _) => Content::Unwritten(rows * it.width * 4),
+            (Spec::NormAdd(it), "x" | "stream") => self.floats(rows * it.width),
+            (Spec::NormAdd(it), "norm_gain" | "gain") => self.floats(it.width),
+            (Spec::NormAdd(_), "factor") => self.floats(1),
+            (Spec::NormAdd(it), "gained") => Content::Unwritten(rows * it.width * 4),
+            (Spec::NormAdd(it), _) => {
+                Content::Unwritten(it.squares.map_or(0, |squares| squares.partials) * 4)
+            }
+            (Spec::RmsNorm(it), "x") => self.floats((rows + 3) * it.pitch.unwrap_or(it.parts * it.width)),
+            (Spec::RmsNorm(it), "gain") => self.floats(it.width),
+            (Spec::RmsNorm(_), "wanted") => Content::Words((0..rows).map(|row| row as u32 + 3).collect()),
+            (Spec::RmsNorm(it), _) => Content::Unwritten(rows * it.parts * it.width * 4),
+            (Spec::Project(it), "bias") => self.floats(it.outputs),
+            (Spec::Project(it), "x") => self.floats(rows * it.inputs),
+            (Spec::Project(it), "y") => match it.epilogue {
+                Epilogue::Store | Epilogue::Best | Epilogue::Multiply { .. } => {
+                    Content::Unwritten(rows * it.outputs * 4)
+                }
+                Epilogue::Add | Epilogue::AddSquares(_) => self.floats(rows * it.outputs),
+                Epilogue::Gate(_) => Content::Unwritten(rows * it.outputs / 2 * 4),
+            },
+            (Spec::Project(it), "squares") => {
+                let partials = it.norm.map_or(0, |norm| norm.partials);
+                Content::Words((0..partials).map(|_| self.float().abs().to_bits()).collect())
+            }
+            (Spec::Project(it), "x_gain") => self.floats(it.inputs),
+            (Spec::Project(it), "factors") => match it.epilogue {
+                Epilogue::Multiply { of } => self.floats(of),
+                _ => Content::Unwritten(0),
+            },
+            (Spec::Project(it), "gain") => self.floats(it.outputs),
+            (Spec::Project(it), "gained") => Content::Unwritten(it.outputs * 4),
+            (Spec::Project(it), "squares_out") => match it.epilogue {
+                Epilogue::AddSquares(squares) => Content::Unwritten(squares.partials * 4),
+                _ => Content::Unwritten(0),
+            },
+            (Spec::Project(it), "candidates") => {
+                let each = it.knobs.rows_per_simdgroup * it.knobs.simdgroups / it.knobs.split;
+                Content::Unwritten(it.outputs.div_ceil(each) * 8)
+            }
+            (Spec::Project(it), _) => self.plane(it.format, plane_of(name), it.outputs, it.inputs),
+            (Spec::Argmax(it), "logits") => self.floats(rows * it.vocabulary),
+            (Spec::Argmax(_), _) => Content::Unwritten(rows * 4),
+            // Few different logits, of which hundreds are equal, but in the second row; of the third row none is a number.
+            (Spec::Sample(it), "logits") => {
+                // One peak, neither first nor last of what a thread looks at.
+                let logit = |row: usize, id: usize, random: u32| match row {
+                    1 => -(id as f32 - 300.0).abs(),
+                    2 => f32::NAN,
+                    _ if random.is_multiple_of(31) => f32::NAN,
+                    _ => (random % 7) as f32 * 0.75 - 3.0,
+                };
+                let logits = (0..rows * it.vocabulary)
+                    .map(|i| logit(i / it.vocabulary, i % it.vocabulary, self.random()));
+                Content::Words(logits.map(f32::to_bits).collect())
+            }
+            // A scale, the first of the heaviest, a share, a least weight, a seed, a number. The second row is greedy, and of the
+            // fourth all is kept.
+            (Spec::Sample(_), "draws") => {
+                let draw = |row| match row {
+                    1 => [0; 8],
+                    3 => [1.5_f32.to_bits(), 0, 0, 0, 7, 9, 3, 0],
+                    _ => [1.5_f32.to_bits(), 250, 0xe000_0000, 0x0400_0000, 7, 9, row as u32, 0],
+                };
+                Content::Words((0..rows).flat_map(draw).collect())
+            }
+            (Spec::Sample(_), _) => Content::Unwritten(rows * 4),
+            (Spec::ArgmaxJoin(it), "candidates") => {
+                let pairs = rows * it.candidates;
+                Content::Words((0..2 * pairs).map(|_| self.random()).collect())
+            }
+            (Spec::Elementwise(it), "y") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Elementwise(it), "b") if it.function == Function::ScaleBy => self.floats(1),
+            (Spec::Elementwise(it), _) => self.floats(rows * it.width),
+            (Spec::Take(it), "y") => Content::Unwritten(rows * it.width * 4),
+            (Spec::Take(it), _) => self.floats(rows * it.of),
+            (Spec::EachHead(it), "x") => self.floats(rows * it.pitch),
+            (Spec::EachHead(it), "y") => {
+                Content::Unwritten(rows * it.heads * if it.turned { it.columns } else { it.rows } * 4)
+            }
+            (Spec::EachHead(it), _) => self.plane(it.format, plane_of(name), it.heads * it.rows, it.columns),
+            (Spec::ArgmaxJoin(_), _) => Content::Unwritten(rows * 4),
+            _ => unreachable!("{name} is of another family"),
+        }
+    }
+}
