@@ -1,0 +1,205 @@
+//! Attention over keys and values, and what prepares its rows.
+
+use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_kernels::spec::{
+    Append, Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend, Rows,
+};
+use forge_kernels::{Family, Spec, prologue_fits};
+
+/// Attention, plain.
+pub(crate) fn attend(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> Attend {
+    let scale = 1.0 / (width as f32).sqrt();
+    Attend {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring: None,
+        scale,
+        window: None,
+        softcap: None,
+        sinks: false,
+        gates: None,
+        prologue: None,
+        knobs: AttendKnobs::for_heads(query_heads, key_heads, width, cache),
+    }
+}
+
+/// Attention of many rows as it is laid out for a card.
+pub(crate) fn on_a_card(attend: Attend) -> Spec {
+    let Attend { query_heads, key_heads, width, cache, .. } = attend;
+    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Many, query_heads, key_heads, width, cache);
+    Spec::AttendTiled(Attend { knobs, ..attend })
+}
+
+/// What `rotate_append` would do, done by attention.
+pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
+    let RotateAppend { brings, norm, ref rotation, pairing, .. } = *rotate;
+    Prologue { brings, norm, rotation: rotation.clone(), pairing }
+}
+
+/// Rotation, and attention in each of its kernels, for every width and size of group; each with one of the things that
+/// few models have, and once with all of them.
+pub(crate) fn attentions() -> Vec<Spec> {
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    let mut specs = Vec::new();
+    for width in [6, 16, 20, 30, 64, 80, 96, 120, 128, 250, 256] {
+        for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (6, 1), (9, 1), (32, 1), (14, 2)] {
+            let coded = (width % 32 == 0).then_some(Format::Q8_0);
+            for cache in [Format::F16, Format::F32].into_iter().chain(coded) {
+                let plain = rotate(query_heads, key_heads, width, cache, width / 2, Pairing::Half);
+                let still = RotateAppend {
+                    rotation: Rotation::none(),
+                    pairing: Pairing::Interleaved,
+                    ..plain.clone()
+                };
+                specs.push(Spec::RotateAppend(still.clone()));
+                specs.push(Spec::RotateAppend(RotateAppend { norm, ..still.clone() }));
+                let split = attend(query_heads, key_heads, width, cache);
+                let brings = Brings::KeysValuesAndGates;
+                let pitch = brings.row_heads(query_heads, key_heads) * width;
+                let gates = Some(Gates { pitch, first: pitch - query_heads * width });
+                let beside = RotateAppend { brings, ..plain.clone() };
+                specs.push(Spec::RotateAppend(beside.clone()));
+                specs.push(Spec::AttendSplit(Attend { gates, ..split.clone() }));
+                specs.push(Spec::AttendTiled(Attend { gates, ..split.clone() }));
+                specs.push(Spec::AttendJoin(AttendJoin { query_heads, width, gates }));
+                if prologue_fits(query_heads, key_heads, width) {
+                    let prologue = Some(prologue(&beside));
+                    specs.push(Spec::AttendSplit(Attend { gates, prologue, ..split.clone() }));
+                }
+                let tiled = attend(query_heads, key_heads, width, cache);
+                specs.push(Spec::AttendSplit(Attend { window: Some(40), ..split.clone() }));
+                let (window, ring) = (Some(40), Some(320));
+                specs.push(Spec::AttendSplit(Attend { window, ring, ..split.clone() }));
+                specs.push(Spec::AttendTiled(Attend { window, ring, ..tiled.clone() }));
+                specs.push(Spec::RotateAppend(RotateAppend { ring, ..plain.clone() }));
+                specs.push(Spec::RotateAppend(RotateAppend { ring, norm, ..plain.clone() }));
+                specs.push(Spec::AttendSplit(Attend { softcap: Some(50.0), ..split.clone() }));
+                specs.push(Spec::AttendSplit(Attend { sinks: true, ..split.clone() }));
+                if prologue_fits(query_heads, key_heads, width) {
+                    let whole = Some(prologue(&plain));
+                    let part = rotate(query_heads, key_heads, width, cache, width / 2 - 1, Pairing::Half);
+                    let part = Some(prologue(&RotateAppend { norm, ..part }));
+                    for norm in [None, norm] {
+                        let prologue = Some(prologue(&RotateAppend { norm, ..still.clone() }));
+                        specs.push(Spec::AttendSplit(Attend { prologue, ..split.clone() }));
+                    }
+                    let prologue = whole.clone();
+                    specs.push(Spec::AttendSplit(Attend { prologue, window, ring, ..split.clone() }));
+                    specs.push(Spec::AttendSplit(Attend { prologue: whole, ..split.clone() }));
+                    specs.push(Spec::AttendSplit(Attend {
+                        window: Some(40),
+                        softcap: Some(50.0),
+                        sinks: true,
+                        prologue: part,
+                        ..split.clone()
+                    }));
+                }
+                specs.push(Spec::AttendTiled(Attend {
+                    window: Some(40),
+                    softcap: Some(50.0),
+                    sinks: true,
+                    ..tiled.clone()
+                }));
+                specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
+                specs.push(Spec::RotateAppend(plain));
+                specs.push(Spec::AttendSplit(split));
+                specs.push(on_a_card(tiled.clone()));
+                specs.push(on_a_card(Attend {
+                    window: Some(40),
+                    softcap: Some(50.0),
+                    sinks: true,
+                    gates,
+                    ..tiled.clone()
+                }));
+                specs.push(Spec::AttendTiled(tiled));
+            }
+        }
+        for (heads, cache) in [(1, Format::F16), (7, Format::F32), (32, Format::F16)] {
+            for pairing in [Pairing::Half, Pairing::Interleaved] {
+                for pairs in [width / 2, width / 2 - 1] {
+                    let RotateAppend { rotation, .. } = rotate(1, 1, width, cache, pairs, pairing);
+                    specs.push(Spec::Rotate(Rotate { heads, width, rotation, pairing }));
+                }
+            }
+            for ring in [None, Some(320)] {
+                specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
+            }
+            if width % 32 == 0 {
+                let (cache, ring) = (Format::Q8_0, None);
+                specs.push(Spec::Append(Append { key_heads: heads, width, cache, ring }));
+            }
+        }
+        specs.push(Spec::AttendJoin(AttendJoin { query_heads: 4, width, gates: None }));
+    }
+    for pairs in [10, 32] {
+        for pairing in [Pairing::Half, Pairing::Interleaved] {
+            let plain = rotate(4, 2, 64, Format::F16, pairs, pairing);
+            let with = |rotate: &RotateAppend| Attend {
+                prologue: Some(prologue(rotate)),
+                ..attend(4, 2, 64, rotate.cache)
+            };
+            specs.push(Spec::AttendSplit(with(&plain)));
+            specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
+            specs.push(Spec::RotateAppend(plain));
+            // Normed after they are turned; and turned otherwise in a long context.
+            let turned = rotate(4, 2, 64, Format::F16, pairs, Pairing::Half);
+            let turned = RotateAppend { norm: norm.map(|norm| HeadNorm { turned: true, ..norm }), ..turned };
+            let mut long = rotate(4, 2, 64, Format::F32, pairs, pairing);
+            long.rotation.long =
+                Some(Long::Other { beyond: 4096, frequencies: long.rotation.frequencies.clone() });
+            let mut stretched = long.clone();
+            stretched.rotation.long = Some(Long::Stretched { beyond: 4096, factor: 4.0 });
+            for rotate in [turned, long, stretched] {
+                specs.push(Spec::AttendSplit(with(&rotate)));
+                let RotateAppend { width, ref rotation, pairing, .. } = rotate;
+                specs.push(Spec::Rotate(Rotate { heads: 3, width, rotation: rotation.clone(), pairing }));
+                specs.push(Spec::RotateAppend(rotate));
+            }
+        }
+    }
+    // Values that are normed, or made of the heads that keys are made of; and queries alone.
+    for (cache, pairing) in [(Format::F16, Pairing::Half), (Format::Q8_0, Pairing::Interleaved)] {
+        for turned in [None, Some(false), Some(true)] {
+            let norm = turned.map(|turned| HeadNorm { epsilon: 1e-6, turned, values: true });
+            for brings in [Brings::KeysAndValues, Brings::Keys, Brings::Nothing] {
+                let mut rotate = RotateAppend { brings, norm, ..rotate(9, 3, 96, cache, 20, pairing) };
+                rotate.rotation.magnitude = 1.0;
+                let (window, ring) = (Some(40), Some(320));
+                let attend =
+                    Attend { prologue: Some(prologue(&rotate)), window, ring, ..attend(9, 3, 96, cache) };
+                specs.push(Spec::AttendSplit(attend));
+                if brings != Brings::Nothing {
+                    specs.push(Spec::RotateAppend(rotate));
+                }
+            }
+        }
+    }
+    specs
+}
+
+/// Rotation and append with frequencies as of base 10,000.
+pub(crate) fn rotate(
+    query_heads: usize,
+    key_heads: usize,
+    width: usize,
+    cache: Format,
+    pairs: usize,
+    pairing: Pairing,
+) -> RotateAppend {
+    let frequencies = (0..pairs).map(|k| 10_000_f32.powf(-(k as f32) / pairs as f32)).collect();
+    let magnitude = if pairing == Pairing::Half { 1.0 } else { 1.25 };
+    let rotation = Rotation { frequencies, pairing, magnitude, long: None };
+    RotateAppend {
+        query_heads,
+        key_heads,
+        width,
+        cache,
+        ring: None,
+        brings: Brings::KeysAndValues,
+        norm: None,
+        rotation,
+        pairing,
+    }
+}

@@ -1,0 +1,108 @@
+//! Attention over latents.
+
+use super::{formats, rotate};
+use forge_ir::{Format, Long, Pairing, Rotation};
+use forge_kernels::Spec;
+use forge_kernels::spec::{
+    AttendJoin, AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare,
+    LatentShare, Operand,
+};
+
+/// Attention over latents: matrices of heads both ways and in every format, and each size of a line.
+pub(crate) fn latents() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for format in formats() {
+        for (heads, rows, columns) in [(16, 128, 512), (3, 7, 30), (2, 100, 56)] {
+            for turned in [false, true] {
+                let of_heads = heads * if turned { rows } else { columns };
+                for (pitch, together, each) in [(of_heads, 1, 4), (of_heads + 3, 4, 2), (of_heads + 8, 2, 1)]
+                {
+                    specs.push(Spec::EachHead(EachHead {
+                        format,
+                        heads,
+                        rows,
+                        columns,
+                        turned,
+                        pitch,
+                        together,
+                        each,
+                    }));
+                }
+            }
+        }
+    }
+    for (heads, width, turned) in [(128, 512, 64), (5, 21, 4), (1, 24, 8), (16, 256, 128), (7, 700, 100)] {
+        for cache in [Format::F16, Format::F32] {
+            for prepare in prepares(heads, width, turned) {
+                let prologue = prepare.clone();
+                specs.push(Spec::LatentAppend(LatentAppend { width, turned, cache, prepare }));
+                specs.push(Spec::LatentAttend(LatentAttend {
+                    heads,
+                    width,
+                    turned,
+                    cache,
+                    scale: 0.1,
+                    prologue,
+                }));
+            }
+        }
+        for cache in [Format::F16, Format::F32] {
+            specs.push(Spec::LatentShare(LatentShare { width, turned, cache }));
+        }
+        specs.push(Spec::AttendJoin(AttendJoin { query_heads: heads, width, gates: None }));
+    }
+    for (heads, keys, turned, values) in [(128, 128, 64, 128), (5, 9, 10, 5), (3, 6, 8, 12), (2, 20, 4, 96)] {
+        for (operand, more) in [(Operand::F32, 0), (Operand::Ranged, 3)] {
+            let tile = AttendUnfolded::tile_for(keys, turned, values).expect("there is room");
+            let (queries_pitch, scale) = (heads * keys + more, 0.1);
+            specs.push(Spec::AttendUnfolded(AttendUnfolded {
+                heads,
+                keys,
+                turned,
+                values,
+                queries_pitch,
+                scale,
+                operand,
+                tile,
+            }));
+        }
+    }
+    specs
+}
+
+/// Nothing to prepare, and rows of every kind: in two buffers and in one, and turned in each way.
+fn prepares(heads: usize, width: usize, turned: usize) -> Vec<Option<LatentPrepare>> {
+    let apart = LatentColumns {
+        queries_pitch: heads * turned,
+        turned_first: 0,
+        latent_pitch: 40 + width + turned,
+        latent_first: 40,
+        key_pitch: 40 + width + turned,
+        key_first: 40 + width,
+    };
+    let all = heads * (width + turned);
+    let together = LatentColumns {
+        queries_pitch: all + width + turned,
+        turned_first: heads * width,
+        latent_pitch: all + width + turned,
+        latent_first: all,
+        key_pitch: all + width + turned,
+        key_first: all + width,
+    };
+    let prepare = |columns, rotation: Rotation| {
+        let pairing = rotation.pairing;
+        Some(LatentPrepare { heads, columns, epsilon: 1e-6, rotation, pairing })
+    };
+    let turns = |pairs, pairing| rotate(1, 1, turned, Format::F16, pairs, pairing).rotation;
+    let mut long = turns(turned / 2, Pairing::Interleaved);
+    long.long = Some(Long::Other { beyond: 4096, frequencies: long.frequencies.clone() });
+    let mut stretched = turns(turned / 2, Pairing::Half);
+    stretched.long = Some(Long::Stretched { beyond: 4096, factor: 4.0 });
+    vec![
+        None,
+        prepare(apart, turns(turned / 2, Pairing::Interleaved)),
+        prepare(together, turns(turned / 2 - 1, Pairing::Half)),
+        prepare(apart, long),
+        prepare(together, stretched),
+    ]
+}

@@ -1,0 +1,106 @@
+//! Projections, in every format, with each epilogue and in each regime.
+
+use super::formats;
+use forge_ir::{Activation, Format};
+use forge_kernels::spec::{DeferredNorm, Each, Epilogue, Knobs, Operand, OwnNorm, Project, Rows, Squares};
+use forge_kernels::{Family, Spec};
+
+/// A projection with the knobs of an M4.
+pub(crate) fn project(
+    rows: Rows,
+    format: Format,
+    outputs: usize,
+    inputs: usize,
+    epilogue: Epilogue,
+) -> Project {
+    let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
+    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, leaves);
+    Project {
+        rows,
+        format,
+        outputs,
+        inputs,
+        norm: None,
+        own_norm: None,
+        bias: false,
+        each: None,
+        epilogue,
+        operand: Operand::F32,
+        chooses: false,
+        knobs,
+    }
+}
+
+/// Projections of every kind; some share rows between simdgroups.
+pub(crate) fn projections() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for format in formats() {
+        for rows in [Rows::One, Rows::Few, Rows::Many] {
+            for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::Gate(Activation::Silu)] {
+                for (outputs, inputs, bias) in
+                    [(64, 128, false), (50, 56, true), (112, 30, false), (7, 64, true)]
+                {
+                    if outputs % 2 == 1 && matches!(epilogue, Epilogue::Gate(_)) {
+                        continue;
+                    }
+                    let plain = Project { bias, ..project(rows, format, outputs, inputs, epilogue) };
+                    specs.push(Spec::Project(plain.clone()));
+                    let knobs = Knobs { simdgroups: 4, split: 2, ..plain.knobs };
+                    let each =
+                        bias.then_some(if inputs == 56 { Each::Softcap(30.0) } else { Each::Scale(0.22) });
+                    specs.push(Spec::Project(Project { knobs, each, operand: Operand::F16, ..plain }));
+                }
+            }
+        }
+    }
+    for (tile_rows, split) in [(64, 1), (16, 2)] {
+        let plain = project(Rows::Many, Format::Q4_0, 320, 96, Epilogue::Add);
+        let knobs = Knobs { tile_rows, split, ..plain.knobs };
+        specs.push(Spec::Project(Project { knobs, operand: Operand::F16, ..plain }));
+    }
+    specs.extend(deferred());
+    specs
+}
+
+/// Projections of one row with what a decode step asks for: deferred norms, softcaps, squares and candidates left.
+fn deferred() -> Vec<Spec> {
+    let mut specs = Vec::new();
+    let norms = [None, Some(96), Some(128), Some(12), Some(7), Some(256)];
+    let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
+    let epilogues = [
+        Epilogue::Store,
+        Epilogue::Gate(Activation::Silu),
+        squares(128, true),
+        squares(25, false),
+        Epilogue::Best,
+        Epilogue::Multiply { of: 60 },
+    ];
+    let knobs = [(1, 2, 1), (2, 2, 2), (4, 8, 1), (8, 8, 4), (2, 2, 1), (8, 8, 2)];
+    for (index, format) in formats().into_iter().enumerate() {
+        for (turn, epilogue) in epilogues.into_iter().enumerate() {
+            for (rows_per_simdgroup, simdgroups, split) in knobs {
+                let turn = index + turn + rows_per_simdgroup * simdgroups;
+                let (outputs, inputs) = [(48, 2048), (50, 1056), (22, 30)][turn % 3];
+                if matches!(epilogue, Epilogue::Gate(_)) && rows_per_simdgroup == 1 {
+                    continue;
+                }
+                let packets = if split == 1 && inputs > 1024 { 2 } else { 1 };
+                let mut plain = project(Rows::One, format, outputs, inputs, epilogue);
+                plain.knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, ..plain.knobs };
+                plain.norm = norms[turn % 6].map(|partials| DeferredNorm { partials, epsilon: 1e-6 });
+                plain.bias = turn % 2 == 1;
+                plain.each = (turn % 5 == 0).then_some(Each::Softcap(30.0));
+                // Every other one that norms its x does all of it.
+                if plain.norm.is_some() && turn % 2 == 0 {
+                    plain.norm = None;
+                    plain.own_norm = Some(OwnNorm { gain: turn % 4 == 0, epsilon: 1e-6 });
+                }
+                let groups = outputs.div_ceil(rows_per_simdgroup * simdgroups / split);
+                if !matches!(epilogue, Epilogue::AddSquares(squares) if squares.partials < groups) {
+                    specs.push(Spec::Project(plain));
+                }
+            }
+        }
+    }
+    specs
+}
