@@ -203,6 +203,7 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
     insta::assert_snapshot!(more.join("\n"), @r"
     src/kernels_70.ptx
     src/kernels_80.ptx
+    src/kernels_90.ptx
     src/runtime/cuda/card.rs
     src/runtime/cuda/driver.rs
     src/runtime/cuda/launches.rs

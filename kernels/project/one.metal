@@ -1,10 +1,4 @@
-{% set begin = "part * 32u + lane" if split > 1 else "lane" %}
-{% set in_group = " / " ~ per_group ~ "u" if per_group > 1 else "" %}
-{# The scales of a packet of a row. #}
-{% macro scale_of(packet) %}{% if nested %}{{ widened }}(weight_scales, row * {{ stride }}u + {{ packet }}){% else %}{{ widened }}(weight_scales[row * {{ groups }}u + {{ packet }}{{ in_group }}]){% endif %}{% endmacro %}
 {% set exists = " && output < " ~ outputs ~ "u" if ragged else "" %}
-{# A packet of the matrix. #}
-{% macro taken(plane, index) %}{% if packed %}{{ loader }}_at({{ plane }}, {{ index }}){% else %}{{ plane }}[{{ index }}]{% endif %}{% endmacro %}
 {# What the first simdgroup finishes: a lane has an output, or a pair of them. #}
 {% set whole = group_outputs == (64 if activation else 32) %}
 {% set within = "own < " ~ group_outputs ~ "u" %}
@@ -58,7 +52,11 @@ y[output] {{ assign }} {{ multiplied("sum", "output") }};
 {% endmacro %}
 // y = W x for one row of x; W is [{{ outputs }}, {{ inputs }}] in {{ stored }}.
 //
-{% if split > 1 %}
+{% if codes %}
+// A simdgroup computes {{ rows_per_simdgroup }} rows of W at once{{ ", and " ~ split ~ " of them share the columns" if split > 1 else "" }}. Four blocks of 32 columns at a time,
+// x becomes codes of 16 bits with a unit for each block, which are multiplied by W's as whole numbers: sums of a block are exact until
+// they meet its scale and its unit.
+{% elif split > 1 %}
 // {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A lane takes every {{ 32 * split }}th packet
 // of {{ packet_bytes }} bytes, straight to registers; what it loads of x serves all its rows.
 {% else %}
@@ -145,146 +143,8 @@ kernel void {{ name }}(
 {% else %}
     const uint first = group * {{ group_outputs }}u + simdgroup_id * {{ rows_per_simdgroup }}u;
 {% endif %}
-{% if leaves %}
 
-    // What the first simdgroup finishes with: loaded now, needed at the end.
-    const uint own = lane;
-    const uint output = group * {{ group_outputs }}u + own;
-    float before = 0.0f;
-{% if leaves.gain %}
-    float own_gain = 0.0f;
-{% endif %}
-    if (simdgroup_id == 0u{{ " && " ~ own_exists if own_exists else "" }}) {
-        before = y[output];
-{% if leaves.gain %}
-        own_gain = gain[output];
-{% endif %}
-    }
-{% endif %}
-{% if norm and squares_count <= 32 %}
-
-    // Squares of x: loaded now, needed at the end.
-{% if squares_count < 32 %}
-    const {{ squares_vector }} squared = lane < {{ squares_count }}u ? {{ squares_source }}[lane] : {{ squares_vector }}(0.0f);
-{% else %}
-    const {{ squares_vector }} squared = {{ squares_source }}[lane];
-{% endif %}
-{% endif %}
-
-{% if ahead %}
-    // The first packets. In the loop the next are under way while these are computed with.
-{% if ragged %}
-    // Rows past the last repeat it.
-{% endif %}
-    {{ packet_type }} next[{{ rows_per_simdgroup }}];
-{% if scaled %}
-    {{ scale_type }} next_scales[{{ rows_per_simdgroup }}];
-{% endif %}
-    #pragma unroll
-    for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
-        const uint packet = {{ begin }};
-{% if ragged %}
-        const uint row = min(first + r, {{ outputs - 1 }}u);
-{% else %}
-        const uint row = first + r;
-{% endif %}
-        next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
-{% if scaled %}
-        next_scales[r] = {{ scale_of("packet") }};
-{% endif %}
-    }
-
-{% endif %}
-    float sums[{{ rows_per_simdgroup }}] = {0.0f};
-{% if own_norm %}
-    float squared = 0.0f;
-{% endif %}
-    for (uint packet = {{ begin }}; packet < {{ packets }}u; packet += {{ 32 * split }}u) {
-{% if ahead %}
-        const uint following = min(packet + {{ 32 * split }}u, {{ packets - 1 }}u);
-{% else %}
-        // Weights first: all loads are under way before the first is needed.
-{% if ragged %}
-        // Rows past the last repeat it.
-{% endif %}
-{% endif %}
-        {{ packet_type }} codes[{{ rows_per_simdgroup }}];
-{% if scaled %}
-        {{ scale_type }} scales[{{ rows_per_simdgroup }}];
-{% endif %}
-        #pragma unroll
-        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
-{% if ragged %}
-            const uint row = min(first + r, {{ outputs - 1 }}u);
-{% else %}
-            const uint row = first + r;
-{% endif %}
-{% if ahead %}
-            codes[r] = next[r];
-            next[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + following") }};
-{% if scaled %}
-            scales[r] = next_scales[r];
-            next_scales[r] = {{ scale_of("following") }};
-{% endif %}
-{% else %}
-            codes[r] = {{ taken("weight_" ~ planes[0].name, "row * " ~ stride ~ "u + packet") }};
-{% if scaled %}
-            scales[r] = {{ scale_of("packet") }};
-{% endif %}
-{% endif %}
-        }
-
-        // The part of x that these packets meet.
-        float4 xs[{{ vectors }}];
-        #pragma unroll
-        for (uint v = 0u; v < {{ vectors }}u; v++) {
-            xs[v] = {{ load }}(x, packet * {{ columns }}u + 4u * v{{ bound }});
-{% if own_norm %}
-            squared += dot(xs[v], xs[v]);
-{% if own_norm.gain %}
-            xs[v] *= {{ load }}(x_gain, packet * {{ columns }}u + 4u * v{{ bound }});
-{% endif %}
-{% endif %}
-        }
-{% if offset %}
-
-        // A group's offset meets the sum of x, which is the same for all rows.
-        float4 quarters = xs[0];
-        #pragma unroll
-        for (uint v = 1u; v < {{ vectors }}u; v++) {
-            quarters += xs[v];
-        }
-        const float total = quarters.x + quarters.y + quarters.z + quarters.w;
-{% endif %}
-
-        #pragma unroll
-        for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
-            float4 weights[{{ vectors }}];
-            {{ decoder }}_decode(codes[r], weights);
-{% if halves %}
-            // The packet's halves have scales of their own.
-            float sum = 0.0f;
-            float further = 0.0f;
-            #pragma unroll
-            for (uint v = 0u; v < {{ vectors // 2 }}u; v++) {
-                sum += dot(weights[v], xs[v]);
-                further += dot(weights[v + {{ vectors // 2 }}u], xs[v + {{ vectors // 2 }}u]);
-            }
-            sums[r] += scales[r].x * sum + scales[r].y * further;
-{% else %}
-            float sum = 0.0f;
-            #pragma unroll
-            for (uint v = 0u; v < {{ vectors }}u; v++) {
-                sum += dot(weights[v], xs[v]);
-            }
-{% if offset %}
-            sums[r] += scales[r].x * sum + scales[r].y * total;
-{% else %}
-            sums[r] += {{ "scales[r] * sum" if scaled else "sum" }};
-{% endif %}
-{% endif %}
-        }
-    }
+{% include "project/by_units" if codes else "project/by_lanes" %}
 {% if norm %}
 
     // What the norm divides by.
@@ -314,6 +174,18 @@ kernel void {{ name }}(
 {% endif %}
 
 {% if gather %}
+{% if codes %}
+    // One sum a row over the four lanes that have parts of it; the first simdgroup finishes them.
+    #pragma unroll
+    for (uint r = 0u; r < {{ rows_per_simdgroup // 8 }}u; r++) {
+        float sum = sums[r];
+        sum += simd_shuffle_xor(sum, ushort(1));
+        sum += simd_shuffle_xor(sum, ushort(8));
+        if (quarter == 0u) {
+            partials[simdgroup_id * {{ rows_per_simdgroup }}u + r * 8u + own_row] = sum;
+        }
+    }
+{% else %}
     // One sum a row over lanes; the first simdgroup finishes them.
     #pragma unroll
     for (uint r = 0u; r < {{ rows_per_simdgroup }}u; r++) {
@@ -322,6 +194,7 @@ kernel void {{ name }}(
             partials[simdgroup_id * {{ rows_per_simdgroup }}u + r] = sum;
         }
     }
+{% endif %}
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup_id == 0u) {
 {% if own_norm and split > 1 %}

@@ -144,6 +144,24 @@ INLINE void add_product_ranged(
     sum.held = total;
 }
 
+// See `kernels/support/block_products.metal`. Rows of a left factor are 16 rows of lanes' words, and columns of the right one the upper
+// bytes of block 0, its lower ones, and so on: where a lane has words of another block than a column is of, the column has zeros.
+// Then a lane's two sums of a row are those of its own block.
+#define OWN_BLOCK_PRODUCTS
+INLINE int2 block_products(const uint2* above, const uint2* below, threadgroup const uint* codes, uint row, uint quarter) {
+    const threadgroup uint4* column = reinterpret_cast<const threadgroup uint4*>(codes + row * 8u);
+    bool has_own = row >> 1u == quarter;
+    uint4 first = has_own ? column[0] : uint4{0u, 0u, 0u, 0u}, second = has_own ? column[1] : uint4{0u, 0u, 0u, 0u};
+    int x = 0, y = 0, z = 0, w = 0;
+    _Pragma("unroll") for (uint i = 0u; i < 4u; i++) {
+        __asm__ volatile(
+            "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+r"(x), "+r"(y), "+r"(z), "+r"(w)
+            : "r"(above[i].x), "r"(below[i].x), "r"(above[i].y), "r"(below[i].y), "r"(first[i]), "r"(second[i]));
+    }
+    return int2{256 * x + y, 256 * z + w};
+}
+
 // See `kernels/support/strips.metal`. Of halves in threadgroup memory, whose rows begin at 16 bytes, the units load 16 rows or columns at
 // once: a lane names a row of 8, and is handed what it has of a right factor. Singles become halves, which have as many bits
 // as the units take of a `ranged` one.
@@ -188,6 +206,25 @@ FLOAT_STRIP_BODY(add_strip, add_products)
 FLOAT_STRIP_BODY(add_strip_ranged, add_products_ranged)
 
 #else
+
+// See `kernels/support/block_products.metal`.
+#define OWN_BLOCK_PRODUCTS
+INLINE void add_bytes(int& sum, uint a, uint b) { __asm__("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b)); }
+INLINE int2 block_products(const uint2* above, const uint2* below, threadgroup const uint* codes, uint, uint quarter) {
+    const threadgroup uint* words = codes + quarter * 16u;
+    int2 upper = {0, 0}, lower = {0, 0};
+    _Pragma("unroll") for (uint word = 0u; word < 8u; word++) {
+        uint a = above[word % 4u][word / 4u], b = below[word % 4u][word / 4u];
+        int x = upper.x, y = upper.y, z = lower.x, w = lower.y;
+        add_bytes(x, a, words[word]);
+        add_bytes(y, b, words[word]);
+        add_bytes(z, a, words[word + 8u]);
+        add_bytes(w, b, words[word + 8u]);
+        upper = int2{x, y};
+        lower = int2{z, w};
+    }
+    return 256 * upper + lower;
+}
 
 // Every lane is handed the row of a and the columns of b that its two elements are made of.
 template <class Left, class Right>

@@ -202,6 +202,21 @@ namespace fast {
 SAME_FUNCTIONS
 }
 
+// ── Kernels one after the other ──────────────────────────────────────────────────────────────────
+// See `kernels/support/wait_for_others.metal`. The next kernel may be begun when every threadgroup of this one says so, or has ended: then
+// it is there, and waits, when this one's last results have come.
+#define OWN_WAIT
+INLINE void wait_for_others() {
+#ifdef BEGUN_EARLY
+    __asm__ volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+INLINE void let_others_begin() {
+#ifdef BEGUN_EARLY
+    __asm__ volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ── Threads together ─────────────────────────────────────────────────────────────────────────────
 INLINE void threadgroup_barrier(mem_flags) { __nvvm_bar_sync(0); }
 INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(0xffffffffu); }

@@ -60,7 +60,7 @@ pub const TEMPLATES: [Source; 37] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 22] = [
+pub const PARTS: [Source; 25] = [
     source!("attention/score"),
     source!("attention/weigh"),
     source!("attention/add_values"),
@@ -71,6 +71,9 @@ pub const PARTS: [Source; 22] = [
     source!("experts/products"),
     source!("experts/biased"),
     source!("head/best"),
+    source!("project/beforehand"),
+    source!("project/by_lanes"),
+    source!("project/by_units"),
     source!("project/weights"),
     source!("project/multiply"),
     source!("latent/finish"),
@@ -86,7 +89,7 @@ pub const PARTS: [Source; 22] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 45] = [
+pub const SUPPORT: [Source; 49] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -130,7 +133,11 @@ pub const SUPPORT: [Source; 45] = [
     source!("support/weight_of"),
     source!("support/long_sums"),
     source!("support/choose"),
+    source!("support/wait_for_others"),
     source!("support/products"),
+    source!("support/codes_of_block"),
+    source!("support/q4_0_bytes"),
+    source!("support/block_products"),
     source!("support/strips"),
 ];
 

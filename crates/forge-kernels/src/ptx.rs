@@ -25,25 +25,44 @@ pub struct Target {
     pub capability: u32,
     /// Its name in a crate.
     pub file: &'static str,
+    /// Whether kernels are begun before what they wait for has ended, and wait themselves.
+    pub waits: bool,
     /// Options that are its own.
     #[serde(skip)]
     options: &'static [&'static str],
 }
 
 /// From the least capability to the most.
-pub const TARGETS: [Target; 2] = [
+pub const TARGETS: [Target; 3] = [
     // Kernels count on lanes that part and meet at a barrier of the warp, which GPUs before Volta have not. PTX 6.3 is the first
     // that clang writes for it with everything that is used; drivers since 2018 read it.
     Target {
         capability: 70,
         file: "kernels_70.ptx",
+        waits: false,
         options: &["-march=sm_70", "-Xclang", "-target-feature", "-Xclang", "+ptx63"],
     },
     // Matrix units that take singles come with Ampere, and with PTX 7.0; drivers since 2020 read it.
     Target {
         capability: 80,
         file: "kernels_80.ptx",
+        waits: false,
         options: &["-march=sm_80", "-Xclang", "-target-feature", "-Xclang", "+ptx70", "-DMATRIX_UNITS"],
+    },
+    // Kernels that are begun before their time come with Hopper, and with PTX 7.8; every driver for such GPUs reads it.
+    Target {
+        capability: 90,
+        file: "kernels_90.ptx",
+        waits: true,
+        options: &[
+            "-march=sm_90",
+            "-Xclang",
+            "-target-feature",
+            "-Xclang",
+            "+ptx78",
+            "-DMATRIX_UNITS",
+            "-DBEGUN_EARLY",
+        ],
     },
 ];
 
@@ -113,7 +132,7 @@ pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, Ptx
         check::HEADER,
         for_clang(text, STORAGE)?
     );
-    input.extend(kernels.iter().map(entry));
+    input.extend(kernels.iter().map(|kernel| entry(kernel, waits_itself(text, &kernel.name))));
     let mut ptx = feed(clang, &[target.options, &OPTIONS].concat(), &input)?;
     if let Some(line) = ptx.lines().find(|line| line.starts_with(".extern .func")) {
         return Err(PtxError::NoBody(line.to_owned()));
@@ -132,7 +151,9 @@ pub fn translate(clang: &Path, text: &str, target: Target) -> Result<String, Ptx
 }
 
 /// The function that the driver starts: it hands the kernel its buffers, its scalars and what it asks of the launch.
-fn entry(kernel: &KernelDecl) -> String {
+///
+/// It waits for what comes before, unless the kernel does that when it has loaded what nobody computes.
+fn entry(kernel: &KernelDecl, waits_itself: bool) -> String {
     let KernelDecl { name, buffers, scalars_type, builtins, .. } = kernel;
     let parameter = |buffer: &Buffer| {
         let access = if buffer.written { "" } else { " const" };
@@ -145,10 +166,17 @@ fn entry(kernel: &KernelDecl) -> String {
     let launch = builtins.iter().map(|builtin| format!("{}{{}}", builtin.attribute));
     let arguments: Vec<String> = names.chain(launch).collect();
     let (parameters, arguments) = (parameters.join(", "), arguments.join(", "));
+    let wait = if waits_itself { "" } else { "metal::wait_for_others(); " };
     format!(
         "extern \"C\" __attribute__((nvptx_kernel)) void entry_{name}({parameters}) __asm__(\"{name}\");\n\
-         void entry_{name}({parameters}) {{ {name}({arguments}); }}\n"
+         void entry_{name}({parameters}) {{ {wait}{name}({arguments}); metal::let_others_begin(); }}\n"
     )
+}
+
+/// Whether the kernel of that name waits for what comes before where it wants to.
+fn waits_itself(text: &str, name: &str) -> bool {
+    let body = text.split_once(&format!("kernel void {name}(")).map_or("", |(_, rest)| rest);
+    body.split("\nkernel void ").next().unwrap_or_default().contains("wait_for_others();")
 }
 
 /// Where an entry says how many threads its threadgroups have: behind its parameters.

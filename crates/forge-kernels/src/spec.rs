@@ -308,12 +308,16 @@ pub struct Knobs {
     pub simdgroups: usize,
     /// Simdgroups, or quartets of them (many), that share outputs, each a part of the columns.
     pub split: usize,
-    /// Packets of 16 bytes that a lane loads of each row before it computes (one): 1 or 2.
+    /// Packets of 16 bytes that a lane loads of each row before it computes, of codes those of so many times four blocks (one): 1 or 2.
     pub packets: usize,
     /// Rows of x that a threadgroup computes at once (many).
     pub tile_rows: usize,
     /// Outputs of a tile (many).
     pub tile_outputs: usize,
+    /// Whether x is taken as codes of 16 bits, a block of 32 columns at a time, which matrix units multiply by those of W (one): for
+    /// who does not ask that nothing be rounded.
+    #[serde(default)]
+    pub codes: bool,
 }
 
 impl Rows {
@@ -327,11 +331,20 @@ impl Rows {
     }
 }
 
+/// Columns that a kernel takes at once as codes: four blocks.
+pub(crate) const STRETCH: usize = 4 * forge_ir::BLOCK;
+
 impl Knobs {
+    /// Whether x can be taken as codes by a weight in `format`.
+    pub(crate) fn can_take_codes(format: Format) -> bool {
+        matches!(format, Format::Q4_0 | Format::Q8_0)
+    }
+
     /// What they are, in a kernel's name: those that matter for so many rows.
     pub fn name(&self, rows: Rows) -> String {
-        let Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs } = self;
+        let Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes } = self;
         match rows {
+            Rows::One if *codes => format!("c{rows_per_simdgroup}_g{simdgroups}_s{split}_p{packets}"),
             Rows::One => format!("r{rows_per_simdgroup}_g{simdgroups}_s{split}_p{packets}"),
             Rows::Few => format!("r{rows_per_simdgroup}_g{simdgroups}_s{split}"),
             Rows::Many => format!("t{tile_rows}x{tile_outputs}_s{split}"),

@@ -63,7 +63,7 @@ fn knobs_render_and_keep_cores_busy() {
         {
             let make = |rows, epilogue| {
                 let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
-                let knobs = Knobs::for_chip(family, cores, rows, format, outputs, inputs, leaves);
+                let knobs = Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
                 let plain = common::project(rows, format, outputs, inputs, epilogue);
                 Project { knobs, operand: Operand::F16, ..plain }
             };
@@ -95,7 +95,8 @@ fn knobs_of_real_shapes() {
             for (outputs, inputs, leaves) in
                 [(3072, 2048, false), (2048, 8192, true), (16_384, 2048, false), (4096, 14_336, true)]
             {
-                let knobs = |rows| Knobs::for_chip(family, cores, rows, format, outputs, inputs, leaves);
+                let knobs =
+                    |rows| Knobs::for_chip(family, cores, rows, format, [outputs, inputs], leaves, false);
                 let (one, few, many) = (knobs(Rows::One), knobs(Rows::Few), knobs(Rows::Many));
                 lines.push(format!(
                     "{chip:6} {name:4} {outputs:5} x {inputs:5}: one {} rows, {:2} simdgroups, split {}, {} ahead; \

@@ -242,10 +242,10 @@ fn refusals_of_projections() {
     kernel `a`: the factor is inf, which no literal can say; mend the configuration it comes from
     kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
     kernel `a`: epsilon is NaN, which no literal can say; mend the configuration it comes from
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
-    kernel `a`: the number of rows of x is 17, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
+    kernel `a`: the number of rows of x is 17, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
     kernel `a`: the number of factors is 63, and must be at least the number of outputs, which is 64
     kernel `a`: the number of partial sums of squares is 3, and must be at least the number of threadgroups, which is 16
     kernel `a`: rows_per_simdgroup is 3, and must be even, as a simdgroup finishes pairs of gate and up
@@ -435,6 +435,7 @@ fn what_is_not_refused_renders() {
                 packets: below(3),
                 tile_rows: 16 * below(10),
                 tile_outputs: 16 * below(10),
+                codes: below(4) == 0,
             },
         };
         let (own_norm, norm) = match project.norm.filter(|_| rows == Rows::One) {
@@ -570,7 +571,7 @@ fn refusals_of_latents() {
     kernel `a`: tile is 16, and must be of singles, and not of halves
     kernel `a`: the threadgroup memory of a tile is 34688, and must be at most 16384 bytes
     kernel `a`: the head's width is 1025, and must be at most 1024: a thread has a channel
-    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these kernels of their own
+    kernel `a`: the number of rows of x is 2, and must be 1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as codes; give these kernels of their own
     kernel `a`: the number of norms of x is 2, and must be 1: its own, or one that is deferred
     ");
 }

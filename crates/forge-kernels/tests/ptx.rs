@@ -34,6 +34,9 @@ fn every_kind_of_kernel_becomes_an_entry() {
         }
         // Units for matrices are asked for where they are, and nowhere else.
         assert_eq!(text.contains("mma.sync"), target.capability >= 80);
+        // Where a kernel may be begun early, each one waits.
+        let waiting = text.matches("griddepcontrol.wait").count();
+        assert_eq!(waiting, if target.waits { instances.len() } else { 0 });
     }
 }
 
@@ -45,14 +48,17 @@ fn check_entry(text: &str, decl: &KernelDecl) {
     assert!(rest.starts_with(&format!("\n.reqntid {threads}, 1, 1")), "{name}");
 }
 
-/// A template's name, with its number of rows and with its format.
-fn kinds(spec: &Spec) -> [String; 2] {
+/// A template's name, with its number of rows, with its format, and with whether it takes codes of that.
+fn kinds(spec: &Spec) -> [String; 3] {
     let text = format!("{spec:?}");
     let template = text.split('(').next().unwrap_or_default();
     let field = |name: &str| {
         text.split_once(name).map_or("", |(_, rest)| rest.split([',', ' ', ')']).next().unwrap_or(""))
     };
-    [format!("{template} {}", field("rows: ")), format!("{template} {}", field("format: "))]
+    let [rows, format, codes] =
+        ["rows: ", "format: ", "codes: "].map(|name| format!("{template} {}", field(name)));
+    let of_codes = format!("{format} {codes}");
+    [rows, format, of_codes]
 }
 
 #[test]

@@ -104,6 +104,10 @@ fn projections_of_one_row() {
     let knobs = Knobs { rows_per_simdgroup: 4, simdgroups: 8, split: 2, packets: 2, ..output.knobs };
     snapshot("output_one", Spec::Project(Project { knobs, ..output }));
     snapshot("down_one", Spec::Project(project(Rows::One, "q6_k", 1024, 4096, Epilogue::Add)));
+    let by_codes = project(Rows::One, "q4_0", 1000, 1040, Epilogue::Store);
+    let codes =
+        Knobs { rows_per_simdgroup: 16, simdgroups: 4, split: 2, packets: 2, codes: true, ..by_codes.knobs };
+    snapshot("by_codes_one", Spec::Project(Project { norm, knobs: codes, ..by_codes }));
     let input_gate = project(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
     snapshot(
         "input_gate_one",
@@ -267,6 +271,12 @@ fn a_file_has_each_support_unit_once() {
     inline float4 load4_whole(device const float* row, uint column) {
         return *(device const float4*)(row + column);
     }
+
+    // Where a device begins a kernel before those have ended whose results it reads, it waits for them here, once, before it reads or
+    // writes anything of theirs. Metal begins none early.
+    #ifndef OWN_WAIT
+    inline void wait_for_others() {}
+    #endif
 
     kernel void head_one(
     kernel void head_few(

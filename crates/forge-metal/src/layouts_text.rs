@@ -59,6 +59,7 @@ struct StandInText {
 #[derive(Serialize)]
 struct PtxText {
     capability: u32,
+    waits: bool,
     file: String,
 }
 
@@ -74,7 +75,7 @@ impl Context {
             name: choice.subject.describe(),
             rows: choice.subject.rows().name(),
             said: named(&choice.subject, said),
-            sums: sums(&choice.subject),
+            sums: sums(&choice.subject, &choice.own),
             kernels: choice.kernels.iter().map(|kernel| plan.kernels[*kernel].name.clone()).collect(),
             own: layout(&choice.own, choice.subject.rows()),
             others: choice
@@ -92,7 +93,11 @@ impl Context {
             stand_ins: instances.map(stand_in).collect(),
             cuda: cuda
                 .iter()
-                .map(|target| PtxText { capability: target.capability, file: ptx_file(target.file) })
+                .map(|target| PtxText {
+                    capability: target.capability,
+                    waits: target.waits,
+                    file: ptx_file(target.file),
+                })
                 .collect(),
         }
     }
@@ -113,7 +118,7 @@ fn constant(name: &str) -> String {
 }
 
 fn layout(layout: &Layout, rows: Rows) -> LayoutText {
-    LayoutText { name: layout.describe(rows), knobs: named(layout, ToString::to_string) }
+    LayoutText { name: layout.describe(rows), knobs: named(layout, said) }
 }
 
 /// What it is as JSON, which tables have it as: the subject's kind first, and all else by name.
@@ -135,8 +140,9 @@ fn said(value: &Value) -> String {
 }
 
 /// What results are sums of.
-fn sums(subject: &Subject) -> String {
+fn sums(subject: &Subject, own: &Layout) -> String {
     match subject {
+        Subject::Projection(product) if own.takes_codes() => format!("Codes({})", product.inputs),
         Subject::Projection(product) => format!("Products({})", product.inputs),
         Subject::Experts(ExpertsProduct { product: Which::GateUp, inputs, .. }) => {
             format!("Products({inputs})")

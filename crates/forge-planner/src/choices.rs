@@ -48,11 +48,13 @@ impl Plan {
                 }
             }
         }
+        // Where none takes x as codes, matrix units know none, or nothing may be rounded.
+        let takes_codes = choices.iter().any(|choice| choice.own.takes_codes());
         for choice in &mut choices {
             let rows = choice.subject.rows();
             let others = choice.subject.tried().into_iter();
             choice.others = others
-                .filter(|layout| *layout != choice.own)
+                .filter(|layout| *layout != choice.own && (takes_codes || !layout.takes_codes()))
                 .filter_map(|layout| {
                     let stand_in = |number: &usize| stand_in(&self.kernels[*number], layout, rows);
                     let instances = choice.kernels.iter().map(stand_in).collect::<Option<Vec<_>>>()?;

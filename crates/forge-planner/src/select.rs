@@ -366,11 +366,23 @@ impl<'a> Select<'a> {
     ) -> Knobs {
         let leaves = matches!(ending, Ending::AddSquares(_) | Ending::Best);
         let product = Product { rows, format, outputs, inputs, leaves };
-        if let Some(Layout::Projection(measured)) = self.measured(&Subject::Projection(product)) {
-            return measured;
+        // Whoever asks for a cache that rounds nothing does not want an x that is rounded.
+        let exact = self.plan.cache == Format::F32;
+        match self.measured(&Subject::Projection(product)) {
+            Some(Layout::Projection(measured)) if !(measured.codes && exact) => measured,
+            _ => {
+                let chip = self.chip();
+                Knobs::for_chip(
+                    chip.family,
+                    chip.cores as usize,
+                    rows,
+                    format,
+                    [outputs, inputs],
+                    leaves,
+                    exact,
+                )
+            }
         }
-        let chip = self.chip();
-        Knobs::for_chip(chip.family, chip.cores as usize, rows, format, outputs, inputs, leaves)
     }
 
     /// The scratch buffer of what the prologue leaves for the layers, if it leaves anything.

@@ -223,6 +223,11 @@ impl Subject {
 }
 
 impl Layout {
+    /// Whether it is one that takes x as codes.
+    pub fn takes_codes(&self) -> bool {
+        matches!(self, Layout::Projection(Knobs { codes: true, .. }))
+    }
+
     /// The kernel, laid out so; nothing where it is of another subject.
     pub fn lay_out(&self, spec: &Spec) -> Option<Spec> {
         Some(match (self, spec) {
@@ -268,9 +273,10 @@ impl Layout {
             (Layout::Projection(knobs), Rows::Many) => {
                 format!("tiles of {} × {}, split {}", knobs.tile_rows, knobs.tile_outputs, knobs.split)
             }
-            (Layout::Projection(Knobs { rows_per_simdgroup, simdgroups, split, packets, .. }), _) => {
+            (Layout::Projection(Knobs { rows_per_simdgroup, simdgroups, split, packets, codes, .. }), _) => {
                 let packets = if rows == Rows::One { format!(", {packets} packets") } else { String::new() };
-                format!("{rows_per_simdgroup} rows, {simdgroups} simdgroups, split {split}{packets}")
+                let codes = if codes { ", codes" } else { "" };
+                format!("{rows_per_simdgroup} rows, {simdgroups} simdgroups, split {split}{packets}{codes}")
             }
             (Layout::Experts(knobs), Rows::Many) => format!("tiles of {} outputs", knobs.tile_outputs),
             (Layout::Experts(knobs), _) => {

@@ -18,7 +18,7 @@ use forge_sim::mutants::{self, Fate};
 use forge_sim::{Program, Replay, Samples, Weights};
 
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Case {
-    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false);
+    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false);
     let bias = outputs == 50;
     let (norm, own_norm, each, operand) = (None, None, None, Operand::F32);
     let spec = Spec::Project(Project {
@@ -334,7 +334,7 @@ fn delta_rule([key_heads, heads, keys, values]: [usize; 4], gated: Option<f32>) 
 fn planted_projections() -> Vec<Case> {
     let knobs = |rows_per_simdgroup, simdgroups, split, packets| {
         let (tile_rows, tile_outputs) = (16, 16);
-        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs }
+        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes: false }
     };
     let norm = |partials| Some(DeferredNorm { partials, epsilon: 1e-5 });
     let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });

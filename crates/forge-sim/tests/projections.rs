@@ -11,6 +11,9 @@ use forge_kernels::spec::{
 use forge_kernels::{Family, Spec};
 use plain::{Bench, FIRST, Given, Random, Wanted, compare, numbers_of, stored};
 
+/// What sums of products of singles may be off by, for each of the products' sizes.
+const SINGLES: f64 = 1e-6;
+
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
 /// Formats of every kind: every number of bits, each size of groups and both kinds of scales among them.
@@ -34,7 +37,7 @@ fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: 
         epilogue,
         chooses: false,
         operand: Operand::F32,
-        knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, false),
+        knobs: Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], false, false),
     }
 }
 
@@ -67,6 +70,15 @@ fn products(
         1.0 / (sum / it.inputs as f64 + f64::from(epsilon)).sqrt()
     });
     let has_gain = it.own_norm.is_some_and(|norm| norm.gain);
+    let taken = |at: usize| x[at] * if has_gain { x_gain[at] } else { 1.0 };
+    // What a code of x is off by at most: half of what it is worth, where the largest of its block is 16,192 such units or more.
+    let rounding = |block: usize| {
+        let columns = 32 * block..(32 * (block + 1)).min(it.inputs);
+        let largest = columns.map(|at| taken(at).abs()).fold(0.0, f32::max);
+        f64::from(largest) / 16192.0 / 2.0
+    };
+    let roundings: Vec<f64> =
+        if it.knobs.codes { (0..it.inputs.div_ceil(32)).map(rounding).collect() } else { Vec::new() };
     let mut all = Vec::new();
     for row in 0..rows {
         for output in 0..it.outputs {
@@ -80,6 +92,9 @@ fn products(
                 // Such a weight is the difference of its scaled code and its offset.
                 if it.format.has_offsets() {
                     size += x.abs();
+                }
+                if it.knobs.codes {
+                    size += f64::from(w).abs() * roundings[column / 32] / SINGLES;
                 }
             }
             (sum, size) = (sum * factor, size * factor);
@@ -195,7 +210,7 @@ fn check_one(
             })
             .collect(),
     };
-    let tolerance = if it.operand == Operand::F16 { 1e-3 } else { 1e-6 };
+    let tolerance = if it.operand == Operand::F16 { 1e-3 } else { SINGLES };
     let y = numbers_of(&left[0]);
     compare(&what, &y, &wanted, tolerance);
     match it.epilogue {
@@ -229,7 +244,7 @@ fn outputs_of_a_threadgroup(it: &Project) -> usize {
 }
 
 fn knobs(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: usize) -> Knobs {
-    Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1 }
+    Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows: 1, tile_outputs: 1, codes: false }
 }
 
 #[test]
@@ -289,6 +304,36 @@ fn one_row() {
                 knobs: knobs(2, 4, 2, 1),
                 ..one(22, 96, Epilogue::Multiply { of: 40 })
             },
+        ]);
+    }
+    check(&all, &[1]);
+}
+
+#[test]
+fn one_row_taken_as_codes() {
+    let squares = |partials, gain| Epilogue::AddSquares(Squares { partials, gain });
+    let own = |gain| Some(OwnNorm { gain, epsilon: 1e-5 });
+    let norm = Some(DeferredNorm { partials: 128, epsilon: 1e-5 });
+    let codes =
+        |rows, simdgroups, split, packets| Knobs { codes: true, ..knobs(rows, simdgroups, split, packets) };
+    let mut all = Vec::new();
+    for format in [Format::Q4_0, Format::Q8_0] {
+        let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
+        all.extend([
+            Project { knobs: codes(16, 1, 1, 1), ..one(16, 128, Epilogue::Store) },
+            Project { norm, knobs: codes(16, 2, 1, 2), ..one(50, 640, Epilogue::Store) },
+            Project { own_norm: own(true), knobs: codes(32, 2, 2, 2), bias: true, ..one(64, 640, GATE) },
+            Project { own_norm: own(false), knobs: codes(16, 8, 8, 1), ..one(37, 384, Epilogue::Add) },
+            Project { knobs: codes(16, 4, 2, 2), bias: true, ..one(70, 896, squares(3, true)) },
+            Project {
+                norm,
+                knobs: codes(16, 8, 4, 1),
+                each: Some(Each::Softcap(3.0)),
+                ..one(150, 512, Epilogue::Best)
+            },
+            Project { knobs: codes(32, 1, 1, 1), ..one(33, 256, Epilogue::Multiply { of: 60 }) },
+            Project { own_norm: own(true), knobs: codes(16, 4, 2, 2), ..one(18, 272, Epilogue::Store) },
+            Project { knobs: codes(16, 2, 1, 1), ..one(18, 50, Epilogue::Store) },
         ]);
     }
     check(&all, &[1]);

@@ -1,11 +1,11 @@
 //! What the templates of projections read.
 
-use forge_ir::BLOCK;
+use forge_ir::{BLOCK, Format};
 use serde::Serialize;
 
 use super::vectors::Applied;
 use super::{Base, DEFAULT_MEMORY, Weight, decoders};
-use crate::spec::{Epilogue, Operand, Project, Rows, Squares};
+use crate::spec::{Epilogue, Operand, Project, Rows, STRETCH, Squares};
 
 #[derive(Serialize)]
 pub(super) struct ProjectContext<'a> {
@@ -45,6 +45,8 @@ pub(super) struct ProjectContext<'a> {
     split: usize,
     /// Whether packets are loaded one step ahead.
     ahead: bool,
+    /// Whether x is taken as codes.
+    codes: bool,
     #[serde(flatten)]
     tile: Tile,
     threads: usize,
@@ -76,6 +78,7 @@ impl<'a> ProjectContext<'a> {
         let strips = spec.inputs.div_ceil(4 * portion);
         // What is loaded of x at once: a packet's columns, a strip's or a block's.
         let piece = match spec.rows {
+            Rows::One if knobs.codes => STRETCH,
             Rows::One => weight.columns,
             Rows::Few => 4 * portion,
             Rows::Many => BLOCK * knobs.split,
@@ -129,12 +132,13 @@ impl<'a> ProjectContext<'a> {
             simdgroups: knobs.simdgroups,
             split: knobs.split,
             ahead: knobs.packets > 1,
+            codes: knobs.codes,
             tile: Tile::of([knobs.tile_rows, knobs.tile_outputs], knobs.split, spec.operand),
             threads: 32 * if spec.rows == Rows::Many { 4 * knobs.split } else { knobs.simdgroups },
             group_outputs,
             grid: spec.outputs.div_ceil(group_outputs),
             ragged: !spec.outputs.is_multiple_of(group_outputs),
-            gather: knobs.split > 1 || leaves.is_some() || best,
+            gather: knobs.codes || knobs.split > 1 || leaves.is_some() || best,
             portion,
             each,
             chunks: portion / 8,
@@ -150,7 +154,7 @@ impl<'a> ProjectContext<'a> {
 
     /// The support units that the text calls.
     pub(super) fn support(&self) -> Vec<&'static str> {
-        let mut units = decoders(self.spec.format);
+        let mut units = if self.codes { of_codes(self.spec.format) } else { decoders(self.spec.format) };
         units.push(self.load);
         units.extend(self.activation);
         units.extend(self.best.then_some("ordered"));
@@ -161,8 +165,15 @@ impl<'a> ProjectContext<'a> {
             Rows::Many => self.spec.knobs.tile_rows > 16,
         };
         units.extend(adds.then_some("products"));
+        units.extend((self.spec.rows == Rows::One).then_some("wait_for_others"));
         units
     }
+}
+
+/// What multiplies codes of a weight by those of x.
+fn of_codes(format: Format) -> Vec<&'static str> {
+    let bytes = (format == Format::Q4_0).then_some("q4_0_bytes");
+    ["codes_of_block", "block_products"].into_iter().chain(bytes).collect()
 }
 
 /// Outputs of a threadgroup.

@@ -16,12 +16,11 @@ const HEADS_EACH: usize = 4;
 /// Simdgroups of a threadgroup of few rows.
 const SIMDGROUPS: usize = 8;
 
-/// Simdgroups of a threadgroup of few rows on NVIDIA's GPUs, and heads of each, where more heads than that read a key head. Measured on an
-/// H200 with 32 heads over 8 and over 4 of 128 channels, among all that is tried, at 521 and 4,105 positions: 40 and 49% less
-/// time than 4 simdgroups of 4 heads take. (Since weights are powers of 2, 8 of 4 heads are as fast at 4,096 positions; at 32,768 a
-/// token takes 3% less with them over 8 key heads, and 1% less over 4.) Of 16 heads over 8 a token at 4,096 takes 11% less with 8
-/// simdgroups than with 16.
-const NVIDIA: (usize, usize) = (16, 2);
+/// The same on NVIDIA's GPUs where more heads read a key head than a simdgroup serves: each part of them has as many as where there
+/// is one. Measured on an H200, among all that is tried, with 32 heads over 8 and over 4 of 128 channels, at 521 and 4,105 positions: 16
+/// simdgroups of 2 heads take 3% longer for one row, and 28% for eight. (Of 16 heads over 8 a token at 4,096 takes 11% less with 8
+/// simdgroups than with 16.)
+const OF_PARTS: usize = 16;
 
 /// Bytes of a lane's keys that are under way at once, and of values as many, where it has sums of several heads. Those of one head
 /// leave room for twice that.
@@ -48,16 +47,9 @@ impl AttendKnobs {
             let tile = grouped_tiles(width, cache).next_back();
             return tile.map_or(rule, |tile| AttendKnobs { tile, lines: LINES, ..rule });
         }
-        let (simdgroups, heads_each) = NVIDIA;
-        let group = (query_heads / key_heads.max(1)).max(1);
-        let fits = group > heads_each
-            && group.div_ceil(heads_each) <= simdgroups
-            && sums_bytes(simdgroups, width) <= DEFAULT_MEMORY;
-        if fits {
-            AttendKnobs { simdgroups, heads_each, loads: most_loads(heads_each, cache), ..rule }
-        } else {
-            rule
-        }
+        let has_parts = query_heads / key_heads.max(1) > rule.heads_each;
+        let fits = sums_bytes(OF_PARTS, width) <= DEFAULT_MEMORY;
+        if has_parts && fits { AttendKnobs { simdgroups: OF_PARTS, ..rule } } else { rule }
     }
 
     /// Knobs for query heads that read key heads of `width` channels, by either kernel.

@@ -3,14 +3,20 @@
 //! Which of them a kernel can have is a matter of its limits.
 
 use super::packet_columns;
-use crate::spec::{ExpertsKnobs, Knobs, Rows};
+use crate::spec::{ExpertsKnobs, Knobs, Rows, STRETCH};
 use forge_ir::Format;
 
 impl Knobs {
     /// Layouts of a projection of so many columns. `leaves`: its epilogue leaves something for each threadgroup.
     pub fn tried(rows: Rows, format: Format, inputs: usize, leaves: bool) -> Vec<Knobs> {
         match rows {
-            Rows::One => one(inputs.div_ceil(packet_columns(format)), leaves),
+            Rows::One => {
+                let mut tried = one(inputs.div_ceil(packet_columns(format)), leaves);
+                if Knobs::can_take_codes(format) {
+                    tried.extend(coded(inputs.div_ceil(STRETCH)));
+                }
+                tried
+            }
             Rows::Few => few(inputs.div_ceil(4 * packet_columns(format).max(8))),
             Rows::Many => many(),
         }
@@ -56,6 +62,30 @@ fn one(packets: usize, leaves: bool) -> Vec<Knobs> {
                         packets,
                         tile_rows: tile,
                         tile_outputs: tile,
+                        codes: false,
+                    });
+                }
+            }
+        }
+    }
+    tried
+}
+
+/// Of those that take x as codes.
+fn coded(stretches: usize) -> Vec<Knobs> {
+    let mut tried = Vec::new();
+    for rows_per_simdgroup in [16, 32] {
+        for split in [1, 2, 4, 8].into_iter().filter(|split| stretches >= *split) {
+            for simdgroups in [split, 2 * split, 4 * split].into_iter().filter(|count| *count <= 16) {
+                for packets in [1, 2].into_iter().filter(|packets| *packets == 1 || stretches > split) {
+                    tried.push(Knobs {
+                        rows_per_simdgroup,
+                        simdgroups,
+                        split,
+                        packets,
+                        tile_rows: 1,
+                        tile_outputs: 1,
+                        codes: true,
                     });
                 }
             }
@@ -76,6 +106,7 @@ fn few(strips: usize) -> Vec<Knobs> {
                     packets: 1,
                     tile_rows: 1,
                     tile_outputs: 1,
+                    codes: false,
                 });
             }
         }
@@ -95,6 +126,7 @@ fn many() -> Vec<Knobs> {
                     packets: 1,
                     tile_rows,
                     tile_outputs,
+                    codes: false,
                 });
             }
         }
@@ -125,12 +157,15 @@ mod tests {
                 {
                     for rows in [Rows::One, Rows::Few, Rows::Many] {
                         for leaves in [false, rows == Rows::One] {
-                            let chosen =
-                                Knobs::for_chip(family, cores, rows, format, outputs, inputs, leaves);
-                            assert!(
-                                Knobs::tried(rows, format, inputs, leaves).contains(&chosen),
-                                "{family:?} {cores} {rows:?} {format} {outputs} × {inputs}: {chosen:?}"
-                            );
+                            for exact in [false, true] {
+                                let shape = [outputs, inputs];
+                                let chosen =
+                                    Knobs::for_chip(family, cores, rows, format, shape, leaves, exact);
+                                assert!(
+                                    Knobs::tried(rows, format, inputs, leaves).contains(&chosen),
+                                    "{family:?} {cores} {rows:?} {format} {outputs} × {inputs}: {chosen:?}"
+                                );
+                            }
                         }
                     }
                 }

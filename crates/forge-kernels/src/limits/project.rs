@@ -4,7 +4,7 @@ use super::Limits;
 use crate::context::{DEFAULT_MEMORY, Tile, group_outputs, packet_columns};
 use crate::decl::KernelDecl;
 use crate::error::KernelError;
-use crate::spec::{Epilogue, Project, Rows};
+use crate::spec::{Epilogue, Knobs, Project, Rows, STRETCH};
 
 impl Limits<'_> {
     pub(super) fn project(&self, project: &Project) -> Result<(), KernelError> {
@@ -36,9 +36,9 @@ impl Limits<'_> {
         let leaves =
             matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best | Epilogue::Multiply { .. });
         let normed = project.norm.is_some() || project.own_norm.is_some();
-        self.holds("the number of rows of x", least, !normed && !leaves, || {
-            "1 where a norm is deferred, squares or candidates are left, or factors are columns of a row; give these \
-             kernels of their own"
+        self.holds("the number of rows of x", least, !normed && !leaves && !project.knobs.codes, || {
+            "1 where a norm is deferred, squares or candidates are left, factors are columns of a row, or x is taken as \
+             codes; give these kernels of their own"
                 .to_owned()
         })
     }
@@ -48,8 +48,9 @@ impl Limits<'_> {
         self.simdgroups(project)?;
         self.split(project)?;
         let packets = knobs.packets;
-        let of_row = project.inputs.div_ceil(packet_columns(project.format));
-        let fits = packets == 1 || packets == 2 && of_row > 32 * knobs.split;
+        let columns = if knobs.codes { STRETCH } else { packet_columns(project.format) };
+        let (of_row, at_once) = (project.inputs.div_ceil(columns), if knobs.codes { 1 } else { 32 });
+        let fits = packets == 1 || packets == 2 && of_row > at_once * knobs.split;
         self.holds("packets", packets, fits, || {
             format!("1, or 2 where lanes have a second packet; a row has {of_row}")
         })?;
@@ -57,6 +58,9 @@ impl Limits<'_> {
         self.holds("rows_per_simdgroup", rows, rows <= 32, || {
             "at most 32, one a lane, as a lane finishes a row".to_owned()
         })?;
+        if knobs.codes {
+            self.codes(project)?;
+        }
         if let Some(norm) = project.norm {
             self.positive("the number of partial sums of squares", norm.partials)?;
             self.finite("epsilon", norm.epsilon)?;
@@ -70,7 +74,7 @@ impl Limits<'_> {
         let each = if matches!(project.epilogue, Epilogue::Gate(_)) { 2 } else { 1 };
         let leaves = matches!(project.epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
         let finished = group_outputs(project);
-        let fits = finished <= 32 * each || !leaves && knobs.split == 1;
+        let fits = finished <= 32 * each || !leaves && knobs.split == 1 && !knobs.codes;
         self.holds("the number of outputs of a threadgroup", finished, fits, || {
             format!("at most {}, as one simdgroup finishes them; lower simdgroups", 32 * each)
         })?;
@@ -89,6 +93,15 @@ impl Limits<'_> {
             )?;
         }
         Ok(())
+    }
+
+    /// Of what takes x as codes.
+    fn codes(&self, project: &Project) -> Result<(), KernelError> {
+        let rows = project.knobs.rows_per_simdgroup;
+        let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(project.format);
+        self.holds("rows_per_simdgroup", rows, fits, || {
+            "16 or 32 where x is taken as codes, and the weight in q4_0 or q8_0: matrix units have 16 rows at once".to_owned()
+        })
     }
 
     fn few(&self, project: &Project) -> Result<(), KernelError> {

@@ -14,7 +14,7 @@ pub(crate) fn project(
     epilogue: Epilogue,
 ) -> Project {
     let leaves = matches!(epilogue, Epilogue::AddSquares(_) | Epilogue::Best);
-    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, outputs, inputs, leaves);
+    let knobs = Knobs::for_chip(Family::Apple9, 10, rows, format, [outputs, inputs], leaves, false);
     Project {
         rows,
         format,
@@ -59,7 +59,20 @@ pub(crate) fn projections() -> Vec<Spec> {
         specs.push(Spec::Project(Project { knobs, operand: Operand::F16, ..plain }));
     }
     specs.extend(deferred());
+    specs.extend(of_codes());
     specs
+}
+
+/// Projections of one row that take x as codes.
+fn of_codes() -> impl Iterator<Item = Spec> {
+    [Format::Q4_0, Format::Q8_0].into_iter().flat_map(|format| {
+        [(16, 2), (32, 1)].map(|(rows_per_simdgroup, packets)| {
+            let plain = project(Rows::One, format, 70, 560, Epilogue::Store);
+            let (simdgroups, split) = (2, 2);
+            let knobs = Knobs { rows_per_simdgroup, simdgroups, split, packets, codes: true, ..plain.knobs };
+            Spec::Project(Project { knobs, ..plain })
+        })
+    })
 }
 
 /// Projections of one row with what a decode step asks for: deferred norms, softcaps, squares and candidates left.

@@ -55,10 +55,10 @@ impl Card {
     }
 
     /// The text of kernels for the newest GPUs that this one is among; or what it would need.
-    pub(super) fn best_of(&self, texts: &[Ptx]) -> Result<&'static str, String> {
+    pub(super) fn best_of(&self, texts: &[Ptx]) -> Result<Ptx, String> {
         let own = (self.capability.0 * 10 + self.capability.1) as u32;
         let best = texts.iter().rev().find(|ptx| ptx.capability <= own);
-        best.map(|ptx| ptx.text).ok_or_else(|| match texts.first() {
+        best.copied().ok_or_else(|| match texts.first() {
             Some(Ptx { capability, .. }) => {
                 format!(
                     "{self}: kernels need a compute capability of {}.{}",

@@ -31,12 +31,30 @@ pub(super) struct NodeParameters {
     pub(super) extra: *mut Handle,
 }
 
+/// What a node of a graph has to do with another one: `CUgraphEdgeData`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Edge {
+    from: u8,
+    to: u8,
+    kind: u8,
+    reserved: [u8; 5],
+}
+
+impl Edge {
+    /// The second is begun when all threadgroups of the first have said that it may be, and waits itself for the first's end:
+    /// `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`, `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`.
+    pub(super) const BEGUN_EARLY: Edge = Edge { from: 1, to: 0, kind: 1, reserved: [0; 5] };
+}
+
 macro_rules! driver {
-    ($($name:ident($($argument:ty),*);)*) => {
+    (always { $($name:ident($($argument:ty),*);)* } newer { $($newer:ident($($newer_argument:ty),*);)* }) => {
         /// The driver.
         #[allow(non_snake_case, reason = "the driver's names")]
         pub(super) struct Driver {
             $(pub(super) $name: unsafe extern "system" fn($($argument),*) -> i32,)*
+            // Not all drivers have these.
+            $(pub(super) $newer: Option<unsafe extern "system" fn($($newer_argument),*) -> i32>,)*
             // What the functions are in.
             _library: Library,
         }
@@ -51,54 +69,64 @@ macro_rules! driver {
                         concat!("NVIDIA's driver has no ", stringify!($name), ": CUDA 11.4 or later has it")
                     })?;
                 )*
-                Ok(Driver { $($name,)* _library: library })
+                $(
+                    let name = concat!(stringify!($newer), "\0").as_bytes();
+                    // SAFETY: as above.
+                    let $newer = unsafe { library.get(name) }.ok().map(|found| *found);
+                )*
+                Ok(Driver { $($name,)* $($newer,)* _library: library })
             }
         }
     };
 }
 
 driver! {
-    cuInit(u32);
-    cuDriverGetVersion(*mut i32);
-    cuGetErrorName(i32, *mut *const c_char);
-    cuGetErrorString(i32, *mut *const c_char);
-    cuDeviceGetCount(*mut i32);
-    cuDeviceGet(*mut i32, i32);
-    cuDeviceGetName(*mut c_char, i32, i32);
-    cuDeviceGetAttribute(*mut i32, i32, i32);
-    cuDeviceTotalMem_v2(*mut usize, i32);
-    cuDevicePrimaryCtxRetain(*mut Handle, i32);
-    cuDevicePrimaryCtxRelease_v2(i32);
-    cuCtxSetCurrent(Handle);
-    cuModuleLoadDataEx(*mut Handle, *const c_void, u32, *mut i32, *mut Handle);
-    cuModuleUnload(Handle);
-    cuModuleGetFunction(*mut Handle, Handle, *const c_char);
-    cuMemAlloc_v2(*mut Address, usize);
-    cuMemFree_v2(Address);
-    cuMemHostAlloc(*mut Handle, usize, u32);
-    cuMemFreeHost(Handle);
-    cuMemsetD8_v2(Address, u8, usize);
-    cuMemcpyHtoD_v2(Address, *const c_void, usize);
-    cuMemcpyDtoH_v2(*mut c_void, Address, usize);
-    cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
-    cuMemcpyDtoDAsync_v2(Address, Address, usize, Handle);
-    cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
-    cuStreamCreate(*mut Handle, u32);
-    cuStreamDestroy_v2(Handle);
-    cuStreamSynchronize(Handle);
-    cuEventCreate(*mut Handle, u32);
-    cuEventRecord(Handle, Handle);
-    cuEventSynchronize(Handle);
-    cuEventElapsedTime(*mut f32, Handle, Handle);
-    cuEventDestroy_v2(Handle);
-    cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle);
-    cuGraphCreate(*mut Handle, u32);
-    cuGraphDestroy(Handle);
-    cuGraphAddKernelNode(*mut Handle, Handle, *const Handle, usize, *const NodeParameters);
-    cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
-    cuGraphExecKernelNodeSetParams(Handle, Handle, *const NodeParameters);
-    cuGraphExecDestroy(Handle);
-    cuGraphLaunch(Handle, Handle);
+    always {
+        cuInit(u32);
+        cuDriverGetVersion(*mut i32);
+        cuGetErrorName(i32, *mut *const c_char);
+        cuGetErrorString(i32, *mut *const c_char);
+        cuDeviceGetCount(*mut i32);
+        cuDeviceGet(*mut i32, i32);
+        cuDeviceGetName(*mut c_char, i32, i32);
+        cuDeviceGetAttribute(*mut i32, i32, i32);
+        cuDeviceTotalMem_v2(*mut usize, i32);
+        cuDevicePrimaryCtxRetain(*mut Handle, i32);
+        cuDevicePrimaryCtxRelease_v2(i32);
+        cuCtxSetCurrent(Handle);
+        cuModuleLoadDataEx(*mut Handle, *const c_void, u32, *mut i32, *mut Handle);
+        cuModuleUnload(Handle);
+        cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+        cuMemAlloc_v2(*mut Address, usize);
+        cuMemFree_v2(Address);
+        cuMemHostAlloc(*mut Handle, usize, u32);
+        cuMemFreeHost(Handle);
+        cuMemsetD8_v2(Address, u8, usize);
+        cuMemcpyHtoD_v2(Address, *const c_void, usize);
+        cuMemcpyDtoH_v2(*mut c_void, Address, usize);
+        cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
+        cuMemcpyDtoDAsync_v2(Address, Address, usize, Handle);
+        cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
+        cuStreamCreate(*mut Handle, u32);
+        cuStreamDestroy_v2(Handle);
+        cuStreamSynchronize(Handle);
+        cuEventCreate(*mut Handle, u32);
+        cuEventRecord(Handle, Handle);
+        cuEventSynchronize(Handle);
+        cuEventElapsedTime(*mut f32, Handle, Handle);
+        cuEventDestroy_v2(Handle);
+        cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle);
+        cuGraphCreate(*mut Handle, u32);
+        cuGraphDestroy(Handle);
+        cuGraphAddKernelNode(*mut Handle, Handle, *const Handle, usize, *const NodeParameters);
+        cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
+        cuGraphExecKernelNodeSetParams(Handle, Handle, *const NodeParameters);
+        cuGraphExecDestroy(Handle);
+        cuGraphLaunch(Handle, Handle);
+    }
+    newer {
+        cuGraphAddDependencies_v2(Handle, *const Handle, *const Handle, *const Edge, usize);
+    }
 }
 
 /// Calls a function of the driver; what it answers is checked. In an `unsafe` block, whose comment says why it may be called.

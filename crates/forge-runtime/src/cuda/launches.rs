@@ -5,8 +5,11 @@
 //! graph, whose nodes wait for those before the last barrier and for nothing else; from then on such passes start the
 //! graph, and a launch whose grid or scalars have changed is set anew in it before. What a token changes from one to the
 //! next, its id and its position, is in memory and in no launch.
+//!
+//! Where kernels wait themselves for what was before them, and the driver knows of that, a node that waits for a single one is begun
+//! when that one's threadgroups are all there: what it takes to begin a kernel is over when the one before has ended.
 
-use super::driver::{Address, Driver, Handle, NodeParameters, call};
+use super::driver::{Address, Driver, Edge, Handle, NodeParameters, call};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -148,12 +151,12 @@ struct Graph {
 
 impl Graph {
     /// The graph of `launches`.
-    fn new(driver: &Driver, launches: &Launches) -> Result<Graph, String> {
+    fn new(driver: &Driver, launches: &Launches, kernels_wait: bool) -> Result<Graph, String> {
         let mut graph = null_mut();
         // SAFETY: the driver writes a handle there.
         unsafe { call!(driver, cuGraphCreate, &mut graph, 0)? };
         let mut made = Graph { launches: launches.clone(), graph, executable: null_mut(), nodes: Vec::new() };
-        match made.fill(driver) {
+        match made.fill(driver, kernels_wait) {
             Ok(()) => Ok(made),
             Err(error) => {
                 made.destroy(driver);
@@ -162,7 +165,8 @@ impl Graph {
         }
     }
 
-    fn fill(&mut self, driver: &Driver) -> Result<(), String> {
+    fn fill(&mut self, driver: &Driver, kernels_wait: bool) -> Result<(), String> {
+        let depends = driver.cuGraphAddDependencies_v2.filter(|_| kernels_wait);
         let Graph { launches, graph, executable, nodes } = self;
         // Where those since the last barrier begin, and those between it and the one before, for which they wait.
         let (mut group, mut before) = (0, 0..0);
@@ -171,7 +175,11 @@ impl Graph {
                 before = group..index;
                 group = index;
             }
-            let waits = &nodes[before.clone()];
+            let mut waits = &nodes[before.clone()];
+            let early = depends.filter(|_| waits.len() == 1).map(|depends| (depends, waits[0]));
+            if early.is_some() {
+                waits = &[];
+            }
             let mut node = null_mut();
             launches.with_node(index, |parameters| {
                 // SAFETY: nodes are this graph's, and parameters those of the kernel.
@@ -187,6 +195,11 @@ impl Graph {
                     )
                 }
             })?;
+            if let Some((depends, first)) = early {
+                // SAFETY: both nodes are this graph's, and kernels.
+                let code = unsafe { depends(*graph, &first, &node, &Edge::BEGUN_EARLY, 1) };
+                driver.check("cuGraphAddDependencies_v2", code)?;
+            }
             nodes.push(node);
         }
         // SAFETY: the graph is whole.
@@ -225,6 +238,8 @@ impl Graph {
 pub(super) struct Starter {
     last: Launches,
     graph: Option<Graph>,
+    /// Whether kernels wait themselves for what was before them.
+    pub(super) kernels_wait: bool,
 }
 
 impl Starter {
@@ -250,7 +265,7 @@ impl Starter {
             self.graph = graph.transpose()?;
         } else if launches.is_like(&self.last) {
             self.forget(driver);
-            self.graph = Some(Graph::new(driver, launches)?);
+            self.graph = Some(Graph::new(driver, launches, self.kernels_wait)?);
         } else {
             self.last.clone_from(launches);
             return launches.start(driver, stream);

@@ -26,6 +26,8 @@ use std::ptr::null_mut;
 pub struct Ptx {
     /// The least compute capability.
     pub capability: u32,
+    /// Whether kernels are begun before what they wait for has ended, and wait themselves.
+    pub waits: bool,
     /// What clang has made of `kernels.metal`.
     pub text: &'static str,
 }
@@ -108,7 +110,9 @@ impl CudaDevice {
             call!(driver, cuStreamCreate, &mut device.stream, 0)?;
             call!(driver, cuStreamCreate, &mut device.reader, ALONE)?;
         }
-        device.translate(device.card.best_of(texts)?, kernels)?;
+        let ptx = device.card.best_of(texts)?;
+        device.translate(ptx.text, kernels)?;
+        device.starter.kernels_wait = ptx.waits;
         let weights = file.map();
         let sizes = [weights.len(), layout.state.bytes(), layout.scratch_bytes, layout.rows_bytes];
         device.allocate(sizes)?;

@@ -42,7 +42,7 @@ pub struct Subject {
 }
 
 /// What a table says of a subject.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Said {
     /// A word.
     Word(&'static str),
@@ -57,6 +57,8 @@ pub enum Said {
 pub enum Sums {
     /// So many products.
     Products(u32),
+    /// Of so many products, where x may be taken as codes of 16 bits, or not.
+    Codes(u32),
     /// Attention: scores are of so many products, and results of as many values as a row sees positions.
     Attention {
         /// Channels of a head.
@@ -72,7 +74,7 @@ pub struct Layout {
     /// What it is, for people.
     pub name: &'static str,
     /// All of it, by the names that the compiler has for it.
-    pub knobs: &'static [(&'static str, u32)],
+    pub knobs: &'static [(&'static str, Said)],
 }
 
 /// A layout, and for each kernel of the choice one that has it.

@@ -37,6 +37,8 @@ pub struct Difference {
 pub(super) fn bound(sums: Sums, positions: u32) -> f64 {
     let added = match sums {
         Sums::Products(count) => count,
+        // A code is off by 2^-16 of the largest of its block, and results by some times that of their size.
+        Sums::Codes(count) => count.max(1 << 12),
         Sums::Attention { width, window } => width + positions.min(window.unwrap_or(positions)),
     };
     f64::from(added.max(8)) * 2.0_f64.powi(-23)

@@ -107,7 +107,7 @@ impl Tuning {
     ) -> Result<Option<Chosen>, String> {
         let has_any = |pass: &&(NotedPass, u32)| pass.0.notes.iter().any(|note| choice.makes(note));
         let most = match choice.subject.sums {
-            Sums::Products(_) => 1,
+            Sums::Products(_) | Sums::Codes(_) => 1,
             Sums::Attention { .. } => self.passes.len(),
         };
         let passes: Vec<&(NotedPass, u32)> = self.passes.iter().filter(has_any).take(most).collect();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// Knobs, by the names that the compiler has for them.
 fn named(layout: Layout) -> Value {
-    Value::Object(layout.knobs.iter().map(|(name, knob)| ((*name).to_owned(), json!(knob))).collect())
+    Value::Object(layout.knobs.iter().map(|(name, knob)| ((*name).to_owned(), value(knob))).collect())
 }
 
 fn value(said: &Said) -> Value {
@@ -85,10 +85,14 @@ mod tests {
             ],
             sums: Sums::Products(2048),
         };
-        let own =
-            Layout { name: "4 rows, 2 simdgroups", knobs: &[("rows_per_simdgroup", 4), ("simdgroups", 2)] };
-        let best =
-            Layout { name: "4 rows, 8 simdgroups", knobs: &[("rows_per_simdgroup", 4), ("simdgroups", 8)] };
+        let own = Layout {
+            name: "4 rows, 2 simdgroups",
+            knobs: &[("rows_per_simdgroup", Said::Number(4)), ("simdgroups", Said::Number(2))],
+        };
+        let best = Layout {
+            name: "4 rows, 8 simdgroups",
+            knobs: &[("rows_per_simdgroup", Said::Number(4)), ("simdgroups", Said::Number(8))],
+        };
         let times = vec![Times { positions: 521, own: 12e-6, best: 9e-6 }];
         let chosen =
             Chosen { subject, kernels: &["qkv_one"], own, best, times, tried: 40, wrong: Vec::new() };

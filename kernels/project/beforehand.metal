@@ -1,0 +1,26 @@
+{# What is loaded of what was computed before, for the end. #}
+{% if leaves %}
+
+    // What the first simdgroup finishes with: loaded now, needed at the end.
+    const uint own = lane;
+    const uint output = group * {{ group_outputs }}u + own;
+    float before = 0.0f;
+{% if leaves.gain %}
+    float own_gain = 0.0f;
+{% endif %}
+    if (simdgroup_id == 0u{{ " && " ~ own_exists if own_exists else "" }}) {
+        before = y[output];
+{% if leaves.gain %}
+        own_gain = gain[output];
+{% endif %}
+    }
+{% endif %}
+{% if norm and squares_count <= 32 %}
+
+    // Squares of x: loaded now, needed at the end.
+{% if squares_count < 32 %}
+    const {{ squares_vector }} squared = lane < {{ squares_count }}u ? {{ squares_source }}[lane] : {{ squares_vector }}(0.0f);
+{% else %}
+    const {{ squares_vector }} squared = {{ squares_source }}[lane];
+{% endif %}
+{% endif %}

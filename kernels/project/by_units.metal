@@ -1,0 +1,115 @@
+{# Sums over columns, four blocks of 32 at a time, whose codes matrix units multiply by those of x. #}
+{% set stretches = (blocks + 3) // 4 %}
+{% set tiles = rows_per_simdgroup // 16 %}
+{% set pieces = per_block * 2 * tiles %}
+{# The packets of a stretch that a lane takes of its rows, and scales. #}
+{% macro take(codes, scales, stretch) %}
+{% if blocks % 4 != 0 %}
+// Past the last block x is zero, whatever it meets.
+const uint block = min({{ stretch }} * 4u + quarter, {{ blocks - 1 }}u);
+{% else %}
+const uint block = {{ stretch }} * 4u + quarter;
+{% endif %}
+#pragma unroll
+for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
+{% if ragged %}
+    const uint row = min(first + r * 8u + own_row, {{ outputs - 1 }}u);
+{% else %}
+    const uint row = first + r * 8u + own_row;
+{% endif %}
+{% if per_block > 1 %}
+    #pragma unroll
+    for (uint p = 0u; p < {{ per_block }}u; p++) {
+        {{ codes }}[r * {{ per_block }}u + p] = weight_codes[row * {{ stride }}u + block * {{ per_block }}u + p];
+    }
+{% else %}
+    {{ codes }}[r] = weight_codes[row * {{ stride }}u + block];
+{% endif %}
+    {{ scales }}[r] = float(weight_scales[row * {{ groups }}u + block]);
+}
+{% endmacro %}
+    // A lane has a block of the four, of row `own_row` of each eight.
+    const uint own_row = (lane >> 2u & 4u) | (lane >> 1u & 3u);
+    const uint quarter = (lane >> 2u & 2u) | (lane & 1u);
+
+    // Codes of x: the words of a block's upper bytes and those of its lower ones, block by block, and what codes are worth.
+    threadgroup uint staged_codes[{{ simdgroups * 64 }}];
+    threadgroup float staged_units[{{ simdgroups * 4 }}];
+    threadgroup uint* x_codes = staged_codes + simdgroup_id * 64u;
+    threadgroup float* x_units = staged_units + simdgroup_id * 4u;
+
+{% if ahead %}
+    // The first packets, which nobody computes. In the loop the next are under way while these are computed with.
+    uint4 next[{{ pieces }}];
+    float next_scales[{{ 2 * tiles }}];
+    {
+        {{ take("next", "next_scales", "part" if split > 1 else "0u")|indent(8) }}
+    }
+
+{% endif %}
+    wait_for_others();
+{% include "project/beforehand" %}
+
+    float sums[{{ 2 * tiles }}] = {0.0f};
+{% if own_norm %}
+    float squared = 0.0f;
+{% endif %}
+    for (uint stretch = {{ "part" if split > 1 else "0u" }}; stretch < {{ stretches }}u; stretch += {{ split }}u) {
+        uint4 codes[{{ pieces }}];
+        float scales[{{ 2 * tiles }}];
+{% if ahead %}
+        const uint following = min(stretch + {{ split }}u, {{ stretches - 1 }}u);
+        #pragma unroll
+        for (uint i = 0u; i < {{ pieces }}u; i++) {
+            codes[i] = next[i];
+        }
+        #pragma unroll
+        for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
+            scales[r] = next_scales[r];
+        }
+        {{ take("next", "next_scales", "following")|indent(8) }}
+{% else %}
+        // Weights first: all loads are under way before the first is needed.
+        {{ take("codes", "scales", "stretch")|indent(8) }}
+{% endif %}
+
+        // Four columns of x a lane, eight lanes a block.
+        float4 xs = {{ load }}(x, stretch * 128u + lane * 4u{{ bound }});
+{% if own_norm %}
+        squared += dot(xs, xs);
+{% if own_norm.gain %}
+        xs *= {{ load }}(x_gain, stretch * 128u + lane * 4u{{ bound }});
+{% endif %}
+{% endif %}
+        uint upper;
+        uint lower;
+        const float unit = codes_of_block(xs, upper, lower);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        const uint place = lane / 8u * 16u + lane % 8u;
+        x_codes[place] = upper;
+        x_codes[place + 8u] = lower;
+        if (lane % 8u == 0u) {
+            x_units[lane / 8u] = unit{{ " * 0.0625f" if per_block == 1 else "" }};
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        const float own_unit = x_units[quarter];
+
+        #pragma unroll
+        for (uint t = 0u; t < {{ tiles }}u; t++) {
+            uint2 above[4];
+            uint2 below[4];
+            #pragma unroll
+            for (uint i = 0u; i < 4u; i++) {
+{% if per_block == 1 %}
+                above[i] = {{ decoder }}_bytes(codes[2u * t][i]);
+                below[i] = {{ decoder }}_bytes(codes[2u * t + 1u][i]);
+{% else %}
+                above[i] = uint2(codes[4u * t][i], codes[4u * t + 1u][i]);
+                below[i] = uint2(codes[4u * t + 2u][i], codes[4u * t + 3u][i]);
+{% endif %}
+            }
+            const int2 products = block_products(above, below, x_codes, own_row, quarter);
+            sums[2u * t] += scales[2u * t] * own_unit * float(products.x);
+            sums[2u * t + 1u] += scales[2u * t + 1u] * own_unit * float(products.y);
+        }
+    }
