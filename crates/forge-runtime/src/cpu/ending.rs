@@ -4,7 +4,7 @@
 //! are, the same numbers come here. A call a few dozen results is nothing beside what they are made of.
 
 use super::argmax::ordered;
-use super::finish::{Activation, Epilogue, Finish, Left, OfShare};
+use super::finish::{Activation, Epilogue, Finish, GRAIN, Left, OfShare};
 use super::level::Task;
 use super::simd::Simd;
 
@@ -67,7 +67,10 @@ impl Task for Ending<'_> {
                     // SAFETY: as y.
                     multiply(unsafe { gained.part(first..first + y.len()) }, y, &gain[first..]);
                 }
-                share.squares += dot::<S>(y, y);
+                // So many at a time, however many come: they are added in one order.
+                for y in y.chunks(GRAIN) {
+                    share.squares += dot::<S>(y, y);
+                }
             }
             Left::Candidates(_) => {
                 for (output, &value) in (first..).zip(y.iter()) {
