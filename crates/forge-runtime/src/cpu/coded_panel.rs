@@ -41,6 +41,9 @@ impl Filled {
     }
 }
 
+/// Blocks of a row that are asked for ahead, where rows lie one after the other.
+const AHEAD: usize = 8;
+
 /// Nothing filled in yet.
 pub(super) const EMPTY: Filled =
     Filled { codes: [[[0; 4]; PANEL]; BLOCK / 4], scales: [0.0; PANEL], offsets: [0.0; PANEL] };
@@ -74,7 +77,7 @@ impl<M: Matrix> Panels<'_, M> {
         let more = if level.has_tiles() { lacking.min(0) } else { S::RAISED };
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
-            for output in (0..outputs).step_by(if in_strips { OUTPUTS } else { 1 }) {
+            for output in (0..outputs).step_by(OUTPUTS) {
                 let of_output = (first + output) * blocks;
                 // SAFETY: the caller promises that the matrix has all blocks of these rows.
                 unsafe {
@@ -83,7 +86,10 @@ impl<M: Matrix> Panels<'_, M> {
                             let first = of_output / OUTPUTS + first_block;
                             fill_strip::<S, M>(matrix, first, output, more as i8, panel);
                         }
-                        false => fill::<S, M>(matrix, of_output + first_block, output, more as i8, panel),
+                        false => {
+                            let rows = (of_output + first_block, blocks, (outputs - output).min(OUTPUTS));
+                            fill::<S, M>(matrix, rows, output, more as i8, panel);
+                        }
                     }
                 }
             }
@@ -109,27 +115,45 @@ impl<M: Matrix> Panels<'_, M> {
     }
 }
 
-/// Fills in an output's blocks from `first`.
+/// Fills in blocks of some outputs, at most sixteen: from block `first` of the first one, and so many blocks apart. All are read
+/// side by side, so that as many reads are on their way, and a word of all of them is written at once.
 #[inline(always)]
-unsafe fn fill<S: Simd, M: Matrix>(matrix: M, first: usize, output: usize, more: i8, panel: &mut [Filled]) {
-    let mut scales = [0.0; 2 * AT_ONCE];
+unsafe fn fill<S: Simd, M: Matrix>(
+    matrix: M,
+    (first, apart, count): (usize, usize, usize),
+    output: usize,
+    more: i8,
+    panel: &mut [Filled],
+) {
     // SAFETY: the caller promises as many blocks as the panel has.
     unsafe {
-        matrix.scales::<S>(first / M::GROUP, panel.len() / M::GROUP, &mut scales);
-        let depth = panel.len();
+        let mut words = [[0_u32; BLOCK / 4]; OUTPUTS];
         for (index, block) in panel.iter_mut().enumerate() {
-            matrix.prefetch::<S>(first + index + depth);
-            let codes = matrix.codes(first + index).map(|code| code.wrapping_add(more));
-            for (to, four) in block.codes.iter_mut().zip(codes.as_chunks::<4>().0) {
-                to[output] = *four;
+            for (row, words) in words.iter_mut().enumerate().take(count) {
+                let at = first + row * apart + index;
+                matrix.prefetch::<S>(at + AHEAD);
+                // As vectors are made of words.
+                *words = std::mem::transmute::<[i8; BLOCK], [u32; BLOCK / 4]>(matrix.codes(at));
             }
-            let group = index / M::GROUP;
-            match M::SCALING {
-                Scaling::Offset => {
-                    block.scales[output] = scales[2 * group];
-                    block.offsets[output] = scales[2 * group + 1];
+            for (word, to) in block.codes.iter_mut().enumerate() {
+                let to = &mut to[output..output + OUTPUTS];
+                for (to, words) in to.iter_mut().zip(&words) {
+                    *to = plus(words[word], more);
                 }
-                _ => block.scales[output] = scales[group],
+            }
+        }
+        let mut scales = [0.0; 2 * AT_ONCE];
+        for row in 0..count {
+            matrix.scales::<S>((first + row * apart) / M::GROUP, panel.len() / M::GROUP, &mut scales);
+            for (index, block) in panel.iter_mut().enumerate() {
+                let group = index / M::GROUP;
+                match M::SCALING {
+                    Scaling::Offset => {
+                        block.scales[output + row] = scales[2 * group];
+                        block.offsets[output + row] = scales[2 * group + 1];
+                    }
+                    _ => block.scales[output + row] = scales[group],
+                }
             }
         }
     }
