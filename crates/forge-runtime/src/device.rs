@@ -11,7 +11,7 @@
 use super::experts::Counts;
 use super::work::Work;
 use std::marker::PhantomData;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One of a device's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -226,6 +226,13 @@ pub trait Device {
         Ok(times)
     }
 
+    /// Does for about so long what later passes are faster for, and what it otherwise does as passes go on; gives how many bytes of
+    /// that are done, and of how many, as long as there are more. What passes come to is the same.
+    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+        let _ = within;
+        Ok(None)
+    }
+
     /// How far it is well for it to be ahead.
     fn lead(&self) -> Lead {
         Lead::NONE
@@ -288,6 +295,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
         (**self).timed(program, stretches, encode)
+    }
+
+    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+        (**self).settle(within)
     }
 
     fn lead(&self) -> Lead {

@@ -3,6 +3,7 @@
 
 use super::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
 use super::experts::Counts;
+use std::time::Duration;
 
 /// One dispatch.
 #[derive(Clone)]
@@ -185,6 +186,10 @@ impl<D: Device> Device for Noted<D> {
         encode: &mut dyn FnMut(usize, &mut dyn Pass),
     ) -> Result<Vec<[f64; 2]>, String> {
         self.device.timed(program, stretches, encode)
+    }
+
+    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+        self.device.settle(within)
     }
 
     fn lead(&self) -> Lead {

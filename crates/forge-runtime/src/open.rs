@@ -20,6 +20,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a generated crate knows of itself.
 #[derive(Clone, Copy)]
@@ -287,21 +288,30 @@ impl Setup {
     fn cpu<M: Model>(&self, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
         let device = device.exact(self.exact);
-        let mut progress = Progress::new("copying weights, MB");
-        let mut told = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);
         if self.mapped && self.experts == Residence::Resident {
             return Ok(Box::new(device));
         }
         let matrices = if self.exact { Vec::new() } else { strips::survey(&loaded.model) };
         Ok(Box::new(match self.experts {
-            Residence::Resident => device.with_copied_weights(&matrices, &mut told),
+            Residence::Resident => device.with_copied_weights(&loaded.weights, matrices),
             Residence::Mapped | Residence::Streamed(_) => {
                 let streamed = loaded.streamed(strips::arrangements(&matrices))?;
                 let layers = &loaded.model.layout().experts;
-                device.with_experts_on_disk(layers, streamed, matrices, &mut told)
+                device.with_experts_on_disk(&loaded.weights, layers, streamed, matrices)
             }
         }))
     }
+}
+
+/// Has a device do now what passes would find it doing, where there is time before the first or all are to be alike.
+pub fn settle(device: &mut dyn Device) -> Result<(), Failure> {
+    /// Between one word and the next.
+    const A_WHILE: Duration = Duration::from_millis(100);
+    let mut progress = Progress::new("copying weights, MB");
+    while let Some([done, all]) = device.settle(A_WHILE).map_err(Failure::from)? {
+        progress.at(done / 1_000_000, all / 1_000_000);
+    }
+    Ok(())
 }
 
 #[cfg(target_vendor = "apple")]

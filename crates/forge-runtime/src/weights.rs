@@ -91,6 +91,13 @@ impl WeightFile {
         self.tensors.values().map(|tensor| tensor.bytes).max().unwrap_or(0)
     }
 
+    /// Where its tensors begin, in order.
+    pub fn starts(&self) -> Vec<usize> {
+        let mut starts: Vec<usize> = self.tensors.values().map(|tensor| tensor.offset).collect();
+        starts.sort_unstable();
+        starts
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path

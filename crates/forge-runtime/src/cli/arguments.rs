@@ -29,8 +29,9 @@ pub(super) struct Common {
     /// Threads of the CPU device [default: as many as the machine runs at once]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Everywhere")]
     pub(super) threads: Option<u16>,
-    /// Read weights on the CPU from the mapped file, whose pages programs share [default: on Linux a copy, made at
-    /// the start, laid out for the CPU and in huge pages, which is read faster and takes as much memory]
+    /// Read weights on the CPU from the mapped file, whose pages programs share [default: on Linux first
+    /// ids come of the file, and meanwhile a copy is made, laid out for the CPU and in huge pages, which is read faster; the file's pages
+    /// are let go]
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(super) mapped: bool,
     /// Where a model's experts are: `resident` in memory, `streamed:20G` from disk, where those chosen lately have so much memory

@@ -8,7 +8,7 @@ use super::super::experts::Counts;
 use super::super::failure::Failure;
 use super::super::memory::human;
 use super::super::model::Model;
-use super::super::open::Program;
+use super::super::open::{Program, settle};
 use super::arguments::{Bench, Common};
 use super::output::{Outcome, print, print_json, remark};
 use serde_json::{Value, json};
@@ -30,6 +30,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
     if !command.json {
         print(&about.heading())?;
     }
+    settle(engine.device())?;
     let mut results = Vec::new();
     let of_depth = |depth: u32| {
         let prompts = prompts.clone().map(move |count| (depth, count, 0));

@@ -6,7 +6,7 @@ use super::super::failure::Failure;
 use super::super::memory::human;
 use super::super::model::Model;
 use super::super::notes::Noted;
-use super::super::open::{Program, Setup};
+use super::super::open::{Program, Setup, settle};
 use super::super::profile::{Best, Subject, json as profile_json, table, trace};
 use super::super::weights::WeightFile;
 use super::super::whole;
@@ -28,7 +28,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Asked)
     if let Some(path) = &command.trace {
         whole::try_at(path).map_err(|error| unwritten(path, &error))?;
     }
-    let engine = setup.engine::<M>(program, None)?;
+    let mut engine = setup.engine::<M>(program, None)?;
+    settle(engine.device())?;
     let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
     let mut engine = engine.on(Noted::new);
     let mut subjects = vec![Subject::id(&mut engine, length)?];

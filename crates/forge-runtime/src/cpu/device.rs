@@ -5,40 +5,32 @@ use super::super::experts::{Bound, Counts, Foresight, Half, Stacks, Streamed, Un
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
 use super::call::{Call, Region, Round, Seated};
-use super::copied::{Told, copied};
 use super::level::Level;
 use super::pool::Pool;
 use super::read_speed::read_speed;
 use super::scratch::Line;
 use super::strips::Strips;
-use memmap2::{Mmap, MmapMut};
-use std::ops::Range;
+use super::weights::Weights;
+use memmap2::MmapMut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A CPU, as a device.
 pub struct CpuDevice {
-    weights: Arc<Mmap>,
+    weights: Weights,
     /// State, scratch and rows.
     memory: [MmapMut; 3],
     pool: Pool,
     level: Level,
     exact: bool,
-    /// Where planes of weights begin that lie in strips, in order.
-    strips: Vec<usize>,
     room: Mutex<Vec<Line>>,
     /// Experts that are read from disk; none where all are among the weights.
     experts: Option<Streamed>,
     /// The layer that comes next, and whom it will probably ask for.
     likely: Option<(usize, Vec<usize>)>,
-    /// The mapped file, and what of it is read where it lies while other weights are a copy.
-    in_file: Option<(Arc<Mmap>, Vec<Range<usize>>)>,
-}
-
-/// Whether a byte lies in one of some places, which are in order.
-fn is_among(places: &[Range<usize>], at: usize) -> bool {
-    let before = places.partition_point(|place| place.start <= at);
-    before > 0 && places[before - 1].contains(&at)
+    /// How long the last pass took, and the one before it.
+    passes: [Option<Duration>; 2],
 }
 
 impl CpuDevice {
@@ -55,7 +47,7 @@ impl CpuDevice {
                 .map_err(|error| format!("no memory for {what}, {bytes} bytes: {error}"))
         };
         Ok(CpuDevice {
-            weights: file.map(),
+            weights: Weights::new(file),
             memory: [
                 map(layout.state.bytes(), "state")?,
                 map(layout.scratch_bytes, "scratch")?,
@@ -64,33 +56,31 @@ impl CpuDevice {
             pool: Pool::new(threads)?,
             level: Level::choose()?,
             exact: false,
-            strips: Vec::new(),
             room: Mutex::default(),
             experts: None,
             likely: None,
-            in_file: None,
+            passes: [None; 2],
         })
     }
 
     /// The same device with the experts of `layers` read from disk when they are chosen, into seats or, where there are none, by the
-    /// system as the mapped file is touched. Of its other weights it has a copy, so that nothing else of the file takes memory beside,
-    /// with these of their matrices in strips; none if it is exact.
+    /// system as the mapped file is touched. Its other weights are copied, so that nothing else of the file takes memory beside, and
+    /// these of their matrices come to lie in strips; none if it is exact.
     pub fn with_experts_on_disk(
         mut self,
+        file: &WeightFile,
         layers: &[Stacks],
         streamed: Option<Streamed>,
         matrices: Vec<Strips>,
-        told: &mut Told<'_>,
     ) -> CpuDevice {
         let places = Stacks::places(layers);
-        let is_copied = |matrix: &Strips| !matrix.starts().iter().any(|start| is_among(&places, *start));
-        let matrices: Vec<Strips> =
-            matrices.into_iter().filter(|matrix| !self.exact && is_copied(matrix)).collect();
-        if let Some(copy) = copied(&self.weights, &places, &matrices, &mut self.pool, told) {
-            let file = std::mem::replace(&mut self.weights, Arc::new(copy));
-            self.in_file = streamed.is_none().then_some((file, places));
-            self.lie_in_strips(&matrices);
-        }
+        let is_copied = |matrix: &Strips| {
+            let starts = matrix.starts();
+            !places.iter().any(|place| starts.iter().any(|start| place.contains(start)))
+        };
+        let matrices = if self.exact { Vec::new() } else { matrices };
+        let matrices = matrices.into_iter().filter(is_copied).collect();
+        self.weights.copy(file, places, matrices);
         self.experts = streamed;
         self
     }
@@ -101,20 +91,11 @@ impl CpuDevice {
         self
     }
 
-    /// The same device with a copy of its weights in huge pages, where that can be had, and these of their matrices in strips;
-    /// none if it is exact. `told` hears how many bytes are copied, and of how many.
-    pub fn with_copied_weights(mut self, matrices: &[Strips], told: &mut Told<'_>) -> CpuDevice {
-        let matrices = if self.exact { &[] } else { matrices };
-        if let Some(copy) = copied(&self.weights, &[], matrices, &mut self.pool, told) {
-            self.weights = Arc::new(copy);
-            self.lie_in_strips(matrices);
-        }
+    /// The same device whose weights are copied to huge pages as it computes, where such can be had, and these of their matrices come
+    /// to lie in strips; none if it is exact.
+    pub fn with_copied_weights(mut self, file: &WeightFile, matrices: Vec<Strips>) -> CpuDevice {
+        self.weights.copy(file, Vec::new(), if self.exact { Vec::new() } else { matrices });
         self
-    }
-
-    fn lie_in_strips(&mut self, matrices: &[Strips]) {
-        self.strips = matrices.iter().flat_map(Strips::starts).collect();
-        self.strips.sort_unstable();
     }
 
     /// The same device with other instructions.
@@ -140,23 +121,21 @@ impl CpuDevice {
     /// The memory of a binding, or what is wrong with it.
     fn region(&mut self, binding: &Binding) -> Result<Region, String> {
         let Binding { buffer, offset, bytes, written } = *binding;
-        let (start, length) = match self.memory(buffer) {
-            Some(memory) => (memory.as_mut_ptr(), memory.len()),
+        let end = offset.saturating_add(bytes);
+        let (place, length) = match self.memory(buffer) {
+            Some(memory) => {
+                let start = memory.as_mut_ptr().wrapping_add(offset);
+                ((end <= memory.len()).then_some((start, false)), memory.len())
+            }
             None if written => return Err("weights are never written".to_owned()),
             None => {
-                let in_file = self.in_file.as_ref().filter(|(_, places)| is_among(places, offset));
-                let weights = in_file.map_or(&self.weights, |(file, _)| file);
-                (weights.as_ptr().cast_mut(), weights.len())
+                let place = self.weights.place(offset..end);
+                (place.map(|it| (it.start.cast_mut(), it.strips)), self.weights.file().len())
             }
         };
-        let strips = buffer == Buffer::Weights && self.strips.binary_search(&offset).is_ok();
-        match offset.checked_add(bytes) {
-            Some(end) if end <= length => {
-                // SAFETY: the offset lies inside the buffer.
-                Ok(Region { start: unsafe { start.add(offset) }, bytes, written, strips })
-            }
-            _ => Err(format!("bytes {offset}..+{bytes} of {}, which has {length}", buffer.name())),
-        }
+        let (start, strips) = place
+            .ok_or_else(|| format!("bytes {offset}..+{bytes} of {}, which has {length}", buffer.name()))?;
+        Ok(Region { start, bytes, written, strips })
     }
 
     /// What lies in seats of a plane of experts, if that is bound.
@@ -346,7 +325,7 @@ impl Device for CpuDevice {
     }
 
     fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
-        let weights = self.weights.clone();
+        let weights = self.weights.file();
         let from: &[u8] = match self.memory(buffer) {
             Some(memory) => memory,
             None => &weights,
@@ -355,18 +334,26 @@ impl Device for CpuDevice {
     }
 
     fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
+        // The first pass is all that the first id waits for, and what ids take is known of the second. From then on weights are copied
+        // for as long as passes take: that ends soon, and a text that ends sooner has waited no longer than it was computed.
+        if let [Some(last), Some(before)] = self.passes {
+            self.weights.go_on(&mut self.pool, last.min(before))?;
+        }
+        let begun = Instant::now();
         let mut running = Running { device: self, program, outcome: Ok(()) };
         encode(&mut running);
-        running.outcome
+        let outcome = running.outcome;
+        self.passes = [Some(begun.elapsed()), self.passes[0]];
+        outcome
+    }
+
+    fn settle(&mut self, within: Duration) -> Result<Option<[usize; 2]>, String> {
+        self.weights.go_on(&mut self.pool, within)
     }
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         // Where experts are streamed, what there is of them among the weights is no memory.
-        if self.experts.is_some() || self.in_file.is_some() {
-            Ok(None)
-        } else {
-            read_speed(&self.weights, &mut self.pool)
-        }
+        self.weights.all().map_or(Ok(None), |weights| read_speed(weights, &mut self.pool))
     }
 
     fn streamed(&self) -> Option<Counts> {

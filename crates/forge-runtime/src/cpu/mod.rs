@@ -28,7 +28,7 @@ mod coded_rows;
 mod coded_tiles;
 mod convolve;
 #[cfg(target_os = "linux")]
-mod copied;
+mod copying;
 mod delta_rule;
 mod delta_step;
 mod device;
@@ -58,6 +58,8 @@ mod pool;
 mod project;
 mod read_speed;
 mod rms_norm;
+#[cfg(target_os = "linux")]
+mod room;
 mod rotate;
 mod rotate_append;
 mod rotation;
@@ -73,28 +75,49 @@ mod take;
 mod tile;
 mod together;
 mod unfolded;
+mod weights;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(not(target_os = "linux"))]
-mod copied {
+mod copying {
     //! Elsewhere nothing is copied: there is no asking for huge pages, nor how much memory is free.
 
     use super::pool::Pool;
     use super::strips::Strips;
     use memmap2::Mmap;
+    use std::convert::Infallible;
+    use std::io;
     use std::ops::Range;
+    use std::time::Duration;
 
-    pub(super) type Told<'a> = dyn FnMut(usize, usize) + Send + 'a;
+    /// Of which there is none.
+    pub(super) struct Copying(Infallible);
 
-    pub(super) fn copied(
-        _: &Mmap,
-        _: &[Range<usize>],
-        _: &[Strips],
-        _: &mut Pool,
-        _: &mut Told<'_>,
-    ) -> Option<Mmap> {
-        None
+    impl Copying {
+        pub(super) fn new(_: usize, _: &[usize], _: &[Range<usize>], _: Vec<Strips>) -> Option<Copying> {
+            None
+        }
+
+        pub(super) fn go_on(&mut self, _: &Mmap, _: &mut Pool, _: Duration) -> Result<(), String> {
+            match self.0 {}
+        }
+
+        pub(super) fn bytes(&self) -> [usize; 2] {
+            match self.0 {}
+        }
+
+        pub(super) fn start(&self) -> *const u8 {
+            match self.0 {}
+        }
+
+        pub(super) fn end(&self) -> usize {
+            match self.0 {}
+        }
+
+        pub(super) fn written(self) -> io::Result<Mmap> {
+            match self.0 {}
+        }
     }
 }
 

@@ -182,6 +182,12 @@ impl Strips {
         (0..self.matrices).flat_map(of)
     }
 
+    /// From the first byte of its planes to the last.
+    pub(super) fn extent(&self) -> Range<usize> {
+        let [codes, scales] = self.planes;
+        codes[0].min(scales[0])..codes[1].max(scales[1]) + (self.matrices - 1) * self.record
+    }
+
     /// Writes strip number `strip` of the file's matrices to where it lies in the copy.
     ///
     /// # Safety

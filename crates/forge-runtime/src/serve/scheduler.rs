@@ -17,6 +17,7 @@ use super::super::engine::{Engine, Row, Told, Want};
 use super::super::failure::Failure;
 use super::super::golden::largest;
 use super::super::model::Model;
+use super::super::open::settle;
 use super::job::{Job, Update, Work};
 use super::metrics::Metrics;
 use super::slots::{Slot, choose, knows_most, promised};
@@ -63,6 +64,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
 
     /// Has the device do once what it will do all the time, so that the first who asks does not wait for it.
     pub(super) fn warm_up(&mut self) -> Result<(), Failure> {
+        settle(self.engine.device())?;
         let context = self.engine.context() as usize;
         let id = M::INFO.begin.unwrap_or(0).min(M::INFO.vocabulary - 1);
         for rows in [M::INFO.chunk as usize, M::INFO.head_rows as usize, 2, 1] {

@@ -16,6 +16,7 @@ use forge_runtime::weights::WeightFile;
 use forge_runtime::work::Work;
 use half::{bf16, f16};
 use std::path::Path;
+use std::time::Duration;
 
 /// A kernel is a function without surroundings, so the shape under test comes from a static.
 #[allow(unused_macros)]
@@ -471,7 +472,8 @@ pub fn run_kernel_as(
             _ => Strips::ALONE,
         };
         let matrix = Strips::new(shape, &bindings[0], &bindings[1], apart).expect("whole strips");
-        device = device.with_copied_weights(&[matrix], &mut |_, _| ());
+        device = device.with_copied_weights(&file, vec![matrix]);
+        while device.settle(Duration::MAX).unwrap().is_some() {}
     }
     device.write(Buffer::Scratch, 0, &vec![0xff; size]);
     for (binding, bytes) in
