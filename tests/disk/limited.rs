@@ -151,7 +151,8 @@ fn with_memory_for_a_third_of_its_weights_a_model_writes_what_it_writes_with_all
     let limit = built().weights / 3;
     let resident = generate("resident", None);
     show("resident", &resident);
-    assert!(resident.private > built().weights, "all weights are in memory, or nothing is shown here");
+    // How much of them it has copied when it ends depends on how fast it was; what is not copied is in the mapped file.
+    assert!(resident.both > 2 * limit, "far more is in memory than is permitted, or nothing is shown here");
 
     let streamed = generate(SEATS, Some(limit));
     show("streamed, limited", &streamed);
