@@ -54,8 +54,8 @@ y[output] {{ assign }} {{ multiplied("sum", "output") }};
 //
 {% if codes %}
 // A simdgroup computes {{ rows_per_simdgroup }} rows of W at once{{ ", and " ~ split ~ " of them share the columns" if split > 1 else "" }}. Four blocks of 32 columns at a time,
-// x becomes codes of 16 bits with a unit for each block, which are multiplied by W's as whole numbers: sums of a block are exact until
-// they meet its scale and its unit.
+// x becomes codes of 16 bits with a unit for each block, which are multiplied by W's as whole numbers: sums of a block are
+// exact until they meet its scale and its unit.
 {% elif split > 1 %}
 // {{ split }} simdgroups compute {{ rows_per_simdgroup }} rows of W at once, each a part of the columns. A lane takes every {{ 32 * split }}th packet
 // of {{ packet_bytes }} bytes, straight to registers; what it loads of x serves all its rows.
