@@ -60,10 +60,13 @@ pub const TEMPLATES: [Source; 37] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 25] = [
+pub const PARTS: [Source; 28] = [
     source!("attention/score"),
     source!("attention/weigh"),
     source!("attention/add_values"),
+    source!("attention/prepare"),
+    source!("attention/by_lanes"),
+    source!("attention/finish"),
     source!("experts/choose"),
     source!("experts/groups"),
     source!("experts/weigh"),

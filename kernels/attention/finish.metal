@@ -1,0 +1,47 @@
+{# Sums of simdgroups that have different positions are joined, and given to who needs them. #}
+        // A thread finishes a channel of a head.
+        for (uint i = thread_id; i < {{ head_parts * joined * width }}u; i += {{ threads }}u) {
+            const uint c = i % {{ width }}u;
+            const uint of = i / {{ width }}u;
+            threadgroup const float* theirs = shared + of * {{ sums_pitch }}u;
+            float highest = -1.0e38f;
+            #pragma unroll
+            for (uint p = 0u; p < {{ position_parts }}u; p++) {
+                highest = max(highest, theirs[p * {{ head_parts * joined * sums_pitch }}u + {{ pitch }}u]);
+            }
+            float sum = 0.0f;
+            float whole = 0.0f;
+            #pragma unroll
+            for (uint p = 0u; p < {{ position_parts }}u; p++) {
+                const float weight = exp2(theirs[{{ pitch }}] - highest);
+                sum += weight * theirs[c];
+                whole += weight * theirs[{{ pitch + 1 }}];
+                theirs += {{ head_parts * joined * sums_pitch }}u;
+            }
+{% if joined == heads_each %}
+            const uint head = of;
+{% else %}
+            const uint head = of / {{ joined }}u * {{ heads_each }}u + done + of % {{ joined }}u;
+{% endif %}
+{% if idle_heads %}
+            if (head >= {{ group }}u) {
+                continue;
+            }
+{% endif %}
+            // The only share is the result{{ ", gated" if gates else "" }}; one of several is written with what joining them needs.
+            if (alone) {
+{% if gates %}
+                const float gate = gates[row * {{ gates.pitch }}u + {{ gates.first }}u + (group.y * {{ group }}u + head) * {{ width }}u + c];
+                heads[(first_head + head) * {{ width }}u + c] = sum / whole * sigmoid(gate);
+{% else %}
+                heads[(first_head + head) * {{ width }}u + c] = sum / whole;
+{% endif %}
+            } else {
+                device float* share = partials + ((first_head + head) * args.splits + split) * {{ width + 2 }}u;
+                share[c] = sum;
+                if (c == 0u) {
+                    share[{{ width }}] = highest / {{ base_2 }};
+                    share[{{ width + 1 }}] = whole;
+                }
+            }
+        }

@@ -1,0 +1,169 @@
+{# Queries in threadgroup memory, and the row's own key and value, if they are left to this kernel. #}
+{% if prologue %}
+{% if not appends %}
+    // Prepare a head a simdgroup.
+{% elif prologue.norm and prologue.norm.values %}
+    // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which does not turn.
+{% else %}
+    // Prepare a head a simdgroup: the queries; with the last share, the key and the value, which stays as it is.
+{% endif %}
+{% if stretched %}
+    // A context of more than {{ long }} positions slows pair k by e^(slope * k).
+    const float stretch = {{ stretched.factor }} * (float(args.context) / {{ stretched.beyond }}) - {{ stretched.less }};
+    const float slope = args.context > {{ long }}u ? -precise::log(stretch) / {{ stretched.slower }} : 0.0f;
+{% elif long %}
+    // Where the context's own frequencies begin.
+    const uint own = args.context > {{ long }}u ? {{ pairs }}u : 0u;
+{% endif %}
+{% if appends %}
+    const uint prepared = newest ? {{ group + 2 }}u : {{ group }}u;
+    for (uint h = simdgroup_id; h < prepared; h += {{ simdgroups }}u) {
+        const bool is_query = h < {{ group }}u;
+        const bool is_value = h == {{ group + 1 }}u;
+{% if values_are_keys %}
+        const uint head = is_query ? group.y * {{ group }}u + h : {{ query_heads }}u + group.y;
+{% else %}
+        const uint head = is_query ? group.y * {{ group }}u + h : {{ query_heads }}u + (h - {{ group }}u) * {{ key_heads }}u + group.y;
+{% endif %}
+        device const float* source = qkv + (row * {{ row_heads }}u + head) * {{ width }}u;
+{% if prologue.norm %}
+        device const float* gain = is_query ? query_gain : key_gain;
+{% endif %}
+        device {{ element }}* target = (is_value ? values : keys) + cached + ulong(position{{ around }}) * {{ record }}ul;
+{% else %}
+    for (uint h = simdgroup_id; h < {{ group }}u; h += {{ simdgroups }}u) {
+        device const float* source = q + (first_head + h) * {{ width }}u;
+{% if prologue.norm %}
+        device const float* gain = query_gain;
+{% endif %}
+{% endif %}
+        uint one[{{ pairs_each }}];
+        uint other[{{ pairs_each }}];
+        float2 channels[{{ pairs_each }}];
+{% if prologue.norm %}
+        float squares = 0.0f;
+{% endif %}
+        #pragma unroll
+        for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+            const uint k = lane + 32u * i;
+            one[i] = {{ one }};
+            other[i] = {{ other }};
+{% if idle_pairs %}
+            channels[i] = k < {{ half }}u ? float2(source[one[i]], source[other[i]]) : float2(0.0f);
+{% else %}
+            channels[i] = float2(source[one[i]], source[other[i]]);
+{% endif %}
+{% if prologue.norm %}
+            squares += dot(channels[i], channels[i]);
+{% endif %}
+        }
+{% if prologue.norm %}
+        const float factor = rsqrt(simd_sum(squares) / {{ width_float }} + {{ prologue.norm.epsilon }});
+{% endif %}
+        #pragma unroll
+        for (uint i = 0u; i < {{ pairs_each }}u; i++) {
+{% if pairs or idle_pairs %}
+            const uint k = lane + 32u * i;
+{% endif %}
+{% if idle_pairs %}
+            if (k >= {{ half }}u) {
+                continue;
+            }
+{% endif %}
+{% if not appends %}
+{% if prologue.norm and not prologue.norm.turned %}
+            channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+{% if pairs == half %}
+            channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+{% elif pairs %}
+            if (k < {{ pairs }}u) {
+                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+            }
+{% endif %}
+{% if prologue.norm and prologue.norm.turned %}
+            channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+{% else %}
+{% if prologue.norm and prologue.norm.values %}
+            if (is_value) {
+                channels[i] *= factor;
+            }
+{% endif %}
+{% if prologue.norm and pairs < half and not prologue.norm.turned %}
+            if (!is_value) {
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+            }
+{% endif %}
+{% if pairs %}
+            if (!is_value{% if pairs < half %} && k < {{ pairs }}u{% endif %}) {
+{% if prologue.norm and pairs == half and not prologue.norm.turned %}
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+                channels[i] = turn(channels[i], float(position) * {{ frequency }}, {{ magnitude }});
+{% if prologue.norm and pairs == half and prologue.norm.turned %}
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+{% endif %}
+            }
+{% endif %}
+{% if prologue.norm and pairs < half and prologue.norm.turned %}
+            if (!is_value) {
+                channels[i] *= factor * float2(gain[one[i]], gain[other[i]]);
+            }
+{% endif %}
+{% endif %}
+{% if appends and not quantised %}
+            if (!is_query) {
+                // What the cache has of it, here and there.
+                const {{ element }}2 kept = {{ element }}2(channels[i]);
+                target[one[i]] = kept.x;
+                target[other[i]] = kept.y;
+                channels[i] = float2(kept);
+            }
+{% endif %}
+            shared[h * {{ pitch }}u + one[i]] = channels[i].x;
+            shared[h * {{ pitch }}u + other[i]] = channels[i].y;
+        }
+{% if appends and quantised %}
+        if (!is_query) {
+            // What the cache has of it, here and there.
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint block = 0u; block < {{ width // 32 }}u; block++) {
+                half scale;
+                const char code = encode32(shared[h * {{ pitch }}u + block * 32u + lane], &scale);
+                target[block * 32u + lane] = as_type<uchar>(code);
+                if (lane == 0u) {
+                    *(device half*)(target + {{ width }}u + block * 2u) = scale;
+                }
+                shared[h * {{ pitch }}u + block * 32u + lane] = float(scale) * float(code);
+            }
+        }
+{% endif %}
+{% if pitch != width %}
+        // Channels past the last are zeros.
+        if (lane < {{ pitch - width }}u) {
+            shared[h * {{ pitch }}u + {{ width }}u + lane] = 0.0f;
+        }
+{% endif %}
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% elif staged %}
+{% if pitch != width %}
+    // Stage the queries. Channels past the last are zeros.
+{% else %}
+    // Stage the queries.
+{% endif %}
+    for (uint i = thread_id; i < {{ group * pitch // query_step }}u; i += {{ threads }}u) {
+{% if pitch != width %}
+        const uint c = i % {{ pitch // query_step }}u * {{ query_step }}u;
+        device const float* source = q + (first_head + i / {{ pitch // query_step }}u) * {{ width }}u + c;
+        const float{{ query_step }} value = c < {{ width }}u ? *(device const float{{ query_step }}*)source : float{{ query_step }}(0.0f);
+        *(threadgroup float{{ query_step }}*)(shared + i * {{ query_step }}u) = value;
+{% else %}
+        ((threadgroup float4*)shared)[i] = ((device const float4*)(q + first_head * {{ width }}u))[i];
+{% endif %}
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+{% endif %}
