@@ -77,6 +77,17 @@ const ROWS: usize = 40;
 const PLENTY: usize = 24;
 
 impl Knobs {
+    /// For one row or few.
+    const fn of_rows(rows_per_simdgroup: usize, simdgroups: usize, split: usize, packets: usize) -> Knobs {
+        let (tile_rows, tile_outputs) = (1, 1);
+        Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes: false }
+    }
+
+    /// For many rows: a quartet of simdgroups, or as many as share the columns.
+    const fn of_tile(tile_rows: usize, tile_outputs: usize, split: usize) -> Knobs {
+        Knobs { tile_rows, tile_outputs, ..Knobs::of_rows(1, 4 * split, split, 1) }
+    }
+
     /// Knobs for `outputs` rows of `inputs` columns in `format`, on a chip with so many GPU cores, or a card with so many
     /// multiprocessors. `leaves_squares`: the
     /// epilogue leaves something for each threadgroup, squares or a candidate, so that there should not be too many. `exact`: nothing of
@@ -207,15 +218,7 @@ impl Shape {
         // those of 8 once.
         let ahead = rows <= 4 && all(rows, split) < PLENTY * self.cores && self.packets > 32 * split;
         let packets = if ahead { 2 } else { 1 };
-        Knobs {
-            rows_per_simdgroup: rows,
-            simdgroups,
-            split,
-            packets,
-            tile_rows: 1,
-            tile_outputs: 1,
-            codes: false,
-        }
+        Knobs::of_rows(rows, simdgroups, split, packets)
     }
 
     fn of_experts(&self, most_rows: usize, leaves: bool) -> (usize, usize) {
@@ -256,15 +259,7 @@ impl Shape {
             }
         }
         let simdgroups = split.max(4);
-        Knobs {
-            rows_per_simdgroup: rows,
-            simdgroups,
-            split,
-            packets: 1,
-            tile_rows: 1,
-            tile_outputs: 1,
-            codes: false,
-        }
+        Knobs::of_rows(rows, simdgroups, split, 1)
     }
 
     /// 64 outputs by 32 rows. Published: the choice of llama.cpp; and that of uzu for less than 6144 outputs, 64 rows
@@ -273,14 +268,6 @@ impl Shape {
         let tile_rows = if self.outputs >= 6144 { 64 } else { 32 };
         let tiles = self.outputs.div_ceil(64) * (128 / tile_rows);
         let split = if tiles < 2 * self.cores && tile_rows == 32 && inputs >= 256 { 2 } else { 1 };
-        Knobs {
-            rows_per_simdgroup: 1,
-            simdgroups: 4 * split,
-            split,
-            packets: 1,
-            tile_rows,
-            tile_outputs: 64,
-            codes: false,
-        }
+        Knobs::of_tile(tile_rows, 64, split)
     }
 }

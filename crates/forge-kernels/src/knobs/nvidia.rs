@@ -61,28 +61,13 @@ fn one(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bool
         simdgroups *= 2;
     }
     let ahead = Class::of(format) != Class::Nibbles && rows <= 4 && packets >= 32 * 2 * split;
-    Knobs {
-        rows_per_simdgroup: rows,
-        simdgroups,
-        split,
-        packets: if ahead { 2 } else { 1 },
-        tile_rows: 1,
-        tile_outputs: 1,
-        codes: false,
-    }
+    let packets = if ahead { 2 } else { 1 };
+    Knobs::of_rows(rows, simdgroups, split, packets)
 }
 
 /// Two rows a simdgroup, eight simdgroups a threadgroup.
 fn wide() -> Knobs {
-    Knobs {
-        rows_per_simdgroup: 2,
-        simdgroups: 8,
-        split: 1,
-        packets: 1,
-        tile_rows: 1,
-        tile_outputs: 1,
-        codes: false,
-    }
+    Knobs::of_rows(2, 8, 1, 1)
 }
 
 /// Where x is taken as codes: 16 rows at once, with columns shared until there are enough simdgroups. Where something is left, and where
@@ -105,15 +90,9 @@ fn coded(cores: usize, format: Format, [outputs, inputs]: [usize; 2], leaves: bo
         split *= 2;
     }
     let of_32_outputs = 32 / rows * split;
-    Knobs {
-        rows_per_simdgroup: rows,
-        simdgroups: if leaves || split < MOST_SHARING { of_32_outputs } else { split },
-        split,
-        packets: if !has_plenty && stretches >= 8 * split { 2 } else { 1 },
-        tile_rows: 1,
-        tile_outputs: 1,
-        codes: true,
-    }
+    let simdgroups = if leaves || split < MOST_SHARING { of_32_outputs } else { split };
+    let packets = if !has_plenty && stretches >= 8 * split { 2 } else { 1 };
+    Knobs { codes: true, ..Knobs::of_rows(rows, simdgroups, split, packets) }
 }
 
 /// Rows of a simdgroup, from `most` down to `fewest`, and simdgroups that share them.
@@ -165,15 +144,7 @@ fn few(cores: usize, outputs: usize, strips: usize) -> Knobs {
     {
         split *= 2;
     }
-    Knobs {
-        rows_per_simdgroup: rows,
-        simdgroups: split.max(4),
-        split,
-        packets: 1,
-        tile_rows: 1,
-        tile_outputs: 1,
-        codes: false,
-    }
+    Knobs::of_rows(rows, split.max(4), split, 1)
 }
 
 /// 64 rows by 64 outputs; by 128 where a prompt of 512 rows has three such tiles for two multiprocessors; and 32 rows where it has less than
@@ -193,15 +164,7 @@ fn many(cores: usize, [outputs, inputs]: [usize; 2]) -> Knobs {
         () if 2 * tiles(64, 128) < 3 * cores => (64, 64, 1),
         () => (64, 128, 1),
     };
-    Knobs {
-        rows_per_simdgroup: 1,
-        simdgroups: 4 * split,
-        split,
-        packets: 1,
-        tile_rows,
-        tile_outputs,
-        codes: false,
-    }
+    Knobs::of_tile(tile_rows, tile_outputs, split)
 }
 
 #[cfg(test)]

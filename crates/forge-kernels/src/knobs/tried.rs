@@ -50,20 +50,11 @@ fn one(packets: usize, leaves: bool) -> Vec<Knobs> {
         for split in [1, 2, 4, 8].into_iter().filter(|split| *split == 1 || packets >= 32 * split) {
             let most = if leaves { 16 } else { 8 };
             for simdgroups in [2, 4, 8, 16].into_iter().filter(|count| (split..=most).contains(count)) {
-                for packets_at_once in [1, 2] {
-                    if packets_at_once == 2 && (packets <= 32 * split || rows_per_simdgroup > 4) {
+                for at_once in [1, 2] {
+                    if at_once == 2 && (packets <= 32 * split || rows_per_simdgroup > 4) {
                         continue;
                     }
-                    let (packets, tile) = (packets_at_once, 1);
-                    tried.push(Knobs {
-                        rows_per_simdgroup,
-                        simdgroups,
-                        split,
-                        packets,
-                        tile_rows: tile,
-                        tile_outputs: tile,
-                        codes: false,
-                    });
+                    tried.push(Knobs::of_rows(rows_per_simdgroup, simdgroups, split, at_once));
                 }
             }
         }
@@ -79,13 +70,8 @@ fn coded(stretches: usize) -> Vec<Knobs> {
             for simdgroups in [split, 2 * split, 4 * split].into_iter().filter(|count| *count <= 16) {
                 for packets in [1, 2].into_iter().filter(|packets| *packets == 1 || stretches > split) {
                     tried.push(Knobs {
-                        rows_per_simdgroup,
-                        simdgroups,
-                        split,
-                        packets,
-                        tile_rows: 1,
-                        tile_outputs: 1,
                         codes: true,
+                        ..Knobs::of_rows(rows_per_simdgroup, simdgroups, split, packets)
                     });
                 }
             }
@@ -99,15 +85,7 @@ fn few(strips: usize) -> Vec<Knobs> {
     for rows_per_simdgroup in [8, 16, 32] {
         for split in [1, 2, 4, 8].into_iter().filter(|split| *split == 1 || strips >= 2 * split) {
             for simdgroups in [2, 4, 8].into_iter().filter(|count| *count >= split) {
-                tried.push(Knobs {
-                    rows_per_simdgroup,
-                    simdgroups,
-                    split,
-                    packets: 1,
-                    tile_rows: 1,
-                    tile_outputs: 1,
-                    codes: false,
-                });
+                tried.push(Knobs::of_rows(rows_per_simdgroup, simdgroups, split, 1));
             }
         }
     }
@@ -119,15 +97,7 @@ fn many() -> Vec<Knobs> {
     for tile_rows in [32, 64] {
         for tile_outputs in [32, 64, 128] {
             for split in [1, 2] {
-                tried.push(Knobs {
-                    rows_per_simdgroup: 1,
-                    simdgroups: 4 * split,
-                    split,
-                    packets: 1,
-                    tile_rows,
-                    tile_outputs,
-                    codes: false,
-                });
+                tried.push(Knobs::of_tile(tile_rows, tile_outputs, split));
             }
         }
     }
