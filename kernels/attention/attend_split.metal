@@ -3,9 +3,13 @@
 // softmax({{ scale }} * q k) v of few rows. A threadgroup takes one share of the positions that a row sees, and the {{ group }} query
 // heads that read one key head.
 //
+{% if knobs.units %}
+// A simdgroup takes blocks of 16 positions, straight from memory to registers, as matrix units meet them: eight heads at once. They know
+// halves: of queries and weights there are the nearest and what these leave. Nobody waits for others before the end, where
+// simdgroups join their sums.{% else %}
 // A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with 8
 // channels each; what they load serves {{ heads_each }} heads. Nobody waits for others before the end, where simdgroups join their
-// sums. The softmax is online: sums are scaled down whenever the maximum grows. It takes powers of 2, and scores accordingly.
+// sums.{% endif %} The softmax is online: sums are scaled down whenever the maximum grows. It takes powers of 2, and scores accordingly.
 {% if ring %}
 //
 // The cache is a ring: position p lies at p % {{ ring }}.
@@ -116,5 +120,9 @@ kernel void {{ name }}(
     device const {{ element }}* cached_keys = keys + cached;
     device const {{ element }}* cached_values = values + cached;
 
+{% if knobs.units %}
+{% include "attention/by_units" %}
+{% else %}
 {% include "attention/by_lanes" %}
+{% endif %}
 }

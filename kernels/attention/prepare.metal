@@ -1,4 +1,8 @@
 {# Queries in threadgroup memory, and the row's own key and value, if they are left to this kernel. #}
+{% if appends %}
+    wait_for_others();
+
+{% endif %}
 {% if prologue %}
 {% if not appends %}
     // Prepare a head a simdgroup.

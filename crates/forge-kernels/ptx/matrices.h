@@ -162,6 +162,33 @@ INLINE int2 block_products(const uint2* above, const uint2* below, threadgroup c
     return int2{256 * x + y, 256 * z + w};
 }
 
+// See `kernels/support/head_products.metal`. Rows of a left factor are what is nearest to eight heads' numbers and then what that leaves.
+// Which channels its columns are, and the rows of the right factor, is for who loads them to say, as long as both say the same: a
+// lane's 8 are columns of its own of two products. Of values a lane has four rows of 8 columns, which it pairs: column n of product i is
+// channel 8 n + i.
+#define OWN_HEAD_PRODUCTS
+INLINE void multiply(float4& sums, half4 upper, half4 lower, half2 first, half2 second) {
+    float x = sums.x, y = sums.y, z = sums.z, w = sums.w;
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
+        : "r"(as_type<uint>(upper.xy)), "r"(as_type<uint>(lower.xy)), "r"(as_type<uint>(upper.zw)), "r"(as_type<uint>(lower.zw)),
+          "r"(as_type<uint>(first)), "r"(as_type<uint>(second)));
+    sums = float4{x, y, z, w};
+}
+INLINE void add_scores(float4& sums, const half4* key, const half4* most, const half4* rest, uint, uint) {
+    _Pragma("unroll") for (uint i = 0u; i < 2u; i++) {
+        half4 right = key[i];
+        multiply(sums, most[i], rest[i], right.xy, right.zw);
+    }
+}
+INLINE void add_weighted(float4* sums, const half4* value, half4 most, half4 rest, uint, uint) {
+    _Pragma("unroll") for (uint i = 0u; i < 8u; i++) {
+        half a = value[i / 4u][i % 4u], b = value[2u + i / 4u][i % 4u], c = value[4u + i / 4u][i % 4u], d = value[6u + i / 4u][i % 4u];
+        multiply(sums[i], most, rest, half2{a, b}, half2{c, d});
+    }
+}
+
 // See `kernels/support/strips.metal`. Of halves in threadgroup memory, whose rows begin at 16 bytes, the units load 16 rows or columns at
 // once: a lane names a row of 8, and is handed what it has of a right factor. Singles become halves, which have as many bits
 // as the units take of a `ranged` one.

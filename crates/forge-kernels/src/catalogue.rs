@@ -60,12 +60,13 @@ pub const TEMPLATES: [Source; 37] = [
 ];
 
 /// Text that several templates include.
-pub const PARTS: [Source; 28] = [
+pub const PARTS: [Source; 29] = [
     source!("attention/score"),
     source!("attention/weigh"),
     source!("attention/add_values"),
     source!("attention/prepare"),
     source!("attention/by_lanes"),
+    source!("attention/by_units"),
     source!("attention/finish"),
     source!("experts/choose"),
     source!("experts/groups"),
@@ -92,7 +93,7 @@ pub const PARTS: [Source; 28] = [
 ];
 
 /// Every support unit, in the order in which a file gives them.
-pub const SUPPORT: [Source; 49] = [
+pub const SUPPORT: [Source; 50] = [
     source!("support/f32"),
     source!("support/f16"),
     source!("support/bf16"),
@@ -142,6 +143,7 @@ pub const SUPPORT: [Source; 49] = [
     source!("support/q4_0_bytes"),
     source!("support/block_products"),
     source!("support/strips"),
+    source!("support/head_products"),
 ];
 
 /// The path of the template that renders `spec`.

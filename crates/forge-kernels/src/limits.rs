@@ -287,14 +287,22 @@ impl Limits<'_> {
 
     /// `split`: of few rows.
     fn attend_knobs(&self, attend: &Attend, split: bool) -> Result<(), KernelError> {
-        let AttendKnobs { simdgroups, heads_each, loads, tile, lines } = attend.knobs;
+        let AttendKnobs { simdgroups, heads_each, units, loads, tile, lines } = attend.knobs;
         if !split {
             return self.tile_of_lines(attend.width, attend.cache, tile, lines);
         }
         let group = attend.query_heads / attend.key_heads;
-        self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {
-            format!("from 1 to {}: registers hold the sums of as many heads", group.min(4))
-        })?;
+        if units {
+            let fits = AttendKnobs::can_take_units(group, attend.width, attend.cache);
+            self.holds("units", 1, fits, || "of heads of 64 or 128 channels, cached as halves".to_owned())?;
+            self.holds("heads_each", heads_each, heads_each == group.min(8), || {
+                format!("{}: units meet eight heads at once", group.min(8))
+            })?;
+        } else {
+            self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {
+                format!("from 1 to {}: registers hold the sums of as many heads", group.min(4))
+            })?;
+        }
         let parts = group.div_ceil(heads_each);
         self.holds("simdgroups", simdgroups, (parts..=32).contains(&simdgroups), || {
             format!("from {parts}, each with {heads_each} heads of {group}, to 32")

@@ -16,7 +16,7 @@ mod experts;
 mod latent;
 
 pub use attention::{
-    Append, Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend,
+    AT_ONCE, Append, Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend,
 };
 pub use experts::{
     ExpertsGroup, ExpertsInner, ExpertsJoin, ExpertsKnobs, ExpertsSum, ExpertsTiles, MOST_CHOSEN,

@@ -30,6 +30,8 @@ pub(crate) struct CacheText {
     latents: bool,
     /// Threadgroups of a row for each share of its cache, as a constant of the model.
     sharers: &'static str,
+    /// Threadgroups that a core is given.
+    at_once: u64,
 }
 
 pub(crate) fn cache_text(plan: &Plan) -> CacheText {
@@ -61,6 +63,7 @@ pub(crate) fn cache_text(plan: &Plan) -> CacheText {
         rings: format!("[{}]", rings.join(", ")),
         memory_bytes: number(plan.memory_bytes()),
         latents: latent_attend(plan).is_some(),
+        at_once: plan.shares_at_once(),
         sharers: if latent_attend(plan).is_some() { "HEAD_GROUPS" } else { "KEY_HEADS" },
     }
 }

@@ -142,7 +142,7 @@ fn said(value: &Value) -> String {
 /// What results are sums of.
 fn sums(subject: &Subject, own: &Layout) -> String {
     match subject {
-        Subject::Projection(product) if own.takes_codes() => format!("Codes({})", product.inputs),
+        Subject::Projection(product) if own.wants_units() => format!("Codes({})", product.inputs),
         Subject::Projection(product) => format!("Products({})", product.inputs),
         Subject::Experts(ExpertsProduct { product: Which::GateUp, inputs, .. }) => {
             format!("Products({inputs})")

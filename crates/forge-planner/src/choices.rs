@@ -48,13 +48,13 @@ impl Plan {
                 }
             }
         }
-        // Where none takes x as codes, matrix units know none, or nothing may be rounded.
-        let takes_codes = choices.iter().any(|choice| choice.own.takes_codes());
+        // Where the rules have none for matrix units there are none that know this, or nothing may be rounded.
+        let wants_units = choices.iter().any(|choice| choice.own.wants_units());
         for choice in &mut choices {
             let rows = choice.subject.rows();
             let others = choice.subject.tried().into_iter();
             choice.others = others
-                .filter(|layout| *layout != choice.own && (takes_codes || !layout.takes_codes()))
+                .filter(|layout| *layout != choice.own && (wants_units || !layout.wants_units()))
                 .filter_map(|layout| {
                     let stand_in = |number: &usize| stand_in(&self.kernels[*number], layout, rows);
                     let instances = choice.kernels.iter().map(stand_in).collect::<Option<Vec<_>>>()?;

@@ -3,6 +3,7 @@
 use crate::plan::{Condition, Counts, Plan, Section, Step, packed_bytes};
 use crate::regime::{FEW, MAX_SHARES, Regime, SPLIT_POSITIONS};
 use forge_ir::Format;
+use forge_kernels::spec::AT_ONCE;
 use forge_kernels::{Instance, Spec};
 use serde::Serialize;
 use std::ops::Range;
@@ -145,8 +146,18 @@ impl Plan {
         if load.rows > FEW as u64 {
             return 1;
         }
-        let wanted = 3 * u64::from(cores) / (heads * load.rows);
+        let wanted = self.shares_at_once() * u64::from(cores) / (heads * load.rows);
         wanted.min(load.length.div_ceil(SPLIT_POSITIONS as u64)).clamp(1, MAX_SHARES as u64 / load.rows)
+    }
+
+    /// Threadgroups of attention of few rows that a core is given, of a pass that has as many: one more would begin when all others end.
+    pub fn shares_at_once(&self) -> u64 {
+        let of_kernel = self.kernels.iter().filter_map(|kernel| match &kernel.spec {
+            Spec::AttendSplit(attend) => Some(attend.knobs.at_once(attend.width)),
+            Spec::LatentAttend(_) => Some(AT_ONCE),
+            _ => None,
+        });
+        of_kernel.min().unwrap_or(AT_ONCE) as u64
     }
 
     /// Bytes by format over the weight file, widest format first.

@@ -223,9 +223,13 @@ impl Subject {
 }
 
 impl Layout {
-    /// Whether it is one that takes x as codes.
-    pub fn takes_codes(&self) -> bool {
-        matches!(self, Layout::Projection(Knobs { codes: true, .. }))
+    /// Whether it is one that wants matrix units for a row alone.
+    pub fn wants_units(&self) -> bool {
+        match self {
+            Layout::Projection(knobs) => knobs.codes,
+            Layout::Attention(knobs) => knobs.units,
+            Layout::Experts(_) => false,
+        }
     }
 
     /// The kernel, laid out so; nothing where it is of another subject.
@@ -284,6 +288,9 @@ impl Layout {
             }
             (Layout::Attention(AttendKnobs { tile, lines, .. }), Rows::Many) => {
                 format!("{lines} lines, tiles of {tile} positions")
+            }
+            (Layout::Attention(AttendKnobs { simdgroups, units: true, .. }), _) => {
+                format!("{simdgroups} simdgroups, matrix units")
             }
             (Layout::Attention(AttendKnobs { simdgroups, heads_each, loads, .. }), _) => {
                 format!("{simdgroups} simdgroups of {heads_each} heads, {loads} loads")

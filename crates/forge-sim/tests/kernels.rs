@@ -104,6 +104,8 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
     let queries =
         Attend { prologue: Some(Prologue { brings: Brings::Nothing, ..prologue.clone() }), ..attend.clone() };
     let prepared = Attend { prologue: Some(prologue), ..attend.clone() };
+    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
+    let on_a_card = |attend: &Attend| Spec::AttendSplit(Attend { knobs, ..attend.clone() });
     let few = vec![Launch::rows(1, 71), Launch::rows(3, 50).split(3), Launch::rows(4, 3).mixed(1).split(16)];
     let one = vec![
         Launch::rows(1, 71),
@@ -112,7 +114,13 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
         Launch::rows(1, 2).split(5),
     ];
     let many = vec![Launch::rows(17, 16), Launch::rows(21, 60).mixed(10), Launch::rows(3, 71)];
-    let mut cases = vec![
+    let mut cases = Vec::new();
+    // Elsewhere a card's layout is another of the same text.
+    if knobs.units {
+        cases.push(Case { spec: on_a_card(&attend), launches: few.clone() });
+        cases.push(Case { spec: on_a_card(&prepared), launches: one.clone() });
+    }
+    cases.extend([
         Case { spec: Spec::RotateAppend(rotate), launches: vec![Launch::rows(5, 40)] },
         Case { spec: Spec::AttendSplit(attend.clone()), launches: few },
         Case { spec: Spec::AttendTiled(attend), launches: many.clone() },
@@ -121,7 +129,7 @@ fn attention(width: usize, query_heads: usize, key_heads: usize, cache: Format, 
             spec: Spec::AttendJoin(AttendJoin { query_heads, width, gates }),
             launches: vec![Launch::rows(3, 50).split(3)],
         },
-    ];
+    ]);
     if prologue_fits(query_heads, key_heads, width) {
         // Where values are normed some layers have queries alone.
         if values {
@@ -502,6 +510,10 @@ fn planted_faults_are_caught() {
     cases.extend(attention(20, 13, 1, Format::F16, all));
     cases.extend(attention(20, 9, 1, Format::F32, Extras::default()));
     cases.extend(attention(20, 13, 1, Format::F16, ring));
+    // Matrix units, two simdgroups of which share positions.
+    let by_units = |case: &Case| matches!(&case.spec, Spec::AttendSplit(attend) if attend.knobs.units);
+    cases.extend(attention(64, 13, 1, Format::F16, all).into_iter().filter(by_units));
+    cases.extend(attention(64, 13, 1, Format::F16, ring).into_iter().filter(by_units));
     // Several positions at once, and lanes that have no channels.
     cases.extend(attention(96, 3, 1, Format::Q8_0, Extras { norm: true, ..Extras::default() }));
     cases.extend(memories());

@@ -61,6 +61,9 @@ const QUERY_MEMORY: usize = 8 * 1024;
 /// Threadgroup memory for the sums of simdgroups of `attend_split`.
 const SUMS_MEMORY: usize = 9 * 1024;
 
+/// The same where matrix units meet a cache: registers leave room for one threadgroup or two.
+const UNIT_SUMS_MEMORY: usize = 18 * 1024;
+
 /// Floats between heads in the threadgroup memory of `attend_split`: the width in whole lanes.
 fn query_pitch(width: usize) -> usize {
     width.next_multiple_of(CHANNELS)
@@ -188,7 +191,8 @@ impl<'a> SplitContext<'a> {
         } else {
             (["half8_single", "float8_single"], format!(", {}u", spec.width))
         };
-        let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= SUMS_MEMORY;
+        let most = if spec.knobs.units { UNIT_SUMS_MEMORY } else { SUMS_MEMORY };
+        let fits = |joined: usize| simdgroups * joined * sums_pitch * 4 <= most;
         let joined = (1..=heads_each).rev().find(|&n| heads_each.is_multiple_of(n) && fits(n)).unwrap_or(1);
         let turn =
             |prologue: &Prologue| Turn::of(base.name, &prologue.rotation, prologue.pairing, spec.width);
@@ -239,11 +243,15 @@ impl<'a> SplitContext<'a> {
         let turn = self.spec.prologue.as_ref().filter(turns).map(|_| "turn");
         let encode = (self.kept.quantised && self.appends).then_some("encode32");
         let gate = self.spec.gates.map(|_| "sigmoid");
+        let products = self.spec.knobs.units.then_some("head_products");
+        let wait = self.appends.then_some("wait_for_others");
         [self.load]
             .into_iter()
             .chain(query_load)
+            .chain(products)
             .chain(softcap)
             .chain(turn)
+            .chain(wait)
             .chain(encode)
             .chain(gate)
             .collect()

@@ -32,6 +32,13 @@ pub(crate) fn on_a_card(attend: Attend) -> Spec {
     Spec::AttendTiled(Attend { knobs, ..attend })
 }
 
+/// Attention of few rows as it is laid out for a card.
+pub(crate) fn few_on_a_card(attend: Attend) -> Spec {
+    let Attend { query_heads, key_heads, width, cache, .. } = attend;
+    let knobs = AttendKnobs::for_chip(Family::Nvidia, Rows::Few, query_heads, key_heads, width, cache);
+    Spec::AttendSplit(Attend { knobs, ..attend })
+}
+
 /// What `rotate_append` would do, done by attention.
 pub(crate) fn prologue(rotate: &RotateAppend) -> Prologue {
     let RotateAppend { brings, norm, ref rotation, pairing, .. } = *rotate;
@@ -104,6 +111,19 @@ pub(crate) fn attentions() -> Vec<Spec> {
                 }));
                 specs.push(Spec::RotateAppend(RotateAppend { norm, ..plain.clone() }));
                 specs.push(Spec::RotateAppend(plain));
+                specs.push(few_on_a_card(split.clone()));
+                if prologue_fits(query_heads, key_heads, width) {
+                    let prologue = Some(prologue(&beside));
+                    specs.push(few_on_a_card(Attend {
+                        window,
+                        ring,
+                        softcap: Some(50.0),
+                        sinks: true,
+                        gates,
+                        prologue,
+                        ..split.clone()
+                    }));
+                }
                 specs.push(Spec::AttendSplit(split));
                 specs.push(on_a_card(tiled.clone()));
                 specs.push(on_a_card(Attend {

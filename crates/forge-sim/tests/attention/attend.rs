@@ -1,6 +1,6 @@
 //! Attention of rows that are prepared and in the cache.
 
-use crate::shape::{Batch, Shape, cache, laid_out_otherwise, shapes};
+use crate::shape::{Batch, Shape, cache, laid_out_otherwise, met_by_units, shapes};
 use crate::{Given, Kernels, Random, bytes_of, compare, numbers_of, wide};
 use forge_ir::Format;
 use forge_kernels::Spec;
@@ -14,6 +14,11 @@ fn attention_of_few_and_many_rows() {
 #[test]
 fn attention_is_the_same_in_every_layout() {
     attention_is_right(&laid_out_otherwise());
+}
+
+#[test]
+fn attention_by_matrix_units() {
+    attention_is_right(&met_by_units());
 }
 
 fn attention_is_right(shapes: &[Shape]) {

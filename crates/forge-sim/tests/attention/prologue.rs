@@ -1,6 +1,6 @@
 //! Attention that prepares its own row, and appends it.
 
-use crate::shape::{Batch, cache, shapes};
+use crate::shape::{Batch, cache, met_by_units, shapes};
 use crate::{Given, Kernels, Random, compare, numbers_of};
 use forge_ir::Format;
 use forge_kernels::prologue_fits;
@@ -9,6 +9,7 @@ use forge_kernels::spec::Brings;
 #[test]
 fn attention_that_prepares_its_row() {
     let mut shapes = shapes();
+    shapes.extend(met_by_units());
     shapes.retain(|shape| prologue_fits(shape.query_heads, shape.key_heads, shape.width));
     let kernels = Kernels::of(shapes.iter().flat_map(|shape| [shape.split(true), shape.join()]));
     let mut random = Random(3);

@@ -255,9 +255,34 @@ pub(crate) fn laid_out_otherwise() -> Vec<Shape> {
     shapes().into_iter().enumerate().flat_map(of_shape).collect()
 }
 
-/// Sizes and options that meet every branch of the templates.
-pub(crate) fn shapes() -> Vec<Shape> {
-    let plain = |query_heads, key_heads, width, cache| Shape {
+/// Shapes whose cache matrix units meet: fewer heads than they meet at once, as many, and more; with every option that their text knows.
+pub(crate) fn met_by_units() -> Vec<Shape> {
+    let by_units = |query_heads, key_heads, width, simdgroups| {
+        let by_rule = AttendKnobs::for_heads(query_heads, key_heads, width, Format::F16);
+        let group = query_heads / key_heads;
+        let knobs = AttendKnobs { heads_each: group.min(8), units: true, loads: 1, simdgroups, ..by_rule };
+        let knobs = Some(knobs);
+        Shape { knobs, ..plain(query_heads, key_heads, width, Format::F16) }
+    };
+    let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
+    vec![
+        Shape { norm, ..by_units(4, 2, 128, 8) },
+        by_units(8, 1, 64, 4),
+        Shape { sinks: true, ..by_units(3, 3, 64, 8) },
+        Shape { window: Some(40), ring: Some(97), softcap: Some(2.0), sinks: true, ..by_units(5, 1, 128, 8) },
+        Shape { window: Some(19), softcap: Some(1.0), ..by_units(10, 1, 64, 4) },
+        Shape { gated: true, brings: Brings::KeysValuesAndGates, norm, ..by_units(16, 1, 128, 8) },
+        Shape {
+            norm: norm.map(|norm| HeadNorm { values: true, ..norm }),
+            brings: Brings::Keys,
+            ..by_units(6, 3, 64, 8)
+        },
+        Shape { norm, brings: Brings::Nothing, rotation: Rotation::none(), ..by_units(7, 1, 64, 16) },
+    ]
+}
+
+fn plain(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> Shape {
+    Shape {
         query_heads,
         key_heads,
         width,
@@ -271,7 +296,11 @@ pub(crate) fn shapes() -> Vec<Shape> {
         norm: None,
         rotation: rotation(width / 2, Pairing::Half, 1.0),
         knobs: None,
-    };
+    }
+}
+
+/// Sizes and options that meet every branch of the templates.
+pub(crate) fn shapes() -> Vec<Shape> {
     let norm = Some(HeadNorm { epsilon: 1e-6, turned: false, values: false });
     let turned = Some(HeadNorm { epsilon: 1e-6, turned: true, values: false });
     let of_values = Some(HeadNorm { epsilon: 1e-2, turned: false, values: true });
