@@ -11,8 +11,8 @@ use super::formats::Cached;
 use super::simd::Simd;
 use std::ops::Range;
 
-/// Vectors of positions that a query meets at once.
-const VECTORS: usize = 4;
+/// Queries that meet a position at once.
+const QUERIES: usize = 4;
 
 /// Positions of a step, widened.
 pub(super) struct Beside<'a> {
@@ -86,23 +86,46 @@ impl<'a> Beside<'a> {
     /// `weights[query][position]` = query · key, of all positions of the step.
     #[inline(always)]
     pub(super) unsafe fn scores<S: Simd>(&self, queries: &[f32], width: usize, weights: &mut [f32]) {
+        // Sums, a key and a query are to fit registers: there are 16 of eight lanes, and 32 of others.
+        // SAFETY: the caller's promise.
+        unsafe {
+            match S::LANES {
+                8 => self.scores_by::<S, 2>(queries, width, weights),
+                _ => self.scores_by::<S, 4>(queries, width, weights),
+            }
+        }
+    }
+
+    /// `VECTORS` of positions at once.
+    #[inline(always)]
+    unsafe fn scores_by<S: Simd, const VECTORS: usize>(
+        &self,
+        queries: &[f32],
+        width: usize,
+        weights: &mut [f32],
+    ) {
         let count = queries.len() / self.padded;
-        for query in (0..count).step_by(4) {
+        for query in (0..count).step_by(QUERIES) {
             let (queries, weights) = (&queries[query * self.padded..], &mut weights[query * STEP..]);
             // SAFETY: the caller's promise.
             unsafe {
                 match count - query {
-                    1 => self.scores_of::<S, 1>(queries, width, weights),
-                    2 => self.scores_of::<S, 2>(queries, width, weights),
-                    3 => self.scores_of::<S, 3>(queries, width, weights),
-                    _ => self.scores_of::<S, 4>(queries, width, weights),
+                    1 => self.scores_of::<S, VECTORS, 1>(queries, width, weights),
+                    2 => self.scores_of::<S, VECTORS, 2>(queries, width, weights),
+                    3 => self.scores_of::<S, VECTORS, 3>(queries, width, weights),
+                    _ => self.scores_of::<S, VECTORS, QUERIES>(queries, width, weights),
                 }
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn scores_of<S: Simd, const Q: usize>(&self, queries: &[f32], width: usize, weights: &mut [f32]) {
+    unsafe fn scores_of<S: Simd, const VECTORS: usize, const Q: usize>(
+        &self,
+        queries: &[f32],
+        width: usize,
+        weights: &mut [f32],
+    ) {
         for first in (0..STEP).step_by(VECTORS * S::LANES) {
             // SAFETY: the caller promises rows of queries and weights as long as they are here.
             unsafe {
