@@ -1,5 +1,7 @@
 //! The runtime's text for a crate's targets.
 //!
+//! In a crate every kernel is marked with `#[inline]` ([`UNSHARED`]), so that those which it does not use are not compiled.
+//!
 //! What of the runtime is for NVIDIA GPUs alone is marked with [`MARK`], a line of its own above an item, a variant, a
 //! statement or an arm, and is a module's folder. A crate for such GPUs has all of it, without the mark; another crate has
 //! not a line of it.
@@ -10,6 +12,9 @@ const MARK: &str = "#[cfg(feature = \"cuda\")]";
 /// The folder that only crates for NVIDIA GPUs have.
 const FOLDER: &str = "cuda/";
 
+/// What stands above a kernel that a crate compiles only if it uses it, and what stands there in the crate.
+const UNSHARED: [&str; 2] = ["#[cfg_attr(any(test, not(feature = \"shared\")), inline)]", "#[inline]"];
+
 /// A file of the runtime as a crate has it, or nothing if it has none.
 pub(crate) fn fit(path: &str, text: &str, cuda: bool) -> Option<String> {
     if path.starts_with(FOLDER) && !cuda {
@@ -19,7 +24,7 @@ pub(crate) fn fit(path: &str, text: &str, cuda: bool) -> Option<String> {
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
         if line.trim() != MARK {
-            fitted.push_str(line);
+            fitted.push_str(&line.replace(UNSHARED[0], UNSHARED[1]));
             fitted.push('\n');
             continue;
         }
@@ -68,6 +73,7 @@ fn cuda(
     }
 }
 
+#[cfg_attr(any(test, not(feature = \"shared\")), inline)]
 fn kind(kind: Kind) -> u32 {
     match kind {
         #[cfg(feature = \"cuda\")]
@@ -83,6 +89,7 @@ pub enum Kind {
     Cpu,
 }
 
+#[inline]
 fn kind(kind: Kind) -> u32 {
     match kind {
         Kind::Cpu => 1,
@@ -91,8 +98,30 @@ fn kind(kind: Kind) -> u32 {
 ";
         let with: Vec<&str> = text.lines().filter(|line| line.trim() != MARK).collect();
         assert_eq!(fit("open.rs", text, false).as_deref(), Some(without));
-        assert_eq!(fit("open.rs", text, true), Some(with.join("\n") + "\n"));
+        let with = with.join("\n").replace(UNSHARED[0], UNSHARED[1]) + "\n";
+        assert_eq!(fit("open.rs", text, true), Some(with));
         assert_eq!(fit("cuda/mod.rs", "", false), None);
         assert_eq!(fit("cuda/mod.rs", "", true), Some(String::new()));
+    }
+
+    #[test]
+    fn every_kernel_is_compiled_only_where_it_is_used() {
+        for (path, text) in crate::runtime_files::FILES.iter().filter(|(path, _)| path.starts_with("cpu/")) {
+            let fitted = fit(path, text, false).expect("every crate has it");
+            assert!(!fitted.contains("shared\""), "{path}: the mark is written otherwise");
+            // What is generic is compiled only for what is named.
+            let is_kernel = |line: &str| {
+                line.contains("fn ") && line.contains("(call: &Call<'_>, shape: &") && line.ends_with('{')
+            };
+            let is_whole = |line: &str| !line.contains('<') || line.find('<') > line.find('(');
+            let lines: Vec<&str> = fitted.lines().collect();
+            for pair in lines.windows(2) {
+                let [before, line] = [pair[0], pair[1]];
+                let is_own = line.starts_with("pub fn ") || path.ends_with("stored.rs");
+                if is_kernel(line) && is_whole(line) && is_own {
+                    assert_eq!(before.trim(), UNSHARED[1], "{path}: above {line}");
+                }
+            }
+        }
     }
 }

@@ -24,7 +24,7 @@ pub fn make_member(directory: &Path, runtime: &Path, features: &str) -> Result<(
     edit("Cargo.toml", &|text| {
         let (before, after) = text.split_once("[dependencies]\n")?;
         Some(format!(
-            "{before}[dependencies]\nforge-runtime = {{ path = {runtime:?}, default-features = false, features = [{features}] }}\n{after}"
+            "{before}[dependencies]\nforge-runtime = {{ path = {runtime:?}, default-features = false, features = [\"shared\", {features}] }}\n{after}"
         ))
     })?;
     edit("src/lib.rs", &|text| {

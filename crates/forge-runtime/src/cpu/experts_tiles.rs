@@ -72,6 +72,7 @@ fn most_tiles(rows: usize, shape: &ExpertsGroup) -> usize {
 }
 
 /// Groups all pairs, by whichever thread comes first.
+#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn experts_group(call: &Call<'_>, shape: &ExpertsGroup) {
     let ExpertsGroup { experts, chosen, tile_rows } = *shape;
     let rows = call.scalar(0);
@@ -258,6 +259,7 @@ unsafe fn decoded<S: Simd, M: Matrix>(
 }
 
 /// Runs this thread's share.
+#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn experts_join(call: &Call<'_>, shape: &ExpertsJoin) {
     call.level().run(Join { call, shape });
 }

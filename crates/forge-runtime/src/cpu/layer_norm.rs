@@ -20,6 +20,7 @@ pub struct LayerNorm {
 }
 
 /// Runs this thread's share.
+#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn layer_norm(call: &Call<'_>, shape: &LayerNorm) {
     call.level().run(Norm { call, shape });
 }

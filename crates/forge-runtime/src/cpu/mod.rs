@@ -8,6 +8,10 @@
 //! Number crunching is written once, over one trait of vectors (`simd.rs`), and compiled for each [`level::Level`] of vector
 //! instructions; which one runs is found out when the device is made. Arithmetic is in f32, and weights are widened exactly,
 //! but for products with codes, for which rows are encoded (`coded`).
+//!
+//! A program uses few of the kernels, of one format or two, and they take most of its compilation. So they are inline: a
+//! function that is neither generic nor inline is compiled whether it is called or not. So it is in this crate if it is shared
+//! among programs, but for its own unit tests, which use few kernels, too.
 
 mod affine;
 #[cfg(target_arch = "x86_64")]

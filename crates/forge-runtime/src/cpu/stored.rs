@@ -36,26 +36,32 @@ pub trait Stored {
 macro_rules! stored {
     ($([$($generics:tt)*] $format:ty),*) => {$(
         impl<$($generics)*> Stored for $format {
+            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn project(call: &Call<'_>, shape: &Project) {
                 project::products::<$format>(call, shape);
             }
 
+            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn embed(call: &Call<'_>, shape: &Embed) {
                 embed::gather::<$format>(call, shape);
             }
 
+            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn each_head(call: &Call<'_>, shape: &EachHead) {
                 each_head::products::<$format>(call, shape);
             }
 
+            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn experts_inner(call: &Call<'_>, shape: &ExpertsInner) {
                 experts::inner::<$format>(call, shape);
             }
 
+            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn experts_sum(call: &Call<'_>, shape: &ExpertsSum) {
                 experts::sum::<$format>(call, shape);
             }
 
+            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles) {
                 experts_tiles::products::<$format>(call, shape);
             }
