@@ -6,6 +6,7 @@
 
 pub mod emulated;
 mod mlx;
+mod shared_out;
 mod workspace;
 
 use forge_ir::{Format, Graph};
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+pub use shared_out::shared_out;
 pub use workspace::{Work, build_together, compile_member, compile_server};
 
 /// What the models of [`WHOLE`] are compiled to. `keep` gives the same crate as the checkpoint's own format, byte for
@@ -271,8 +273,8 @@ fn build_all_with_driver() -> (Vec<Built>, PathBuf) {
     let mut built = all_to_build();
     for crate_ in &mut built {
         crate_.directory = workspace.join(crate_.name());
-        compile(crate_);
     }
+    shared_out(built.iter(), compile);
     let mut names: Vec<String> = built.iter().map(Built::name).collect();
     let mut more = String::new();
     if cfg!(target_os = "linux") {

@@ -1,12 +1,12 @@
 //! Weights that are copied while a program writes: what it writes is what it writes of the mapped file, from the first id to the last,
 //! before a matrix was copied, while others are and when all have been.
 
-use tests::{all_built, id_list};
+use tests::{all_built, id_list, shared_out};
 
 #[test]
 fn a_text_does_not_tell_when_weights_were_copied() {
     let prompt = id_list(&(0..9).map(|index| index * index * 31 % 60).collect::<Vec<u32>>());
-    for built in all_built() {
+    shared_out(all_built().iter(), |built| {
         for sampling in [["--temperature", "0"], ["--temperature", "1"]] {
             let of_a_text = ["generate", "--ids", &prompt, "-n", "24", "--seed", "5", "--ignore-eos"];
             let arguments = [&of_a_text[..], &sampling].concat();
@@ -14,5 +14,5 @@ fn a_text_does_not_tell_when_weights_were_copied() {
             let mapped = built.run_by_default(&[&arguments[..], &["--mapped"]].concat());
             assert_eq!(copied, mapped, "{}, {sampling:?}", built.name());
         }
-    }
+    });
 }

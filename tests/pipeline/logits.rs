@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::process::Command;
 use tests::{
     Built, MLX, ODD, SUPERBLOCKS, WITHOUT_CHOICE, all_built, deviation, distance, forge, id_list, ids,
-    is_random, model, numbers, run, scratch,
+    is_random, model, numbers, run, scratch, shared_out,
 };
 
 /// The prompts of a model's golden.json: ids, the 24 likeliest ids that follow, and the last position's logits.
@@ -62,16 +62,20 @@ pub(crate) fn bound(built: &Built) -> f64 {
 }
 
 /// For every crate, the complaints that `check` has.
-fn every_crate(check: impl Fn(&Built) -> Vec<String>) {
-    let complaints: Vec<String> = all_built()
-        .iter()
-        .flat_map(|built| {
-            check(built)
-                .into_iter()
-                .map(|complaint| format!("{}: {complaint}", built.name()))
-                .collect::<Vec<_>>()
-        })
-        .collect();
+fn every_crate(check: impl Fn(&Built) -> Vec<String> + Sync) {
+    every_one_of(all_built().iter(), check);
+}
+
+/// The same for some crates: as many at a time as the machine does at once.
+pub(crate) fn every_one_of(
+    crates: impl Iterator<Item = &'static Built> + Send,
+    check: impl Fn(&Built) -> Vec<String> + Sync,
+) {
+    let named = |built: &Built| {
+        let complaints = check(built).into_iter().map(|complaint| format!("{}: {complaint}", built.name()));
+        complaints.collect::<Vec<_>>()
+    };
+    let complaints = shared_out(crates, named).concat();
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
