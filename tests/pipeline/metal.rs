@@ -1,16 +1,15 @@
 //! The host code for Metal, executed: the runtime's `metal` as it is, over the emulated Metal of `forge-emulation`, whose kernels are
 //! those of each model's kernels.metal.
 
-use crate::logits::{bound, golden, is_restretched};
+use crate::logits::{bound, every_one_of, golden, is_restretched};
 use forge_runtime::draw::Draw;
 use forge_runtime::sampler::Sampling;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use tests::emulated::{PLANTED, Planted, SKEWED};
-use tests::{Built, distance, emulated, ids, model, numbers, run};
+use tests::{Built, distance, emulated, ids, model, numbers, run, shared_out};
 
 /// A text that a model is to write.
 #[derive(Clone)]
@@ -91,21 +90,7 @@ pub(crate) fn drive(built: &Built, site: &Site<'_>, texts: &[Text], executed: bo
 
 /// For each model, the complaints that `check` has; as many at a time as the machine does at once.
 pub(crate) fn every_model(check: impl Fn(&Built) -> Vec<String> + Sync) {
-    let (complaints, models) = (Mutex::new(Vec::new()), Mutex::new(emulated().0.into_iter()));
-    let next = || models.lock().expect("nobody panics with it").next();
-    let work = || {
-        while let Some(built) = next() {
-            let found = check(built).into_iter().map(|complaint| format!("{}: {complaint}", built.name()));
-            complaints.lock().expect("nobody panics with it").extend(found);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
-    });
-    let complaints = complaints.into_inner().expect("nobody panicked with it");
-    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+    every_one_of(emulated().0.into_iter(), check);
 }
 
 /// Whether positions are turned by how long a slot is.
@@ -276,15 +261,13 @@ fn every_fault_planted_in_the_host_is_found() {
     let short = Site { longest: Some(shortest_buffer(built)), ..Site::default() };
     let whole = drive(built, &short, texts, true);
     assert_eq!(whole["texts"][0]["complaints"], json!([]), "before anything is planted");
-    let missed: Vec<String> = PLANTED
-        .iter()
-        .filter_map(|Planted { name, found, .. }| {
-            let site = Site { host: Some(name), ..short.clone() };
-            let said = said(&drive(built, &site, texts, true), &whole);
-            println!("{name}: {}", said.chars().take(300).collect::<String>());
-            (!said.contains(found)).then(|| format!("{name} should be found by {found:?}: {said}"))
-        })
-        .collect();
+    let missed = shared_out(PLANTED.iter(), |Planted { name, found, .. }| {
+        let site = Site { host: Some(name), ..short.clone() };
+        let said = said(&drive(built, &site, texts, true), &whole);
+        println!("{name}: {}", said.chars().take(300).collect::<String>());
+        (!said.contains(found)).then(|| format!("{name} should be found by {found:?}: {said}"))
+    });
+    let missed: Vec<String> = missed.into_iter().flatten().collect();
     assert!(missed.is_empty(), "\n{}", missed.join("\n"));
     for (skew, found) in SKEWED {
         let site = Site { skew: Some(skew), ..short.clone() };

@@ -6,7 +6,7 @@ use forge_planner::Plan;
 use forge_sim::{Command, Dispatch, Pass, Program, Read, Recording, Replay, Weights};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use tests::{Built, all_built, id_list, ids, model, models, scratch};
+use tests::{Built, all_built, id_list, ids, model, models, scratch, shared_out};
 
 /// Of each layer with experts, of each token, its experts by number.
 type Routes = Vec<Vec<BTreeSet<u32>>>;
@@ -120,12 +120,11 @@ fn found(
 
 #[test]
 fn tokens_have_the_experts_that_transformers_gives_them() {
-    let mut checked = 0;
     let models = models();
     let is_whole = |built: &&Built| built.format == "f32" && built.disabled.is_empty();
-    for built in all_built().iter().filter(is_whole).filter(|built| models.contains(&built.model)) {
-        let Some(texts) = golden(&built.model) else { continue };
-        checked += 1;
+    let crates = all_built().iter().filter(is_whole).filter(|built| models.contains(&built.model));
+    let checked = shared_out(crates, |built| {
+        let Some(texts) = golden(&built.model) else { return 0 };
         let plan = built.planned().1;
         let text =
             std::fs::read_to_string(built.directory.join("src/kernels.metal")).expect("a crate has kernels");
@@ -138,6 +137,10 @@ fn tokens_have_the_experts_that_transformers_gives_them() {
                 assert_eq!(found, *expected, "{} text {index} in passes of {chunks:?}", built.name());
             }
         }
-    }
-    assert!(checked > 0 || std::env::var_os("FORGE_MODELS").is_some(), "no model has experts");
+        1
+    });
+    assert!(
+        checked.iter().sum::<usize>() > 0 || std::env::var_os("FORGE_MODELS").is_some(),
+        "no model has experts"
+    );
 }

@@ -5,7 +5,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
-use tests::{Built, all_built, id_list};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tests::{Built, all_built, id_list, shared_out};
 
 fn said(built: &Built, experts: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(&built.program);
@@ -79,13 +80,13 @@ fn records_lie_on_pages(built: &Built) {
 fn streamed_experts_compute_what_resident_ones_do() {
     let prompt: Vec<u32> = (0..41).map(|index| index * index * 31 % 60).collect();
     let list = id_list(&prompt);
-    let (mut streamed, mut is_told) = (0, false);
-    for built in all_built() {
+    let is_told = AtomicBool::new(false);
+    let streamed = shared_out(all_built().iter(), |built| {
         let kernels =
             std::fs::read_to_string(built.directory.join("src/kernels.rs")).expect("it was written");
         let enough = enough(built);
         assert_eq!(enough.is_some(), kernels.contains("\"routes\""), "{}", built.name());
-        let Some(enough) = enough else { continue };
+        let Some(enough) = enough else { return 0 };
         records_lie_on_pages(built);
         for arguments in [
             vec!["logits", "--ids", &list, "--all", "--json"],
@@ -102,11 +103,11 @@ fn streamed_experts_compute_what_resident_ones_do() {
         let told: Value =
             serde_json::from_str(&text(said(built, &format!("streamed:{enough}"), &["info", "--json"])))
                 .expect("JSON");
-        if built.model == TOLD_OF && !std::mem::replace(&mut is_told, true) {
+        if built.model == TOLD_OF && !is_told.swap(true, Ordering::Relaxed) {
             what_is_read_is_told(built, enough);
         }
         println!("{}: {} of {} seats", built.name(), told["experts"]["seats"], told["experts"]["experts"]);
-        streamed += 1;
-    }
-    println!("{streamed} programs");
+        1
+    });
+    println!("{} programs", streamed.iter().sum::<usize>());
 }
