@@ -22,6 +22,20 @@ for (uint v = 0u; v < 4u; v++) {
     }
 }
 {% endmacro %}
+{# What is to be joined of a lane's head. #}
+{% macro leave_sums() %}
+threadgroup float* own = shared + (simdgroup_id * {{ joined }}u + own_head{{ " - done" if joined < heads_each else "" }}) * {{ sums_pitch }}u;
+#pragma unroll
+for (uint i = 0u; i < {{ parts * 8 }}u; i++) {
+    const uint channel = i / 8u * 64u + quarter * 16u + i % 8u;
+    own[channel] = sums[i].x + sums[i].z;
+    own[channel + 8u] = sums[i].y + sums[i].w;
+}
+if (quarter == 0u) {
+    own[{{ width }}] = maximum;
+    own[{{ width + 1 }}] = total;
+}
+{% endmacro %}
     // This lane's head of eight, whose number is a position's as well, and its quarter of channels or of positions; this simdgroup's
     // positions{{ " and heads" if head_parts > 1 else "" }}.
     const uint own_head = (lane >> 2u & 4u) | (lane >> 1u & 3u);
@@ -175,19 +189,13 @@ for (uint v = 0u; v < 4u; v++) {
     for (uint done = 0u; done < {{ heads_each }}u; done += {{ joined }}u) {
         // What is in the way here has been read: queries, or other heads.
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        if (own_head - done < {{ joined }}u) {
-            threadgroup float* own = shared + (simdgroup_id * {{ joined }}u + own_head - done) * {{ sums_pitch }}u;
-            #pragma unroll
-            for (uint i = 0u; i < {{ parts * 8 }}u; i++) {
-                const uint channel = i / 8u * 64u + quarter * 16u + i % 8u;
-                own[channel] = sums[i].x + sums[i].z;
-                own[channel + 8u] = sums[i].y + sums[i].w;
-            }
-            if (quarter == 0u) {
-                own[{{ width }}] = maximum;
-                own[{{ width + 1 }}] = total;
-            }
+{% if joined < 8 %}
+        if (own_head{{ " - done" if joined < heads_each else "" }} < {{ joined }}u) {
+            {{ leave_sums()|indent(12) }}
         }
+{% else %}
+        {{ leave_sums()|indent(8) }}
+{% endif %}
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
 {% include "attention/finish" %}

@@ -165,8 +165,8 @@ fn attention() {
     snapshot("attend_split_keys", of_keys(Brings::Keys));
     snapshot("attend_split_queries", of_keys(Brings::Nothing));
     snapshot("rotate_append_keys", Spec::RotateAppend(keys));
-    snapshot("attend_split_few", Spec::AttendSplit(split.clone()));
-    snapshot("attend_split_units", common::few_on_a_card(split));
+    snapshot("attend_split_few", Spec::AttendSplit(split));
+    snapshot("attend_split_units", common::few_on_a_card(common::attend(32, 8, 128, cache)));
     let odd = Attend {
         window: Some(40),
         softcap: Some(50.0),
