@@ -4,9 +4,10 @@
 // heads that read one key head.
 //
 {% if knobs.units %}
-// A simdgroup takes blocks of 16 positions, straight from memory to registers, as matrix units meet them: eight heads at once. They know
-// halves: of queries and weights there are the nearest and what these leave. Nobody waits for others before the end, where
-// simdgroups join their sums.{% else %}
+// A simdgroup takes blocks of 16 positions, straight from memory to registers, as matrix units meet them: eight heads at
+// once. They know halves: of queries and weights there are the nearest and what these leave. Nobody waits for others before
+// the end, where simdgroups join their sums.
+//{% else %}
 // A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with 8
 // channels each; what they load serves {{ heads_each }} heads. Nobody waits for others before the end, where simdgroups join their
 // sums.{% endif %} The softmax is online: sums are scaled down whenever the maximum grows. It takes powers of 2, and scores accordingly.

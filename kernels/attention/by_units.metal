@@ -6,9 +6,10 @@
 #pragma unroll
 for (uint b = 0u; b < 2u; b++) {
     const uint p = min(start + b * 8u + own_head, end - 1u);
+    device const half* of_position = cached_keys + ulong(p{{ around }}) * {{ width }}ul;
     #pragma unroll
     for (uint s = 0u; s < {{ strips }}u; s++) {
-        {{ load }}(cached_keys + ulong(p{{ around }}) * {{ width }}ul, s * 32u + quarter * 8u, key + (b * {{ strips }}u + s) * 2u);
+        {{ load }}(of_position, s * 32u + quarter * 8u, key + (b * {{ strips }}u + s) * 2u);
     }
 }
 {% endmacro %}
@@ -16,9 +17,10 @@ for (uint b = 0u; b < 2u; b++) {
 #pragma unroll
 for (uint v = 0u; v < 4u; v++) {
     const uint p = min(start + v / 2u * 8u + quarter * 2u + v % 2u, end - 1u);
+    device const half* of_position = cached_values + ulong(p{{ around }}) * {{ width }}ul;
     #pragma unroll
     for (uint part = 0u; part < {{ parts }}u; part++) {
-        {{ load }}(cached_values + ulong(p{{ around }}) * {{ width }}ul, part * 64u + own_head * 8u, value + (part * 4u + v) * 2u);
+        {{ load }}(of_position, part * 64u + own_head * 8u, value + (part * 4u + v) * 2u);
     }
 }
 {% endmacro %}
@@ -36,8 +38,8 @@ if (quarter == 0u) {
     own[{{ width + 1 }}] = total;
 }
 {% endmacro %}
-    // This lane's head of eight, whose number is a position's as well, and its quarter of channels or of positions; this simdgroup's
-    // positions{{ " and heads" if head_parts > 1 else "" }}.
+    // This lane's head of eight, whose number is a position's as well, and its quarter of channels or of positions; this
+    // simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
     const uint own_head = (lane >> 2u & 4u) | (lane >> 1u & 3u);
     const uint quarter = (lane >> 2u & 2u) | (lane & 1u);
 {% if head_parts > 1 %}
@@ -88,8 +90,9 @@ if (quarter == 0u) {
 
     // The row's own position: lanes of a head have a quarter of its channels each.
     if (newest && own_part == 0u) {
-        threadgroup const float4* own_query = (threadgroup const float4*)(shared + {{ place }} * {{ pitch }}u + quarter * {{ width // 4 }}u);
-        threadgroup const float4* own_key = (threadgroup const float4*)(shared + {{ group * pitch }}u + quarter * {{ width // 4 }}u);
+        threadgroup const float* quarter_of_heads = shared + quarter * {{ width // 4 }}u;
+        threadgroup const float4* own_query = (threadgroup const float4*)(quarter_of_heads + {{ place }} * {{ pitch }}u);
+        threadgroup const float4* own_key = (threadgroup const float4*)(quarter_of_heads + {{ group * pitch }}u);
         float score = 0.0f;
         #pragma unroll
         for (uint i = 0u; i < {{ width // 16 }}u; i++) {
@@ -127,8 +130,8 @@ if (quarter == 0u) {
         for (uint s = 0u; s < {{ strips }}u; s++) {
             #pragma unroll
             for (uint b = 0u; b < 2u; b++) {
-                add_scores(
-                    products[b * 2u + s % 2u], key + (b * {{ strips }}u + s) * 2u, most + s * 2u, rest + s * 2u, own_head, quarter);
+                thread const half4* keys_of_strip = key + (b * {{ strips }}u + s) * 2u;
+                add_scores(products[b * 2u + s % 2u], keys_of_strip, most + s * 2u, rest + s * 2u, own_head, quarter);
             }
         }
 

@@ -2,12 +2,12 @@
 // out: `own_head`, `quarter`. Of numbers that are halves on the other side, queries and weights, there are the halves nearest to
 // them and what these leave, and sums of both. A target whose matrix units know halves has bodies of its own.
 //
-// `add_scores`: `key` is 8 channels of position `own_head` of eight, `most` and `rest` of the same 8 of head `own_head`. A lane's sums
-// are the scores of its head with positions 2 · quarter and the next. Lanes of a head have different channels.
+// `add_scores`: `key` is 8 channels of position `own_head` of eight, `most` and `rest` are the same 8 of head `own_head`. A lane's
+// sums are the scores of its head with positions 2 · quarter and the next. Lanes of a head have different channels.
 //
-// `add_weighted`: `most` and `rest` are weights of head `own_head` at positions 2 · quarter, the next, and eight behind each; `value` is
-// channels 8 · own_head and the seven behind it of the same four positions. Sum i of a lane is of its head and of channels 16 · quarter + i and
-// eight behind that.
+// `add_weighted`: `most` and `rest` are weights of head `own_head` at positions 2 · quarter, the next, and eight behind each;
+// `value` is channels 8 · own_head and the seven behind it of the same four positions. Sum i of a lane is of its head and of
+// channels 16 · quarter + i and eight behind that.
 #ifndef OWN_HEAD_PRODUCTS
 inline ushort lane_of_head(uint head, uint quarter) {
     return ushort((head & 4u) << 2u | (head & 3u) << 1u | (quarter & 2u) << 2u | (quarter & 1u));
@@ -19,7 +19,8 @@ inline float4 halves_of_lane(half4 own, ushort lane) {
 }
 
 inline void add_scores(
-    thread float4& sums, thread const half4* key, thread const half4* most, thread const half4* rest, uint own_head, uint quarter) {
+    thread float4& sums, thread const half4* key, thread const half4* most, thread const half4* rest, uint own_head,
+    uint quarter) {
     for (uint q = 0u; q < 4u; q++) {
         for (uint i = 0u; i < 2u; i++) {
             const ushort own = lane_of_head(own_head, q);
