@@ -4,7 +4,7 @@
 //! alike is marked *published*; the rest is *derived* from what hardware is known to do, and marked so. For NVIDIA's GPUs
 //! there are measurements: [`nvidia`]. What a user has measured on a device of theirs takes the place of both; [`tried`] says of what.
 
-mod attention;
+pub(crate) mod attention;
 mod nvidia;
 mod tried;
 

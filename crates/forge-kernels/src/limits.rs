@@ -14,6 +14,7 @@ use crate::context::{
     queries_fit, sums_bytes, tile_bytes,
 };
 use crate::error::KernelError;
+use crate::knobs::attention::UNIT_HEADS;
 use crate::spec::{Argmax, Attend, AttendKnobs, Brings, Each, Function, HeadNorm, Sample, Spec};
 
 /// The widest head: registers hold the sums of one.
@@ -295,8 +296,8 @@ impl Limits<'_> {
         if units {
             let fits = AttendKnobs::can_take_units(group, attend.width, attend.cache);
             self.holds("units", 1, fits, || "of heads of 64 or 128 channels, cached as halves".to_owned())?;
-            self.holds("heads_each", heads_each, heads_each == group.min(8), || {
-                format!("{}: units meet eight heads at once", group.min(8))
+            self.holds("heads_each", heads_each, heads_each == group.min(UNIT_HEADS), || {
+                format!("{}: units meet {UNIT_HEADS} heads at once", group.min(UNIT_HEADS))
             })?;
         } else {
             self.holds("heads_each", heads_each, (1..=group.min(4)).contains(&heads_each), || {

@@ -1,6 +1,6 @@
 //! From a spec to text and declaration, and from instances to a file.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
@@ -62,10 +62,15 @@ pub fn assemble(instances: &[Instance], header: &str) -> String {
 }
 
 fn render_template(path: &str, variables: Value) -> Result<String, Error> {
-    let template = TEMPLATES
-        .iter()
-        .find(|template| template.path == path)
-        .ok_or_else(|| Error::new(ErrorKind::TemplateNotFound, path.to_owned()))?;
+    environment()?.get_template(path)?.render(variables)
+}
+
+/// Templates and their parts, compiled once: plans and tests render thousands of kernels.
+fn environment() -> Result<&'static Environment<'static>, Error> {
+    static COMPILED: OnceLock<Environment<'static>> = OnceLock::new();
+    if let Some(environment) = COMPILED.get() {
+        return Ok(environment);
+    }
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     let mut syntax = SyntaxConfig::builder();
@@ -73,12 +78,15 @@ fn render_template(path: &str, variables: Value) -> Result<String, Error> {
     environment.set_syntax(syntax.build()?);
     environment.set_formatter(format_value);
     // Buffers that may be absent shift those after them, so a signature asks for its next slot instead of naming it.
-    let slots = AtomicUsize::new(0);
-    environment.add_function("slot", move || slots.fetch_add(1, Ordering::Relaxed));
-    for part in PARTS {
-        environment.add_template(part.path, part.text)?;
+    environment.add_function("slot", |state: &mut State| {
+        let slot = state.get_temp("slot").map_or(Ok(0), u32::try_from)?;
+        state.set_temp("slot", Value::from(slot + 1));
+        Ok(slot)
+    });
+    for source in TEMPLATES.iter().chain(&PARTS) {
+        environment.add_template(source.path, source.text)?;
     }
-    environment.template_from_named_str(template.path, template.text)?.render(variables)
+    Ok(COMPILED.get_or_init(|| environment))
 }
 
 /// Prints floats as literals, names and integers as they are, and nothing else.

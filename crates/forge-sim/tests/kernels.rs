@@ -451,6 +451,8 @@ fn kernels_are_silent() {
     for (width, query_heads, key_heads, cache, extras) in [
         (64, 4, 2, Format::F16, plain),
         (64, 10, 2, Format::F32, all),
+        (64, 5, 1, Format::F16, capped),
+        (128, 8, 2, Format::F16, ring),
         (20, 9, 3, Format::F32, capped),
         (6, 6, 1, Format::F16, Extras { sinks: true, ..plain }),
         (80, 3, 1, Format::F16, all),

@@ -14,7 +14,7 @@ use forge_ir::Format;
 const HEADS_EACH: usize = 4;
 
 /// Heads that matrix units meet at once.
-const UNIT_HEADS: usize = 8;
+pub(crate) const UNIT_HEADS: usize = 8;
 
 /// Heads of a key head that a card's shuffles are faster for than its matrix units, which meet eight as fast as two. Measured on an H100 in
 /// q4_0, ids a second after 4,096 positions: of 2 heads (0.6B) 1,361 by lanes and 1,227 by units, of 4 (8B) 393 and 430.
