@@ -104,6 +104,7 @@ impl<const BITS: usize, const GROUP: usize, T: Scale + Number> Matrix for Affine
     const SCALING: Scaling = Scaling::Offset;
     const GROUP: usize = GROUP / BLOCK;
     const LACKING: Option<i32> = Some(lacking::<BITS>());
+    const SMALL: bool = BITS <= 4;
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let groups = rows * blocks / <Self as Matrix>::GROUP;

@@ -124,6 +124,7 @@ pub struct Q4_0 {
 impl Matrix for Q4_0 {
     const SCALING: Scaling = Scaling::Scale;
     const LACKING: Option<i32> = Some(-8);
+    const SMALL: bool = true;
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         Q4_0 {

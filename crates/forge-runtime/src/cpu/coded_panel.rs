@@ -93,7 +93,8 @@ impl<M: Matrix> Panels<'_, M> {
                     }
                 }
             }
-            let (lacking, offset) = (lacking - more, M::SCALING == Scaling::Offset);
+            let (lacking, small) = (lacking - more, M::SMALL);
+            let offset = M::SCALING == Scaling::Offset;
             #[cfg(target_arch = "x86_64")]
             if level == Level::Amx {
                 let sums = &mut *sums;
@@ -110,7 +111,7 @@ impl<M: Matrix> Panels<'_, M> {
                 continue;
             }
             let sums = &mut *sums;
-            level.run(AddPanel { panel, lacking, offset, x, blocks, rows, first_block, sums });
+            level.run(AddPanel { panel, lacking, small, offset, x, blocks, rows, first_block, sums });
         }
     }
 }
@@ -206,6 +207,8 @@ struct AddPanel<'a> {
     panel: &'a [Filled],
     /// What has to be added to the panel's codes.
     lacking: i32,
+    /// Whether these are from 0 to 15, but for what the level's instructions want of them.
+    small: bool,
     /// Whether there are offsets.
     offset: bool,
     x: &'a [Sixteen],
@@ -222,13 +225,18 @@ struct AddPanel<'a> {
 impl Task for AddPanel<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        if self.offset { self.tiles::<S, true>() } else { self.tiles::<S, false>() }
+        match (self.offset, self.small && S::SMALL) {
+            (false, false) => self.tiles::<S, false, false>(),
+            (false, true) => self.tiles::<S, false, true>(),
+            (true, false) => self.tiles::<S, true, false>(),
+            (true, true) => self.tiles::<S, true, true>(),
+        }
     }
 }
 
 impl AddPanel<'_> {
     #[inline(always)]
-    fn tiles<S: Simd, const OFFSET: bool>(self) {
+    fn tiles<S: Simd, const OFFSET: bool, const SMALL: bool>(self) {
         let AddPanel { panel, x, blocks, rows, first_block, .. } = self;
         let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(rows.len().div_ceil(TILE));
         for (tile, sums) in tiles.enumerate() {
@@ -239,7 +247,7 @@ impl AddPanel<'_> {
             });
             for output in (0..PANEL).step_by(VECTORS * S::LANES) {
                 // SAFETY: this runs by its level, and panels have whole vectors.
-                unsafe { add_tile::<S, OFFSET>(panel, self.lacking, output, x, sums) };
+                unsafe { add_tile::<S, OFFSET, SMALL>(panel, self.lacking, output, x, sums) };
             }
         }
     }
@@ -247,7 +255,7 @@ impl AddPanel<'_> {
 
 /// A tile's products, added to sums.
 #[inline(always)]
-unsafe fn add_tile<S: Simd, const OFFSET: bool>(
+unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
     panel: &[Filled],
     lacking: i32,
     output: usize,
@@ -269,13 +277,17 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool>(
             let total: [i32; TILE] = std::array::from_fn(|i| *of(i).0.totals.get_unchecked(of(i).1));
             let mut products = [[S::splat_sums(0); VECTORS]; TILE];
             for i in 0..TILE {
-                products[i] = [S::splat_sums(total[i] * lacking); VECTORS];
+                products[i] = [S::splat_sums(if SMALL { 0 } else { total[i] * lacking }); VECTORS];
             }
             for four in 0..BLOCK / 4 {
                 for v in 0..VECTORS {
                     let weights = block.codes[four][output + v * S::LANES].as_ptr();
                     for i in 0..TILE {
-                        products[i][v] = S::add_products(products[i][v], weights, &codes[i][4 * four]);
+                        let x = &raw const codes[i][4 * four];
+                        products[i][v] = match SMALL {
+                            true => S::add_small(products[i][v], S::load_codes(weights), x),
+                            false => S::add_products(products[i][v], weights, x),
+                        };
                     }
                 }
             }
@@ -283,7 +295,11 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool>(
                 let scales = S::load(&block.scales[output + v * S::LANES]);
                 let offsets = S::load(&block.offsets[output + v * S::LANES]);
                 for i in 0..TILE {
-                    let mut of_block = S::mul(S::sums_to_singles(products[i][v]), scales);
+                    let mut products = products[i][v];
+                    if SMALL {
+                        products = S::of_small(products, total[i] * lacking);
+                    }
+                    let mut of_block = S::mul(S::sums_to_singles(products), scales);
                     if OFFSET {
                         of_block = S::add(of_block, S::mul(S::splat(total[i] as f32), offsets));
                     }

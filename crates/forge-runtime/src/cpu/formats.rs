@@ -94,6 +94,8 @@ pub(super) trait Matrix: Copy {
     const PARTS: usize = 3;
     /// What has to be added to its [`codes`](Matrix::codes), if it has any.
     const LACKING: Option<i32> = None;
+    /// Whether these are from 0 to 15.
+    const SMALL: bool = false;
 
     /// The planes named `<weight>_values`, or `<weight>_codes` and `<weight>_scales`.
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self;

@@ -17,15 +17,16 @@ use super::coded_rows::{Row, encoded_rows, keep};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
-use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
+use super::panel::{MatrixRows, NUMBERS, PANEL, ROWS, rows_at_once};
 #[cfg(target_arch = "x86_64")]
 use super::parts;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
 use super::strip_products::{self, FEW};
-use super::tile::{decode, stored_products, widened_products};
+use super::tile::stored_products;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// What the compiler decided.
 ///
@@ -101,7 +102,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
-        let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
+        let panel = if rows <= FEW { 0 } else { NUMBERS + ROWS * PANEL };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
@@ -137,10 +138,10 @@ impl<M: Matrix> Task for Products<'_, M> {
             match rows {
                 1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(Way::Stored),
                 1 if call.alone() => work.few_rows::<S, 4, 1>(Way::Stored),
-                1 => work.few_rows::<S, 4, 1>(Way::Slices),
-                2 => work.few_rows::<S, 4, 2>(Way::Slices),
-                3 => work.few_rows::<S, 2, 3>(Way::Slices),
-                FEW => work.few_rows::<S, 2, FEW>(Way::Slices),
+                1 => work.few_rows::<S, 1, 1>(Way::Slices),
+                2 => work.few_rows::<S, 1, 2>(Way::Slices),
+                3 => work.few_rows::<S, 1, 3>(Way::Slices),
+                FEW => work.few_rows::<S, 1, FEW>(Way::Slices),
                 _ => work.panels::<S>(scratch),
             }
         }
@@ -152,7 +153,7 @@ impl<M: Matrix> Task for Products<'_, M> {
 enum Way<'a> {
     /// In f32, in the order that is fastest for one row.
     Stored,
-    /// In f32, slice after slice, as panels are.
+    /// In f32, sixteen outputs at once, in the order in which panels are summed.
     Slices,
     /// Of codes, block after block, as panels are.
     Blocks(&'a [Row]),
@@ -184,21 +185,9 @@ impl<M: Matrix> Work<'_, M> {
             let end = outputs.min((share + 1) * size);
             for start in (share * size..end).step_by(GRAIN) {
                 let range = start..end.min(start + GRAIN);
-                // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing. Past
-                // the range the last is computed again.
-                let apart = range.len().div_ceil(W);
                 // SAFETY: the caller's promise.
                 unsafe {
-                    for i in 0..apart {
-                        let place = |w: usize| (w * apart + i).min(range.len() - 1);
-                        let first = std::array::from_fn(|w| (range.start + place(w)) * blocks);
-                        let products = self.of_few::<S, W, X>(first, x, way);
-                        for (w, products) in products.iter().enumerate() {
-                            for (row, product) in products.iter().enumerate() {
-                                values[row][place(w)] = *product;
-                            }
-                        }
-                    }
+                    self.of_range::<S, W, X>(range.clone(), x, way, &mut values);
                     for (row, values) in values.iter_mut().enumerate() {
                         self.finish.outputs(row, range.start, &mut values[..range.len()], &mut left);
                     }
@@ -206,6 +195,37 @@ impl<M: Matrix> Work<'_, M> {
             }
             // SAFETY: the caller's promise.
             unsafe { self.finish.leave(share, left) };
+        }
+    }
+
+    /// Products of the outputs of a range.
+    #[inline(always)]
+    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
+        &self,
+        range: Range<usize>,
+        x: [*const f32; X],
+        way: Way<'_>,
+        values: &mut [[f32; GRAIN]; X],
+    ) {
+        let Work { matrix, blocks, .. } = *self;
+        if let Way::Slices = way {
+            let rows = MatrixRows { matrix, blocks, first: range.start, count: range.len() };
+            // SAFETY: the caller's promise.
+            return unsafe { rows.of_few::<S, X>(x, values.as_flattened_mut(), GRAIN) };
+        }
+        // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing. Past the range the
+        // last is computed again.
+        let apart = range.len().div_ceil(W);
+        for i in 0..apart {
+            let place = |w: usize| (w * apart + i).min(range.len() - 1);
+            let first = std::array::from_fn(|w| (range.start + place(w)) * blocks);
+            // SAFETY: the caller's promise.
+            let products = unsafe { self.of_few::<S, W, X>(first, x, way) };
+            for (w, products) in products.iter().enumerate() {
+                for (row, product) in products.iter().enumerate() {
+                    values[row][place(w)] = *product;
+                }
+            }
         }
     }
 
@@ -224,7 +244,7 @@ impl<M: Matrix> Work<'_, M> {
                     let ahead = self.call.level().ahead();
                     stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks, ahead)
                 }
-                Way::Slices => sliced_products::<S, M, W, X>(self.matrix, first, x, self.blocks),
+                Way::Slices => unreachable!("they are met by sixteen rows at once"),
                 Way::Blocks(rows) => {
                     let rows: [&Row; X] = std::array::from_fn(|row| &rows[row]);
                     coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks)
@@ -237,30 +257,20 @@ impl<M: Matrix> Work<'_, M> {
     #[inline(always)]
     unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
         let Work { call, matrix, outputs, blocks, x, rows, .. } = *self;
-        let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
+        let (panel, sums) = scratch.split_at_mut(NUMBERS);
         let count_of_panels = outputs.div_ceil(PANEL);
+        let at_once = rows_at_once(count_of_panels, call.workers());
         // All panels of one block of rows, then the next block: neighbours in time share their x.
-        for item in call.share(rows.div_ceil(ROWS) * count_of_panels, 1).flatten() {
-            let first_row = item / count_of_panels * ROWS;
-            let rows = (rows - first_row).min(ROWS);
+        for item in call.share(rows.div_ceil(at_once) * count_of_panels, 1).flatten() {
+            let first_row = item / count_of_panels * at_once;
+            let rows = (rows - first_row).min(at_once);
             let first_output = item % count_of_panels * PANEL;
             let of_panel = (outputs - first_output).min(PANEL);
             let row = |row: usize| x[((first_row + row).min(self.rows - 1)) * blocks * BLOCK..].as_ptr();
             let x_rows: [*const f32; ROWS] = std::array::from_fn(row);
-            sums[..rows * PANEL].fill(0.0);
-            for first_block in (0..blocks).step_by(DEPTH) {
-                let depth = (blocks - first_block).min(DEPTH);
-                // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
-                unsafe {
-                    for output in 0..of_panel {
-                        let block = (first_output + output) * blocks + first_block;
-                        let to = panel.as_mut_ptr().add(output * STRIDE);
-                        decode::<S, M>(matrix, block, depth, blocks, to);
-                    }
-                }
-                let (rows, columns) = (&x_rows[..rows], first_block * BLOCK..(first_block + depth) * BLOCK);
-                call.level().run(AddPanel { panel, outputs: of_panel, rows, columns, sums });
-            }
+            let of = MatrixRows { matrix, blocks, first: first_output, count: of_panel };
+            // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
+            unsafe { of.of_many::<S>(call.level(), &x_rows[..rows], panel, sums) };
             for row in 0..rows {
                 let values = &mut sums[row * PANEL..][..of_panel];
                 // SAFETY: as above.
@@ -308,29 +318,5 @@ pub(super) fn whole_rows_to(x: &[f32], inputs: usize, columns: usize, room: &mut
     for (to, from) in room.chunks_exact_mut(columns).zip(x.chunks_exact(inputs)) {
         to[..inputs].copy_from_slice(from);
         to[inputs..].fill(0.0);
-    }
-}
-
-/// The products of `W` whole rows of a matrix with `X` rows of x, summed over slices as panels are.
-#[inline(always)]
-pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
-    matrix: M,
-    first: [usize; W],
-    x: [*const f32; X],
-    blocks: usize,
-) -> [[f32; X]; W] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut sums = [[0.0; X]; W];
-        for from in (0..blocks).step_by(DEPTH) {
-            let slice = (from, (blocks - from).min(DEPTH));
-            let products = widened_products::<S, M, W, X>(matrix, first, x, slice);
-            for (sums, products) in sums.iter_mut().zip(products) {
-                for (sum, product) in sums.iter_mut().zip(products) {
-                    *sum += product;
-                }
-            }
-        }
-        sums
     }
 }

@@ -20,8 +20,6 @@ pub(super) trait Simd: Copy + 'static {
     const LANES: usize;
     /// By how much the bytes that `add_products` takes of a weight are larger than its codes: 128 where they are unsigned.
     const RAISED: i32;
-    /// Rows of weights that a tile of products holds, so that it fills the registers and does not spill.
-    const TILE: usize;
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::V;
@@ -99,6 +97,20 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn add_shared(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
     /// To each lane, the products of its four codes with four codes of `x`, each lane its own.
     unsafe fn add_codes(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums;
+    /// Whether small codes, those from 0 to 15, are added up by `add_small`: each lane has two sums of 16 bits then, which have room for a
+    /// block of them.
+    const SMALL: bool = false;
+    /// What `add_shared` does, to two sums a lane, which begin as zeros.
+    #[inline(always)]
+    unsafe fn add_small(sums: Self::Sums, codes: Self::Codes, x: *const i8) -> Self::Sums {
+        // SAFETY: the caller's promise.
+        unsafe { Self::add_shared(sums, codes, x) }
+    }
+    /// The two sums of each lane, and what is to be added to them.
+    #[inline(always)]
+    unsafe fn of_small(sums: Self::Sums, _more: i32) -> Self::Sums {
+        sums
+    }
     /// Each sum as a single: exact below 2^24.
     unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
     /// The sum of each eight lanes of `128 / LANES` vectors.
@@ -182,7 +194,6 @@ impl Simd for Portable {
     type Codes = [[i8; 4]; LANES];
     const LANES: usize = LANES;
     const RAISED: i32 = 0;
-    const TILE: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Lanes {

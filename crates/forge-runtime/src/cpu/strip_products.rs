@@ -133,12 +133,14 @@ impl<M: Matrix> OfStrips<M> {
         // SAFETY: the caller's promise.
         unsafe {
             let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
+            let small = M::SMALL && S::SMALL;
             let mut sums = [[[S::splat(0.0); 2]; X]; W];
             for block in 0..blocks {
+                let mut missing_of = [0; X];
                 let mut nothing = [S::splat_sums(0); X];
                 for r in 0..X {
-                    let total = *rows[r].totals.get_unchecked(block) as i32;
-                    nothing[r] = S::splat_sums(total * missing);
+                    missing_of[r] = *rows[r].totals.get_unchecked(block) as i32 * missing;
+                    nothing[r] = S::splat_sums(if small { 0 } else { missing_of[r] });
                 }
                 for w in 0..W {
                     let at = first + strips[w] * blocks + block;
@@ -152,8 +154,9 @@ impl<M: Matrix> OfStrips<M> {
                             let [near, far] = matrix.strip_codes::<S>(at, word, part);
                             for r in 0..X {
                                 let x = rows[r].codes.as_ptr().add(block * BLOCK + 4 * word);
-                                let with_near = S::add_shared(products[r][part], near, x);
-                                products[r][part] = S::add_shared(with_near, far, x.add(BLOCK / 2));
+                                let add = if small { S::add_small } else { S::add_shared };
+                                let with_near = add(products[r][part], near, x);
+                                products[r][part] = add(with_near, far, x.add(BLOCK / 2));
                             }
                         }
                     }
@@ -161,7 +164,11 @@ impl<M: Matrix> OfStrips<M> {
                         let scales = matrix.strip_scales::<S>(at, part);
                         let offsets = matrix.strip_offsets::<S>(at, part);
                         for r in 0..X {
-                            let mut of_block = S::mul(S::sums_to_singles(products[r][part]), scales);
+                            let mut products = products[r][part];
+                            if small {
+                                products = S::of_small(products, missing_of[r]);
+                            }
+                            let mut of_block = S::mul(S::sums_to_singles(products), scales);
                             if M::SCALING == Scaling::Offset {
                                 let total = S::splat(*rows[r].totals.get_unchecked(block));
                                 of_block = S::add(of_block, S::mul(total, offsets));

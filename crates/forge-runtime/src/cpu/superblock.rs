@@ -91,6 +91,7 @@ impl<const BITS: usize> Matrix for Pairs<BITS> {
     const SCALING: Scaling = Scaling::Offset;
     const WHOLE: usize = BLOCKS;
     const LACKING: Option<i32> = Some(lacking::<BITS>());
+    const SMALL: bool = BITS <= 4;
 
     fn find(call: &Call<'_>, weight: &str, rows: usize, blocks: usize) -> Self {
         let [codes, scales] = find(call, weight, rows * blocks, BITS, PAIRS);

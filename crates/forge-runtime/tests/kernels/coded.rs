@@ -118,6 +118,29 @@ fn several_rows_are_encoded_and_come_to_the_same_bits_everywhere() {
     }
 }
 
+/// Whatever a level adds up codes in has room for the largest of them, of either sign, all of one.
+#[test]
+fn sums_have_room_for_the_largest_codes() {
+    let mut random = Random(16);
+    for format in FORMATS.into_iter().filter(|format| encodes(*format)) {
+        for byte in if format == Format::Q8_0 { [0x7f, 0x81] } else { [0xff, 0] } {
+            let mut case = Case::new(&mut random, format, 48, 256);
+            case.weight.planes[0].fill(byte);
+            for (rows, largest) in [(1, 1.0), (3, -1.0), (9, 1.0), (9, -1.0)] {
+                let x = vec![largest; rows * 256];
+                let portable = case.products(Batch, &x, Level::Portable, 1, false);
+                each_level(|level, threads| {
+                    for in_strips in [false, IN_STRIPS.contains(&format)] {
+                        let found = case.laid_out(in_strips, Batch, &x, level, threads, false);
+                        let what = format!("{level:?} {format:?} {byte:#x}, {rows} rows of {largest}");
+                        assert!(bytes_of(&found) == bytes_of(&portable), "{what}, strips {in_strips}");
+                    }
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn what_experts_are_chosen_by_is_never_encoded() {
     let mut random = Random(15);
