@@ -42,6 +42,7 @@ mod embed;
 mod ending;
 mod experts;
 mod experts_tiles;
+mod few_rows;
 mod finish;
 mod formats;
 mod latent;

@@ -8,13 +8,13 @@
 //! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
 //! ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; otherwise products in f32 are summed over
 //! slices of `DEPTH` blocks, in the same order with panels and without. A row that is alone, in a program of its own, may be summed in
-//! another order ([`Way`]). Of a matrix in strips rows are computed by [`super::strip_products`].
+//! another order ([`AsStored`]). Of a matrix in strips rows are computed by [`super::strip_products`].
 
 use super::call::Call;
 use super::coded;
-use super::coded_few;
-use super::coded_rows::{Row, encoded_rows, keep};
-use super::finish::{DeferredNorm, Each, Epilogue, Finish, GRAIN, OfShare, OwnNorm};
+use super::coded_rows::{encoded_rows, keep};
+use super::few_rows::{AsStored, Blocks, Sixteens};
+use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::panel::{MatrixRows, NUMBERS, PANEL, ROWS, rows_at_once};
@@ -24,9 +24,7 @@ use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
 use super::strip_products::{self, FEW};
-use super::tile::stored_products;
 use std::marker::PhantomData;
-use std::ops::Range;
 
 /// What the compiler decided.
 ///
@@ -122,12 +120,12 @@ impl<M: Matrix> Task for Products<'_, M> {
             // SAFETY: as below.
             unsafe {
                 match rows {
-                    1 if is_short => work.few_rows::<S, 1, 1>(Way::Blocks(&x)),
-                    1 => work.few_rows::<S, 4, 1>(Way::Blocks(&x)),
-                    2 if is_short => work.few_rows::<S, 1, 2>(Way::Blocks(&x)),
-                    2 => work.few_rows::<S, 4, 2>(Way::Blocks(&x)),
-                    3 => work.few_rows::<S, 2, 3>(Way::Blocks(&x)),
-                    _ => work.few_rows::<S, 2, FEW>(Way::Blocks(&x)),
+                    1 if is_short => work.few_rows::<S, 1, 1>(Blocks(&x)),
+                    1 => work.few_rows::<S, 4, 1>(Blocks(&x)),
+                    2 if is_short => work.few_rows::<S, 1, 2>(Blocks(&x)),
+                    2 => work.few_rows::<S, 4, 2>(Blocks(&x)),
+                    3 => work.few_rows::<S, 2, 3>(Blocks(&x)),
+                    _ => work.few_rows::<S, 2, FEW>(Blocks(&x)),
                 }
             }
             return keep(x);
@@ -136,123 +134,32 @@ impl<M: Matrix> Task for Products<'_, M> {
         // different outputs.
         unsafe {
             match rows {
-                1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(Way::Stored),
-                1 if call.alone() => work.few_rows::<S, 4, 1>(Way::Stored),
-                1 => work.few_rows::<S, 1, 1>(Way::Slices),
-                2 => work.few_rows::<S, 1, 2>(Way::Slices),
-                3 => work.few_rows::<S, 1, 3>(Way::Slices),
-                FEW => work.few_rows::<S, 1, FEW>(Way::Slices),
+                1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(AsStored),
+                1 if call.alone() => work.few_rows::<S, 4, 1>(AsStored),
+                1 => work.few_rows::<S, 1, 1>(Sixteens),
+                2 => work.few_rows::<S, 1, 2>(Sixteens),
+                3 => work.few_rows::<S, 1, 3>(Sixteens),
+                FEW => work.few_rows::<S, 1, FEW>(Sixteens),
                 _ => work.panels::<S>(scratch),
             }
         }
     }
 }
 
-/// How outputs are computed of rows that are few.
-#[derive(Clone, Copy)]
-enum Way<'a> {
-    /// In f32, in the order that is fastest for one row.
-    Stored,
-    /// In f32, sixteen outputs at once, in the order in which panels are summed.
-    Slices,
-    /// Of codes, block after block, as panels are.
-    Blocks(&'a [Row]),
-}
-
 /// A projection, its shape worked out.
-struct Work<'a, M> {
-    call: &'a Call<'a>,
-    matrix: M,
-    outputs: usize,
+pub(super) struct Work<'a, M> {
+    pub(super) call: &'a Call<'a>,
+    pub(super) matrix: M,
+    pub(super) outputs: usize,
     /// Of a row of the matrix, and of x.
-    blocks: usize,
+    pub(super) blocks: usize,
     /// Rows of whole blocks.
-    x: &'a [f32],
+    pub(super) x: &'a [f32],
     rows: usize,
-    finish: Finish<'a>,
+    pub(super) finish: Finish<'a>,
 }
 
 impl<M: Matrix> Work<'_, M> {
-    /// `X` rows of x, `W` outputs at once.
-    #[inline(always)]
-    unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: Way<'_>) {
-        let Work { call, outputs, blocks, x, .. } = *self;
-        let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
-        let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
-        let mut values = [[0.0_f32; GRAIN]; X];
-        for share in call.share(shares, at_once).flatten() {
-            let mut left = OfShare::NOTHING;
-            let end = outputs.min((share + 1) * size);
-            for start in (share * size..end).step_by(GRAIN) {
-                let range = start..end.min(start + GRAIN);
-                // SAFETY: the caller's promise.
-                unsafe {
-                    self.of_range::<S, W, X>(range.clone(), x, way, &mut values);
-                    for (row, values) in values.iter_mut().enumerate() {
-                        self.finish.outputs(row, range.start, &mut values[..range.len()], &mut left);
-                    }
-                }
-            }
-            // SAFETY: the caller's promise.
-            unsafe { self.finish.leave(share, left) };
-        }
-    }
-
-    /// Products of the outputs of a range.
-    #[inline(always)]
-    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
-        &self,
-        range: Range<usize>,
-        x: [*const f32; X],
-        way: Way<'_>,
-        values: &mut [[f32; GRAIN]; X],
-    ) {
-        let Work { matrix, blocks, .. } = *self;
-        if let Way::Slices = way {
-            let rows = MatrixRows { matrix, blocks, first: range.start, count: range.len() };
-            // SAFETY: the caller's promise.
-            return unsafe { rows.of_few::<S, X>(x, values.as_flattened_mut(), GRAIN) };
-        }
-        // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing. Past the range the
-        // last is computed again.
-        let apart = range.len().div_ceil(W);
-        for i in 0..apart {
-            let place = |w: usize| (w * apart + i).min(range.len() - 1);
-            let first = std::array::from_fn(|w| (range.start + place(w)) * blocks);
-            // SAFETY: the caller's promise.
-            let products = unsafe { self.of_few::<S, W, X>(first, x, way) };
-            for (w, products) in products.iter().enumerate() {
-                for (row, product) in products.iter().enumerate() {
-                    values[row][place(w)] = *product;
-                }
-            }
-        }
-    }
-
-    /// Products of a few outputs.
-    #[inline(always)]
-    unsafe fn of_few<S: Simd, const W: usize, const X: usize>(
-        &self,
-        first: [usize; W],
-        x: [*const f32; X],
-        way: Way<'_>,
-    ) -> [[f32; X]; W] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match way {
-                Way::Stored => {
-                    let ahead = self.call.level().ahead();
-                    stored_products::<S, M, W, X>(self.matrix, first, x, self.blocks, ahead)
-                }
-                Way::Slices => unreachable!("they are met by sixteen rows at once"),
-                Way::Blocks(rows) => {
-                    let rows: [&Row; X] = std::array::from_fn(|row| &rows[row]);
-                    coded_few::products::<S, M, W, X>(self.matrix, first, rows, self.blocks)
-                }
-            }
-        }
-    }
-
     /// Any number of rows.
     #[inline(always)]
     unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {

@@ -1,0 +1,139 @@
+//! A few rows of a projection, share by share, and the ways in which their products come about.
+
+use super::coded_few;
+use super::coded_rows::Row;
+use super::finish::{GRAIN, OfShare};
+use super::formats::{BLOCK, Matrix};
+use super::panel::MatrixRows;
+use super::project::Work;
+use super::simd::Simd;
+use super::tile::stored_products;
+use std::ops::Range;
+
+/// How outputs are computed of rows that are few. Ways are types, so that each is compiled where it is taken, and nowhere else.
+pub(super) trait Way<M: Matrix>: Copy {
+    /// The products of `W` outputs, whose rows begin with blocks `first`, with `X` rows of x.
+    unsafe fn products<S: Simd, const W: usize, const X: usize>(
+        self,
+        work: &Work<'_, M>,
+        first: [usize; W],
+        x: [*const f32; X],
+    ) -> [[f32; X]; W];
+
+    /// Those of a range of outputs.
+    #[inline(always)]
+    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
+        self,
+        work: &Work<'_, M>,
+        range: Range<usize>,
+        x: [*const f32; X],
+        values: &mut [[f32; GRAIN]; X],
+    ) {
+        // Rows that are read at once lie far apart: of neighbours, which share pages, the machine foresees nothing. Past the range the
+        // last is computed again.
+        let apart = range.len().div_ceil(W);
+        for i in 0..apart {
+            let place = |w: usize| (w * apart + i).min(range.len() - 1);
+            let first = std::array::from_fn(|w| (range.start + place(w)) * work.blocks);
+            // SAFETY: the caller's promise.
+            let products = unsafe { self.products::<S, W, X>(work, first, x) };
+            for (w, products) in products.iter().enumerate() {
+                for (row, product) in products.iter().enumerate() {
+                    values[row][place(w)] = *product;
+                }
+            }
+        }
+    }
+}
+
+/// In f32, in the order that is fastest for one row.
+#[derive(Clone, Copy)]
+pub(super) struct AsStored;
+
+/// Of codes, block after block, as panels are.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks<'a>(pub(super) &'a [Row]);
+
+/// In f32, sixteen outputs at once, in the order in which panels are summed.
+#[derive(Clone, Copy)]
+pub(super) struct Sixteens;
+
+impl<M: Matrix> Way<M> for AsStored {
+    #[inline(always)]
+    unsafe fn products<S: Simd, const W: usize, const X: usize>(
+        self,
+        work: &Work<'_, M>,
+        first: [usize; W],
+        x: [*const f32; X],
+    ) -> [[f32; X]; W] {
+        let ahead = work.call.level().ahead();
+        // SAFETY: the caller's promise.
+        unsafe { stored_products::<S, M, W, X>(work.matrix, first, x, work.blocks, ahead) }
+    }
+}
+
+impl<M: Matrix> Way<M> for Blocks<'_> {
+    #[inline(always)]
+    unsafe fn products<S: Simd, const W: usize, const X: usize>(
+        self,
+        work: &Work<'_, M>,
+        first: [usize; W],
+        _x: [*const f32; X],
+    ) -> [[f32; X]; W] {
+        let rows: [&Row; X] = std::array::from_fn(|row| &self.0[row]);
+        // SAFETY: the caller's promise.
+        unsafe { coded_few::products::<S, M, W, X>(work.matrix, first, rows, work.blocks) }
+    }
+}
+
+impl<M: Matrix> Way<M> for Sixteens {
+    unsafe fn products<S: Simd, const W: usize, const X: usize>(
+        self,
+        _: &Work<'_, M>,
+        _: [usize; W],
+        _: [*const f32; X],
+    ) -> [[f32; X]; W] {
+        unreachable!("sixteen outputs are computed at once")
+    }
+
+    #[inline(always)]
+    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
+        self,
+        work: &Work<'_, M>,
+        range: Range<usize>,
+        x: [*const f32; X],
+        values: &mut [[f32; GRAIN]; X],
+    ) {
+        let Work { matrix, blocks, .. } = *work;
+        let rows = MatrixRows { matrix, blocks, first: range.start, count: range.len() };
+        // SAFETY: the caller's promise.
+        unsafe { rows.of_few::<S, X>(x, values.as_flattened_mut(), GRAIN) }
+    }
+}
+
+impl<M: Matrix> Work<'_, M> {
+    /// `X` rows of x, `W` outputs at once.
+    #[inline(always)]
+    pub(super) unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: impl Way<M>) {
+        let Work { call, outputs, blocks, x, .. } = *self;
+        let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
+        let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
+        let mut values = [[0.0_f32; GRAIN]; X];
+        for share in call.share(shares, at_once).flatten() {
+            let mut left = OfShare::NOTHING;
+            let end = outputs.min((share + 1) * size);
+            for start in (share * size..end).step_by(GRAIN) {
+                let range = start..end.min(start + GRAIN);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    way.of_range::<S, W, X>(self, range.clone(), x, &mut values);
+                    for (row, values) in values.iter_mut().enumerate() {
+                        self.finish.outputs(row, range.start, &mut values[..range.len()], &mut left);
+                    }
+                }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.finish.leave(share, left) };
+        }
+    }
+}
