@@ -47,7 +47,9 @@ pub(super) struct MatrixRows<M> {
     pub(super) matrix: M,
     /// Of a row, and of x.
     pub(super) blocks: usize,
+    /// The number of the first of them.
     pub(super) first: usize,
+    /// How many they are.
     pub(super) count: usize,
 }
 
