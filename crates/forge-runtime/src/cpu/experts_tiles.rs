@@ -13,13 +13,14 @@ use super::coded::{Sixteen, encode};
 use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix, Stack};
-use super::level::Task;
-use super::panel::{MatrixRows, NUMBERS, PANEL, ROWS};
+use super::level::{Level, Task};
+use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
 use super::project::{Project, whole_rows};
 use super::route::MOST;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
+use super::tile::decode;
 use std::marker::PhantomData;
 
 /// What the compiler decided. Scalars: rows. Buffers: routes, pairs, tiles.
@@ -171,9 +172,9 @@ impl<M: Matrix> Task for Products<'_, M> {
         let padded = if inputs == blocks * BLOCK || is_encoded { 0 } else { of_x * blocks * BLOCK };
         // Outputs of a panel.
         let width = if is_encoded { coded_panel::PANEL } else { PANEL };
-        let mut scratch = Scratch::take(padded.next_multiple_of(16) + NUMBERS + ROWS * width);
+        let mut scratch = Scratch::take(padded.next_multiple_of(16) + PANEL * STRIDE + ROWS * width);
         let (room, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
-        let (panel, sums) = scratch.split_at_mut(NUMBERS);
+        let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
         let mut filled = [EMPTY; coded_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
@@ -214,12 +215,7 @@ impl<M: Matrix> Task for Products<'_, M> {
                         panels.products::<S>(of_panel_rows, rows, &mut filled, sums)
                     }
                     None => {
-                        let of = MatrixRows { matrix, blocks, first: first_output, count: of_panel };
-                        let mut starts = [std::ptr::null(); ROWS];
-                        for (start, row) in starts.iter_mut().zip(rows) {
-                            *start = x[row * blocks * BLOCK..].as_ptr();
-                        }
-                        of.of_many::<S>(call.level(), &starts[..count], panel, sums)
+                        decoded::<S, M>(call.level(), (matrix, blocks), of_panel_rows, (x, rows), panel, sums)
                     }
                 }
             }
@@ -230,6 +226,35 @@ impl<M: Matrix> Task for Products<'_, M> {
                 unsafe { finish.biased(*pair as usize, (first_output, bias), values, nothing) };
             }
         }
+    }
+}
+
+/// The products of some rows of a matrix, the first and how many, with rows of x, by their numbers: in `sums`, `PANEL` for each row
+/// of x. `panel` is what they are decoded into.
+#[inline(always)]
+unsafe fn decoded<S: Simd, M: Matrix>(
+    level: Level,
+    (matrix, blocks): (M, usize),
+    (first, outputs): (usize, usize),
+    (x, numbers): (&[f32], &[usize]),
+    panel: &mut [f32],
+    sums: &mut [f32],
+) {
+    let mut rows = [std::ptr::null(); ROWS];
+    for (row, number) in rows.iter_mut().zip(numbers) {
+        *row = x[number * blocks * BLOCK..].as_ptr();
+    }
+    let rows = &rows[..numbers.len()];
+    sums[..rows.len() * PANEL].fill(0.0);
+    for first_block in (0..blocks).step_by(DEPTH) {
+        let depth = (blocks - first_block).min(DEPTH);
+        for output in 0..outputs {
+            let block = (first + output) * blocks + first_block;
+            // SAFETY: the caller's promise.
+            unsafe { decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE)) };
+        }
+        let columns = first_block * BLOCK..(first_block + depth) * BLOCK;
+        level.run(AddPanel { panel, outputs, rows, columns, sums });
     }
 }
 

@@ -4,10 +4,10 @@ use super::coded_few;
 use super::coded_rows::Row;
 use super::finish::{GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
-use super::panel::MatrixRows;
+use super::panel::DEPTH;
 use super::project::Work;
 use super::simd::Simd;
-use super::tile::stored_products;
+use super::tile::{stored_products, widened_products};
 use std::ops::Range;
 
 /// How outputs are computed of rows that are few. Ways are types, so that each is compiled where it is taken, and nowhere else.
@@ -54,9 +54,9 @@ pub(super) struct AsStored;
 #[derive(Clone, Copy)]
 pub(super) struct Blocks<'a>(pub(super) &'a [Row]);
 
-/// In f32, sixteen outputs at once, in the order in which panels are summed.
+/// In f32, slice after slice, as panels are.
 #[derive(Clone, Copy)]
-pub(super) struct Sixteens;
+pub(super) struct Slices;
 
 impl<M: Matrix> Way<M> for AsStored {
     #[inline(always)]
@@ -86,28 +86,16 @@ impl<M: Matrix> Way<M> for Blocks<'_> {
     }
 }
 
-impl<M: Matrix> Way<M> for Sixteens {
+impl<M: Matrix> Way<M> for Slices {
+    #[inline(always)]
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
-        _: &Work<'_, M>,
-        _: [usize; W],
-        _: [*const f32; X],
-    ) -> [[f32; X]; W] {
-        unreachable!("sixteen outputs are computed at once")
-    }
-
-    #[inline(always)]
-    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
-        self,
         work: &Work<'_, M>,
-        range: Range<usize>,
+        first: [usize; W],
         x: [*const f32; X],
-        values: &mut [[f32; GRAIN]; X],
-    ) {
-        let Work { matrix, blocks, .. } = *work;
-        let rows = MatrixRows { matrix, blocks, first: range.start, count: range.len() };
+    ) -> [[f32; X]; W] {
         // SAFETY: the caller's promise.
-        unsafe { rows.of_few::<S, X>(x, values.as_flattened_mut(), GRAIN) }
+        unsafe { sliced_products::<S, M, W, X>(work.matrix, first, x, work.blocks) }
     }
 }
 
@@ -135,5 +123,29 @@ impl<M: Matrix> Work<'_, M> {
             // SAFETY: the caller's promise.
             unsafe { self.finish.leave(share, left) };
         }
+    }
+}
+
+/// The products of `W` whole rows of a matrix with `X` rows of x, summed over slices as panels are.
+#[inline(always)]
+pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
+    matrix: M,
+    first: [usize; W],
+    x: [*const f32; X],
+    blocks: usize,
+) -> [[f32; X]; W] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[0.0; X]; W];
+        for from in (0..blocks).step_by(DEPTH) {
+            let slice = (from, (blocks - from).min(DEPTH));
+            let products = widened_products::<S, M, W, X>(matrix, first, x, slice);
+            for (sums, products) in sums.iter_mut().zip(products) {
+                for (sum, product) in sums.iter_mut().zip(products) {
+                    *sum += product;
+                }
+            }
+        }
+        sums
     }
 }

@@ -63,6 +63,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     type Codes = (int8x16_t, int8x16_t);
     const LANES: usize = 8;
     const RAISED: i32 = 0;
+    const TILE: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Pair {

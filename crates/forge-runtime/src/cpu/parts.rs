@@ -21,6 +21,7 @@ use super::level::{Task, run_with_tiles};
 use super::project::Project;
 use super::scratch::Scratch;
 use super::simd::Simd;
+use super::tile::decode;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -189,21 +190,6 @@ impl<M: Matrix> Task for Products<'_, M> {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
                 // SAFETY: a panel's outputs of these rows are this thread's.
                 unsafe { finish.outputs(first_row + row, first_output, values, nothing) };
-            }
-        }
-    }
-}
-
-/// Decodes `blocks` blocks of a matrix to singles, and asks for those `ahead` of them.
-#[inline(always)]
-unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, ahead: usize, to: *mut f32) {
-    // SAFETY: the caller promises that the matrix has these blocks, and `to` room for them.
-    unsafe {
-        for block in 0..blocks {
-            matrix.prefetch::<S>(first + block + ahead);
-            for part in 0..BLOCK / S::LANES {
-                let v = matrix.widened::<S>(first + block, part);
-                S::store(to.add(block * BLOCK + part * S::LANES), v);
             }
         }
     }

@@ -13,17 +13,18 @@
 use super::call::Call;
 use super::coded;
 use super::coded_rows::{encoded_rows, keep};
-use super::few_rows::{AsStored, Blocks, Sixteens};
+use super::few_rows::{AsStored, Blocks, Slices};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
-use super::panel::{MatrixRows, NUMBERS, PANEL, ROWS, rows_at_once};
+use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
 #[cfg(target_arch = "x86_64")]
 use super::parts;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
 use super::strip_products::{self, FEW};
+use super::tile::decode;
 use std::marker::PhantomData;
 
 /// What the compiler decided.
@@ -100,7 +101,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
-        let panel = if rows <= FEW { 0 } else { NUMBERS + ROWS * PANEL };
+        let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
@@ -136,10 +137,10 @@ impl<M: Matrix> Task for Products<'_, M> {
             match rows {
                 1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(AsStored),
                 1 if call.alone() => work.few_rows::<S, 4, 1>(AsStored),
-                1 => work.few_rows::<S, 1, 1>(Sixteens),
-                2 => work.few_rows::<S, 1, 2>(Sixteens),
-                3 => work.few_rows::<S, 1, 3>(Sixteens),
-                FEW => work.few_rows::<S, 1, FEW>(Sixteens),
+                1 => work.few_rows::<S, 4, 1>(Slices),
+                2 => work.few_rows::<S, 4, 2>(Slices),
+                3 => work.few_rows::<S, 2, 3>(Slices),
+                FEW => work.few_rows::<S, 2, FEW>(Slices),
                 _ => work.panels::<S>(scratch),
             }
         }
@@ -164,20 +165,30 @@ impl<M: Matrix> Work<'_, M> {
     #[inline(always)]
     unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
         let Work { call, matrix, outputs, blocks, x, rows, .. } = *self;
-        let (panel, sums) = scratch.split_at_mut(NUMBERS);
+        let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
         let count_of_panels = outputs.div_ceil(PANEL);
-        let at_once = rows_at_once(count_of_panels, call.workers());
         // All panels of one block of rows, then the next block: neighbours in time share their x.
-        for item in call.share(rows.div_ceil(at_once) * count_of_panels, 1).flatten() {
-            let first_row = item / count_of_panels * at_once;
-            let rows = (rows - first_row).min(at_once);
+        for item in call.share(rows.div_ceil(ROWS) * count_of_panels, 1).flatten() {
+            let first_row = item / count_of_panels * ROWS;
+            let rows = (rows - first_row).min(ROWS);
             let first_output = item % count_of_panels * PANEL;
             let of_panel = (outputs - first_output).min(PANEL);
             let row = |row: usize| x[((first_row + row).min(self.rows - 1)) * blocks * BLOCK..].as_ptr();
             let x_rows: [*const f32; ROWS] = std::array::from_fn(row);
-            let of = MatrixRows { matrix, blocks, first: first_output, count: of_panel };
-            // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
-            unsafe { of.of_many::<S>(call.level(), &x_rows[..rows], panel, sums) };
+            sums[..rows * PANEL].fill(0.0);
+            for first_block in (0..blocks).step_by(DEPTH) {
+                let depth = (blocks - first_block).min(DEPTH);
+                // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
+                unsafe {
+                    for output in 0..of_panel {
+                        let block = (first_output + output) * blocks + first_block;
+                        let to = panel.as_mut_ptr().add(output * STRIDE);
+                        decode::<S, M>(matrix, block, depth, blocks, to);
+                    }
+                }
+                let (rows, columns) = (&x_rows[..rows], first_block * BLOCK..(first_block + depth) * BLOCK);
+                call.level().run(AddPanel { panel, outputs: of_panel, rows, columns, sums });
+            }
             for row in 0..rows {
                 let values = &mut sums[row * PANEL..][..of_panel];
                 // SAFETY: as above.

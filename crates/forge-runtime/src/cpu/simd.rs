@@ -20,6 +20,8 @@ pub(super) trait Simd: Copy + 'static {
     const LANES: usize;
     /// By how much the bytes that `add_products` takes of a weight are larger than its codes: 128 where they are unsigned.
     const RAISED: i32;
+    /// Rows of weights that a tile of products holds, so that it fills the registers and does not spill.
+    const TILE: usize;
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::V;
@@ -194,6 +196,7 @@ impl Simd for Portable {
     type Codes = [[i8; 4]; LANES];
     const LANES: usize = LANES;
     const RAISED: i32 = 0;
+    const TILE: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Lanes {

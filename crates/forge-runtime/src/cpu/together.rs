@@ -2,8 +2,8 @@
 
 use super::coded_few;
 use super::coded_rows::Row;
+use super::few_rows::sliced_products;
 use super::formats::{BLOCK, Matrix};
-use super::panel::MatrixRows;
 use super::simd::Simd;
 use super::strip_products::OfStrips;
 use super::strips::OUTPUTS;
@@ -29,7 +29,7 @@ pub(super) struct Products<'a, M> {
 pub(super) enum Rows<'a> {
     /// In f32, of a pass of one row, which is summed as it is fastest.
     Stored(&'a [f32]),
-    /// In f32, in the order of many rows.
+    /// In f32, slice after slice.
     Slices(&'a [f32]),
     /// Of codes.
     Codes(&'a [Row]),
@@ -60,14 +60,6 @@ impl<M: Matrix> Products<'_, M> {
                     match is_one {
                         true => of.products::<S, 1, 4>([a], values, pitch),
                         false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
-                    }
-                }
-                Rows::Slices(x) => {
-                    let rows = MatrixRows { matrix: self.matrix, blocks: self.blocks, first, count };
-                    let x = some.map(|row| x[row * self.blocks * BLOCK..].as_ptr());
-                    match is_one {
-                        true => rows.of_few::<S, 1>([x[0]], values, pitch),
-                        false => rows.of_few::<S, TOGETHER>(x, values, pitch),
                     }
                 }
                 // One row meets those of the matrix one after the other, which is one stream from memory.
@@ -109,10 +101,13 @@ impl<M: Matrix> Products<'_, M> {
         // SAFETY: the caller's promise.
         unsafe {
             match x {
-                Rows::Slices(_) => unreachable!("they are met by sixteen rows at once"),
                 Rows::Stored(x) => {
                     let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
                     stored_products::<S, M, W, X>(matrix, first, x, blocks, self.ahead)
+                }
+                Rows::Slices(x) => {
+                    let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
+                    sliced_products::<S, M, W, X>(matrix, first, x, blocks)
                 }
                 Rows::Codes(x) => {
                     coded_few::products::<S, M, W, X>(matrix, first, rows.map(|row| &x[row]), blocks)

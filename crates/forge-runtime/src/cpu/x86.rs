@@ -51,6 +51,7 @@ impl Simd for Avx2 {
     type Codes = __m256i;
     const LANES: usize = 8;
     const RAISED: i32 = 0;
+    const TILE: usize = 3;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
@@ -335,6 +336,7 @@ impl Simd for Avx512 {
     type Codes = __m512i;
     const LANES: usize = 16;
     const RAISED: i32 = 128;
+    const TILE: usize = 6;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
