@@ -176,13 +176,13 @@ pub(super) trait Task {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<T: Task>(task: T) {
-    task.run::<super::x86::Avx2>();
+    task.run::<super::avx2::Avx2>();
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn avx512<T: Task>(task: T) {
-    task.run::<super::x86::Avx512>();
+    task.run::<super::avx512::Avx512>();
 }
 
 #[cfg(target_arch = "aarch64")]

@@ -21,6 +21,10 @@ mod argmax;
 mod attend;
 mod attend_share;
 mod attend_step;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod beside;
 mod blocks;
 mod call;
@@ -81,8 +85,6 @@ mod tile;
 mod together;
 mod unfolded;
 mod weights;
-#[cfg(target_arch = "x86_64")]
-mod x86;
 
 #[cfg(not(target_os = "linux"))]
 mod copying {
