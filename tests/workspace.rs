@@ -12,15 +12,15 @@ use xtask::member::make_member;
 /// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
 /// keep their times, so that cargo builds only what has.
 pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
-    compile_with(checkpoint, arguments, directory, "");
+    compile_with(checkpoint, arguments, directory, &[]);
 }
 
 /// The same, of a program that can serve.
 pub fn compile_server(checkpoint: &Path, arguments: &[&str], directory: &Path) {
-    compile_with(checkpoint, arguments, directory, "\"serve\"");
+    compile_with(checkpoint, arguments, directory, &["serve"]);
 }
 
-fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, features: &str) {
+fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, features: &[&str]) {
     let name = directory.file_name().expect("a directory has a name").to_string_lossy();
     let fresh = tempfile::tempdir().expect("a temporary directory");
     let out = fresh.path().join(&*name);

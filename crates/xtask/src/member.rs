@@ -4,8 +4,8 @@
 use std::path::Path;
 
 /// Makes a member of a workspace of a crate that forge wrote, which is a workspace of its own. `features` are those of the
-/// runtime.
-pub fn make_member(directory: &Path, runtime: &Path, features: &str) -> Result<(), String> {
+/// runtime, beside what all members share.
+pub fn make_member(directory: &Path, runtime: &Path, features: &[&str]) -> Result<(), String> {
     let edit = |name: &str, edit: &dyn Fn(&str) -> Option<String>| {
         let file = directory.join(name);
         let trouble = |error: std::io::Error| format!("{}: {error}", file.display());
@@ -21,10 +21,11 @@ pub fn make_member(directory: &Path, runtime: &Path, features: &str) -> Result<(
     // It would only find that there is no compiler of Apple's, once for each crate.
     let script = directory.join("build.rs");
     gone(&script, std::fs::remove_file(&script))?;
+    let features = [&["shared"], features].concat();
     edit("Cargo.toml", &|text| {
         let (before, after) = text.split_once("[dependencies]\n")?;
         Some(format!(
-            "{before}[dependencies]\nforge-runtime = {{ path = {runtime:?}, default-features = false, features = [\"shared\", {features}] }}\n{after}"
+            "{before}[dependencies]\nforge-runtime = {{ path = {runtime:?}, default-features = false, features = {features:?} }}\n{after}"
         ))
     })?;
     edit("src/lib.rs", &|text| {

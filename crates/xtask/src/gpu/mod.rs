@@ -38,7 +38,7 @@ pub(crate) fn pack(out: &Path, only: &[String]) -> Result<(), String> {
         let checkpoint = root.join("tests/models").join(&model);
         let options = ["--target", "cuda", "--force", "--name", &name, "--quant", &format];
         run(Command::new(&forge).arg("compile").arg(checkpoint).arg("-o").arg(&directory).args(options))?;
-        make_member(&directory, &root.join("crates/forge-runtime"), "\"cuda\"")?;
+        make_member(&directory, &root.join("crates/forge-runtime"), &["cuda"])?;
         copy_files(&directory, &out.join("pack").join(&name))?;
         names.push(name);
     }
