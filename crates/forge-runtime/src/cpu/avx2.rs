@@ -40,6 +40,9 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     const RAISED: i32 = 0;
     const TILE: usize = 3;
+    // So many that a tile's rows of weights and of x share the nearest cache: 21 KiB of 32. Longer ones come from the next, and loops
+    // wait for it.
+    const SLICE: usize = 24;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {

@@ -37,6 +37,8 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
     const RAISED: i32 = 128;
     const TILE: usize = 6;
+    // A tile's many sums cost more than the next cache does.
+    const SLICE: usize = 64;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {

@@ -13,14 +13,13 @@ use super::coded::{Sixteen, encode};
 use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare};
 use super::formats::{BLOCK, Matrix, Stack};
-use super::level::{Level, Task};
-use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
+use super::level::Task;
+use super::panel;
 use super::project::{Project, whole_rows};
 use super::route::MOST;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
-use super::tile::decode;
 use std::marker::PhantomData;
 
 /// What the compiler decided. Scalars: rows. Buffers: routes, pairs, tiles.
@@ -126,6 +125,9 @@ struct Products<'a, M> {
     format: PhantomData<M>,
 }
 
+/// Rows of x that share a panel.
+const ROWS: usize = 128;
+
 /// Neighbouring pairs of one expert, at most [`ROWS`]: the expert, the first and how many, of its tiles.
 fn runs(tiles: &[u32]) -> Vec<[usize; 3]> {
     let mut runs: Vec<[usize; 3]> = Vec::new();
@@ -171,10 +173,10 @@ impl<M: Matrix> Task for Products<'_, M> {
         }
         let padded = if inputs == blocks * BLOCK || is_encoded { 0 } else { of_x * blocks * BLOCK };
         // Outputs of a panel.
-        let width = if is_encoded { coded_panel::PANEL } else { PANEL };
-        let mut scratch = Scratch::take(padded.next_multiple_of(16) + PANEL * STRIDE + ROWS * width);
-        let (room, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
-        let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
+        let width = if is_encoded { coded_panel::PANEL } else { panel::PANEL };
+        let of_panels = if is_encoded { ROWS * width } else { panel::room(ROWS) };
+        let mut scratch = Scratch::take(padded.next_multiple_of(16) + of_panels);
+        let (room, of_panels) = scratch.split_at_mut(padded.next_multiple_of(16));
         let mut filled = [EMPTY; coded_panel::DEPTH];
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
@@ -207,18 +209,27 @@ impl<M: Matrix> Task for Products<'_, M> {
             let (rows, of_panel_rows) = (&numbers[..count], (first_output, of_panel));
             // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
             // `width` outputs.
-            unsafe {
+            let sums = unsafe {
                 match coded {
                     Some(x) => {
                         let in_strips = M::STRIPS && call.is_in_strips("weight_codes", expert);
                         let panels = Panels { level: call.level(), matrix, in_strips, blocks, x };
-                        panels.products::<S>(of_panel_rows, rows, &mut filled, sums)
+                        panels.products::<S>(of_panel_rows, rows, &mut filled, of_panels);
+                        &mut *of_panels
                     }
                     None => {
-                        decoded::<S, M>(call.level(), (matrix, blocks), of_panel_rows, (x, rows), panel, sums)
+                        let rows: Vec<_> =
+                            rows.iter().map(|row| x[row * blocks * BLOCK..].as_ptr()).collect();
+                        panel::products::<S, M>(
+                            call.level(),
+                            (matrix, blocks),
+                            of_panel_rows,
+                            &rows,
+                            of_panels,
+                        )
                     }
                 }
-            }
+            };
             let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
             for (pair, values) in own.iter().zip(sums.chunks_exact_mut(width)) {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
@@ -226,35 +237,6 @@ impl<M: Matrix> Task for Products<'_, M> {
                 unsafe { finish.biased(*pair as usize, (first_output, bias), values, nothing) };
             }
         }
-    }
-}
-
-/// The products of some rows of a matrix, the first and how many, with rows of x, by their numbers: in `sums`, `PANEL` for each row
-/// of x. `panel` is what they are decoded into.
-#[inline(always)]
-unsafe fn decoded<S: Simd, M: Matrix>(
-    level: Level,
-    (matrix, blocks): (M, usize),
-    (first, outputs): (usize, usize),
-    (x, numbers): (&[f32], &[usize]),
-    panel: &mut [f32],
-    sums: &mut [f32],
-) {
-    let mut rows = [std::ptr::null(); ROWS];
-    for (row, number) in rows.iter_mut().zip(numbers) {
-        *row = x[number * blocks * BLOCK..].as_ptr();
-    }
-    let rows = &rows[..numbers.len()];
-    sums[..rows.len() * PANEL].fill(0.0);
-    for first_block in (0..blocks).step_by(DEPTH) {
-        let depth = (blocks - first_block).min(DEPTH);
-        for output in 0..outputs {
-            let block = (first + output) * blocks + first_block;
-            // SAFETY: the caller's promise.
-            unsafe { decode::<S, M>(matrix, block, depth, blocks, panel.as_mut_ptr().add(output * STRIDE)) };
-        }
-        let columns = first_block * BLOCK..(first_block + depth) * BLOCK;
-        level.run(AddPanel { panel, outputs, rows, columns, sums });
     }
 }
 

@@ -4,7 +4,6 @@ use super::coded_few;
 use super::coded_rows::Row;
 use super::finish::{GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
-use super::panel::DEPTH;
 use super::project::Work;
 use super::simd::Simd;
 use super::tile::{stored_products, widened_products};
@@ -137,8 +136,8 @@ pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[0.0; X]; W];
-        for from in (0..blocks).step_by(DEPTH) {
-            let slice = (from, (blocks - from).min(DEPTH));
+        for from in (0..blocks).step_by(S::SLICE) {
+            let slice = (from, (blocks - from).min(S::SLICE));
             let products = widened_products::<S, M, W, X>(matrix, first, x, slice);
             for (sums, products) in sums.iter_mut().zip(products) {
                 for (sum, product) in sums.iter_mut().zip(products) {

@@ -64,6 +64,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     const LANES: usize = 8;
     const RAISED: i32 = 0;
     const TILE: usize = 2;
+    const SLICE: usize = 64;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Pair {

@@ -6,35 +6,75 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::formats::BLOCK;
-use super::level::Task;
+use super::formats::{BLOCK, Matrix};
+use super::level::{Level, Task};
 use super::simd::Simd;
-use super::tile::tile_products;
+use super::tile::{decode, tile_products};
 use std::ops::Range;
 
 /// Outputs of a panel: a multiple of every level's tile.
 pub(super) const PANEL: usize = 24;
-/// Blocks of a panel's rows.
-pub(super) const DEPTH: usize = 64;
-/// From one row of a panel to the next: off by a cache line, so that rows do not fall into one set of the cache.
-pub(super) const STRIDE: usize = DEPTH * BLOCK + 16;
-/// Rows of x that share a decoded panel.
-pub(super) const ROWS: usize = 128;
+/// Numbers of a panel of the longest slices, of 64 blocks.
+const NUMBERS: usize = PANEL * stride(64);
 /// Rows of x in a tile.
 const TILE_ROWS: usize = 4;
 
+/// From one row of a panel to the next: off by a cache line, so that rows do not fall into one set of the cache.
+const fn stride(slice: usize) -> usize {
+    slice * BLOCK + 16
+}
+
+/// Numbers that [`products`] has room for, for so many rows of x.
+pub(super) fn room(rows: usize) -> usize {
+    NUMBERS + rows.next_multiple_of(TILE_ROWS) * PANEL
+}
+
+/// The products of some rows of a matrix, the first and how many, with rows of x: [`PANEL`] for each row of x.
+#[inline(always)]
+pub(super) unsafe fn products<'a, S: Simd, M: Matrix>(
+    level: Level,
+    (matrix, blocks): (M, usize),
+    (first, outputs): (usize, usize),
+    rows: &[*const f32],
+    room: &'a mut [f32],
+) -> &'a mut [f32] {
+    let (panel, sums) = room.split_at_mut(NUMBERS);
+    let sums = &mut sums[..rows.len().next_multiple_of(TILE_ROWS) * PANEL];
+    sums.fill(0.0);
+    for first_block in (0..blocks).step_by(S::SLICE) {
+        let depth = (blocks - first_block).min(S::SLICE);
+        for output in 0..outputs {
+            let block = (first + output) * blocks + first_block;
+            let row = &mut panel[output * stride(S::SLICE)..][..depth * BLOCK];
+            // SAFETY: the caller promises that the matrix has these rows.
+            unsafe { decode::<S, M>(matrix, block, depth, blocks, row.as_mut_ptr()) };
+        }
+        let columns = first_block * BLOCK..(first_block + depth) * BLOCK;
+        level.run(AddPanel { panel, outputs, rows, columns, sums });
+    }
+    for tile in sums.as_chunks_mut::<{ TILE_ROWS * PANEL }>().0 {
+        let by_output = *tile;
+        for (row, sums) in tile.chunks_exact_mut(PANEL).enumerate() {
+            for (output, sum) in sums.iter_mut().enumerate() {
+                *sum = by_output[output * TILE_ROWS + row];
+            }
+        }
+    }
+    sums
+}
+
 /// Adds the products of a panel with rows of x to their sums.
-pub(super) struct AddPanel<'a> {
-    /// Rows of [`STRIDE`].
-    pub(super) panel: &'a [f32],
+struct AddPanel<'a> {
+    /// Rows of [`stride`].
+    panel: &'a [f32],
     /// Of these, how many count.
-    pub(super) outputs: usize,
+    outputs: usize,
     /// Where rows of x begin; whoever makes the task promises that they have the columns.
-    pub(super) rows: &'a [*const f32],
+    rows: &'a [*const f32],
     /// Those that the panel's weights meet, from the panel's first.
-    pub(super) columns: Range<usize>,
-    /// `[rows, PANEL]`
-    pub(super) sums: &'a mut [f32],
+    columns: Range<usize>,
+    /// `[rows / TILE_ROWS, PANEL, TILE_ROWS]`: as a tile leaves them.
+    sums: &'a mut [f32],
 }
 
 impl Task for AddPanel<'_> {
@@ -81,12 +121,15 @@ unsafe fn add_tiles<S: Simd, const W: usize, const X: usize>(
 ) {
     for output in (0..outputs).step_by(W) {
         // Past the panel's last output the tile computes what an earlier panel left, and nobody looks at it.
-        let weights: [*const f32; W] = std::array::from_fn(|w| panel[(output + w) * STRIDE..].as_ptr());
+        let weights: [*const f32; W] =
+            std::array::from_fn(|w| panel[(output + w) * stride(S::SLICE)..].as_ptr());
         // SAFETY: the caller's promise.
         let products = unsafe { tile_products::<S, W, X>(weights, x, columns) };
-        for (w, products) in products.iter().enumerate() {
-            for (i, product) in products.iter().enumerate() {
-                sums[i * PANEL + output + w] += product;
+        for (sums, products) in
+            sums[output * TILE_ROWS..].as_chunks_mut::<TILE_ROWS>().0.iter_mut().zip(products)
+        {
+            for (sum, product) in sums.iter_mut().zip(products) {
+                *sum += product;
             }
         }
     }

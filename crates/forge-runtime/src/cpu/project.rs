@@ -7,7 +7,7 @@
 //!
 //! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
 //! ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; otherwise products in f32 are summed over
-//! slices of `DEPTH` blocks, in the same order with panels and without. A row that is alone, in a program of its own, may be summed in
+//! slices ([`Simd::SLICE`]), in the same order with panels and without. A row that is alone, in a program of its own, may be summed in
 //! another order ([`AsStored`]). Of a matrix in strips rows are computed by [`super::strip_products`].
 
 use super::call::Call;
@@ -17,14 +17,13 @@ use super::few_rows::{AsStored, Blocks, Slices};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare, OwnNorm};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
-use super::panel::{AddPanel, DEPTH, PANEL, ROWS, STRIDE};
+use super::panel::{self, PANEL};
 #[cfg(target_arch = "x86_64")]
 use super::parts;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
 use super::strip_products::{self, FEW};
-use super::tile::decode;
 use std::marker::PhantomData;
 
 /// What the compiler decided.
@@ -49,6 +48,11 @@ pub struct Project {
     /// Whether experts are chosen by the result. A choice is a matter of order, so x is never encoded then.
     pub chooses: bool,
 }
+
+/// Rows of x that share a panel, or a quarter of them where there are too few panels for all threads.
+const ROWS: usize = 512;
+/// Panels of a thread that are enough to keep all of them busy until the end.
+const MANY: usize = 8;
 
 /// Blocks of a row of weights from which on a row of x meets several at once. Shorter ones are read one after the other, which is
 /// one stream from memory: of several, each would end before the machine has foreseen much of it.
@@ -101,7 +105,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         assert!(rows == 1 || !of_one, "{:?} is made for one row, and there are {rows}", self.shape);
         let gains = self.shape.own_norm.is_some_and(|norm| norm.gain);
         let padded = if inputs == blocks * BLOCK && !gains { 0 } else { rows * blocks * BLOCK };
-        let panel = if rows <= FEW { 0 } else { PANEL * STRIDE + ROWS * PANEL };
+        let panel = if rows <= FEW { 0 } else { panel::room(rows.min(ROWS)) };
         let mut scratch = Scratch::take(padded.next_multiple_of(16) + panel);
         let (x_padded, scratch) = scratch.split_at_mut(padded.next_multiple_of(16));
         let x = prepared_x(call, self.shape, rows, blocks * BLOCK, x_padded);
@@ -111,7 +115,6 @@ impl<M: Matrix> Task for Products<'_, M> {
             outputs,
             blocks,
             x,
-            rows,
             finish: Finish::new::<S>(call, self.shape, rows),
         };
         let is_short = blocks < LONG;
@@ -156,7 +159,6 @@ pub(super) struct Work<'a, M> {
     pub(super) blocks: usize,
     /// Rows of whole blocks.
     pub(super) x: &'a [f32],
-    rows: usize,
     pub(super) finish: Finish<'a>,
 }
 
@@ -164,36 +166,22 @@ impl<M: Matrix> Work<'_, M> {
     /// Any number of rows.
     #[inline(always)]
     unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
-        let Work { call, matrix, outputs, blocks, x, rows, .. } = *self;
-        let (panel, sums) = scratch.split_at_mut(PANEL * STRIDE);
-        let count_of_panels = outputs.div_ceil(PANEL);
+        let Work { call, matrix, outputs, blocks, x, .. } = *self;
+        let x: Vec<_> = x.chunks_exact(blocks * BLOCK).map(<[f32]>::as_ptr).collect();
+        let panels = outputs.div_ceil(PANEL);
+        let of_item = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
         // All panels of one block of rows, then the next block: neighbours in time share their x.
-        for item in call.share(rows.div_ceil(ROWS) * count_of_panels, 1).flatten() {
-            let first_row = item / count_of_panels * ROWS;
-            let rows = (rows - first_row).min(ROWS);
-            let first_output = item % count_of_panels * PANEL;
-            let of_panel = (outputs - first_output).min(PANEL);
-            let row = |row: usize| x[((first_row + row).min(self.rows - 1)) * blocks * BLOCK..].as_ptr();
-            let x_rows: [*const f32; ROWS] = std::array::from_fn(row);
-            sums[..rows * PANEL].fill(0.0);
-            for first_block in (0..blocks).step_by(DEPTH) {
-                let depth = (blocks - first_block).min(DEPTH);
-                // SAFETY: the caller's promise; panel and sums have room for PANEL outputs.
-                unsafe {
-                    for output in 0..of_panel {
-                        let block = (first_output + output) * blocks + first_block;
-                        let to = panel.as_mut_ptr().add(output * STRIDE);
-                        decode::<S, M>(matrix, block, depth, blocks, to);
-                    }
-                }
-                let (rows, columns) = (&x_rows[..rows], first_block * BLOCK..(first_block + depth) * BLOCK);
-                call.level().run(AddPanel { panel, outputs: of_panel, rows, columns, sums });
-            }
-            for row in 0..rows {
-                let values = &mut sums[row * PANEL..][..of_panel];
-                // SAFETY: as above.
-                unsafe {
-                    self.finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING });
+        for item in call.share(x.len().div_ceil(of_item) * panels, 1).flatten() {
+            let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
+            let rows = &x[first_row..x.len().min(first_row + of_item)];
+            let of_panel = (first_output, (outputs - first_output).min(PANEL));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let of_matrix = (matrix, blocks);
+                let sums = panel::products::<S, M>(call.level(), of_matrix, of_panel, rows, scratch);
+                for (row, values) in sums.chunks_exact_mut(PANEL).take(rows.len()).enumerate() {
+                    let (row, values) = (first_row + row, &mut values[..of_panel.1]);
+                    self.finish.outputs(row, first_output, values, &mut { OfShare::NOTHING });
                 }
             }
         }

@@ -22,6 +22,8 @@ pub(super) trait Simd: Copy + 'static {
     const RAISED: i32;
     /// Rows of weights that a tile of products holds, so that it fills the registers and does not spill.
     const TILE: usize;
+    /// Blocks of the slices over which products in singles are summed: a multiple of 8, which the largest groups have.
+    const SLICE: usize;
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::V;
@@ -197,6 +199,7 @@ impl Simd for Portable {
     const LANES: usize = LANES;
     const RAISED: i32 = 0;
     const TILE: usize = 2;
+    const SLICE: usize = 64;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Lanes {
