@@ -1,7 +1,8 @@
 //! Products of many rows with a panel: weights of a few outputs, decoded to singles once and met by row after row while they are
 //! in the cache.
 //!
-//! It is a task of its own, compiled once for each set of instructions: a decoded panel has no format.
+//! Panels are decoded by format, slice after slice. What adds their products is a task of its own, compiled once for each set of
+//! instructions: a decoded panel has no format.
 
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
