@@ -2,6 +2,8 @@
 {% set stretches = (blocks + 3) // 4 %}
 {% set tiles = rows_per_simdgroup // 16 %}
 {% set pieces = per_block * 2 * tiles %}
+{% set from_zero = " ^ uint2(0x80808080u)" if offset else "" %}
+{% set in_group = " / " ~ per_group // per_block ~ "u" if per_group > per_block else "" %}
 {# The packets of a stretch that a lane takes of its rows, and scales. #}
 {% macro take(codes, scales, stretch) %}
 {% if blocks % 4 != 0 %}
@@ -25,7 +27,11 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
 {% else %}
     {{ codes }}[r] = weight_codes[row * {{ stride }}u + block];
 {% endif %}
-    {{ scales }}[r] = float(weight_scales[row * {{ groups }}u + block]);
+{% if nested %}
+    {{ scales }}[r] = {{ widened }}(weight_scales, row * {{ stride }}u + block);
+{% else %}
+    {{ scales }}[r] = {{ widened }}(weight_scales[row * {{ groups }}u + block{{ in_group }}]);
+{% endif %}
 }
 {% endmacro %}
     // A lane has a block of the four, of row `own_row` of each eight.
@@ -37,11 +43,16 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
     threadgroup float staged_units[{{ simdgroups * 4 }}];
     threadgroup uint* x_codes = staged_codes + simdgroup_id * 64u;
     threadgroup float* x_units = staged_units + simdgroup_id * 4u;
+{% if offset %}
+    // Their sums, which offsets meet.
+    threadgroup int staged_sums[{{ simdgroups * 4 }}];
+    threadgroup int* x_sums = staged_sums + simdgroup_id * 4u;
+{% endif %}
 
 {% if ahead %}
     // The first packets, which nobody computes. In the loop the next are under way while these are computed with.
     uint4 next[{{ pieces }}];
-    float next_scales[{{ 2 * tiles }}];
+    {{ scale_type }} next_scales[{{ 2 * tiles }}];
     {
         {{ take("next", "next_scales", "part" if split > 1 else "0u")|indent(8) }}
     }
@@ -56,7 +67,7 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
 {% endif %}
     for (uint stretch = {{ "part" if split > 1 else "0u" }}; stretch < {{ stretches }}u; stretch += {{ split }}u) {
         uint4 codes[{{ pieces }}];
-        float scales[{{ 2 * tiles }}];
+        {{ scale_type }} scales[{{ 2 * tiles }}];
 {% if ahead %}
         const uint following = min(stretch + {{ split }}u, {{ stretches - 1 }}u);
         #pragma unroll
@@ -83,16 +94,30 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
 {% endif %}
         uint upper;
         uint lower;
-        const float unit = codes_of_block(xs, upper, lower);
+        int x_sum;
+        const float unit = codes_of_block(xs, upper, lower, x_sum);
+{% if offset %}
+        x_sum += simd_shuffle_xor(x_sum, ushort(1));
+        x_sum += simd_shuffle_xor(x_sum, ushort(2));
+        x_sum += simd_shuffle_xor(x_sum, ushort(4));
+{% endif %}
         simdgroup_barrier(mem_flags::mem_threadgroup);
         const uint place = lane / 8u * 16u + lane % 8u;
         x_codes[place] = upper;
         x_codes[place + 8u] = lower;
         if (lane % 8u == 0u) {
             x_units[lane / 8u] = unit{{ " * 0.0625f" if per_block == 1 else "" }};
+{% if offset %}
+            x_sums[lane / 8u] = x_sum;
+{% endif %}
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
         const float own_unit = x_units[quarter];
+{% if offset %}
+        // Bytes are codes without what makes them have signs, half of their range.
+        const int taken_away = 128 * x_sums[quarter];
+        const float own_sum = float({{ "16 * " if per_block == 1 else "" }}x_sums[quarter]);
+{% endif %}
 
         #pragma unroll
         for (uint t = 0u; t < {{ tiles }}u; t++) {
@@ -101,15 +126,21 @@ for (uint r = 0u; r < {{ 2 * tiles }}u; r++) {
             #pragma unroll
             for (uint i = 0u; i < 4u; i++) {
 {% if per_block == 1 %}
-                above[i] = {{ decoder }}_bytes(codes[2u * t][i]);
-                below[i] = {{ decoder }}_bytes(codes[2u * t + 1u][i]);
+                above[i] = nibbles_as_bytes(codes[2u * t][i]);
+                below[i] = nibbles_as_bytes(codes[2u * t + 1u][i]);
 {% else %}
-                above[i] = uint2(codes[4u * t][i], codes[4u * t + 1u][i]);
-                below[i] = uint2(codes[4u * t + 2u][i], codes[4u * t + 3u][i]);
+                above[i] = uint2(codes[4u * t][i], codes[4u * t + 1u][i]){{ from_zero }};
+                below[i] = uint2(codes[4u * t + 2u][i], codes[4u * t + 3u][i]){{ from_zero }};
 {% endif %}
             }
             const int2 products = block_products(above, below, x_codes, own_row, quarter);
+{% if offset %}
+            const float2 whole = float2(float(products.x + taken_away), float(products.y + taken_away));
+            sums[2u * t] += own_unit * (scales[2u * t].x * whole.x + scales[2u * t].y * own_sum);
+            sums[2u * t + 1u] += own_unit * (scales[2u * t + 1u].x * whole.y + scales[2u * t + 1u].y * own_sum);
+{% else %}
             sums[2u * t] += scales[2u * t] * own_unit * float(products.x);
             sums[2u * t + 1u] += scales[2u * t + 1u] * own_unit * float(products.y);
+{% endif %}
         }
     }

@@ -140,7 +140,7 @@ pub const SUPPORT: [Source; 50] = [
     source!("support/wait_for_others"),
     source!("support/products"),
     source!("support/codes_of_block"),
-    source!("support/q4_0_bytes"),
+    source!("support/nibbles_as_bytes"),
     source!("support/block_products"),
     source!("support/strips"),
     source!("support/head_products"),

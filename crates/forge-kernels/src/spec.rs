@@ -8,7 +8,7 @@
 //! read as packets of 16 bytes (`uint4`), scales as `half`.
 
 use crate::context::DEFAULT_MEMORY;
-use forge_ir::{Activation, Format};
+use forge_ir::{Activation, Bits, Format};
 use serde::{Deserialize, Serialize};
 
 mod attention;
@@ -337,7 +337,11 @@ pub(crate) const STRETCH: usize = 4 * forge_ir::BLOCK;
 impl Knobs {
     /// Whether x can be taken as codes by a weight in `format`.
     pub(crate) fn can_take_codes(format: Format) -> bool {
-        matches!(format, Format::Q4_0 | Format::Q8_0)
+        match format {
+            Format::Q4_0 | Format::Q8_0 | Format::Q4K => true,
+            Format::Affine(affine) => matches!(affine.bits, Bits::Four | Bits::Eight),
+            _ => false,
+        }
     }
 
     /// What they are, in a kernel's name: those that matter for so many rows.

@@ -108,6 +108,8 @@ fn projections_of_one_row() {
     let codes =
         Knobs { rows_per_simdgroup: 16, simdgroups: 4, split: 2, packets: 2, codes: true, ..by_codes.knobs };
     snapshot("by_codes_one", Spec::Project(Project { norm, knobs: codes, ..by_codes }));
+    let with_offsets = project(Rows::One, "affine8", 1024, 4096, Epilogue::Store);
+    snapshot("by_codes_with_offsets_one", Spec::Project(Project { knobs: codes, ..with_offsets }));
     let input_gate = project(Rows::One, "bf16", 50, 300, Epilogue::Multiply { of: 150 });
     snapshot(
         "input_gate_one",

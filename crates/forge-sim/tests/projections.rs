@@ -21,9 +21,13 @@ fn formats() -> Vec<Format> {
     let plain = ["f32", "f16", "bf16", "q8_0", "q4_0", "q6_k", "q5_k", "q4_k"];
     let affine =
         ["affine8_32_bf16", "affine6_128", "affine5", "affine4_bf16", "affine4_128", "affine3", "affine2_32"];
-    let named = |name| Format::from_name(name).unwrap_or_else(|| panic!("{name}"));
     plain.into_iter().chain(affine).chain(["mxfp4"]).map(named).collect()
 }
+
+fn named(name: &str) -> Format {
+    Format::from_name(name).unwrap_or_else(|| panic!("{name}"))
+}
+
 fn project(rows: Rows, format: Format, outputs: usize, inputs: usize, epilogue: Epilogue) -> Project {
     Project {
         rows,
@@ -317,7 +321,8 @@ fn one_row_taken_as_codes() {
     let codes =
         |rows, simdgroups, split, packets| Knobs { codes: true, ..knobs(rows, simdgroups, split, packets) };
     let mut all = Vec::new();
-    for format in [Format::Q4_0, Format::Q8_0] {
+    let stored = ["q4_0", "q8_0", "affine4_bf16", "affine4_128", "affine8_32_bf16", "affine8", "q4_k"];
+    for format in stored.map(named) {
         let one = |outputs, inputs, epilogue| project(Rows::One, format, outputs, inputs, epilogue);
         all.extend([
             Project { knobs: codes(16, 1, 1, 1), ..one(16, 128, Epilogue::Store) },

@@ -242,12 +242,17 @@ pub(crate) fn decoders(format: Format) -> Vec<&'static str> {
         units.extend((loader != units[0]).then_some(loader));
         units.push("affine8");
     }
-    units.extend(match format {
+    units.extend(of_scales(format));
+    units
+}
+
+/// The unit that the reading of scales calls.
+fn of_scales(format: Format) -> Option<&'static str> {
+    match format {
         Format::Q5K | Format::Q4K => Some("q4_k"),
         Format::Affine(Affine { scales: Scales::Bf16, .. }) => Some("bf16_pair"),
         _ => None,
-    });
-    units
+    }
 }
 
 /// A weight matrix as packets.

@@ -4,7 +4,7 @@ use forge_ir::{BLOCK, Format};
 use serde::Serialize;
 
 use super::vectors::Applied;
-use super::{Base, DEFAULT_MEMORY, Weight, decoders};
+use super::{Base, DEFAULT_MEMORY, Weight, decoders, of_scales, packet_columns};
 use crate::spec::{Epilogue, Operand, Project, Rows, STRETCH, Squares};
 
 #[derive(Serialize)]
@@ -172,8 +172,8 @@ impl<'a> ProjectContext<'a> {
 
 /// What multiplies codes of a weight by those of x.
 fn of_codes(format: Format) -> Vec<&'static str> {
-    let bytes = (format == Format::Q4_0).then_some("q4_0_bytes");
-    ["codes_of_block", "block_products"].into_iter().chain(bytes).collect()
+    let bytes = (packet_columns(format) == BLOCK).then_some("nibbles_as_bytes");
+    ["codes_of_block", "block_products"].into_iter().chain(bytes).chain(of_scales(format)).collect()
 }
 
 /// Outputs of a threadgroup.

@@ -100,7 +100,8 @@ impl Limits<'_> {
         let rows = project.knobs.rows_per_simdgroup;
         let fits = matches!(rows, 16 | 32) && Knobs::can_take_codes(project.format);
         self.holds("rows_per_simdgroup", rows, fits, || {
-            "16 or 32 where x is taken as codes, and the weight in q4_0 or q8_0: matrix units have 16 rows at once".to_owned()
+            "16 or 32 where x is taken as codes, and the weight in q4_0, q4_k, q8_0 or affine with 4 or 8 bits: matrix \
+             units have 16 rows at once".to_owned()
         })
     }
 
