@@ -132,9 +132,9 @@ impl Setup {
         self.directory.clone().unwrap_or_else(|| PathBuf::from(program.directory)).join(name)
     }
 
-    /// The tokenizer.
-    pub fn text(&self, program: &Program) -> Result<Text, Failure> {
-        Text::read(&self.path(program, "tokenizer.json"))
+    /// The tokenizer, which is being read.
+    pub fn text(&self, program: &Program) -> Text {
+        Text::being_read(self.path(program, "tokenizer.json"))
     }
 
     /// The chat template, if the model has one.

@@ -68,8 +68,10 @@ const SLOT: u32 = 0;
 impl<M: Model> Session<M> {
     /// Opens the model's files and puts it on a device.
     pub fn open(program: &Program, setup: &Setup) -> Result<Session<M>, Failure> {
-        let (text, template) = (setup.text(program)?, setup.template(program)?);
-        Ok(Session::new(setup.engine(program, None)?, Some(text), template))
+        let (text, template) = (setup.text(program), setup.template(program)?);
+        let engine = setup.engine(program, None)?;
+        text.ready()?;
+        Ok(Session::new(engine, Some(text), template))
     }
 }
 

@@ -6,38 +6,59 @@
 
 use super::failure::{Failure, panic_message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use tokenizers::Tokenizer;
 
-/// The model's tokenizer, shared by its clones.
+/// The model's tokenizer, shared by its clones: read, or being read.
 #[derive(Clone)]
 pub struct Text {
-    tokenizer: Arc<Tokenizer>,
+    read: Arc<OnceLock<Result<Tokenizer, Failure>>>,
 }
 
 impl Text {
     /// Reads `tokenizer.json`.
     pub fn read(path: &Path) -> Result<Text, Failure> {
-        let mut tokenizer = guarded(|| Tokenizer::from_file(path))
-            .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))?;
-        // Of batches for training: a prompt is taken as it is, whole and with nothing behind it.
-        tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|error| Failure::wrong(error.to_string()))?;
-        Ok(Text { tokenizer: Arc::new(tokenizer) })
+        let text = Text { read: Arc::new(read(path).into()) };
+        text.tokenizer().map(|_| text.clone())
+    }
+
+    /// Reads it on a thread beside: it has many thousand entries, and whoever opens a model has other things to do. Who needs it first
+    /// waits for it, and is told if it cannot be used.
+    pub fn being_read(path: PathBuf) -> Text {
+        let text = Text { read: Arc::default() };
+        let reader = text.clone();
+        let reads = move || {
+            let _ = reader.read.set(read(&path));
+        };
+        let begun = thread::Builder::new().name("tokenizer".to_owned()).spawn(reads.clone());
+        begun.map_or_else(|_| reads(), drop);
+        text
+    }
+
+    /// Waits until it is read.
+    pub fn ready(&self) -> Result<(), Failure> {
+        self.tokenizer().map(drop)
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
+        self.read.wait().as_ref().map_err(Failure::clone)
     }
 
     /// The ids of `text`: with the special ids that the tokenizer adds to a text, or without them, as what a chat
     /// template has rendered is encoded. Special tokens that stand in the text are recognised either way.
     pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Failure> {
-        let encoding = guarded(|| self.tokenizer.encode_fast(text, specials))
+        let tokenizer = self.tokenizer()?;
+        let encoding = guarded(|| tokenizer.encode_fast(text, specials))
             .map_err(|error| Failure::wrong(format!("the text cannot be tokenized: {error}")))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of `ids`, special ids left out.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Failure> {
-        guarded(|| self.tokenizer.decode(ids, true))
+        let tokenizer = self.tokenizer()?;
+        guarded(|| tokenizer.decode(ids, true))
             .map_err(|error| Failure::wrong(format!("ids cannot be made text: {error}")))
     }
 
@@ -45,6 +66,15 @@ impl Text {
     pub fn stream(&self) -> TextStream {
         TextStream { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }
     }
+}
+
+fn read(path: &Path) -> Result<Tokenizer, Failure> {
+    let mut tokenizer = guarded(|| Tokenizer::from_file(path))
+        .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))?;
+    // Of batches for training: a prompt is taken as it is, whole and with nothing behind it.
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(|error| Failure::wrong(error.to_string()))?;
+    Ok(tokenizer)
 }
 
 /// What the library gives, or why it does not, be it by a panic.

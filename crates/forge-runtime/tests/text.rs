@@ -133,3 +133,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_needs_a_tokenizer_that_is_being_read_is_told_if_it_cannot_be_used() {
+    let text = Text::being_read(oracle("tokenizer.json"));
+    let ids = text.encode("a text", false).unwrap();
+    assert_eq!((text.decode(&ids).unwrap().trim(), text.ready()), ("a text", Ok(())));
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "{").unwrap();
+    let text = Text::being_read(file.path().to_owned());
+    let told =
+        [text.encode("a", false).unwrap_err(), text.decode(&[1]).unwrap_err(), text.ready().unwrap_err()];
+    for told in told {
+        assert_eq!(told, Text::read(file.path()).err().unwrap());
+        assert!(
+            told.to_string().starts_with(&format!("{}: cannot be used: ", file.path().display())),
+            "{told}"
+        );
+    }
+}

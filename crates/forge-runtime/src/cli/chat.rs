@@ -28,11 +28,13 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Chat) 
         Some(path) => load(&path.display().to_string())?,
         None => Vec::new(),
     };
-    let (text, template) = (setup.text(program)?, setup.template(program)?);
+    let (text, template) = (setup.text(program), setup.template(program)?);
     if template.is_none() {
         return Err(no_conversations().into());
     }
-    let session = Session::new(setup.engine::<M>(program, None)?, Some(text), template);
+    let engine = setup.engine::<M>(program, None)?;
+    text.ready()?;
+    let session = Session::new(engine, Some(text), template);
     let session = session.chaining(command.ahead.chain);
     let settings = Settings {
         sampling,

@@ -123,14 +123,11 @@ pub(super) fn show<M: Model>(
 /// The prompt's ids, and the tokenizer, which ids alone can do without.
 fn prompt(program: &Program, setup: &Setup, command: &Generate) -> Result<(Vec<u32>, Option<Text>), Failure> {
     let Some(prompt) = &command.prompt else {
-        let text = match setup.text(program) {
-            Ok(text) => Some(text),
-            Err(failure) if !command.stop.is_empty() => return Err(failure),
-            Err(_) => None,
-        };
-        return Ok((command.ids.clone(), text));
+        // Strings that end a text need one.
+        let has_text = !command.stop.is_empty() || setup.path(program, "tokenizer.json").is_file();
+        return Ok((command.ids.clone(), has_text.then(|| setup.text(program))));
     };
-    let text = setup.text(program)?;
+    let text = setup.text(program);
     let ids = text.encode(&given(prompt)?, true)?;
     if ids.is_empty() {
         return Err(Failure::misuse("the prompt is empty, and the tokenizer adds nothing to it"));

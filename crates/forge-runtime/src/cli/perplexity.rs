@@ -50,7 +50,7 @@ impl Losses {
 /// Measures the texts of a file.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perplexity) -> Outcome {
     let setup = common.setup();
-    let tokenizer = setup.text(program)?;
+    let tokenizer = setup.text(program);
     let file = read(command)?;
     let texts = match &command.separator {
         Some(line) => split(&file, line),

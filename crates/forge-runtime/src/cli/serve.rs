@@ -73,9 +73,10 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Serve)
     let server = Server::listen(command.options()?)?;
     let mut setup = common.setup();
     setup.slots = common.slots.unwrap_or(SLOTS);
-    let (text, template) = (setup.text(program)?, setup.template(program)?);
+    let (text, template) = (setup.text(program), setup.template(program)?);
     let sampling = setup.sampling(program)?;
     let mut engine = setup.engine::<M>(program, None)?;
+    text.ready()?;
     eprintln!(
         "{} at http://{}/v1 · {} slots of {} tokens · {}",
         M::INFO.name,

@@ -18,7 +18,7 @@ const JUDGE: &str = include_str!("../../gpu/judge.sh");
 
 /// Models in other formats than f32, in which all are; between them every kind of packing.
 const FORMATS: [(&str, &[&str]); 5] = [
-    ("llama", &["f16", "bf16", "q8_0", "q4_0", "affine4"]),
+    ("llama", &["f16", "bf16", "q8_0", "q4_0", "affine4", "affine8"]),
     ("qwen3", &["q8_0", "q4_0"]),
     ("qwen2_moe", &["q8_0"]),
     ("deepseek_v3", &["q8_0"]),
