@@ -5,6 +5,7 @@
 
 use super::simd::{Simd, TWICE4};
 use half::{bf16, f16};
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// The sum of the lanes of each.
@@ -164,6 +165,15 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store_codes(to: *mut i8, v: __m256) {
+        unsafe {
+            let words = _mm256_cvtps_epi32(v);
+            let halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storel_epi64(to.cast(), _mm_packs_epi16(halves, halves));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> __m256 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
@@ -224,6 +234,12 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn prefetch_far<T>(address: *const T) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_to_write<T>(address: *const T) {
+        // `_mm_prefetch` would make it a load's. Machines without it, of those that have AVX2, do nothing.
+        unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 //! SAFETY, for every block here: the level has been found on this machine, and pointers are good for the elements
 //! that the trait names.
 
-use super::avx2::{sum_of_eight, sums_of_eight};
+use super::avx2::{Avx2, sum_of_eight, sums_of_eight};
 use super::simd::Simd;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -163,6 +163,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn store_codes(to: *mut i8, v: __m512) {
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v))) }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
@@ -230,6 +235,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn prefetch_far<T>(address: *const T) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_to_write<T>(address: *const T) {
+        unsafe { Avx2::prefetch_to_write(address) }
     }
 
     #[inline(always)]

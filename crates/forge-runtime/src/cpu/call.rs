@@ -51,8 +51,8 @@ pub(super) struct Round<'a> {
     pub(super) program: Program,
     /// Rounds before this one.
     pub(super) number: usize,
-    /// Items that threads have taken.
-    pub(super) taken: AtomicUsize,
+    /// What has been taken of each thread's items.
+    pub(super) taken: &'a [Taken],
     /// Whether there is to be another round.
     pub(super) another: AtomicBool,
     /// The device's, for what one round leaves to the next.
@@ -60,6 +60,11 @@ pub(super) struct Round<'a> {
     /// Where experts are, if they are not all in memory.
     pub(super) seated: Option<Seated>,
 }
+
+/// How much of a thread's items has been taken. Each has a pair of cache lines, as which some machines fetch them.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Taken(pub(super) AtomicUsize);
 
 /// The experts of a dispatch that are in memory, where a few are at once.
 pub(super) struct Seated {
@@ -92,23 +97,25 @@ pub(super) struct AtHand {
 /// A dispatch, seen by one of the threads that run it.
 pub struct Call<'a> {
     round: &'a Round<'a>,
+    /// Which of the threads.
+    worker: usize,
     /// Bytes that every buffer has to have beyond those that are asked for.
     beyond: usize,
 }
 
 impl<'a> Call<'a> {
-    /// A thread's part in a round.
+    /// The part of a thread, by its number, in a round.
     ///
     /// # Safety
     /// Regions must be valid while the call lives, those written must overlap no other, and all threads of one
-    /// dispatch must be given the same round, of which nothing is taken yet.
-    pub(super) unsafe fn new(round: &'a Round<'a>) -> Call<'a> {
-        Call { round, beyond: 0 }
+    /// dispatch must be given the same round, of which nothing is taken yet, and numbers of their own.
+    pub(super) unsafe fn new(round: &'a Round<'a>, worker: usize) -> Call<'a> {
+        Call { round, worker, beyond: 0 }
     }
 
     /// The same, of whose buffers more is used than is asked for: so many bytes beyond.
     pub(super) fn reaching(&self, beyond: usize) -> Call<'a> {
-        Call { round: self.round, beyond }
+        Call { round: self.round, worker: self.worker, beyond }
     }
 
     /// The instructions to compute with.
@@ -239,9 +246,14 @@ impl<'a> Call<'a> {
         Output { start: region.start.cast(), count, life: PhantomData }
     }
 
-    /// Ranges of `0..items`, `grain` at a time, until all threads together have taken all of them.
+    /// Ranges of `0..items`, `grain` at a time, until all threads together have taken all of them: first those of this thread, which are
+    /// neighbours, and then what others have left.
+    ///
+    /// Where items are parts of rows in order, threads so have the same rows in one dispatch after the other, and a core finds in its
+    /// caches what it wrote. Cores that share no cache wait long for what another one wrote.
     pub fn share(&self, items: usize, grain: usize) -> Share<'a> {
-        Share { taken: &self.round.taken, items, grain: grain.max(1) }
+        let (taken, grain) = (self.round.taken, grain.max(1));
+        Share { taken, items, grain, whose: self.worker, left: taken.len() }
     }
 }
 
@@ -273,9 +285,13 @@ impl<'a, T: Number> Output<'a, T> {
 
 /// See [`Call::share`].
 pub struct Share<'a> {
-    taken: &'a AtomicUsize,
+    taken: &'a [Taken],
     items: usize,
     grain: usize,
+    /// Of which thread items are taken now.
+    whose: usize,
+    /// Threads of which some may be left.
+    left: usize,
 }
 
 impl Iterator for Share<'_> {
@@ -283,7 +299,62 @@ impl Iterator for Share<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Range<usize>> {
-        let start = self.taken.fetch_add(self.grain, Ordering::Relaxed);
-        (start < self.items).then(|| start..self.items.min(start + self.grain))
+        let (threads, pieces) = (self.taken.len(), self.items.div_ceil(self.grain));
+        while self.left > 0 {
+            let first = |thread: usize| (thread * pieces).div_ceil(threads);
+            let (begin, end) = (first(self.whose), first(self.whose + 1));
+            let Taken(taken) = &self.taken[self.whose];
+            // Who only looks does not take the line from the others.
+            if begin + taken.load(Ordering::Relaxed) < end {
+                let piece = begin + taken.fetch_add(1, Ordering::Relaxed);
+                if piece < end {
+                    let start = piece * self.grain;
+                    return Some(start..self.items.min(start + self.grain));
+                }
+            }
+            self.whose = (self.whose + 1) % threads;
+            self.left -= 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(taken: &[Taken], whose: usize, items: usize, grain: usize) -> Share<'_> {
+        Share { taken, items, grain, whose, left: taken.len() }
+    }
+
+    fn three() -> [Taken; 3] {
+        [(); 3].map(|()| Taken::default())
+    }
+
+    #[test]
+    fn threads_take_their_own_items_and_then_what_others_left() {
+        let taken = three();
+        let alone: Vec<_> = share(&taken, 1, 10, 2).collect();
+        assert_eq!(alone, [4..6, 6..8, 8..10, 0..2, 2..4], "its own first, and then all");
+        assert!((0..3).all(|whose| share(&taken, whose, 10, 2).next().is_none()));
+
+        let taken = three();
+        let mut shares = [0, 1, 2].map(|whose| share(&taken, whose, 8, 1));
+        for turn in
+            [[Some(0), Some(3), Some(6)], [Some(1), Some(4), Some(7)], [Some(2), Some(5), None], [None; 3]]
+        {
+            assert_eq!(shares.each_mut().map(|share| share.next().map(|range| range.start)), turn);
+        }
+    }
+
+    #[test]
+    fn every_item_is_taken_once() {
+        for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7)] {
+            let taken = three();
+            let shares = [2, 0, 1].map(|whose| share(&taken, whose, items, grain));
+            let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..items).collect::<Vec<_>>(), "{items} by {grain}");
+        }
     }
 }

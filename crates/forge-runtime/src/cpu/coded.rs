@@ -14,21 +14,13 @@
 
 use super::call::{Call, Number, Output};
 use super::coded_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS};
-use super::finish::{Finish, OfShare};
+use super::finish::{Finish, OfShare, ROWS_AHEAD};
 use super::formats::{AT_ONCE, BLOCK, Matrix};
 use super::level::Task;
 use super::project::Project;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use std::marker::PhantomData;
-
-/// 32 columns of a row of x.
-pub(super) struct Coded {
-    pub(super) codes: [i8; BLOCK],
-    pub(super) scale: f32,
-    /// The sum of its codes.
-    pub(super) total: i32,
-}
 
 /// Rows of x that lie together.
 pub(super) const TOGETHER: usize = 16;
@@ -94,37 +86,50 @@ impl Task for Encode<'_> {
     fn run<S: Simd>(self) {
         for (row, x) in self.x.chunks_exact(self.inputs).take(TOGETHER).enumerate() {
             for (index, to) in self.to.iter_mut().enumerate() {
-                let mut block = [0.0; BLOCK];
                 let from = &x[((self.first + index) * BLOCK).min(x.len())..];
-                match from.first_chunk::<BLOCK>() {
-                    Some(whole) => block = *whole,
-                    None => block[..from.len()].copy_from_slice(from),
-                }
-                let Coded { codes, scale, total } = encoded(&block);
-                (to.codes[row], to.scales[row], to.totals[row]) = (codes, scale, total);
+                let mut padded = [0.0; BLOCK];
+                let block = from.first_chunk::<BLOCK>().unwrap_or_else(|| {
+                    padded[..from.len()].copy_from_slice(from);
+                    &padded
+                });
+                // SAFETY: this runs by its level.
+                (to.scales[row], to.totals[row]) = unsafe { encoded::<S>(block, &mut to.codes[row]) };
             }
         }
     }
 }
 
-/// The codes of 32 numbers. If one of them is no number or infinite, the scale is no number, and so is what becomes of it.
+/// Makes codes of 32 numbers; says what one is worth, and their sum. If one of the numbers is none or infinite, a code is worth no number, and
+/// so is what becomes of it.
 #[inline(always)]
-pub(super) fn encoded(x: &[f32; BLOCK]) -> Coded {
-    // As words, sizes are in order, infinity after the numbers and what is no number after that.
-    let largest = f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff)));
-    // What is smaller than that is nothing beside any weight, and has no inverse.
-    let factor = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
-    let mut coded = Coded { codes: [0; BLOCK], scale: largest / 127.0, total: 0 };
-    if !largest.is_finite() {
-        coded.scale = f32::NAN;
-        return coded;
+pub(super) unsafe fn encoded<S: Simd>(x: &[f32; BLOCK], codes: &mut [i8; BLOCK]) -> (f32, i32) {
+    // SAFETY: the caller's level has these instructions, and vectors lie inside the blocks.
+    unsafe {
+        let mut sizes = S::splat(0.0);
+        for i in (0..BLOCK).step_by(S::LANES) {
+            let some = S::load(x.as_ptr().add(i));
+            sizes = S::max(S::max(some, S::sub(S::splat(0.0), some)), sizes);
+        }
+        let largest = S::largest(sizes);
+        // What is smaller than that is nothing beside any weight, and has no inverse.
+        let factor = S::splat(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
+        // 3 * 2^22 has no room for fractions: what is added to it is rounded, ties to even.
+        let whole = S::splat(12_582_912.0);
+        let mut total = S::splat(0.0);
+        for i in (0..BLOCK).step_by(S::LANES) {
+            let some = S::mul(S::load(x.as_ptr().add(i)), factor);
+            let rounded = S::sub(S::add(some, whole), whole);
+            total = S::add(total, rounded);
+            S::store_codes(codes.as_mut_ptr().add(i), rounded);
+        }
+        // What is no number is lost among sizes, and found here; and infinity times the 0 that it makes of the factor is none.
+        let total = S::sum(total);
+        if total.is_nan() {
+            codes.fill(0);
+            return (f32::NAN, 0);
+        }
+        (largest / 127.0, total as i32)
     }
-    for (code, x) in coded.codes.iter_mut().zip(x) {
-        // 3 * 2^22 has no room for fractions: what is added to it is rounded, ties to even, and lies in its lowest bits.
-        *code = (x * factor + 12_582_912.0).to_bits() as i8;
-    }
-    coded.total = coded.codes.iter().map(|code| i32::from(*code)).sum();
-    coded
 }
 
 /// A projection of encoded rows.
@@ -150,17 +155,21 @@ impl<M: Matrix> Task for Products<'_, M> {
         let mut sums = Scratch::take(all.min(ROWS).next_multiple_of(TOGETHER) * PANEL);
         let numbers: Vec<usize> = (0..all).collect();
         let panels = outputs.div_ceil(PANEL);
-        // All panels of one part of the rows, then the next part: neighbours in time share their x.
-        for item in call.share(all.div_ceil(ROWS) * panels, 1).flatten() {
-            let (first_row, first_output) = (item / panels * ROWS, item % panels * PANEL);
-            let rows = &numbers[first_row..all.min(first_row + ROWS)];
+        // All panels of one part of the rows, then the next part: neighbours in time share their x, and threads have rows of their own.
+        let of_item = all.div_ceil(call.workers()).next_multiple_of(TOGETHER).clamp(ROWS / 2, ROWS);
+        for item in call.share(all.div_ceil(of_item) * panels, 1).flatten() {
+            let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
+            let rows = &numbers[first_row..all.min(first_row + of_item)];
             let of_panel = (outputs - first_output).min(PANEL);
             // SAFETY: `find` saw that the matrix has all blocks of all outputs.
             unsafe { matrix.products::<S>((first_output, of_panel), rows, &mut panel, &mut sums) };
             for row in 0..rows.len() {
                 let values = &mut sums[row * PANEL..][..of_panel];
                 // SAFETY: a panel's outputs of these rows are this thread's.
-                unsafe { finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING }) };
+                unsafe {
+                    finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                    finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING });
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! A few rows of x in whole numbers, as [`super::coded`] encodes them: each thread does so for itself, which is little beside its
 //! share of a matrix.
 
-use super::coded::{Coded, encoded};
+use super::coded::encoded;
 use super::formats::{AT_ONCE, BLOCK};
+use super::simd::Simd;
 use std::cell::Cell;
 
 /// A row of x, encoded.
@@ -22,12 +23,13 @@ thread_local! {
 
 /// The codes of rows of `columns`, which are whole blocks, in memory that the thread has kept.
 #[inline(always)]
-pub(super) fn encoded_rows(x: &[f32], columns: usize) -> Vec<Row> {
+pub(super) fn encoded_rows<S: Simd>(x: &[f32], columns: usize) -> Vec<Row> {
     let mut rows = KEPT.take();
     rows.resize_with(rows.len().max(x.len() / columns), Row::default);
     // No closure: it would be compiled without the level's instructions.
     for (row, x) in rows.iter_mut().zip(x.chunks_exact(columns)) {
-        row.encode(x);
+        // SAFETY: the caller runs by its level.
+        unsafe { row.encode::<S>(x) };
     }
     rows
 }
@@ -40,19 +42,21 @@ pub(super) fn keep(rows: Vec<Row>) {
 impl Row {
     /// The codes of `x`, which is whole blocks.
     #[inline(always)]
-    fn encode(&mut self, x: &[f32]) {
+    unsafe fn encode<S: Simd>(&mut self, x: &[f32]) {
         let Row { codes, scales, totals } = self;
-        codes.clear();
-        scales.clear();
-        totals.clear();
-        for block in x.as_chunks::<BLOCK>().0 {
-            let Coded { codes: some, scale, total } = encoded(block);
-            codes.extend(some);
-            scales.push(scale);
-            totals.push(total as f32);
+        let blocks = (x.len() / BLOCK).next_multiple_of(AT_ONCE);
+        for numbers in [&mut *scales, totals] {
+            numbers.clear();
+            numbers.resize(blocks, 0.0);
         }
-        scales.resize(scales.len().next_multiple_of(AT_ONCE), 0.0);
-        totals.resize(scales.len(), 0.0);
-        codes.resize(scales.len() * BLOCK, 0);
+        codes.clear();
+        codes.resize(blocks * BLOCK, 0);
+        let of_blocks = scales.iter_mut().zip(totals);
+        for ((x, codes), (scale, total)) in x.as_chunks().0.iter().zip(codes.as_chunks_mut().0).zip(of_blocks)
+        {
+            // SAFETY: the caller's promise.
+            let (of_block, sum) = unsafe { encoded::<S>(x, codes) };
+            (*scale, *total) = (of_block, sum as f32);
+        }
     }
 }

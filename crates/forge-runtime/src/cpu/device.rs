@@ -4,7 +4,7 @@ use super::super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
 use super::super::experts::{Bound, Counts, Foresight, Half, Stacks, Streamed, Unarranged};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
-use super::call::{Call, Region, Round, Seated};
+use super::call::{Call, Region, Round, Seated, Taken};
 use super::level::Level;
 use super::pool::Pool;
 use super::read_speed::read_speed;
@@ -25,6 +25,8 @@ pub struct CpuDevice {
     level: Level,
     exact: bool,
     room: Mutex<Vec<Line>>,
+    /// What has been taken of each thread's items, in the round that runs.
+    taken: Vec<Taken>,
     /// Experts that are read from disk; none where all are among the weights.
     experts: Option<Streamed>,
     /// The layer that comes next, and whom it will probably ask for.
@@ -53,6 +55,7 @@ impl CpuDevice {
                 map(layout.scratch_bytes, "scratch")?,
                 map(layout.rows_bytes, "rows")?,
             ],
+            taken: (0..threads.max(1)).map(|_| Taken::default()).collect(),
             pool: Pool::new(threads)?,
             level: Level::choose()?,
             exact: false,
@@ -198,7 +201,7 @@ impl CpuDevice {
             exact: self.exact,
             program,
             number: 0,
-            taken: AtomicUsize::new(0),
+            taken: &self.taken,
             another: AtomicBool::new(false),
             room: &self.room,
             seated: stack.zip(self.experts.as_ref()).map(|(stack, experts)| Seated {
@@ -213,8 +216,9 @@ impl CpuDevice {
             }),
         };
         loop {
+            self.taken.iter().for_each(|Taken(taken)| taken.store(0, Ordering::Relaxed));
             let job = Job(&round);
-            self.pool.run(&|_| job.run())?;
+            self.pool.run(&|worker| job.run(worker))?;
             if !round.another.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -239,7 +243,6 @@ impl CpuDevice {
                 }
             }
             round.number += 1;
-            round.taken = AtomicUsize::new(0);
             round.another = AtomicBool::new(false);
         }
     }
@@ -268,10 +271,10 @@ struct Job<'a>(&'a Round<'a>);
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
-    fn run(&self) {
+    fn run(&self, worker: usize) {
         // SAFETY: regions were checked against their buffers, which the device owns until the pass has ended; that
         // a model's dispatches do not write what they read elsewhere is the compiler's promise.
-        let call = unsafe { Call::new(self.0) };
+        let call = unsafe { Call::new(self.0, worker) };
         (self.0.kernel.cpu)(&call);
     }
 }

@@ -190,7 +190,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let (room, scratch) = scratch.split_at_mut(padded);
         let (values, sums) = scratch.split_at_mut(TOGETHER * piece);
         let x = whole_rows(call.input("x", of_x * inputs), inputs, blocks * BLOCK, room);
-        let coded = if is_encoded { encoded_rows(x, blocks * BLOCK) } else { Vec::new() };
+        let coded = if is_encoded { encoded_rows::<S>(x, blocks * BLOCK) } else { Vec::new() };
         let x = match (is_encoded, call.alone()) {
             (true, _) => Rows::Codes(&coded),
             (false, true) => Rows::Stored(x),

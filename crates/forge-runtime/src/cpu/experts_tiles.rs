@@ -11,7 +11,7 @@
 use super::call::Call;
 use super::coded::{Sixteen, encode};
 use super::coded_panel::{self, EMPTY, Panels};
-use super::finish::{Epilogue, Finish, OfShare};
+use super::finish::{Epilogue, Finish, OfShare, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix, Stack};
 use super::level::Task;
 use super::panel;
@@ -231,10 +231,14 @@ impl<M: Matrix> Task for Products<'_, M> {
                 }
             };
             let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
-            for (pair, values) in own.iter().zip(sums.chunks_exact_mut(width)) {
+            for (place, (pair, values)) in own.iter().zip(sums.chunks_exact_mut(width)).enumerate() {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
+                let coming = own[(place + ROWS_AHEAD).min(count - 1)] as usize;
                 // SAFETY: this thread alone has these outputs of this pair.
-                unsafe { finish.biased(*pair as usize, (first_output, bias), values, nothing) };
+                unsafe {
+                    finish.expect::<S>(coming, first_output, of_panel);
+                    finish.biased(*pair as usize, (first_output, bias), values, nothing);
+                }
             }
         }
     }

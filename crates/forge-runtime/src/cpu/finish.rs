@@ -225,6 +225,9 @@ pub(super) struct Finish<'a> {
     pub(super) left: Left<'a>,
 }
 
+/// Rows of results that are asked for ahead, where many are put where they belong: as many cache lines as are under way at once.
+pub(super) const ROWS_AHEAD: usize = 8;
+
 /// What is left beside y.
 pub(super) enum Left<'a> {
     Nothing,
@@ -288,6 +291,17 @@ impl<'a> Finish<'a> {
         };
         let size = outputs.div_ceil(shares).next_multiple_of(4);
         (shares, size, grain.div_ceil(size))
+    }
+
+    /// Asks for where the results of `count` outputs from `first` on of a row will go, which another core may have.
+    #[inline(always)]
+    pub(super) unsafe fn expect<S: Simd>(&self, row: usize, first: usize, count: usize) {
+        let halved = self.epilogue.of_one();
+        let to = self.y.start().wrapping_add(row * self.width + first / halved);
+        for line in (0..count / halved).step_by(16) {
+            // SAFETY: what is asked for may be anywhere.
+            unsafe { S::prefetch_to_write(to.wrapping_add(line)) };
+        }
     }
 
     /// Puts the results of outputs `first..` of a row where they belong, and counts them in what their share leaves. No

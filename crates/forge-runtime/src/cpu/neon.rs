@@ -159,6 +159,14 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
+    unsafe fn store_codes(to: *mut i8, v: Pair) {
+        unsafe {
+            let halves = [v.0, v.1].map(|four| vmovn_s32(vcvtq_s32_f32(four)));
+            vst1_s8(to, vmovn_s16(vcombine_s16(halves[0], halves[1])));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Pair {
         unsafe {
             let eight = vld1q_u16(from.cast());

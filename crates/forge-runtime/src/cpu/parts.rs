@@ -15,7 +15,7 @@
 
 use super::amx::{ROW, SIDE, Sums, Tiles};
 use super::call::{Call, Number, Output};
-use super::finish::{Finish, OfShare};
+use super::finish::{Finish, OfShare, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix};
 use super::level::{Task, run_with_tiles};
 use super::project::Project;
@@ -189,7 +189,10 @@ impl<M: Matrix> Task for Products<'_, M> {
                 }
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
                 // SAFETY: a panel's outputs of these rows are this thread's.
-                unsafe { finish.outputs(first_row + row, first_output, values, nothing) };
+                unsafe {
+                    finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                    finish.outputs(first_row + row, first_output, values, nothing);
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use super::call::Call;
 use super::coded;
 use super::coded_rows::{encoded_rows, keep};
 use super::few_rows::{AsStored, Blocks, Slices};
-use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare, OwnNorm};
+use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare, OwnNorm, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::panel::{self, PANEL};
@@ -120,7 +120,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let is_short = blocks < LONG;
         // Of a row alone codes are made where that pays.
         if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.alone()) {
-            let x = encoded_rows(x, blocks * BLOCK);
+            let x = encoded_rows::<S>(x, blocks * BLOCK);
             // SAFETY: as below.
             unsafe {
                 match rows {
@@ -169,8 +169,9 @@ impl<M: Matrix> Work<'_, M> {
         let Work { call, matrix, outputs, blocks, x, .. } = *self;
         let x: Vec<_> = x.chunks_exact(blocks * BLOCK).map(<[f32]>::as_ptr).collect();
         let panels = outputs.div_ceil(PANEL);
-        let of_item = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
-        // All panels of one block of rows, then the next block: neighbours in time share their x.
+        let most = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
+        // All panels of one block of rows, then the next block: neighbours in time share their x, and threads have rows of their own.
+        let of_item = x.len().div_ceil(call.workers()).next_multiple_of(FEW).clamp(ROWS / 4, most);
         for item in call.share(x.len().div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &x[first_row..x.len().min(first_row + of_item)];
@@ -181,6 +182,7 @@ impl<M: Matrix> Work<'_, M> {
                 let sums = panel::products::<S, M>(call.level(), of_matrix, of_panel, rows, scratch);
                 for (row, values) in sums.chunks_exact_mut(PANEL).take(rows.len()).enumerate() {
                     let (row, values) = (first_row + row, &mut values[..of_panel.1]);
+                    self.finish.expect::<S>(row + ROWS_AHEAD, first_output, of_panel.1);
                     self.finish.outputs(row, first_output, values, &mut { OfShare::NOTHING });
                 }
             }

@@ -69,6 +69,8 @@ pub(super) trait Simd: Copy + 'static {
     }
     /// The largest lane.
     unsafe fn largest(v: Self::V) -> f32;
+    /// `LANES` whole numbers of a byte with a sign, as such; anything for what is no number.
+    unsafe fn store_codes(to: *mut i8, v: Self::V);
     /// `LANES` halves, widened.
     unsafe fn load_f16(from: *const f16) -> Self::V;
     /// `LANES` bfloats, widened.
@@ -135,6 +137,10 @@ pub(super) trait Simd: Copy + 'static {
     /// The same, but no nearer than the second cache: for what is far ahead, and more than the first has room for.
     #[inline(always)]
     unsafe fn prefetch_far<T>(_address: *const T) {}
+
+    /// The same, brought near to be written: no other core keeps it.
+    #[inline(always)]
+    unsafe fn prefetch_to_write<T>(_address: *const T) {}
 
     /// The exponential, to about 1 unit in the last place; arguments are clamped to where it is a normal number.
     #[inline(always)]
@@ -273,6 +279,11 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn largest(v: Lanes) -> f32 {
         v.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn store_codes(to: *mut i8, v: Lanes) {
+        unsafe { to.cast::<[i8; LANES]>().write(v.map(|x| x as i8)) }
     }
 
     #[inline(always)]

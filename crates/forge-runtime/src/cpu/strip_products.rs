@@ -48,7 +48,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), outputs);
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + piece));
         let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
-        let x = encoded_rows(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
+        let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
         let matrix = M::find(call, "weight", outputs, blocks);
         for item in call.share((shares * size).div_ceil(piece), 1).flatten() {
             // The last shares may have no outputs.
