@@ -97,7 +97,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         }
         let x = if is_ready { x } else { &scratch };
         let x = if call.alone() { Rows::Stored(x) } else { Rows::Slices(x) };
-        let products = Products { matrix, in_strips: false, blocks, x, ahead: call.level().ahead() };
+        let products = Products { matrix, in_strips: false, blocks, x, level: call.level() };
         let shares = of_matrix.div_ceil(GRAIN);
         let mut values = [0.0_f32; TOGETHER * GRAIN];
         for item in call.share(heads * shares, 1).flatten() {

@@ -196,7 +196,6 @@ impl<M: Matrix> Task for Of<'_, M> {
             (false, true) => Rows::Stored(x),
             (false, false) => Rows::Slices(x),
         };
-        let ahead = call.level().ahead();
         let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);
         for item in call.share(count_of_turns * pieces, 1).flatten() {
@@ -216,7 +215,8 @@ impl<M: Matrix> Task for Of<'_, M> {
             for place in with.iter().filter(|_| count > 0) {
                 let (expert, of_expert) = pairs.of(*place);
                 let matrix = stack.of(call.matrix_of(expert));
-                let products = Products { matrix, in_strips: is_in_strips(place), blocks, x, ahead };
+                let products =
+                    Products { matrix, in_strips: is_in_strips(place), blocks, x, level: call.level() };
                 let bias = bias.get(expert * outputs + first..).unwrap_or_default();
                 for some in of_expert.chunks(TOGETHER) {
                     let mut own = [0; TOGETHER];

@@ -19,9 +19,6 @@ use super::simd::Simd;
 use super::strips::OUTPUTS;
 use std::marker::PhantomData;
 
-/// Blocks of a strip that are asked for ahead: the machine by itself foresees too few of them.
-const AHEAD: usize = 2;
-
 /// As many rows are few.
 pub(super) const FEW: usize = 4;
 
@@ -54,7 +51,8 @@ impl<M: Matrix> Task for Products<'_, M> {
             // The last shares may have no outputs.
             let (start, end) = (item * piece, outputs.min((item + 1) * piece));
             let strips = end.saturating_sub(start) / OUTPUTS;
-            let of = OfStrips { matrix, first: start / OUTPUTS * blocks, strips, blocks };
+            let first = start / OUTPUTS * blocks;
+            let of = OfStrips { matrix, first, strips, blocks, ahead: call.level().strips_ahead() };
             // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
             unsafe {
                 match &x[..rows] {
@@ -90,6 +88,8 @@ pub(super) struct OfStrips<M> {
     pub(super) strips: usize,
     /// Of a strip, and of a row.
     pub(super) blocks: usize,
+    /// Blocks that are asked for ahead.
+    pub(super) ahead: usize,
 }
 
 impl<M: Matrix> OfStrips<M> {
@@ -129,7 +129,7 @@ impl<M: Matrix> OfStrips<M> {
         rows: [&Row; X],
         strips: [usize; W],
     ) -> [[[S::V; 2]; X]; W] {
-        let OfStrips { matrix, first, blocks, .. } = *self;
+        let OfStrips { matrix, first, blocks, ahead, .. } = *self;
         // SAFETY: the caller's promise.
         unsafe {
             let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
@@ -149,7 +149,9 @@ impl<M: Matrix> OfStrips<M> {
                         products[r] = [nothing[r]; 2];
                     }
                     for word in 0..BLOCK / 8 {
-                        matrix.strip_prefetch::<S>(at + AHEAD, word);
+                        if ahead > 0 {
+                            matrix.strip_prefetch::<S>(at + ahead, word);
+                        }
                         for part in 0..OUTPUTS / S::LANES {
                             let [near, far] = matrix.strip_codes::<S>(at, word, part);
                             for r in 0..X {

@@ -4,6 +4,7 @@ use super::coded_few;
 use super::coded_rows::Row;
 use super::few_rows::sliced_products;
 use super::formats::{BLOCK, Matrix};
+use super::level::Level;
 use super::simd::Simd;
 use super::strip_products::OfStrips;
 use super::strips::OUTPUTS;
@@ -20,8 +21,8 @@ pub(super) struct Products<'a, M> {
     /// Of a row of the matrices, and of x.
     pub(super) blocks: usize,
     pub(super) x: Rows<'a>,
-    /// Bytes of the matrices that are asked for ahead.
-    pub(super) ahead: usize,
+    /// Which says how much of them is asked for ahead.
+    pub(super) level: Level,
 }
 
 /// Rows of x, of whole blocks, and how they are multiplied.
@@ -55,7 +56,8 @@ impl<M: Matrix> Products<'_, M> {
             match self.x {
                 Rows::Codes(x) if self.in_strips => {
                     let (first, strips) = (first / OUTPUTS * self.blocks, count / OUTPUTS);
-                    let of = OfStrips { matrix: self.matrix, first, strips, blocks: self.blocks };
+                    let (matrix, blocks, ahead) = (self.matrix, self.blocks, self.level.strips_ahead());
+                    let of = OfStrips { matrix, first, strips, blocks, ahead };
                     let [a, b, c, d] = some.map(|row| &x[row]);
                     match is_one {
                         true => of.products::<S, 1, 4>([a], values, pitch),
@@ -103,7 +105,7 @@ impl<M: Matrix> Products<'_, M> {
             match x {
                 Rows::Stored(x) => {
                     let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
-                    stored_products::<S, M, W, X>(matrix, first, x, blocks, self.ahead)
+                    stored_products::<S, M, W, X>(matrix, first, x, blocks, self.level.ahead())
                 }
                 Rows::Slices(x) => {
                     let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
