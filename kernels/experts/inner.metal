@@ -15,10 +15,9 @@
 {% if routing %}
 //
 // Every simdgroup finds its expert among the logits by itself; the first of the row tells everyone after this.
-{% else %}
+{% endif %}
 //
 // Experts that have no seat, 0xffffffff, leave no results: their turn comes in another dispatch.
-{% endif %}
 struct {{ args }} {
     uint rows;
 };
@@ -78,13 +77,11 @@ kernel void {{ name }}(
     const uint expert = routes[group.z * {{ 2 * chosen }}u + group.y];
 {% endif %}
     const uint seat = seats[expert];
-{% if not routing %}
     const bool is_seated = seat != 0xffffffffu;
-{% endif %}
 {% include "experts/own_planes" %}
 
     float sums[{{ rows_per_simdgroup }}] = {0.0f};
-    for (uint packet = lane; {{ "" if routing else "is_seated && " }}packet < {{ packets }}u; packet += 32u) {
+    for (uint packet = lane; is_seated && packet < {{ packets }}u; packet += 32u) {
         // Weights first: all loads are under way before the first is needed.
 {% if ragged %}
         // Rows past the last repeat it.
@@ -137,7 +134,7 @@ kernel void {{ name }}(
         own_sums = lane == p ? sum : own_sums;
     }
     const uint output = first + 2u * lane;
-    if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }}{{ "" if routing else " && is_seated" }}) {
+    if (lane < {{ rows_per_simdgroup // 2 }}u{{ " && output < " ~ outputs ~ "u" if ragged else "" }} && is_seated) {
 {% if bias or limit is not none %}
 {% if norm %}
         own_sums *= by_norm;

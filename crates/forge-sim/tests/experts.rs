@@ -202,7 +202,7 @@ fn experts_that_choose_find_the_same_words() {
         let (of_row, places) = (route.logits(), route.routes());
         let (correction, scale) = (numbers(route.experts, 77), numbers(route.experts, 99));
         // Of an expert's matrix the first column of gate and up: 1 and its number.
-        let weights: Vec<f32> = (0..route.experts + route.shared)
+        let weights_of: Vec<f32> = (0..route.experts + route.shared)
             .rev()
             .flat_map(|expert| [1.0, expert as f32].map(|first| [vec![first], vec![0.0; 31]].concat()))
             .flatten()
@@ -210,7 +210,7 @@ fn experts_that_choose_find_the_same_words() {
         for logits in rows_of_logits(of_row, index).chunks(of_row) {
             let mut sim = Sim::new(&program).unwrap();
             let [logits, correction, scale, weights, x] =
-                [logits, &correction, &scale, &weights, &[1.0]].map(|of| sim.memory.floats(of).unwrap());
+                [logits, &correction, &scale, &weights_of, &[1.0]].map(|of| sim.memory.floats(of).unwrap());
             let [apart, within, y] =
                 [2 * places, 2 * places, places].map(|words| sim.memory.unwritten(words * 4).unwrap());
             let mut given = vec![logits.read()];
@@ -218,17 +218,28 @@ fn experts_that_choose_find_the_same_words() {
             given.extend(route.scale.then(|| scale.read()));
             let alone = [&given[..], &[apart.write()]].concat();
             sim.dispatch("kernel_0", &alone, &[1], [1, 1, 1]);
-            let seats = seats(&mut sim, route.experts + route.shared, |_| true);
-            let inner = [&[weights.read(), seats.read()], &given[..], &[within.write(), x.read(), y.write()]]
-                .concat();
-            sim.dispatch("kernel_1", &inner, &[1], [1, places as _, 1]);
-            assert!(sim.faults().is_empty(), "{route:?}: {:?}", sim.faults());
-            let words = |id| -> Vec<u32> { sim.memory.read_floats(id).iter().map(|x| x.to_bits()).collect() };
-            assert_eq!(words(within), words(apart), "{route:?}");
+            let experts = route.experts + route.shared;
+            let [nobody, everybody] =
+                [false, true].map(|has_one| seats(&mut sim, experts, |_| has_one).read());
+            // Where nobody has a seat, one threadgroup chooses and touches no matrix.
+            let nowhere = sim.memory.unwritten(4 * weights_of.len()).unwrap();
+            for (weights, seats, places) in [(nowhere, nobody, 1), (weights, everybody, places)] {
+                let [weights, x, y] = [weights.read(), x.read(), y.write()];
+                let inner = [&[weights, seats], &given[..], &[within.write(), x, y]].concat();
+                sim.dispatch("kernel_1", &inner, &[1], [1, places as _, 1]);
+                sim.barrier();
+                assert!(sim.faults().is_empty(), "{route:?}: {:?}", sim.faults());
+                assert_eq!(words(&sim, within), words(&sim, apart), "{route:?}");
+            }
+            let words = |id| words(&sim, id);
             let experts: Vec<f32> = words(apart)[..places].iter().map(|expert| *expert as f32).collect();
             assert_eq!(sim.memory.read_floats(y), experts, "{route:?}");
         }
     }
+}
+
+fn words(sim: &Sim<'_>, id: BufferId) -> Vec<u32> {
+    sim.memory.read_floats(id).iter().map(|x| x.to_bits()).collect()
 }
 
 #[test]

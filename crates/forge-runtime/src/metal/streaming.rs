@@ -26,8 +26,8 @@ use std::ops::Range;
 /// Which of the device's own words a kernel finds in the place of the model's seats.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Told {
-    /// All experts have the first seat: for who only chooses.
-    Anyone,
+    /// Nobody has one: for who only chooses. What others are being read to meanwhile is left alone.
+    Nobody,
     /// Those that a dispatch is for have theirs.
     Seated,
     /// Nothing of seats, and what is written are logits of the next layer.
@@ -86,7 +86,7 @@ impl Streaming {
         let words = Region::own(device, 2 * bytes, "words of seats")?;
         let (memory, _) = words.place(0, 2 * bytes)?;
         // SAFETY: shared buffers have contents, of so many bytes.
-        unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0, 2 * bytes) };
+        unsafe { std::ptr::write_bytes(memory.contents().cast::<u8>().as_ptr(), 0xff, 2 * bytes) };
         let most = experts.layers().iter().map(Foresight::most_logits).max().unwrap_or(0);
         let logits = Region::own(device, most * size_of::<f32>(), "logits of a next layer")?;
         let (foresight, asked, seated) = (None, None, None);
@@ -194,7 +194,7 @@ impl Encoding<'_> {
             streaming.asked = None;
             if routes.is_some_and(|routes| routes.written) {
                 // Every threadgroup chooses by itself, and the first one says whom.
-                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(Told::Anyone))?;
+                self.encode(Dispatch { groups: [1; 3], ..dispatch }, Some(Told::Nobody))?;
             }
             self.settle()?;
             let rows = *dispatch.scalars.first().ok_or("it has no rows")? as usize;
