@@ -50,13 +50,17 @@
 //!
 //! `text`, `signature`, `rewrite`, `compile`, `program`: from text to code that can be called. `memory`, `poison`, `map`, `arena`,
 //! `shadow`: bytes, and what is remembered of them. `fibre`, `engine`, `waits`, `diverge`, `hooks`: threads. `watch`,
-//! `blame`, `fault`: the referee; `traffic`: what it counts. `sim`, `recording`, `replay`, `sample`, `mutants`: what others use.
+//! `blame`, `fault`: the referee; `traffic`: what it counts. `sim`, `recording`, `replay`, `sample`, `mutants`: what others use. `card`:
+//! a GPU in the referee's place; `exactness`: what either may lose.
 
 mod arena;
 mod blame;
+#[cfg(feature = "card")]
+mod card;
 mod compile;
 mod diverge;
 mod engine;
+mod exactness;
 mod fault;
 mod fibre;
 mod hooks;
@@ -78,6 +82,7 @@ mod waits;
 mod watch;
 
 pub use compile::{Clang, CompileError, clang};
+pub use exactness::Exactness;
 pub use fault::{Fault, Kind};
 pub use memory::{Bound, BufferId, Memory};
 pub use program::{Kernel, Options, Program};

@@ -20,7 +20,8 @@ pub struct Kernel {
     pub signature: Signature,
     /// Bytes of its struct of scalars.
     pub scalar_bytes: usize,
-    pub(crate) call: Call,
+    /// None where a card runs it.
+    pub(crate) call: Option<Call>,
 }
 
 /// How to compile.
@@ -38,8 +39,10 @@ pub struct Program {
     path: PathBuf,
     base: usize,
     lines: OnceCell<Option<Loader>>,
+    #[cfg(feature = "card")]
+    pub(crate) card: Option<crate::card::Module>,
     // The kernels' code lives in it, so it is dropped last.
-    _library: Library,
+    _library: Option<Library>,
 }
 
 impl Program {
@@ -51,6 +54,15 @@ impl Program {
     /// Compiles a text.
     pub fn compile_with(text: &str, options: Options<'_>) -> Result<Program, CompileError> {
         let (source, signatures) = rewrite(text, options.only)?;
+        #[cfg(feature = "card")]
+        if let Some(module) = crate::card::Module::of(text)? {
+            let kernel = |signature: Signature| {
+                let scalar_bytes = module.scalar_bytes(&signature.name);
+                Kernel { signature, scalar_bytes, call: None }
+            };
+            let kernels = signatures.into_iter().map(kernel).collect();
+            return Ok(Program { card: Some(module), ..Program::new(kernels, PathBuf::new(), 0, None) });
+        }
         let path = library(&source, options.cache)?;
         // SAFETY: the library was made by our own compiler run; loading it runs no code but an empty initialiser.
         unsafe { Program::load(&path, signatures) }
@@ -72,9 +84,21 @@ impl Program {
                 let bytes =
                     library.get::<*const u32>(format!("forge_scalars_{}", signature.name).as_bytes())?;
                 let (call, scalar_bytes) = (*call, **bytes as usize);
-                kernels.push(Kernel { signature, scalar_bytes, call });
+                kernels.push(Kernel { signature, scalar_bytes, call: Some(call) });
             }
-            Ok(Program { kernels, path: path.to_owned(), base, lines: OnceCell::new(), _library: library })
+            Ok(Program::new(kernels, path.to_owned(), base, Some(library)))
+        }
+    }
+
+    fn new(kernels: Vec<Kernel>, path: PathBuf, base: usize, library: Option<Library>) -> Program {
+        Program {
+            kernels,
+            path,
+            base,
+            lines: OnceCell::new(),
+            #[cfg(feature = "card")]
+            card: None,
+            _library: library,
         }
     }
 

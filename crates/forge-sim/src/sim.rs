@@ -67,6 +67,11 @@ impl<'p> Sim<'p> {
         };
         let signature = &self.program.kernels()[index].signature;
         let Some(threads) = self.check(signature, bindings, scalars, groups, threads) else { return false };
+        #[cfg(feature = "card")]
+        if let Some(card) = &self.program.card {
+            let outcome = card.run(&mut self.memory, signature, bindings, scalars, groups, threads);
+            return outcome.map_err(|message| self.refuse(kernel, signature.line, message)).is_ok();
+        }
         self.engine.watch.clear();
         self.engine.watch.program = self.program;
         self.engine.watch.kernel = index;
@@ -203,7 +208,7 @@ impl<'p> Sim<'p> {
             return false;
         }
         let engine: *mut Engine = &mut *self.engine;
-        self.engine.call = Some(kernel.call);
+        self.engine.call = kernel.call;
         self.engine.stopped = false;
         let start = self.engine.tick();
         self.engine.watch.dispatches.push((start, name.clone()));

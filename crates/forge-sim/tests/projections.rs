@@ -9,10 +9,14 @@ use forge_kernels::spec::{
     ArgmaxJoin, DeferredNorm, Each, Embed, Epilogue, Knobs, Operand, OwnNorm, Project, Rows, Squares,
 };
 use forge_kernels::{Family, Spec};
+use forge_sim::Exactness;
 use plain::{Bench, FIRST, Given, Random, Wanted, compare, numbers_of, stored};
 
 /// What sums of products of singles may be off by, for each of the products' sizes.
 const SINGLES: f64 = 1e-6;
+
+/// The same of halves: both factors are rounded to 11 bits.
+const HALVES: f64 = 1e-3;
 
 const GATE: Epilogue = Epilogue::Gate(Activation::Silu);
 
@@ -214,7 +218,11 @@ fn check_one(
             })
             .collect(),
     };
-    let tolerance = if it.operand == Operand::F16 { 1e-3 } else { SINGLES };
+    let tolerance = match it.operand {
+        Operand::F32 => SINGLES,
+        Operand::F16 => HALVES,
+        Operand::Ranged => Exactness::own().ranged_loss().unwrap_or(SINGLES),
+    };
     let y = numbers_of(&left[0]);
     compare(&what, &y, &wanted, tolerance);
     match it.epilogue {

@@ -1,9 +1,13 @@
 #!/bin/sh
 # Does an NVIDIA GPU compute what the reference computed? For every program in this folder: its logits against golden.json,
-# and a greedy text against the CPU's. `sh judge.sh`, or with what is to come before each program:
-# `sh judge.sh compute-sanitizer --tool memcheck --error-exitcode 9`. Eight programs are judged at once, or as many as JOBS
-# says. Exit code: whether everything was right.
+# and a greedy text against the CPU's; and, before, the tests of kernels. `sh judge.sh`, or with what is to come before each program, and
+# without those tests: `sh judge.sh compute-sanitizer --tool memcheck --error-exitcode 9`. Eight programs are judged at once, or as many
+# as JOBS says. Exit code: whether everything was right.
 cd "$(dirname "$0")" || exit 2
+if [ $# = 0 ] && [ -d kernels ]; then
+    sh kernels/kernels.sh || exit 1
+    [ -f programs ] || exit 0
+fi
 verdicts=$(mktemp -d) || exit 2
 trap 'rm -rf "$verdicts"' EXIT
 

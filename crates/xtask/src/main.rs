@@ -26,11 +26,14 @@ struct Arguments {
 enum Chore {
     /// Everything that must pass: formatting, clippy, tests. Installs clang first where it is missing and it may.
     Test,
-    /// Pack programs for an NVIDIA GPU, and the script that judges them there: needs cargo and clang, and no such GPU.
+    /// Pack programs and tests of kernels for an NVIDIA GPU, and the script that judges both there: needs cargo and clang, and no such GPU.
     Gpu {
-        /// Only these models of tests/models.
-        #[arg(long, value_delimiter = ',')]
+        /// Only these models of tests/models, and no tests of kernels.
+        #[arg(long, value_delimiter = ',', conflicts_with = "kernels")]
         models: Vec<String>,
+        /// Only the tests of kernels.
+        #[arg(long)]
+        kernels: bool,
         /// Where they go.
         out: PathBuf,
     },
@@ -123,7 +126,9 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
         Chore::Test => test::test(),
-        Chore::Gpu { models, out } => gpu::pack(&out, &models),
+        Chore::Gpu { models, kernels, out } => {
+            gpu::pack(&out, (!kernels).then_some(&models), kernels || models.is_empty())
+        }
         Chore::GpuTimes { tunable, tuned, out, shapes } => {
             gpu::times::pack(&out, &shapes, tunable, tuned.as_deref())
         }

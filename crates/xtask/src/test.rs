@@ -8,6 +8,8 @@ pub(crate) fn test() -> Result<(), String> {
     have_clang()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    // What only `cargo xtask gpu` builds.
+    cargo(&["clippy", "--package", "forge-sim", "--features", "card", "--", "-D", "warnings"])?;
     // Everything that is wrong is told at once.
     cargo(&["test", "--workspace", "--no-fail-fast"])
 }

@@ -1,11 +1,12 @@
 //! Shapes of attention, and what each of its parts should give.
 
 use crate::{CONTEXT, Random, SLOTS, bytes_of, long, normed, numbers_of, rotated, rotation, stretched, wide};
-use forge_ir::{Format, Pairing, Rotation};
+use forge_ir::{Format, Long, Pairing, Rotation};
 use forge_kernels::Spec;
 use forge_kernels::spec::{
     Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, RotateAppend, Rows,
 };
+use forge_sim::Exactness;
 use half::f16;
 
 /// A layer's heads, and what attention does with them.
@@ -126,6 +127,19 @@ impl Shape {
             Format::Q8_0 => 1.5e-2,
             _ => 1e-3,
         }
+    }
+
+    /// What a number that has been turned may lose beside that, where frequencies depend on the context's length: they are computed.
+    pub(crate) fn turning_loss(&self) -> f64 {
+        let is_computed = matches!(self.rotation.long, Some(Long::Stretched { .. }));
+        if is_computed { Exactness::own().functions_loss(CONTEXT as f64) } else { 0.0 }
+    }
+
+    /// What attention may be off by, of values that are not larger than 1. Over a cache of fewer bits than singles have, queries and weights
+    /// are `ranged`.
+    pub(crate) fn attention_loss(&self) -> f64 {
+        let ranged = Exactness::own().ranged_loss().filter(|_| self.cache != Format::F32);
+        ranged.unwrap_or(3e-6)
     }
 
     /// Bytes of a cache that is to hold these numbers.

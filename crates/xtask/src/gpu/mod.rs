@@ -1,10 +1,11 @@
 //! `cargo xtask gpu`: programs for whoever has an NVIDIA GPU to judge, packed in a folder.
 //!
 //! The models of `tests/models` are compiled for CUDA in a few formats and linked into one program, `programs NAME …`,
-//! which takes what each of them would take; beside it lie their files and `judge.sh`. A machine with a card needs that
-//! folder and a driver, and nothing to build with. `cargo xtask gpu-times` does so for models of real shapes, which are
-//! timed there ([`times`]).
+//! which takes what each of them would take; beside it lie their files and `judge.sh`, and the tests of
+//! kernels ([`kernels`]). A machine with a card needs that folder and a driver, and nothing to build with.
+//! `cargo xtask gpu-times` does so for models of real shapes, which are timed there ([`times`]).
 
+mod kernels;
 mod linked;
 pub(crate) mod times;
 
@@ -25,14 +26,26 @@ const FORMATS: [(&str, &[&str]); 5] = [
     ("qwen3_next", &["q8_0"]),
 ];
 
-/// Compiles, builds and packs into `out`: all models, or those of `only`.
-pub(crate) fn pack(out: &Path, only: &[String]) -> Result<(), String> {
+/// Compiles, builds and packs into `out`: models, all or those of these names, and tests of kernels.
+pub(crate) fn pack(out: &Path, models: Option<&[String]>, with_kernels: bool) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let out = out.canonicalize().map_err(|error| error.to_string())?;
-    let forge = build_forge(&root)?;
+    if with_kernels {
+        kernels::pack_kernels(&root, &out.join("pack"))?;
+    }
+    if let Some(only) = models {
+        pack_models(&root, &out, only)?;
+    }
+    write(&out.join("pack/judge.sh"), JUDGE.as_bytes())?;
+    println!("{}: on a machine with an NVIDIA GPU, sh judge.sh there", out.join("pack").display());
+    Ok(())
+}
+
+fn pack_models(root: &Path, out: &Path, only: &[String]) -> Result<(), String> {
+    let forge = build_forge(root)?;
     let mut names = Vec::new();
-    for (model, format) in programs(&root, only)? {
+    for (model, format) in programs(root, only)? {
         let name = format!("{}-{}", model.replace('_', "-"), format.replace('_', "-"));
         let directory = out.join("crates").join(&name);
         let checkpoint = root.join("tests/models").join(&model);
@@ -42,10 +55,7 @@ pub(crate) fn pack(out: &Path, only: &[String]) -> Result<(), String> {
         copy_files(&directory, &out.join("pack").join(&name))?;
         names.push(name);
     }
-    link(&out, &root, &names)?;
-    write(&out.join("pack/judge.sh"), JUDGE.as_bytes())?;
-    println!("{}: on a machine with an NVIDIA GPU, sh judge.sh there", out.join("pack").display());
-    Ok(())
+    link(out, root, &names)
 }
 
 /// Which models in which formats.

@@ -1,0 +1,259 @@
+//! An NVIDIA GPU in the referee's place: what tests dispatch is run there, and what they compare is what the card has computed.
+//!
+//! A machine with a card need have nothing to compile with. So texts become PTX before: where `FORGE_CARD_TEXTS` names a folder, each text
+//! that is compiled is translated into it, once for every target. With `FORGE_CARD=90` beside it, the texts for compute capability 9.0 are
+//! run on the first card; nothing else is, so a text without a translation is an error.
+//!
+//! A dispatch has the card's memory for itself: buffers are copied there before and back after. Around each lie bytes that nobody may
+//! write, and what is bound to be read must come back as it was.
+
+// The runtime's own table of the driver's functions.
+#[expect(dead_code, reason = "a dispatch at a time needs few of them")]
+#[path = "../../forge-runtime/src/cuda/driver.rs"]
+mod driver;
+
+use crate::compile::CompileError;
+use crate::memory::{Bound, BufferId, Memory};
+use crate::signature::Signature;
+use driver::{Address, Driver, Handle, call};
+use forge_kernels::decl::KernelDecl;
+use forge_kernels::ptx::{TARGETS, find_clang, translate};
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{CString, c_void};
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::{env, fs, io};
+
+/// Bytes on either side of a buffer.
+const GUARD: usize = 256;
+/// What they hold.
+const GUARDED: u8 = 0xa5;
+
+/// A text as the card runs it.
+pub(crate) struct Module {
+    card: &'static Card,
+    module: Handle,
+    kernels: Vec<KernelDecl>,
+}
+
+/// The driver, and what of it all dispatches share.
+struct Card {
+    driver: Driver,
+    context: Handle,
+}
+
+// SAFETY: the driver's functions may be called from any thread that has made the context its own.
+unsafe impl Send for Card {}
+// SAFETY: as above.
+unsafe impl Sync for Card {}
+
+impl Card {
+    fn first() -> Result<&'static Card, String> {
+        static FIRST: OnceLock<Result<Card, String>> = OnceLock::new();
+        let open = || {
+            let driver = Driver::load()?;
+            let (mut device, mut context) = (0, null_mut());
+            // SAFETY: the driver writes a number and a handle there; the context stays as long as the process.
+            unsafe {
+                call!(driver, cuDeviceGet, &mut device, 0)?;
+                call!(driver, cuDevicePrimaryCtxRetain, &mut context, device)?;
+            }
+            Ok(Card { driver, context })
+        };
+        FIRST.get_or_init(open).as_ref().map_err(String::clone)
+    }
+}
+
+/// A buffer's place on the card, with its guards.
+struct Place<'c> {
+    driver: &'c Driver,
+    address: Address,
+    /// What is there, guards included.
+    image: Vec<u8>,
+    written: bool,
+}
+
+impl Place<'_> {
+    fn new<'c>(driver: &'c Driver, contents: &[u8], written: bool) -> Result<Place<'c>, String> {
+        let guard = [GUARDED; GUARD];
+        let mut place = Place { driver, address: 0, image: [&guard[..], contents, &guard].concat(), written };
+        // SAFETY: as many bytes are allocated as are copied.
+        unsafe {
+            call!(driver, cuMemAlloc_v2, &mut place.address, place.image.len())?;
+            call!(driver, cuMemcpyHtoD_v2, place.address, place.image.as_ptr().cast(), place.image.len())?;
+        }
+        Ok(place)
+    }
+
+    /// What a dispatch has left of the buffer; an error if it wrote where it must not.
+    fn left(&self) -> Result<Vec<u8>, String> {
+        let mut image = vec![0; self.image.len()];
+        // SAFETY: as many bytes lie there.
+        unsafe {
+            call!(
+                self.driver,
+                cuMemcpyDtoH_v2,
+                image.as_mut_ptr().cast::<c_void>(),
+                self.address,
+                image.len()
+            )?
+        };
+        let end = image.len() - GUARD;
+        let kept = if self.written { [0..GUARD, end..image.len()] } else { [0..end, end..image.len()] };
+        if let Some(at) = kept.into_iter().flatten().find(|at| image[*at] != self.image[*at]) {
+            let at = at as isize - GUARD as isize;
+            return Err(format!("byte {at} of a buffer of {} was written, and must not be", end - GUARD));
+        }
+        Ok(image[GUARD..end].to_vec())
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        unsafe { (self.driver.cuMemFree_v2)(self.address) };
+    }
+}
+
+impl Module {
+    /// The translation of a text, if a card is to run it.
+    pub(crate) fn of(text: &str) -> Result<Option<Module>, CompileError> {
+        let Some(folder) = env::var_os("FORGE_CARD_TEXTS") else { return Ok(None) };
+        let Some(capability) = capability() else {
+            keep(Path::new(&folder), text)?;
+            return Ok(None);
+        };
+        let file = Path::new(&folder).join(name(text, capability));
+        let ptx = fs::read(&file).map_err(|source| io_error(&file, source))?;
+        let module = Module::load(ptx, text);
+        module.map(Some).map_err(|message| CompileError::Load { path: file, message })
+    }
+
+    fn load(ptx: Vec<u8>, text: &str) -> Result<Module, String> {
+        let card = Card::first()?;
+        let kernels = KernelDecl::parse_all(text).map_err(|error| error.to_string())?;
+        let ptx = CString::new(ptx).map_err(|error| error.to_string())?;
+        let mut module = null_mut();
+        // SAFETY: the text ends with a zero, and the driver writes a handle there.
+        unsafe {
+            call!(card.driver, cuCtxSetCurrent, card.context)?;
+            call!(
+                card.driver,
+                cuModuleLoadDataEx,
+                &mut module,
+                ptx.as_ptr().cast(),
+                0,
+                null_mut(),
+                null_mut()
+            )?;
+        }
+        Ok(Module { card, module, kernels })
+    }
+
+    /// Bytes of a kernel's struct of scalars, which are words.
+    pub(crate) fn scalar_bytes(&self, kernel: &str) -> usize {
+        let decl = self.kernels.iter().find(|decl| decl.name == kernel);
+        decl.map_or(0, |decl| decl.scalars.len() * size_of::<u32>())
+    }
+
+    /// Runs a kernel to its end, with the buffers of `memory`.
+    pub(crate) fn run(
+        &self,
+        memory: &mut Memory,
+        signature: &Signature,
+        bindings: &[Bound],
+        scalars: &[u32],
+        groups: [u32; 3],
+        threads: u32,
+    ) -> Result<(), String> {
+        let driver = &self.card.driver;
+        let name = CString::new(signature.name.as_str()).map_err(|error| error.to_string())?;
+        let mut function = null_mut();
+        // SAFETY: the context and the module stay, and the driver writes a handle there.
+        unsafe {
+            call!(driver, cuCtxSetCurrent, self.card.context)?;
+            call!(driver, cuModuleGetFunction, &mut function, self.module, name.as_ptr())?;
+        }
+        // Two bindings may be of one buffer.
+        let mut written: BTreeMap<usize, (BufferId, bool)> = BTreeMap::new();
+        for ((_, parameter), bound) in signature.buffers().into_iter().zip(bindings) {
+            let entry = written.entry(bound.buffer.index()).or_insert((bound.buffer, false));
+            entry.1 |= bound.written && parameter.written;
+        }
+        let mut places = BTreeMap::new();
+        for (index, (buffer, written)) in &written {
+            places.insert(*index, Place::new(driver, memory.contents(*buffer), *written)?);
+        }
+        let address = |bound: &Bound| places[&bound.buffer.index()].address + (GUARD + bound.offset) as u64;
+        // Parameters are the buffers by slot, and after them the scalars as one.
+        let mut addresses: Vec<Address> = bindings.iter().map(address).collect();
+        let mut scalars = scalars.to_vec();
+        let mut parameters: Vec<Handle> =
+            addresses.iter_mut().map(|address| (address as *mut Address).cast()).collect();
+        if signature.scalars().is_some() {
+            parameters.push(scalars.as_mut_ptr().cast());
+        }
+        let [x, y, z] = groups;
+        // SAFETY: the kernel has as many parameters, of these sizes, and all that they point to is there until it has ended.
+        unsafe {
+            let parameters = parameters.as_mut_ptr();
+            call!(
+                driver,
+                cuLaunchKernel,
+                function,
+                x,
+                y,
+                z,
+                threads,
+                1,
+                1,
+                0,
+                null_mut(),
+                parameters,
+                null_mut()
+            )?;
+            call!(driver, cuStreamSynchronize, null_mut())?;
+        }
+        for (index, (buffer, written)) in &written {
+            let left = places[index].left()?;
+            if *written {
+                memory.write(*buffer, 0, &left);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The compute capability whose texts a card is to run, if one is.
+pub(crate) fn capability() -> Option<u32> {
+    env::var("FORGE_CARD").ok()?.parse().ok()
+}
+
+/// Translates a text for every target, unless that was done.
+fn keep(folder: &Path, text: &str) -> Result<(), CompileError> {
+    let clang = find_clang().ok_or(CompileError::NoClang)?;
+    fs::create_dir_all(folder).map_err(|source| io_error(folder, source))?;
+    for target in TARGETS {
+        let file = folder.join(name(text, target.capability));
+        if !file.is_file() {
+            let ptx =
+                translate(&clang, text, target).map_err(|error| CompileError::Refused(error.to_string()))?;
+            fs::write(&file, ptx).map_err(|source| io_error(&file, source))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a text's translation for a compute capability is called.
+fn name(text: &str, capability: u32) -> String {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    format!("{:016x}_{capability}.ptx", hasher.finish())
+}
+
+fn io_error(path: &Path, source: io::Error) -> CompileError {
+    CompileError::Io { what: path.display().to_string(), source }
+}
