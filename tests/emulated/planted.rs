@@ -150,7 +150,7 @@ pub const PLANTED_STREAMING: [Planted; 10] = [
         "nobody_is_told",
         "std::ptr::copy_nonoverlapping(words.as_ptr(), to.as_ptr(), words.len());",
         "let _ = to;",
-        "other numbers",
+        "which nothing has written",
     ),
     fault(
         "told_too_early",

@@ -58,8 +58,8 @@ impl Foresight {
                 experts
             })
             .collect();
-        // There is time for few, and of the likeliest most are asked for.
-        let ranks = stacks.picked().div_ceil(3).min(open);
+        // As many as will be asked for: those that there was no time for are taken back when it is known who is.
+        let ranks = stacks.picked().min(open);
         let mut likely = Vec::new();
         for rank in 0..ranks {
             for expert in ranked.iter().map(|row| row[rank]) {
@@ -118,7 +118,7 @@ mod tests {
         let foreseen = Foresight::of(&layers, &bound(1000), 2).unwrap();
         // The sixth logit is of the gate of the one that every row has.
         let logits = [0.1, 3.0, f32::NEG_INFINITY, 2.0, 0.0, 9.0, 5.0, 7.0, 0.0, 1.0, 6.5, 9.0];
-        for (chosen, likely) in [(3, vec![1]), (5, vec![1, 3, 4])] {
+        for (chosen, likely) in [(2, vec![1]), (3, vec![1, 3, 4]), (5, vec![1, 3, 4, 0])] {
             let stacks = Stacks { chosen, ..layers[1].clone() };
             assert_eq!(foreseen.likeliest(&stacks, &logits), likely);
         }

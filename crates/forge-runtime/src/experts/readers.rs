@@ -11,8 +11,8 @@ use std::thread::{self, JoinHandle};
 
 /// Threads: a disk answers fastest when asked for several things.
 const THREADS: usize = 8;
-/// Those of them that read ahead at once.
-const AHEAD: usize = 4;
+/// Those of them that read ahead at once: what they are at when somebody is wanted, that one waits for.
+const AHEAD: usize = 2;
 /// The most bytes that a thread reads at once, so that a large record is shared out.
 const PIECE: usize = 1 << 20;
 

@@ -24,8 +24,10 @@ pub(super) struct Seats {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seat {
     expert: Option<Expert>,
-    /// When it was asked for last.
+    /// When it was asked for last, or was expected to be.
     asked: u64,
+    /// When it had been asked for last before somebody expected it to be, until its layer asks.
+    before: Option<u64>,
     /// Whether it is in the device's order.
     is_arranged: bool,
     /// Whether it may still be read: then nobody else can have the seat.
@@ -62,28 +64,38 @@ impl Seats {
     /// Asks for an expert: whether it was foreseen, if it has a seat, and it stays.
     pub(super) fn ask(&mut self, expert: Expert) -> Option<bool> {
         let seat = self.of(expert)?;
-        self.hold(expert);
-        Some(std::mem::take(&mut self.seats[seat].is_foreseen))
+        let seat = &mut self.seats[seat];
+        seat.asked = seat.asked.max(self.clock);
+        seat.before = None;
+        Some(std::mem::take(&mut seat.is_foreseen))
     }
 
-    /// Takes note that a layer has asked: whoever was foreseen and not asked for sits there as others do.
+    /// Takes note that a layer has asked: whoever was expected and not asked for is as if nobody had expected it, and who
+    /// was foreseen in vain goes first.
     pub(super) fn has_asked(&mut self, layer: usize) {
-        let foreseen = self.seats.iter_mut().filter(|seat| seat.is_foreseen);
-        let of_layer = foreseen.filter(|seat| seat.expert.is_some_and(|expert| expert.0 == layer));
-        of_layer.for_each(|seat| seat.is_foreseen = false);
+        for seat in self.seats.iter_mut().filter(|seat| seat.expert.is_some_and(|expert| expert.0 == layer)) {
+            if let Some(before) = seat.before.take() {
+                seat.asked = before;
+                seat.is_foreseen = false;
+            }
+        }
     }
 
     /// Has an expert stay that may be asked for, if it has a seat.
     pub(super) fn hold(&mut self, expert: Expert) -> bool {
         let Some(seat) = self.of(expert) else { return false };
-        let asked = &mut self.seats[seat].asked;
-        *asked = (*asked).max(self.clock);
+        let seat = &mut self.seats[seat];
+        if seat.asked < self.clock {
+            seat.before.get_or_insert(seat.asked);
+            seat.asked = self.clock;
+        }
         true
     }
 
     /// A seat for an expert that has none and may be asked for.
     pub(super) fn foresee(&mut self, expert: Expert) -> Option<usize> {
         let seat = self.take(expert)?;
+        self.seats[seat].before = Some(0);
         self.seats[seat].is_foreseen = true;
         Some(seat)
     }
@@ -193,6 +205,29 @@ mod tests {
         }
         // Three seats are left to those who are not asked for: theirs is found whenever it is their turn.
         assert_eq!(found, [0, 0, 0, 3, 0, 3, 0, 3, 0]);
+    }
+
+    #[test]
+    fn who_is_expected_in_vain_is_as_if_nobody_had_expected_it() {
+        let mut seats = Seats::new(3);
+        for expert in [1, 2] {
+            ask(&mut seats, &[expert]);
+        }
+        assert!(seats.hold((0, 1)));
+        let third = seats.foresee((0, 3)).expect("there is a free seat");
+        seats.has_come(third);
+        seats.begin(1, 0);
+        assert_eq!(seats.ask((0, 2)), Some(false));
+        seats.has_asked(0);
+        // First the one who was never asked for, then the one whose turn was longest ago.
+        for (expert, goes) in [(4, 3), (5, 1)] {
+            seats.begin(1, 0);
+            assert_eq!(seats.of((0, expert)), None);
+            let seat = seats.take((0, expert)).expect("somebody can go");
+            seats.has_come(seat);
+            assert_eq!(seats.of((0, goes)), None, "{goes} goes for {expert}");
+        }
+        assert!(seats.of((0, 2)).is_some());
     }
 
     #[test]
