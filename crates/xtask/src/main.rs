@@ -1,5 +1,6 @@
 //! `cargo xtask`: the chores of this project, one file each.
 
+mod arm;
 mod darwin;
 mod gpu;
 mod races;
@@ -115,6 +116,8 @@ enum Chore {
     Darwin,
     /// Run the CPU device's tests under ThreadSanitizer: needs rustup's rust-src, and Linux on x86-64.
     Races,
+    /// Run the CPU device's kernels as 64-bit ARM does, in an emulator: needs qemu-user, gcc-aarch64-linux-gnu and Rust's library for that.
+    Arm,
     /// On a Mac: feed a kernels.metal to Apple's compiler, warnings as errors.
     Validate {
         /// The files; every crate that forge writes has one in src/.
@@ -151,6 +154,7 @@ fn main() -> ExitCode {
         }
         Chore::Darwin => darwin::darwin(),
         Chore::Races => races::races(),
+        Chore::Arm => arm::arm(),
         Chore::Validate { files } => validate::validate(&files),
     };
     match done {

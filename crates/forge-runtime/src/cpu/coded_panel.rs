@@ -27,14 +27,37 @@ const VECTORS: usize = 2;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Filled {
+    /// Words of four codes: of each output the first, then of each the second; where rows are met in pairs of each output the first two.
     codes: [[[i8; 4]; PANEL]; BLOCK / 4],
     pub(super) scales: [f32; PANEL],
     pub(super) offsets: [f32; PANEL],
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Filled {
+    /// Sets a word of outputs from `first` on.
+    #[inline(always)]
+    fn set<S: Simd>(&mut self, word: usize, first: usize, words: [u32; OUTPUTS], more: i8) {
+        if S::PAIRS {
+            let two = self.codes[word / 2 * 2..][..2].as_flattened_mut();
+            for i in 0..OUTPUTS {
+                two[2 * (first + i) + word % 2] = plus(words[i], more);
+            }
+        } else {
+            let to = &mut self.codes[word][first..first + OUTPUTS];
+            for i in 0..OUTPUTS {
+                to[i] = plus(words[i], more);
+            }
+        }
+    }
+
+    /// Where two words of some outputs begin, as they are met in pairs.
+    #[inline(always)]
+    fn pairs(&self, eight: usize, output: usize) -> *const i8 {
+        (&raw const self.codes.as_flattened()[2 * (eight * PANEL + output)]).cast()
+    }
+
     /// Where words of some outputs begin; the next word of each is `PANEL` words on.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn words(&self, output: usize) -> *const [i8; 4] {
         &raw const self.codes[0][output]
@@ -136,11 +159,12 @@ unsafe fn fill<S: Simd, M: Matrix>(
                 // As vectors are made of words.
                 *words = std::mem::transmute::<[i8; BLOCK], [u32; BLOCK / 4]>(matrix.codes(at));
             }
-            for (word, to) in block.codes.iter_mut().enumerate() {
-                let to = &mut to[output..output + OUTPUTS];
-                for (to, words) in to.iter_mut().zip(&words) {
-                    *to = plus(words[word], more);
+            for word in 0..BLOCK / 4 {
+                let mut of_outputs = [0; OUTPUTS];
+                for i in 0..OUTPUTS {
+                    of_outputs[i] = words[i][word];
                 }
+                block.set::<S>(word, output, of_outputs, more);
             }
         }
         let mut scales = [0.0; 2 * AT_ONCE];
@@ -173,10 +197,8 @@ unsafe fn fill_strip<S: Simd, M: Matrix>(
         for word in 0..BLOCK / 8 {
             // SAFETY: the caller promises as many blocks as the panel has.
             let [near, far] = unsafe { matrix.strip_words(first + index, word) };
-            for i in 0..OUTPUTS {
-                block.codes[word][output + i] = plus(near[i], more);
-                block.codes[word + 4][output + i] = plus(far[i], more);
-            }
+            block.set::<S>(word, output, near, more);
+            block.set::<S>(word + 4, output, far, more);
         }
         for part in 0..OUTPUTS / S::LANES {
             let to = block.scales[output + part * S::LANES..].as_mut_ptr();
@@ -277,9 +299,20 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
             let total: [i32; TILE] = std::array::from_fn(|i| *of(i).0.totals.get_unchecked(of(i).1));
             let mut products = [[S::splat_sums(0); VECTORS]; TILE];
             for i in 0..TILE {
-                products[i] = [S::splat_sums(if SMALL { 0 } else { total[i] * lacking }); VECTORS];
+                let begin = if SMALL || S::PAIRS { 0 } else { total[i] * lacking };
+                products[i] = [S::splat_sums(begin); VECTORS];
             }
-            for four in 0..BLOCK / 4 {
+            for eight in 0..if S::PAIRS { BLOCK / 8 } else { 0 } {
+                for v in 0..VECTORS {
+                    let weights = block.pairs(eight, output + v * S::LANES);
+                    for i in (0..TILE).step_by(2) {
+                        let x = [i, i + 1].map(|i| codes[i].as_ptr().add(8 * eight));
+                        let sums = S::add_pair([products[i][v], products[i + 1][v]], weights, x);
+                        [products[i][v], products[i + 1][v]] = sums;
+                    }
+                }
+            }
+            for four in 0..if S::PAIRS { 0 } else { BLOCK / 4 } {
                 for v in 0..VECTORS {
                     let weights = block.codes[four][output + v * S::LANES].as_ptr();
                     for i in 0..TILE {
@@ -292,6 +325,11 @@ unsafe fn add_tile<S: Simd, const OFFSET: bool, const SMALL: bool>(
                 }
             }
             for v in 0..VECTORS {
+                for i in (0..if S::PAIRS { TILE } else { 0 }).step_by(2) {
+                    let sums = [products[i][v], products[i + 1][v]];
+                    let more = [total[i], total[i + 1]].map(|total| total * lacking);
+                    [products[i][v], products[i + 1][v]] = S::of_pair(sums, more);
+                }
                 let scales = S::load(&block.scales[output + v * S::LANES]);
                 let offsets = S::load(&block.offsets[output + v * S::LANES]);
                 for i in 0..TILE {

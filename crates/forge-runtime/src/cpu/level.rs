@@ -1,4 +1,4 @@
-//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|amx|neon|dot`.
+//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|amx|neon|dot|i8mm`.
 
 use super::simd::{Portable, Simd};
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +24,9 @@ pub enum Level {
     /// The same with products of bytes.
     #[cfg(target_arch = "aarch64")]
     Dot,
+    /// The same with products of matrices of bytes.
+    #[cfg(target_arch = "aarch64")]
+    I8mm,
 }
 
 impl Level {
@@ -35,6 +38,8 @@ impl Level {
         Level::Avx512,
         #[cfg(target_arch = "x86_64")]
         Level::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Level::I8mm,
         #[cfg(target_arch = "aarch64")]
         Level::Dot,
         #[cfg(target_arch = "aarch64")]
@@ -71,6 +76,8 @@ impl Level {
             Level::Neon => true,
             #[cfg(target_arch = "aarch64")]
             Level::Dot => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => Level::Dot.is_here() && std::arch::is_aarch64_feature_detected!("i8mm"),
         }
     }
 
@@ -100,6 +107,8 @@ impl Level {
             Level::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
             Level::Dot => "dot",
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => "i8mm",
         }
     }
 
@@ -117,6 +126,8 @@ impl Level {
             Level::Neon => "NEON",
             #[cfg(target_arch = "aarch64")]
             Level::Dot => "NEON with dot products",
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => "NEON with products of matrices",
         }
     }
 
@@ -161,10 +172,13 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx => unsafe { avx512(task) },
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => task.run::<super::neon::Neon<false>>(),
+            Level::Neon => task.run::<super::neon::Neon<false, false>>(),
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Level::Dot => unsafe { dot(task) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Level::I8mm => unsafe { i8mm(task) },
         }
     }
 }
@@ -211,5 +225,11 @@ unsafe fn avx512<T: Task>(task: T) {
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "dotprod")]
 unsafe fn dot<T: Task>(task: T) {
-    task.run::<super::neon::Neon<true>>();
+    task.run::<super::neon::Neon<true, false>>();
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "dotprod,i8mm")]
+unsafe fn i8mm<T: Task>(task: T) {
+    task.run::<super::neon::Neon<true, true>>();
 }

@@ -8,9 +8,10 @@ use half::{bf16, f16};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Eight lanes, with `DOT` by the instructions for products of bytes that most machines have.
+/// Eight lanes, with `DOT` by the instructions for products of bytes that most machines have, with `MATRIX` by those for two rows of eight
+/// bytes and two columns as well.
 #[derive(Clone, Copy)]
-pub(super) struct Neon<const DOT: bool>;
+pub(super) struct Neon<const DOT: bool, const MATRIX: bool>;
 
 type Pair = (float32x4_t, float32x4_t);
 
@@ -57,7 +58,18 @@ unsafe fn add_four<const DOT: bool>(mut sums: int32x4_t, weights: int8x16_t, x: 
     }
 }
 
-impl<const DOT: bool> Simd for Neon<DOT> {
+/// To `[a x, a y, b x, b y]` the products of eight bytes each, of `weights` = `[a, b]` and `x` = `[x, y]`.
+#[inline(always)]
+unsafe fn add_eight(mut sums: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    // The intrinsic is not stable, the instruction is.
+    unsafe {
+        asm!("smmla {sums:v}.4s, {weights:v}.16b, {x:v}.16b", sums = inlateout(vreg) sums,
+             weights = in(vreg) weights, x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
+    }
+    sums
+}
+
+impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     type V = Pair;
     type Sums = (int32x4_t, int32x4_t);
     type Codes = (int8x16_t, int8x16_t);
@@ -290,6 +302,28 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         unsafe {
             let low = add_four::<DOT>(sums.0, codes.0, vld1q_s8(x));
             (low, add_four::<DOT>(sums.1, codes.1, vld1q_s8(x.add(16))))
+        }
+    }
+
+    const PAIRS: bool = MATRIX;
+
+    /// Of two lanes and two rows a register has what `add_eight` makes.
+    #[inline(always)]
+    unsafe fn add_pair([a, b]: [Self::Sums; 2], weights: *const i8, x: [*const i8; 2]) -> [Self::Sums; 2] {
+        unsafe {
+            let x = vcombine_s8(vld1_s8(x[0]), vld1_s8(x[1]));
+            let add = |sums, at| add_eight(sums, vld1q_s8(weights.add(at)), x);
+            [(add(a.0, 0), add(a.1, 16)), (add(b.0, 32), add(b.1, 48))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn of_pair([a, b]: [Self::Sums; 2], more: [i32; 2]) -> [Self::Sums; 2] {
+        unsafe {
+            let [x, y] = more.map(|more| vdupq_n_s32(more));
+            let first = (vuzp1q_s32(a.0, a.1), vuzp1q_s32(b.0, b.1));
+            let second = (vuzp2q_s32(a.0, a.1), vuzp2q_s32(b.0, b.1));
+            [(vaddq_s32(first.0, x), vaddq_s32(first.1, x)), (vaddq_s32(second.0, y), vaddq_s32(second.1, y))]
         }
     }
 

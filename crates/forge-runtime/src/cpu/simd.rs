@@ -117,6 +117,19 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn of_small(sums: Self::Sums, _more: i32) -> Self::Sums {
         sums
     }
+    /// Whether products of two rows of x are made together, by `add_pair`.
+    const PAIRS: bool = false;
+    /// To the sums of two rows, which begin as zeros, eight products a lane: those of its eight bytes of `weights` with the eight codes of
+    /// each row, which all lanes share. Which sum is where is the level's business, until [`Simd::of_pair`] says it.
+    #[inline(always)]
+    unsafe fn add_pair(sums: [Self::Sums; 2], _weights: *const i8, _x: [*const i8; 2]) -> [Self::Sums; 2] {
+        sums
+    }
+    /// The sums of the first row, and those of the second, each with its own to be added.
+    #[inline(always)]
+    unsafe fn of_pair(sums: [Self::Sums; 2], _more: [i32; 2]) -> [Self::Sums; 2] {
+        sums
+    }
     /// Each sum as a single: exact below 2^24.
     unsafe fn sums_to_singles(sums: Self::Sums) -> Self::V;
     /// The sum of each eight lanes of `128 / LANES` vectors.
