@@ -164,6 +164,15 @@ pub trait Pass {
     }
 }
 
+/// Additions and multiplications a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Operations {
+    /// Of codes of a byte.
+    pub codes: f64,
+    /// Of singles.
+    pub singles: f64,
+}
+
 /// How far a device writes ahead of the host, where ids are chosen on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
@@ -243,6 +252,11 @@ pub trait Device {
         Ok(None)
     }
 
+    /// Additions and multiplications a second that it does at best, measured; none where it cannot tell.
+    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+        Ok(None)
+    }
+
     /// Bytes a second of its memory as its maker tells, where it is known and [`Device::read_speed`] cannot tell.
     fn published_speed(&self) -> Option<f64> {
         None
@@ -307,6 +321,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         (**self).read_speed()
+    }
+
+    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+        (**self).compute_speed()
     }
 
     fn published_speed(&self) -> Option<f64> {

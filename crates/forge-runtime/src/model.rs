@@ -177,6 +177,8 @@ pub struct Cost {
     pub barriers: u32,
     /// Bytes that have to be read from memory at least: weights, and state at the first position.
     pub bytes_read: u64,
+    /// Additions and multiplications.
+    pub operations: u64,
     /// Dispatches of each layer.
     pub dispatches_per_layer: &'static [u32],
     /// More dispatches of each layer where the cache is split.

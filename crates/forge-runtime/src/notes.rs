@@ -1,7 +1,7 @@
 //! A device that has everything done by another and notes what passes did, so that it can be done again: whole, a dispatch at
 //! a time, or with another kernel in a dispatch's place.
 
-use super::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
+use super::device::{Binding, Buffer, Device, Kernel, Lead, Operations, Pass, Program};
 use super::experts::Counts;
 use std::time::Duration;
 
@@ -198,6 +198,10 @@ impl<D: Device> Device for Noted<D> {
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         self.device.read_speed()
+    }
+
+    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+        self.device.compute_speed()
     }
 
     fn published_speed(&self) -> Option<f64> {

@@ -2,7 +2,7 @@
 //! (`@ dN`), in the columns of llama-bench, so that what reads those reads these. An id that is generated needs all weights, so that its speed is told in bytes as well, beside what
 //! the device reads at best.
 
-use super::super::device::{Device, Lead};
+use super::super::device::{Device, Lead, Operations};
 use super::super::engine::{Engine, Want};
 use super::super::experts::Counts;
 use super::super::failure::Failure;
@@ -74,6 +74,9 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
         results.push(result);
     }
     let read_speed = engine.device().read_speed().map_err(Failure::from)?;
+    let compute_speed = engine.device().compute_speed().map_err(Failure::from)?;
+    // Of a pass that takes as many rows as one can.
+    let operations = M::INFO.prefill.operations / u64::from(M::INFO.chunk.max(1));
     if command.json {
         print_json(&json!({
             "model_type": about.model,
@@ -84,6 +87,8 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             "n_threads": about.threads,
             "bytes_per_token": M::INFO.decode.bytes_read,
             "read_bytes_per_second": read_speed,
+            "operations_per_prompt_token": operations,
+            "operations_per_second": compute_speed.map(|Operations { codes, singles }| json!({"codes": codes, "singles": singles})),
             "results": results.iter().map(Result::json).collect::<Vec<_>>(),
         }))?;
     } else {
@@ -92,6 +97,10 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             results.iter().find(|result| result.generated > 0 && result.depth == 0).map(Result::mean);
         if let (Some(best), Some(generated)) = (read_speed, generated) {
             remark(&reading(M::INFO.decode.bytes_read, generated, best));
+        }
+        let prompt = results.iter().find(|result| result.prompt > 0 && result.depth == 0).map(Result::mean);
+        if let (Some(best), Some(prompt)) = (compute_speed, prompt) {
+            remark(&multiplying(operations, prompt, best));
         }
         for result in &results {
             if let Some(streamed) = &result.streamed {
@@ -111,6 +120,18 @@ fn reading(bytes: u64, per_second: f64, best: f64) -> String {
         human(reached as u64),
         100.0 * reached / best,
         human(best as u64),
+    )
+}
+
+/// What a prompt is read with, and how fast.
+fn multiplying(operations: u64, per_second: f64, best: Operations) -> String {
+    let billions = |operations: f64| format!("{:.0} G", operations / 1e9);
+    format!(
+        "an id of a prompt takes {:.1} M operations: {} a second; at best it does {} with codes and {} with singles",
+        operations as f64 / 1e6,
+        billions(operations as f64 * per_second),
+        billions(best.codes),
+        billions(best.singles),
     )
 }
 

@@ -1,10 +1,11 @@
 //! The device itself: four buffers in memory, and passes that run as they are encoded.
 
-use super::super::device::{Binding, Buffer, Device, Kernel, Pass, Program};
+use super::super::device::{Binding, Buffer, Device, Kernel, Operations, Pass, Program};
 use super::super::experts::{Bound, Counts, Foresight, Half, Stacks, Streamed, Unarranged};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
 use super::call::{Call, Region, Round, Seated, Taken};
+use super::compute_speed::compute_speed;
 use super::level::Level;
 use super::pool::Pool;
 use super::read_speed::read_speed;
@@ -357,6 +358,10 @@ impl Device for CpuDevice {
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         // Where experts are streamed, what there is of them among the weights is no memory.
         self.weights.all().map_or(Ok(None), |weights| read_speed(weights, &mut self.pool))
+    }
+
+    fn compute_speed(&mut self) -> Result<Option<Operations>, String> {
+        compute_speed(self.level, &mut self.pool).map(Some)
     }
 
     fn streamed(&self) -> Option<Counts> {

@@ -34,6 +34,7 @@ mod coded_panel;
 mod coded_rows;
 #[cfg(target_arch = "x86_64")]
 mod coded_tiles;
+mod compute_speed;
 mod convolve;
 #[cfg(target_os = "linux")]
 mod copying;

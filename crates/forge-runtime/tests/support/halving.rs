@@ -76,8 +76,14 @@ fn tell(call: &Call<'_>) {
     }
 }
 
-const NOTHING: Cost =
-    Cost { dispatches: 2, barriers: 1, bytes_read: 0, dispatches_per_layer: &[1], more_when_split: &[0] };
+const NOTHING: Cost = Cost {
+    dispatches: 2,
+    barriers: 1,
+    bytes_read: 0,
+    operations: 0,
+    dispatches_per_layer: &[1],
+    more_when_split: &[0],
+};
 
 impl Model for Halving {
     const INFO: Info = Info {
