@@ -1,6 +1,7 @@
 //! `cargo xtask arm`: the CPU device's kernels as 64-bit ARM runs them, on a machine that is none: built for it, and executed by an emulator
 //! that knows all of its instructions. What comes out is compared as everywhere; how fast it is says nothing.
 
+use crate::races::TESTS;
 use crate::test::run;
 use std::process::Command;
 
@@ -8,10 +9,6 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// What runs a program for ARM, with the libraries that it was linked with.
 const RUNNER: &str = "qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu";
-
-/// Tests of kernels and of what drives them.
-const TESTS: [&str; 8] =
-    ["attention", "chain", "experts", "kernels", "latents", "memories", "model", "recurrent"];
 
 /// Runs them.
 pub(crate) fn arm() -> Result<(), String> {

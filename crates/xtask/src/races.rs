@@ -8,7 +8,7 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Tests of the pool, of kernels and of what drives them.
-const TESTS: [&str; 8] =
+pub(crate) const TESTS: [&str; 8] =
     ["attention", "chain", "experts", "kernels", "latents", "memories", "model", "recurrent"];
 
 /// Runs them.
