@@ -121,10 +121,16 @@ impl Drop for Place<'_> {
 impl Module {
     /// The translation of a text, if a card is to run it.
     pub(crate) fn of(text: &str) -> Result<Option<Module>, CompileError> {
-        let Some(folder) = env::var_os("FORGE_CARD_TEXTS") else { return Ok(None) };
-        let Some(capability) = capability() else {
-            keep(Path::new(&folder), text)?;
-            return Ok(None);
+        let (folder, capability) = match (env::var_os("FORGE_CARD_TEXTS"), capability()) {
+            (None, None) => return Ok(None),
+            (Some(folder), None) => return keep(Path::new(&folder), text).map(|()| None),
+            // Else the referee would be held to what a card may lose.
+            (None, Some(_)) => {
+                return Err(CompileError::Refused(
+                    "FORGE_CARD runs what FORGE_CARD_TEXTS has, and it is not set".to_owned(),
+                ));
+            }
+            (Some(folder), Some(capability)) => (folder, capability),
         };
         let file = Path::new(&folder).join(name(text, capability));
         let ptx = fs::read(&file).map_err(|source| io_error(&file, source))?;
@@ -229,7 +235,12 @@ impl Module {
 
 /// The compute capability whose texts a card is to run, if one is.
 pub(crate) fn capability() -> Option<u32> {
-    env::var("FORGE_CARD").ok()?.parse().ok()
+    let named = env::var("FORGE_CARD").ok()?;
+    Some(
+        named
+            .parse()
+            .unwrap_or_else(|_| panic!("FORGE_CARD is a compute capability, as 90 for 9.0: {named}")),
+    )
 }
 
 /// Translates a text for every target, unless that was done.

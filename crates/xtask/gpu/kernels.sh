@@ -3,7 +3,10 @@
 # fit nothing, from the PTX of each compute capability. `sh kernels.sh`, or only some: `sh kernels.sh 90`. All are run at once, since it is the
 # driver's translation that takes time; what they print is in NAME.CAPABILITY.log. Exit code: whether every test passed.
 cd "$(dirname "$0")" || exit 2
-tests="attention experts experts_tiles projections sample"
+tests=
+for file in *; do
+    [ -f "$file" ] && [ -x "$file" ] && tests="$tests $file"
+done
 for capability in ${*:-90 80 70}; do
     for test in $tests; do
         FORGE_CARD_TEXTS=texts FORGE_CARD=$capability "./$test" > "$test.$capability.log" 2>&1 &
