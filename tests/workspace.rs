@@ -75,8 +75,9 @@ pub(crate) fn build_with(
     let members: Vec<String> = members.collect();
     let list: Vec<String> = members.iter().map(|name| format!("{name:?}")).collect();
     let (profile, target) = match work {
-        Work::Little => ("[profile.release]\nopt-level = 0\n", "target"),
-        Work::Much => ("[profile.release]\ndebug = false\n", "release"),
+        // There are some two hundred of them; names of functions would be a third of their size.
+        Work::Little => ("[profile.release]\nopt-level = 0\nstrip = true\n", "target"),
+        Work::Much => ("[profile.release]\nstrip = true\n", "release"),
     };
     let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n{profile}{more}", list.join(", "));
     std::fs::write(workspace.join("Cargo.toml"), manifest).expect("the build folder is writable");

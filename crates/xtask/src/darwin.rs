@@ -12,5 +12,6 @@ pub(crate) fn darwin() -> Result<(), String> {
     cargo(&runtime).map_err(|error| {
         format!("{error}; if the target is not installed, type: rustup target add {TARGET}")
     })?;
-    cargo(&["test", "-p", "tests", "--test", "darwin", "--", "--ignored"])
+    // As a part of the workspace: alone it would have dependencies with fewer features, all built once more.
+    cargo(&["test", "--workspace", "--test", "darwin", "--", "--ignored"])
 }
