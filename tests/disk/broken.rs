@@ -109,6 +109,24 @@ fn lives_on(server: &Server, reason: &str) {
     assert_eq!(server.metric("texts_failed_total"), 2.0);
 }
 
+/// That the server tells what its disk permits and how much of it is reached, of what it was asked for and nothing else.
+fn tells_of_its_disk(server: &Server) {
+    let [disk, rows, wanted, seconds, permitted, reached] = [
+        "experts_disk_bytes_per_second",
+        "pass_rows_total",
+        "experts_wanted_bytes_total",
+        "pass_seconds_total",
+        "experts_rows_per_second_permitted",
+        "experts_rows_per_second_reached_ratio",
+    ]
+    .map(|name| server.metric(name));
+    println!("{disk} bytes a second permit {permitted} rows, of which {reached} are reached");
+    assert!(disk > 0.0 && wanted > 0.0 && rows >= COUNT as f64);
+    let near = |told: f64, right: f64| assert!((told / right - 1.0).abs() < 1e-9, "{told}, not {right}");
+    near(permitted, disk * rows / wanted);
+    near(reached, rows / seconds / permitted);
+}
+
 #[test]
 fn a_disk_that_dies_in_the_middle_of_a_text_ends_it_with_an_error_and_the_server_goes_on() {
     let built = built();
@@ -162,7 +180,13 @@ fn weights_that_are_cut_short_in_the_middle_of_a_text_end_it_with_an_error_and_t
     let file = File::options().write(true).open(&path).expect("it was copied");
     let modified = file.metadata().and_then(|metadata| metadata.modified()).expect("files have a time");
     let server = Server::start(&built.program, folder.path(), &built.experts);
+    assert_eq!(
+        server.metric("experts_bytes_total"),
+        0.0,
+        "what is read before the first text is for no text"
+    );
     assert_eq!(server.text(&question(false)), built.text);
+    tells_of_its_disk(&server);
 
     let mut asked = server.ask(&question(true));
     let mut text = String::new();

@@ -230,30 +230,29 @@ struct Streamed {
     stalled: f64,
     /// Bytes a second that the disk gives where nothing else is done.
     disk: f64,
+    /// Ids a second that it permits.
+    permitted: Option<f64>,
 }
 
 impl Streamed {
     /// `disk`: its speed whenever it was measured.
     fn of(counts: Counts, ids: u32, disk: &[f64]) -> Streamed {
         let each = 1.0 / f64::from(ids);
+        let disk = disk.iter().sum::<f64>() / disk.len().max(1) as f64;
         Streamed {
             hits: counts.hits(),
             guesses: counts.guesses(),
             wanted: counts.wanted as f64 * each,
             bytes: counts.bytes as f64 * each,
             stalled: counts.stalled.as_secs_f64() * each,
-            disk: disk.iter().sum::<f64>() / disk.len().max(1) as f64,
+            disk,
+            permitted: counts.permitted(disk, u64::from(ids)),
         }
-    }
-
-    /// Ids a second that the disk permits.
-    fn permitted(&self) -> Option<f64> {
-        (self.wanted > 0.0).then(|| self.disk / self.wanted)
     }
 
     fn told(&self, per_second: f64) -> String {
         let mut text = format!("{:.1}% of experts found in memory", 100.0 * self.hits);
-        if let Some(permitted) = self.permitted() {
+        if let Some(permitted) = self.permitted {
             text += &format!(
                 " and {:.1}% foreseen, {} of others wanted, {} read and {:.2} ms waited an id; the disk gives {} a second, enough for \
                  {permitted:.2} ids, of which {:.0}% are reached",
@@ -304,7 +303,7 @@ impl Result {
             told["disk_bytes_per_token"] = json!(streamed.bytes);
             told["disk_bytes_per_second"] = json!(streamed.disk);
             told["stalled_seconds_per_token"] = json!(streamed.stalled);
-            told["permitted_ts"] = json!(streamed.permitted());
+            told["permitted_ts"] = json!(streamed.permitted);
         }
         told
     }

@@ -31,6 +31,12 @@ impl Counts {
         if self.asked == 0 { 0.0 } else { self.foreseen as f64 / self.asked as f64 }
     }
 
+    /// Rows a second that a disk permits which gives so many bytes in it, where this many rows took what was counted: it reads what is
+    /// wanted and no more, and nothing else takes time. None where nothing was wanted.
+    pub fn permitted(&self, disk: f64, rows: u64) -> Option<f64> {
+        (self.wanted > 0).then(|| disk * rows as f64 / self.wanted as f64)
+    }
+
     /// What has been counted since `before`.
     pub fn since(&self, before: &Counts) -> Counts {
         Counts {

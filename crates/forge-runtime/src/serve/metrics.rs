@@ -73,14 +73,33 @@ pub(super) struct Metrics {
     pub(super) active: Count,
     /// Texts that wait for a slot.
     pub(super) waiting: Count,
-    /// What has been read of experts, where they are streamed.
-    streamed: Mutex<Option<Counts>>,
+    /// Where experts are streamed.
+    streaming: Mutex<Option<Streaming>>,
+}
+
+/// What has been read of experts, and how fast it could be.
+#[derive(Clone, Copy, Debug)]
+struct Streaming {
+    /// What the device had counted before the first text.
+    before: Counts,
+    /// Since then.
+    counts: Counts,
+    /// Bytes a second that the disk gave before the first text, where nothing else was done.
+    disk: f64,
 }
 
 impl Metrics {
+    /// Experts are streamed from a disk that gives so many bytes a second; what has been read so far was for nobody's text.
+    pub(super) fn stream(&self, disk: f64, before: Counts) {
+        let streaming = Streaming { before, counts: Counts::default(), disk };
+        *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) = Some(streaming);
+    }
+
     /// What has been read of experts so far.
-    pub(super) fn set_streamed(&self, counts: Option<Counts>) {
-        *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    pub(super) fn set_streamed(&self, counts: Counts) {
+        if let Some(streaming) = &mut *self.streaming.lock().unwrap_or_else(PoisonError::into_inner) {
+            streaming.counts = counts.since(&streaming.before);
+        }
     }
 
     /// As Prometheus reads it.
@@ -122,7 +141,9 @@ impl Metrics {
         for (name, help, time) in times {
             line(name, help, "counter", time.seconds().to_string());
         }
-        if let Some(counts) = *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(Streaming { counts, disk, .. }) =
+            *self.streaming.lock().unwrap_or_else(PoisonError::into_inner)
+        {
             let waited = counts.stalled.as_secs_f64().to_string();
             for (name, help, value) in [
                 ("experts_asked", "Experts that layers asked for", counts.asked.to_string()),
@@ -133,6 +154,22 @@ impl Metrics {
                 ("experts_stalled_seconds", "Time in which passes waited for the disk", waited),
             ] {
                 line(name, help, "counter", value);
+            }
+            let disk_help =
+                "Bytes a second that the disk gave before the first text, where nothing else was done";
+            line("experts_disk_bytes_per_second", disk_help, "gauge", disk.to_string());
+            if let Some(permitted) = counts.permitted(disk, self.rows.get()) {
+                let reached = self.rows.get() as f64 / self.busy.seconds() / permitted;
+                for (name, help, value) in [
+                    (
+                        "rows_per_second_permitted",
+                        "Rows a second if that disk read what was wanted and no more",
+                        permitted,
+                    ),
+                    ("rows_per_second_reached_ratio", "The share of these that passes reached", reached),
+                ] {
+                    line(&format!("experts_{name}"), help, "gauge", value.to_string());
+                }
             }
         }
         for (name, help, level) in levels {

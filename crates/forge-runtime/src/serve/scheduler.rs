@@ -72,6 +72,12 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             self.engine.feed(0, &vec![id; rows.min(context)], Want::Next)?;
         }
         self.engine.truncate(0, 0);
+        let device = self.engine.device();
+        if let Some(disk) = device.disk_speed().map_err(Failure::from)?
+            && let Some(before) = device.streamed()
+        {
+            self.metrics.stream(disk, before);
+        }
         Ok(())
     }
 
@@ -172,7 +178,9 @@ impl<M: Model, D: Device> Scheduler<M, D> {
         self.metrics.busy.add(start.elapsed());
         self.metrics.passes.add(1);
         self.metrics.rows.add(pass.rows.len());
-        self.metrics.set_streamed(self.engine.device().streamed());
+        if let Some(counts) = self.engine.device().streamed() {
+            self.metrics.set_streamed(counts);
+        }
         let mut fed = match fed {
             Ok(fed) => fed,
             Err(failure) => {
