@@ -2,12 +2,13 @@
 
 use super::super::device::{Kernel, Program};
 use super::level::Level;
+use super::neighbours::{Neighbours, Taken};
 use super::scratch::Line;
 use half::{bf16, f16};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes that a dispatch may touch.
@@ -60,11 +61,6 @@ pub(super) struct Round<'a> {
     /// Where experts are, if they are not all in memory.
     pub(super) seated: Option<Seated>,
 }
-
-/// How much of a thread's items has been taken. Each has a pair of cache lines, as which some machines fetch them.
-#[derive(Default)]
-#[repr(align(128))]
-pub(super) struct Taken(pub(super) AtomicUsize);
 
 /// The experts of a dispatch that are in memory, where a few are at once.
 pub(super) struct Seated {
@@ -251,9 +247,8 @@ impl<'a> Call<'a> {
     ///
     /// Where items are parts of rows in order, threads so have the same rows in one dispatch after the other, and a core finds in its
     /// caches what it wrote. Cores that share no cache wait long for what another one wrote.
-    pub fn share(&self, items: usize, grain: usize) -> Share<'a> {
-        let (taken, grain) = (self.round.taken, grain.max(1));
-        Share { taken, items, grain, whose: self.worker, left: taken.len() }
+    pub fn share(&self, items: usize, grain: usize) -> Neighbours<'a> {
+        Neighbours::new(self.round.taken, self.worker, items, grain)
     }
 }
 
@@ -280,81 +275,5 @@ impl<'a, T: Number> Output<'a, T> {
         assert!(range.start <= range.end && range.end <= self.count, "a kernel wrote outside its buffer");
         // SAFETY: inside the region by the line above; unshared by the caller's promise.
         unsafe { slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
-    }
-}
-
-/// See [`Call::share`].
-pub struct Share<'a> {
-    taken: &'a [Taken],
-    items: usize,
-    grain: usize,
-    /// Of which thread items are taken now.
-    whose: usize,
-    /// Threads of which some may be left.
-    left: usize,
-}
-
-impl Iterator for Share<'_> {
-    type Item = Range<usize>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Range<usize>> {
-        let (threads, pieces) = (self.taken.len(), self.items.div_ceil(self.grain));
-        while self.left > 0 {
-            let first = |thread: usize| (thread * pieces).div_ceil(threads);
-            let (begin, end) = (first(self.whose), first(self.whose + 1));
-            let Taken(taken) = &self.taken[self.whose];
-            // Who only looks does not take the line from the others.
-            if begin + taken.load(Ordering::Relaxed) < end {
-                let piece = begin + taken.fetch_add(1, Ordering::Relaxed);
-                if piece < end {
-                    let start = piece * self.grain;
-                    return Some(start..self.items.min(start + self.grain));
-                }
-            }
-            self.whose = (self.whose + 1) % threads;
-            self.left -= 1;
-        }
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn share(taken: &[Taken], whose: usize, items: usize, grain: usize) -> Share<'_> {
-        Share { taken, items, grain, whose, left: taken.len() }
-    }
-
-    fn three() -> [Taken; 3] {
-        [(); 3].map(|()| Taken::default())
-    }
-
-    #[test]
-    fn threads_take_their_own_items_and_then_what_others_left() {
-        let taken = three();
-        let alone: Vec<_> = share(&taken, 1, 10, 2).collect();
-        assert_eq!(alone, [4..6, 6..8, 8..10, 0..2, 2..4], "its own first, and then all");
-        assert!((0..3).all(|whose| share(&taken, whose, 10, 2).next().is_none()));
-
-        let taken = three();
-        let mut shares = [0, 1, 2].map(|whose| share(&taken, whose, 8, 1));
-        for turn in
-            [[Some(0), Some(3), Some(6)], [Some(1), Some(4), Some(7)], [Some(2), Some(5), None], [None; 3]]
-        {
-            assert_eq!(shares.each_mut().map(|share| share.next().map(|range| range.start)), turn);
-        }
-    }
-
-    #[test]
-    fn every_item_is_taken_once() {
-        for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7)] {
-            let taken = three();
-            let shares = [2, 0, 1].map(|whose| share(&taken, whose, items, grain));
-            let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
-            all.sort_unstable();
-            assert_eq!(all, (0..items).collect::<Vec<_>>(), "{items} by {grain}");
-        }
     }
 }

@@ -10,17 +10,21 @@
 //! The copy grows from the file's front to its back and stops between tensors alone, nowhere within a matrix: what ends before
 //! [`Copying::end`] is whole in the copy, and everything else is read from the file.
 //!
+//! A page of memory is of the part of the machine whose processor writes to it first. So threads share a tensor out as they will when
+//! they multiply by it ([`super::neighbours`]): each copies what it will read, but for what another has done before it.
+//!
 //! What is not to be in memory at all, as experts that are streamed, is left out: the copy has addresses for it and no memory, nor is
 //! any promised, so that a limit on data counts what is copied ([`Room`]).
 
 use super::super::memory::available;
+use super::neighbours::{Neighbours, Taken};
 use super::pool::Pool;
 use super::room::Room;
 use super::strips::Strips;
 use memmap2::{Mmap, UncheckedAdvice};
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes that a thread copies at once: a huge page. So much a thread is in memory twice meanwhile.
@@ -31,8 +35,8 @@ const LEAST: usize = 32 << 20;
 /// A copy that is not whole yet.
 pub(super) struct Copying {
     room: Room,
-    /// The file's bytes but for those that are left out, each in one piece; in order, and so that those of a matrix come together.
-    pieces: Vec<Piece>,
+    /// The file's bytes but for those that are left out, in order.
+    steps: Vec<Step>,
     /// How many of these are copied.
     copied: usize,
     /// How many bytes are, and how many there are to be.
@@ -62,33 +66,37 @@ impl Copying {
         if !room.asks_for_huge_pages() && !for_its_order {
             return None;
         }
-        let pieces = pieces(length, &cuts(length, tensors, &matrices), left_out, &matrices);
-        Some(Copying { room, pieces, copied: 0, bytes: [0, bytes], matrices, length })
+        let steps = steps(length, &cuts(length, tensors, &matrices), left_out, &matrices);
+        Some(Copying { room, steps, copied: 0, bytes: [0, bytes], matrices, length })
     }
 
-    /// Has all threads copy what comes next of the file for about so long, one tensor at least, and lets the file's pages go.
+    /// Has all threads copy what comes next of the file for about so long, one step at least, and lets the file's pages go.
     pub(super) fn go_on(&mut self, file: &Mmap, pool: &mut Pool, within: Duration) -> Result<(), String> {
-        let begun = Instant::now();
-        let (to, first) = (Start(self.room.start_mut()), self.copied);
-        let next = Mutex::new(first);
-        let taken = || {
-            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-            let piece = self.pieces.get(*next)?;
-            if piece.cut.is_some() && *next > first && begun.elapsed() >= within {
-                return None;
-            }
-            *next += 1;
-            Some(piece)
-        };
-        pool.run(&|_| {
+        let start = Instant::now();
+        let to = Start(self.room.start_mut());
+        let steps = &self.steps[self.copied..];
+        let threads = pool.threads();
+        let taken: Vec<Taken> = (0..steps.len() * threads).map(|_| Taken::default()).collect();
+        // What one thread begins is done when all have returned: whoever begins a step stays until nothing of it is left.
+        let begun = AtomicUsize::new(1);
+        pool.run(&|thread| {
             let to = &to;
-            while let Some(piece) = taken() {
-                // SAFETY: the copy is as long as the file, and every piece is one thread's.
-                unsafe { piece.copy(&self.matrices, file, to.0) };
+            for (number, (step, taken)) in steps.iter().zip(taken.chunks(threads)).enumerate() {
+                if number >= begun.load(Ordering::Relaxed) {
+                    if start.elapsed() >= within {
+                        return;
+                    }
+                    begun.fetch_max(number + 1, Ordering::Relaxed);
+                }
+                for piece in Neighbours::new(taken, thread, step.pieces.len(), 1).flatten() {
+                    // SAFETY: the copy is as long as the file, and every piece is one thread's.
+                    unsafe { step.pieces[piece].copy(&self.matrices, file, to.0) };
+                }
             }
         })?;
-        self.copied = next.into_inner().unwrap_or_else(PoisonError::into_inner);
-        self.bytes[0] += self.pieces[first..self.copied].iter().map(|piece| piece.bytes).sum::<usize>();
+        let begun = begun.into_inner().min(steps.len());
+        self.bytes[0] += steps[..begun].iter().map(|step| step.bytes).sum::<usize>();
+        self.copied += begun;
         Ok(())
     }
 
@@ -104,8 +112,7 @@ impl Copying {
 
     /// What ends up to here is copied.
     pub(super) fn end(&self) -> usize {
-        // It never stops within a tensor.
-        self.pieces.get(self.copied).map_or(self.length, |piece| piece.cut.unwrap_or(0))
+        self.steps.get(self.copied).map_or(self.length, |step| step.start)
     }
 
     /// The copy when it is whole, to be read only.
@@ -134,21 +141,23 @@ fn cuts(length: usize, tensors: &[usize], matrices: &[Strips]) -> Vec<usize> {
     cuts
 }
 
-/// What a thread copies at once.
-struct Piece {
-    what: What,
-    /// Where the copy stands before this piece, if it can stop there.
-    cut: Option<usize>,
+/// What is copied between two places where the copy can stop.
+struct Step {
+    /// The first of these.
+    start: usize,
+    /// Those of a matrix come together.
+    pieces: Vec<Piece>,
     bytes: usize,
 }
 
-enum What {
+/// What a thread copies at once.
+enum Piece {
     AsItIs(Range<usize>),
     /// Some strips of the matrix of this number.
     InStrips(usize, Range<usize>),
 }
 
-fn pieces(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[Strips]) -> Vec<Piece> {
+fn steps(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[Strips]) -> Vec<Step> {
     let mut others: Vec<Range<usize>> = matrices.iter().flat_map(Strips::planes).collect();
     others.extend(left_out.iter().cloned());
     others.extend(cuts.iter().map(|cut| *cut..*cut));
@@ -160,7 +169,7 @@ fn pieces(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[
         let between = end..other.start;
         all.extend(between.clone().step_by(PIECE).map(|first| {
             let piece = first..between.end.min(first + PIECE);
-            (first, piece.len(), What::AsItIs(piece))
+            (first, piece.len(), Piece::AsItIs(piece))
         }));
         end = end.max(other.end);
     }
@@ -170,19 +179,24 @@ fn pieces(length: usize, cuts: &[usize], left_out: &[Range<usize>], matrices: &[
             all.extend((start..end).step_by(at_once).map(|first| {
                 let strips = first..end.min(first + at_once);
                 let [codes, scales] = matrix.places(strips.clone());
-                (codes.start, codes.len() + scales.len(), What::InStrips(number, strips))
+                (codes.start, codes.len() + scales.len(), Piece::InStrips(number, strips))
             }));
         }
     }
-    let cut_before = |start: usize| cuts.partition_point(|cut| *cut <= start) - 1;
+    let cut_before = |start: usize| cuts[cuts.partition_point(|cut| *cut <= start) - 1];
     all.sort_by_key(|(start, ..)| (cut_before(*start), *start));
-    let mut last = None;
-    let piece = |(start, bytes, what)| {
-        let before = cut_before(start);
-        let cut = (last.replace(before) != Some(before)).then(|| cuts[before]);
-        Piece { what, cut, bytes }
-    };
-    all.into_iter().map(piece).collect()
+    let mut steps: Vec<Step> = Vec::new();
+    for (start, bytes, piece) in all {
+        let start = cut_before(start);
+        match steps.last_mut().filter(|step| step.start == start) {
+            Some(step) => {
+                step.bytes += bytes;
+                step.pieces.push(piece);
+            }
+            None => steps.push(Step { start, pieces: vec![piece], bytes }),
+        }
+    }
+    steps
 }
 
 impl Piece {
@@ -193,8 +207,8 @@ impl Piece {
             let _ =
                 unsafe { file.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
         };
-        match &self.what {
-            What::AsItIs(range) => {
+        match self {
+            Piece::AsItIs(range) => {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let (from, to) = (file[range.clone()].as_ptr(), to.add(range.start));
@@ -202,7 +216,7 @@ impl Piece {
                 }
                 let_go(range.clone());
             }
-            What::InStrips(number, strips) => {
+            Piece::InStrips(number, strips) => {
                 let matrix = &matrices[*number];
                 for strip in strips.clone() {
                     // SAFETY: the caller's promise.
@@ -283,7 +297,7 @@ mod tests {
         let (_, copy) = copied(copying, &file, Duration::MAX, &mut |_| ());
         assert!(copy[..5] == expected[..5] && copy[2 * PIECE..] == expected[2 * PIECE..]);
         assert!(copy[5..2 * PIECE].iter().all(|byte| *byte == 0));
-        assert!(pieces(10, &[0], &[0..4, 4..10], &[]).is_empty());
+        assert!(steps(10, &[0], &[0..4, 4..10], &[]).is_empty());
     }
 
     /// Of a vector, a matrix, a vector, a matrix whose planes a vector lies between, and a vector.

@@ -4,9 +4,10 @@ use super::super::device::{Binding, Buffer, Device, Kernel, Operations, Pass, Pr
 use super::super::experts::{Bound, Counts, Foresight, Half, Stacks, Streamed, Unarranged};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
-use super::call::{Call, Region, Round, Seated, Taken};
+use super::call::{Call, Region, Round, Seated};
 use super::compute_speed::compute_speed;
 use super::level::Level;
+use super::neighbours::Taken;
 use super::pool::Pool;
 use super::read_speed::read_speed;
 use super::scratch::Line;

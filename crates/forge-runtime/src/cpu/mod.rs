@@ -57,6 +57,7 @@ mod learning;
 mod let_through;
 pub mod level;
 mod mxfp4;
+mod neighbours;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod norm_add;

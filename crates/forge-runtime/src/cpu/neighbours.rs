@@ -1,0 +1,90 @@
+//! Items in an order, shared out among threads: each has neighbouring ones of its own, and whoever is done takes what others have left.
+//!
+//! So threads have the same items from one time to the next, where there are as many.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How much of a thread's items has been taken. Each has a pair of cache lines, as which some machines fetch them.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Taken(pub(super) AtomicUsize);
+
+/// Ranges of items that a thread takes, until all threads together have taken all.
+pub struct Neighbours<'a> {
+    taken: &'a [Taken],
+    items: usize,
+    grain: usize,
+    /// Of which thread items are taken now.
+    whose: usize,
+    /// Threads of which some may be left.
+    left: usize,
+}
+
+impl<'a> Neighbours<'a> {
+    /// What thread `whose` takes of `0..items`, `grain` at a time. All threads have the same `taken`, one of them each.
+    pub(super) fn new(taken: &'a [Taken], whose: usize, items: usize, grain: usize) -> Neighbours<'a> {
+        Neighbours { taken, items, grain: grain.max(1), whose, left: taken.len() }
+    }
+}
+
+impl Iterator for Neighbours<'_> {
+    type Item = Range<usize>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Range<usize>> {
+        let (threads, pieces) = (self.taken.len(), self.items.div_ceil(self.grain));
+        while self.left > 0 {
+            let first = |thread: usize| (thread * pieces).div_ceil(threads);
+            let (begin, end) = (first(self.whose), first(self.whose + 1));
+            let Taken(taken) = &self.taken[self.whose];
+            // Who only looks does not take the line from the others.
+            if begin + taken.load(Ordering::Relaxed) < end {
+                let piece = begin + taken.fetch_add(1, Ordering::Relaxed);
+                if piece < end {
+                    let start = piece * self.grain;
+                    return Some(start..self.items.min(start + self.grain));
+                }
+            }
+            self.whose = (self.whose + 1) % threads;
+            self.left -= 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> [Taken; 3] {
+        [(); 3].map(|()| Taken::default())
+    }
+
+    #[test]
+    fn threads_take_their_own_items_and_then_what_others_left() {
+        let taken = three();
+        let alone: Vec<_> = Neighbours::new(&taken, 1, 10, 2).collect();
+        assert_eq!(alone, [4..6, 6..8, 8..10, 0..2, 2..4], "its own first, and then all");
+        assert!((0..3).all(|whose| Neighbours::new(&taken, whose, 10, 2).next().is_none()));
+
+        let taken = three();
+        let mut shares = [0, 1, 2].map(|whose| Neighbours::new(&taken, whose, 8, 1));
+        for turn in
+            [[Some(0), Some(3), Some(6)], [Some(1), Some(4), Some(7)], [Some(2), Some(5), None], [None; 3]]
+        {
+            assert_eq!(shares.each_mut().map(|share| share.next().map(|range| range.start)), turn);
+        }
+    }
+
+    #[test]
+    fn every_item_is_taken_once() {
+        for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7)] {
+            let taken = three();
+            let shares = [2, 0, 1].map(|whose| Neighbours::new(&taken, whose, items, grain));
+            let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..items).collect::<Vec<_>>(), "{items} by {grain}");
+        }
+    }
+}
