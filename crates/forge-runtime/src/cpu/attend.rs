@@ -77,7 +77,7 @@ pub struct AttendJoin {
 }
 
 /// The most rows that a thread takes at once.
-const ROWS: usize = 8;
+const ROWS: usize = 16;
 
 /// Runs this thread's share.
 #[cfg_attr(any(test, not(feature = "shared")), inline)]
@@ -134,7 +134,7 @@ impl<C: Cached> Task for Heads<'_, C> {
                 for start in of.steps(rows) {
                     share.meet::<S, C>(&of, start);
                 }
-                share.finish(&of);
+                share.finish::<S, C>(&of);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use super::append::{Room, store};
 use super::attend::{Attend, Gates, Own, Prologue, Queries};
-use super::attend_step::{STEP, Step, cap_scores, soften};
+use super::attend_step::{STEP, Step, Total, cap_scores, soften, total_from, total_of};
 use super::beside::Beside;
 use super::call::Output;
 use super::formats::Cached;
@@ -80,14 +80,16 @@ pub(super) struct Share<'s> {
     prepared: &'s mut [f32],
     /// The largest score of each query so far, and the total of its weights.
     largest: &'s mut [f32],
-    totals: &'s mut [f32],
+    totals: &'s mut [Total],
     beside: Beside<'s>,
 }
 
 impl<'s> Share<'s> {
     /// Numbers of the room that it needs for so many queries.
     pub(super) fn room(queries: usize, padded: usize) -> usize {
-        queries * (2 * padded + 2 + STEP) + 2 * padded + Beside::room(padded)
+        queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
+            + 2 * padded
+            + Beside::room(padded)
     }
 
     /// In such room.
@@ -98,8 +100,8 @@ impl<'s> Share<'s> {
         let (sums, room) = room.split_at_mut(queries * padded);
         let (weights, room) = room.split_at_mut(queries * STEP);
         let (prepared, room) = room.split_at_mut(2 * padded);
-        let (largest, totals) = room.split_at_mut(queries);
-        let (rows, head, queries) = (0..0, 0, of_queries);
+        let (totals, largest) = room.split_at_mut(room.len() - queries);
+        let ((totals, _), rows, head, queries) = (totals.as_chunks_mut(), 0..0, 0, of_queries);
         Share { rows, head, group, padded, queries, sums, weights, prepared, largest, totals, beside }
     }
 
@@ -130,7 +132,7 @@ impl<'s> Share<'s> {
             for (member, query) in self.queries_of(row).enumerate() {
                 let sink = of.sinks.map(|sinks| sinks[head * self.group + member]);
                 self.largest[query] = sink.unwrap_or(f32::NEG_INFINITY);
-                self.totals[query] = if sink.is_some() { 1.0 } else { 0.0 };
+                self.totals[query] = total_from(if sink.is_some() { 1.0 } else { 0.0 });
             }
             // SAFETY: the caller's promise.
             unsafe { self.prepare::<S, C>(of, row) };
@@ -224,7 +226,7 @@ impl<'s> Share<'s> {
                 step.scores::<S>(queries, self.weights);
             } else {
                 self.beside.take_keys::<S, C>(&step, in_step.clone());
-                self.beside.scores::<S>(queries, width, self.weights);
+                self.beside.scores::<S>(queries, width, all.end - start, self.weights);
             }
             if is_shared {
                 self.beside.take_values::<S, C>(&step, in_step);
@@ -283,16 +285,17 @@ impl<'s> Share<'s> {
     /// # Safety
     /// This thread alone has this key head of these rows.
     #[inline(always)]
-    pub(super) unsafe fn finish<C: Cached>(&self, of: &Attention<'_, C>) {
+    pub(super) unsafe fn finish<S: Simd, C: Cached>(&self, of: &Attention<'_, C>) {
         let width = of.shape.width;
         for row in self.rows.clone() {
             for (member, query) in self.queries_of(row).enumerate() {
                 let query_head = self.head * self.group + member;
                 let at = (row * of.shape.query_heads + query_head) * width;
                 // SAFETY: the caller's promise.
-                let out = unsafe { of.heads.part(at..at + width) };
+                let (out, total) =
+                    unsafe { (of.heads.part(at..at + width), total_of::<S>(&self.totals[query])) };
                 for (out, sum) in out.iter_mut().zip(&self.sums[query * self.padded..]) {
-                    *out = sum / self.totals[query];
+                    *out = sum / total;
                 }
                 if let Some((Gates { pitch, first }, gates)) = of.gates {
                     let own = &gates[row * pitch + first + query_head * width..];

@@ -37,11 +37,29 @@ pub(super) struct Step<C> {
 }
 
 impl<C: Cached> Step<C> {
-    /// `LANES` numbers of a position, from `channel`; zeros past the width.
+    /// `LANES` numbers of a position, from `channel`; zeros past the width, if they are not `WHOLE`. Which they are is asked outside of
+    /// loops: a loop with a choice in it keeps sums in memory.
     #[inline(always)]
-    pub(super) unsafe fn load<S: Simd>(&self, from: *const C, position: usize, channel: usize) -> S::V {
+    pub(super) unsafe fn load<S: Simd, const WHOLE: bool>(
+        &self,
+        from: *const C,
+        position: usize,
+        channel: usize,
+    ) -> S::V {
         // SAFETY: the caller promises that the position exists and that `channel` is below the width.
-        unsafe { C::load::<S>(from.add(position * C::record(self.width)), self.width, channel) }
+        unsafe {
+            let record = from.add(position * C::record(self.width));
+            match WHOLE {
+                true => C::load::<S>(record, self.width, channel),
+                false => C::load_last::<S>(record, self.width, channel),
+            }
+        }
+    }
+
+    /// Channels of whole vectors.
+    #[inline(always)]
+    pub(super) fn whole<S: Simd>(&self) -> usize {
+        self.width / S::LANES * S::LANES
     }
 
     /// `weights[query][position]` = query · key.
@@ -66,14 +84,22 @@ impl<C: Cached> Step<C> {
 
     #[inline(always)]
     unsafe fn scores_of<S: Simd, const G: usize>(&self, queries: &[f32], weights: &mut [f32]) {
+        let whole = self.whole::<S>();
         for position in 0..self.positions {
             // SAFETY: the caller's promise.
             unsafe {
                 let mut sums = [S::splat(0.0); G];
-                for channel in (0..self.width).step_by(S::LANES) {
-                    let key = self.load::<S>(self.keys, position, channel);
+                for channel in (0..whole).step_by(S::LANES) {
+                    let key = self.load::<S, true>(self.keys, position, channel);
                     for g in 0..G {
                         let query = S::load(queries.as_ptr().add(g * self.padded + channel));
+                        sums[g] = S::fma(key, query, sums[g]);
+                    }
+                }
+                if whole < self.width {
+                    let key = self.load::<S, false>(self.keys, position, whole);
+                    for g in 0..G {
+                        let query = S::load(queries.as_ptr().add(g * self.padded + whole));
                         sums[g] = S::fma(key, query, sums[g]);
                     }
                 }
@@ -106,21 +132,42 @@ impl<C: Cached> Step<C> {
 
     #[inline(always)]
     unsafe fn add_values_to<S: Simd, const G: usize>(&self, weights: &[f32], sums: &mut [f32]) {
-        let pairs = self.valued / (2 * S::LANES) * 2 * S::LANES;
+        // Sums, values and a weight are to fit registers: there are 16 of eight lanes, and 32 of others.
+        // SAFETY: the caller's promise.
+        unsafe {
+            match S::LANES {
+                8 => self.add_values_by::<S, G, 2>(weights, sums),
+                _ => self.add_values_by::<S, G, 4>(weights, sums),
+            }
+        }
+    }
+
+    /// `V` vectors of channels at once, as far as there are so many.
+    #[inline(always)]
+    unsafe fn add_values_by<S: Simd, const G: usize, const V: usize>(
+        &self,
+        weights: &[f32],
+        sums: &mut [f32],
+    ) {
+        let whole = self.valued.min(self.whole::<S>());
+        let together = whole / (V * S::LANES) * V * S::LANES;
         // SAFETY: the caller's promise; sums are padded to whole vectors.
         unsafe {
-            for channel in (0..pairs).step_by(2 * S::LANES) {
-                self.add_channels::<S, G, 2>(channel, weights, sums);
+            for channel in (0..together).step_by(V * S::LANES) {
+                self.add_channels::<S, G, V, true>(channel, weights, sums);
             }
-            for channel in (pairs..self.valued).step_by(S::LANES) {
-                self.add_channels::<S, G, 1>(channel, weights, sums);
+            for channel in (together..whole).step_by(S::LANES) {
+                self.add_channels::<S, G, 1, true>(channel, weights, sums);
+            }
+            if whole < self.valued {
+                self.add_channels::<S, G, 1, false>(whole, weights, sums);
             }
         }
     }
 
     /// The same of `V` vectors of channels, which share a weight that is loaded.
     #[inline(always)]
-    unsafe fn add_channels<S: Simd, const G: usize, const V: usize>(
+    unsafe fn add_channels<S: Simd, const G: usize, const V: usize, const WHOLE: bool>(
         &self,
         channel: usize,
         weights: &[f32],
@@ -138,7 +185,7 @@ impl<C: Cached> Step<C> {
             for position in 0..self.positions {
                 let mut values = [S::splat(0.0); V];
                 for v in 0..V {
-                    values[v] = self.load::<S>(self.values, position, channel + v * S::LANES);
+                    values[v] = self.load::<S, WHOLE>(self.values, position, channel + v * S::LANES);
                 }
                 for g in 0..G {
                     let weight = S::splat(*weights.get_unchecked(g * STEP + position));
@@ -156,6 +203,21 @@ impl<C: Cached> Step<C> {
     }
 }
 
+/// The weights of a query added up: those of each lane for itself, until all is done.
+pub(super) type Total = [f32; 16];
+
+/// A total that begins with a number.
+pub(super) fn total_from(number: f32) -> Total {
+    std::array::from_fn(|lane| if lane == 0 { number } else { 0.0 })
+}
+
+/// All lanes together.
+#[inline(always)]
+pub(super) unsafe fn total_of<S: Simd>(total: &Total) -> f32 {
+    // SAFETY: there are as many lanes at least.
+    unsafe { S::sum(S::load(total.as_ptr())) }
+}
+
 /// Turns the scores of some positions to exp(score - largest), and others to 0, where `largest` now counts these scores too; `total` counts the weights.
 /// Gives what sums made with the old `largest` have to be multiplied by.
 #[inline(always)]
@@ -163,7 +225,7 @@ pub(super) unsafe fn soften<S: Simd>(
     scores: &mut [f32],
     seen: Range<usize>,
     largest: &mut f32,
-    total: &mut f32,
+    total: &mut Total,
 ) -> f32 {
     // Scores of no position become weights of about nothing, which nobody multiplies and the total leaves out.
     scores[..seen.start].fill(f32::NEG_INFINITY);
@@ -176,7 +238,11 @@ pub(super) unsafe fn soften<S: Simd>(
         }
         let before = *largest;
         *largest = before.max(S::largest(of_step));
-        let correction = if before == *largest { 1.0 } else { (before - *largest).exp() };
+        // The same of every lane. Where nothing was before there are no sums yet, and no total.
+        let correction = match before == *largest {
+            true => 1.0,
+            false => S::largest(S::exp(S::splat(before - *largest))),
+        };
         for i in (0..seen.end.next_multiple_of(S::LANES)).step_by(S::LANES) {
             let score = S::load(scores.as_ptr().add(i));
             S::store(scores.as_mut_ptr().add(i), S::exp(S::sub(score, S::splat(*largest))));
@@ -187,7 +253,8 @@ pub(super) unsafe fn soften<S: Simd>(
         for i in (0..STEP).step_by(S::LANES) {
             sums = S::add(sums, S::load(scores.as_ptr().add(i)));
         }
-        *total = *total * correction + S::sum(sums);
+        let before = S::mul(S::load(total.as_ptr()), S::splat(correction));
+        S::store(total.as_mut_ptr(), S::add(before, sums));
         correction
     }
 }

@@ -39,22 +39,38 @@ impl<'a> Beside<'a> {
     /// Takes the keys of some positions of a step; `cached` begins with the first of them.
     #[inline(always)]
     pub(super) unsafe fn take_keys<S: Simd, C: Cached>(&mut self, cached: &Step<C>, positions: Range<usize>) {
+        let whole = cached.whole::<S>();
+        // SAFETY: the caller promises that the positions are there.
+        unsafe {
+            for channel in (0..whole).step_by(S::LANES) {
+                self.take_keys_from::<S, C, true>(cached, positions.clone(), channel);
+            }
+            if whole < cached.width {
+                self.take_keys_from::<S, C, false>(cached, positions, whole);
+            }
+        }
+    }
+
+    /// The vector of theirs from `channel` on.
+    #[inline(always)]
+    unsafe fn take_keys_from<S: Simd, C: Cached, const WHOLE: bool>(
+        &mut self,
+        cached: &Step<C>,
+        positions: Range<usize>,
+        channel: usize,
+    ) {
         let mut square = [[0.0_f32; 16]; 16];
         for first in (positions.start / S::LANES * S::LANES..positions.end).step_by(S::LANES) {
-            for channel in (0..cached.width).step_by(S::LANES) {
-                // SAFETY: the caller promises that the positions are there; a square has room for every level's lanes.
+            // Lanes of other positions are anything: nobody looks at their scores.
+            for position in positions.start.max(first)..positions.end.min(first + S::LANES) {
+                // SAFETY: the caller's promise.
                 unsafe {
-                    for lane in 0..S::LANES {
-                        let position = first + lane;
-                        // Lanes of other positions are anything: nobody looks at their scores.
-                        if positions.contains(&position) {
-                            let key = cached.load::<S>(cached.keys, position - positions.start, channel);
-                            S::store(square[lane].as_mut_ptr(), key);
-                        }
-                    }
-                    S::transpose(square.as_ptr().cast(), 16, &mut self.keys[channel * STEP + first], STEP);
+                    let key = cached.load::<S, WHOLE>(cached.keys, position - positions.start, channel);
+                    S::store(square[position - first].as_mut_ptr(), key);
                 }
             }
+            // SAFETY: a square has room for every level's lanes.
+            unsafe { S::transpose(square.as_ptr().cast(), 16, &mut self.keys[channel * STEP + first], STEP) };
         }
     }
 
@@ -65,12 +81,18 @@ impl<'a> Beside<'a> {
         cached: &Step<C>,
         positions: Range<usize>,
     ) {
+        let whole = cached.whole::<S>();
         for position in positions.clone() {
-            for channel in (0..cached.width).step_by(S::LANES) {
-                // SAFETY: as above.
-                unsafe {
-                    let value = cached.load::<S>(cached.values, position - positions.start, channel);
-                    S::store(&mut self.values[position * self.padded + channel], value);
+            let to = &mut self.values[position * self.padded..][..self.padded];
+            // SAFETY: the caller promises that the positions are there.
+            unsafe {
+                for channel in (0..whole).step_by(S::LANES) {
+                    let value = cached.load::<S, true>(cached.values, position - positions.start, channel);
+                    S::store(&mut to[channel], value);
+                }
+                if whole < cached.width {
+                    let value = cached.load::<S, false>(cached.values, position - positions.start, whole);
+                    S::store(&mut to[whole], value);
                 }
             }
         }
@@ -83,15 +105,22 @@ impl<'a> Beside<'a> {
         Step { keys: values, values, positions, width: padded, valued: width, padded }
     }
 
-    /// `weights[query][position]` = query · key, of all positions of the step.
+    /// `weights[query][position]` = query · key, of the first `end` positions of the step at least.
     #[inline(always)]
-    pub(super) unsafe fn scores<S: Simd>(&self, queries: &[f32], width: usize, weights: &mut [f32]) {
-        // Sums, a key and a query are to fit registers: there are 16 of eight lanes, and 32 of others.
+    pub(super) unsafe fn scores<S: Simd>(
+        &self,
+        queries: &[f32],
+        width: usize,
+        end: usize,
+        weights: &mut [f32],
+    ) {
+        // Sums, keys and a query are to fit registers: there are 16 of eight lanes, and 32 of others.
         // SAFETY: the caller's promise.
         unsafe {
             match S::LANES {
-                8 => self.scores_by::<S, 2>(queries, width, weights),
-                _ => self.scores_by::<S, 4>(queries, width, weights),
+                8 => self.scores_by::<S, 2>(queries, width, end, weights),
+                _ if end <= 2 * S::LANES => self.scores_by::<S, 2>(queries, width, end, weights),
+                _ => self.scores_by::<S, 4>(queries, width, end, weights),
             }
         }
     }
@@ -102,6 +131,7 @@ impl<'a> Beside<'a> {
         &self,
         queries: &[f32],
         width: usize,
+        end: usize,
         weights: &mut [f32],
     ) {
         let count = queries.len() / self.padded;
@@ -110,10 +140,10 @@ impl<'a> Beside<'a> {
             // SAFETY: the caller's promise.
             unsafe {
                 match count - query {
-                    1 => self.scores_of::<S, VECTORS, 1>(queries, width, weights),
-                    2 => self.scores_of::<S, VECTORS, 2>(queries, width, weights),
-                    3 => self.scores_of::<S, VECTORS, 3>(queries, width, weights),
-                    _ => self.scores_of::<S, VECTORS, QUERIES>(queries, width, weights),
+                    1 => self.scores_of::<S, VECTORS, 1>(queries, width, end, weights),
+                    2 => self.scores_of::<S, VECTORS, 2>(queries, width, end, weights),
+                    3 => self.scores_of::<S, VECTORS, 3>(queries, width, end, weights),
+                    _ => self.scores_of::<S, VECTORS, QUERIES>(queries, width, end, weights),
                 }
             }
         }
@@ -124,9 +154,10 @@ impl<'a> Beside<'a> {
         &self,
         queries: &[f32],
         width: usize,
+        end: usize,
         weights: &mut [f32],
     ) {
-        for first in (0..STEP).step_by(VECTORS * S::LANES) {
+        for first in (0..end).step_by(VECTORS * S::LANES) {
             // SAFETY: the caller promises rows of queries and weights as long as they are here.
             unsafe {
                 let mut sums = [[S::splat(0.0); VECTORS]; Q];

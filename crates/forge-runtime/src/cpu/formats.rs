@@ -3,6 +3,7 @@
 use super::call::Call;
 use super::simd::Simd;
 use super::strips::OUTPUTS;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// Columns of a block: what is decoded at once. Groups of columns are whole blocks.
@@ -386,8 +387,11 @@ pub(super) trait Cached: super::call::Number {
         width
     }
 
-    /// `LANES` numbers of a record, from `channel`, which is a multiple of `LANES`; zeros past the width.
+    /// `LANES` numbers of a record, from `channel`, which is a multiple of `LANES`.
     unsafe fn load<S: Simd>(record: *const Self, width: usize, channel: usize) -> S::V;
+
+    /// The same of a record that ends before: zeros past the width.
+    unsafe fn load_last<S: Simd>(record: *const Self, width: usize, channel: usize) -> S::V;
 
     /// Makes a record of a head's numbers, each rounded to the nearest.
     fn store(record: &mut [Self], from: &[f32]);
@@ -404,14 +408,15 @@ unsafe fn some<T: Copy>(from: *const T, count: usize, zero: T) -> [T; 16] {
 
 impl Cached for f32 {
     #[inline(always)]
-    unsafe fn load<S: Simd>(record: *const f32, width: usize, channel: usize) -> S::V {
+    unsafe fn load<S: Simd>(record: *const f32, _width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe {
-            match channel + S::LANES <= width {
-                true => S::load(record.add(channel)),
-                false => S::load(some(record.add(channel), width - channel, 0.0).as_ptr()),
-            }
-        }
+        unsafe { S::load(record.add(channel)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_last<S: Simd>(record: *const f32, width: usize, channel: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load(some(record.add(channel), width - channel, 0.0).as_ptr()) }
     }
 
     fn store(record: &mut [f32], from: &[f32]) {
@@ -421,20 +426,19 @@ impl Cached for f32 {
 
 impl Cached for f16 {
     #[inline(always)]
-    unsafe fn load<S: Simd>(record: *const f16, width: usize, channel: usize) -> S::V {
+    unsafe fn load<S: Simd>(record: *const f16, _width: usize, channel: usize) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe {
-            match channel + S::LANES <= width {
-                true => S::load_f16(record.add(channel)),
-                false => S::load_f16(some(record.add(channel), width - channel, f16::ZERO).as_ptr()),
-            }
-        }
+        unsafe { S::load_f16(record.add(channel)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_last<S: Simd>(record: *const f16, width: usize, channel: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(some(record.add(channel), width - channel, f16::ZERO).as_ptr()) }
     }
 
     fn store(record: &mut [f16], from: &[f32]) {
-        for (to, from) in record.iter_mut().zip(from) {
-            *to = f16::from_f32(*from);
-        }
+        record.convert_from_f32_slice(from);
     }
 }
 
@@ -452,6 +456,13 @@ impl Cached for u8 {
             let scale = S::splat_f16(record.add(width + channel / BLOCK * size_of::<f16>()).cast());
             S::mul(scale, S::load_i8(record.add(channel).cast()))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_last<S: Simd>(record: *const u8, width: usize, channel: usize) -> S::V {
+        // No record of whole blocks ends within a vector.
+        // SAFETY: the caller's promise.
+        unsafe { Self::load::<S>(record, width, channel) }
     }
 
     fn store(record: &mut [u8], from: &[f32]) {

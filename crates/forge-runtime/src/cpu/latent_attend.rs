@@ -6,7 +6,7 @@
 //! values are the first channels of its keys: a thread takes some heads of a row and goes through the cache in steps, so that
 //! each line is loaded once for all of them.
 
-use super::attend_step::{STEP, Step, soften};
+use super::attend_step::{STEP, Step, Total, soften, total_from, total_of};
 use super::call::Call;
 use super::formats::{Cached, Format};
 use super::latent::{LatentPrepare, Lines, Raw, store};
@@ -76,12 +76,12 @@ impl<C: Cached> Task for Heads<'_, C> {
         // What a row's own line rounds to in the cache is read from there only by the thread that has made it: each makes its own.
         let room = prologue.map_or(0, |prepare| prepare.rotation.room());
         let at_once = heads.div_ceil(call.workers() * 2).clamp(1, HEADS);
-        let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 2) + 2 * padded + room);
+        let mut scratch = Scratch::take(at_once * (2 * padded + STEP + 1) + 2 * padded + room);
         let (queries, scratch) = scratch.split_at_mut(at_once * padded);
         let (sums, scratch) = scratch.split_at_mut(at_once * padded);
         let (weights, scratch) = scratch.split_at_mut(at_once * STEP);
         let (largest, scratch) = scratch.split_at_mut(at_once);
-        let (totals, scratch) = scratch.split_at_mut(at_once);
+        let totals = &mut [total_from(0.0); HEADS];
         let (made, scratch) = scratch.split_at_mut(padded);
         let (kept, turns) = scratch.split_at_mut(padded);
         let shares = heads.div_ceil(at_once);
@@ -92,7 +92,7 @@ impl<C: Cached> Task for Heads<'_, C> {
             queries.fill(0.0);
             sums.fill(0.0);
             largest.fill(f32::NEG_INFINITY);
-            totals.fill(0.0);
+            totals.fill(total_from(0.0));
             let position = lines.position(row);
             if let Some(prepare) = &prologue {
                 prepare.rotation.turns(position, call.scalar(1), turns);
@@ -135,7 +135,8 @@ impl<C: Cached> Task for Heads<'_, C> {
                 let at = (row * heads + head) * width;
                 // SAFETY: this thread alone has this head of this row.
                 let out = unsafe { out.part(at..at + width) };
-                let total = softmax.totals[head - first];
+                // SAFETY: the level exists.
+                let total = unsafe { total_of::<S>(&softmax.totals[head - first]) };
                 out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / total);
             }
         }
@@ -148,7 +149,7 @@ struct Softmax<'a> {
     sums: &'a mut [f32],
     weights: &'a mut [f32],
     largest: &'a mut [f32],
-    totals: &'a mut [f32],
+    totals: &'a mut [Total],
     record: usize,
     width: usize,
     padded: usize,

@@ -2,7 +2,7 @@
 //! rows meet latents as they are, however many they are ([`super::super::device::Pass::unfolds_from`]); these are what its GPUs compute, in
 //! their order of shares.
 
-use super::attend_step::{STEP, Step, soften};
+use super::attend_step::{STEP, Step, soften, total_from, total_of};
 use super::call::Call;
 use super::formats::{Cached, Format};
 use super::level::Task;
@@ -108,15 +108,15 @@ impl Task for Heads<'_> {
             let (out, carried) = unsafe {
                 (out.part(item * values..(item + 1) * values), carried.part(2 * item..2 * item + 2))
             };
-            let (mut largest, mut total) = (f32::NEG_INFINITY, 0.0);
+            let (mut largest, mut total) = (f32::NEG_INFINITY, total_from(0.0));
             query.fill(0.0);
             query[..keys].copy_from_slice(&q[row * queries_pitch + head * keys..][..keys]);
             query[keys..keys + turned].copy_from_slice(&r[item * turned..][..turned]);
             query.iter_mut().for_each(|query| *query *= scale);
             sums.fill(0.0);
             if begin > 0 {
-                (largest, total) = (carried[0], carried[1]);
-                sums.iter_mut().zip(out.iter()).for_each(|(sum, mean): (_, &f32)| *sum = mean * total);
+                (largest, total) = (carried[0], total_from(carried[1]));
+                sums.iter_mut().zip(out.iter()).for_each(|(sum, mean): (_, &f32)| *sum = mean * carried[1]);
             }
             for start in (begin..seen).step_by(STEP) {
                 let count = (seen - start).min(STEP);
@@ -138,6 +138,8 @@ impl Task for Heads<'_> {
                     step.add_values::<S>(weights, sums);
                 }
             }
+            // SAFETY: the level exists, as this runs by it.
+            let total = unsafe { total_of::<S>(&total) };
             out.iter_mut().zip(sums.iter()).for_each(|(out, sum)| *out = sum / total);
             carried.copy_from_slice(&[largest, total]);
         }
