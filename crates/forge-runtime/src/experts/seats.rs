@@ -121,6 +121,8 @@ impl Seats {
         let others = all.filter(|(_, seat)| seat.asked < self.clock && !seat.is_coming);
         let order = |seat: &Seat| match seat.expert {
             None => 0,
+            // Whoever was foreseen in vain was never asked for.
+            Some(_) if seat.asked == 0 => 0,
             Some(_) if self.sweeps => self.clock - seat.asked,
             Some(_) => seat.asked,
         };
@@ -228,6 +230,17 @@ mod tests {
             assert_eq!(seats.of((0, goes)), None, "{goes} goes for {expert}");
         }
         assert!(seats.of((0, 2)).is_some());
+    }
+
+    #[test]
+    fn who_is_foreseen_in_vain_goes_first_where_layers_sweep() {
+        let mut seats = Seats::new(3);
+        ask(&mut seats, &[1, 2]);
+        let third = seats.foresee((1, 3)).expect("there is a free seat");
+        seats.has_come(third);
+        seats.begin(1, 3);
+        seats.has_asked(1);
+        assert_eq!(seats.take((1, 4)), Some(third));
     }
 
     #[test]
