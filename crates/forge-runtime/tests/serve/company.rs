@@ -121,19 +121,28 @@ fn a_device_that_fails_ends_who_is_written_to_and_the_server_goes_on() {
     served.end();
 }
 
+/// What was read before the first text, as the server got ready, was for nobody's.
 #[test]
 fn what_was_read_of_experts_is_counted() {
     let served = serve(&PLAIN);
+    assert_eq!(served.metric("experts_asked_total"), 0.0);
     served.answer(PLAINLY, &greedy(&ids(1, 3), 2));
-    for (name, value) in [
-        ("asked", 10.0),
-        ("found", 7.0),
-        ("foreseen", 1.0),
-        ("wanted_bytes", 800.0),
-        ("bytes", 1000.0),
-        ("stalled_seconds", 0.5),
+    let (passes, rows) = (served.metric("passes_total"), served.metric("pass_rows_total"));
+    assert!(passes > 1.0);
+    for (name, of_pass) in [
+        ("asked", OF_PASS.asked as f64),
+        ("found", OF_PASS.found as f64),
+        ("foreseen", OF_PASS.foreseen as f64),
+        ("wanted_bytes", OF_PASS.wanted as f64),
+        ("bytes", OF_PASS.bytes as f64),
+        ("stalled_seconds", OF_PASS.stalled.as_secs_f64()),
     ] {
-        assert_eq!(served.metric(&format!("experts_{name}_total")), value, "{name}");
+        assert_eq!(served.metric(&format!("experts_{name}_total")), passes * of_pass, "{name}");
     }
+    assert_eq!(served.metric("experts_disk_bytes_per_second"), DISK);
+    let permitted = served.metric("experts_rows_per_second_permitted");
+    assert_eq!(permitted, DISK * rows / (passes * OF_PASS.wanted as f64));
+    let reached = served.metric("experts_rows_per_second_reached_ratio");
+    assert!((reached * served.metric("pass_seconds_total") * permitted / rows - 1.0).abs() < 1e-9);
     served.end();
 }

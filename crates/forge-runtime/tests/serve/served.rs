@@ -22,41 +22,58 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A device that takes its time, and fails while it is broken.
-pub(crate) struct Slow(CpuDevice, Duration, Arc<AtomicBool>);
+/// A device that takes its time, fails while it is broken, and says that it reads experts from a disk.
+pub(crate) struct Slow {
+    inner: CpuDevice,
+    pace: Duration,
+    broken: Arc<AtomicBool>,
+    passes: u32,
+}
+
+/// What each of its passes reads.
+pub(crate) const OF_PASS: Counts = Counts {
+    asked: 10,
+    found: 7,
+    foreseen: 1,
+    wanted: 800,
+    bytes: 1000,
+    stalled: Duration::from_millis(500),
+};
+/// Bytes a second that its disk gives.
+pub(crate) const DISK: f64 = 1600.0;
 
 impl Device for Slow {
     fn describe(&self) -> String {
-        self.0.describe()
+        self.inner.describe()
     }
 
     fn write(&mut self, buffer: Buffer, offset: usize, bytes: &[u8]) {
-        self.0.write(buffer, offset, bytes);
+        self.inner.write(buffer, offset, bytes);
     }
 
     fn read(&mut self, buffer: Buffer, offset: usize, bytes: &mut [u8]) {
-        self.0.read(buffer, offset, bytes);
+        self.inner.read(buffer, offset, bytes);
     }
 
     fn run(&mut self, program: Program, encode: &mut dyn FnMut(&mut dyn Pass)) -> Result<(), String> {
-        std::thread::sleep(self.1);
-        if self.2.load(Ordering::Relaxed) {
+        std::thread::sleep(self.pace);
+        self.passes += 1;
+        if self.broken.load(Ordering::Relaxed) {
             // In the middle of a pass, which leaves state half written.
-            self.0.run(program, &mut |pass| encode(&mut First { pass, left: 5 }))?;
+            self.inner.run(program, &mut |pass| encode(&mut First { pass, left: 5 }))?;
             return Err("experts cannot be read: the disk is broken".to_owned());
         }
-        self.0.run(program, encode)
+        self.inner.run(program, encode)
     }
 
     fn streamed(&self) -> Option<Counts> {
-        Some(Counts {
-            asked: 10,
-            found: 7,
-            foreseen: 1,
-            wanted: 800,
-            bytes: 1000,
-            stalled: Duration::from_millis(500),
-        })
+        let mut counts = Counts::default();
+        (0..self.passes).for_each(|_| counts += OF_PASS);
+        Some(counts)
+    }
+
+    fn disk_speed(&mut self) -> Result<Option<f64>, String> {
+        Ok(Some(DISK))
     }
 }
 
@@ -163,7 +180,7 @@ pub(crate) fn serve_model<M: Model>(setting: &Setting) -> Served {
     let thread = std::thread::spawn(move || {
         let model = M::new(&weights, context, slots).unwrap();
         let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
-        let device = Slow(device, Duration::from_millis(pace), broken);
+        let device = Slow { inner: device, pace: Duration::from_millis(pace), broken, passes: 0 };
         let engine = Engine::new(model, device, context, slots);
         let sampling = Sampling { temperature: 0.9, ..Sampling::default() };
         server.run(engine, slots, text, tokenizer, template, sampling)
