@@ -312,8 +312,11 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     unsafe fn add_pair([a, b]: [Self::Sums; 2], weights: *const i8, x: [*const i8; 2]) -> [Self::Sums; 2] {
         unsafe {
             let x = vcombine_s8(vld1_s8(x[0]), vld1_s8(x[1]));
-            let add = |sums, at| add_eight(sums, vld1q_s8(weights.add(at)), x);
-            [(add(a.0, 0), add(a.1, 16)), (add(b.0, 32), add(b.1, 48))]
+            // Each spelt out: a closure is a function of its own where nothing is optimised, and one without these instructions.
+            let a = (add_eight(a.0, vld1q_s8(weights), x), add_eight(a.1, vld1q_s8(weights.add(16)), x));
+            let b =
+                (add_eight(b.0, vld1q_s8(weights.add(32)), x), add_eight(b.1, vld1q_s8(weights.add(48)), x));
+            [a, b]
         }
     }
 
