@@ -60,11 +60,14 @@ unsafe fn add_four<const DOT: bool>(mut sums: int32x4_t, weights: int8x16_t, x: 
 
 /// To `[a x, a y, b x, b y]` the products of eight bytes each, of `weights` = `[a, b]` and `x` = `[x, y]`.
 #[inline(always)]
-unsafe fn add_eight(mut sums: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
-    // The intrinsic is not stable, the instruction is.
-    unsafe {
-        asm!("smmla {sums:v}.4s, {weights:v}.16b, {x:v}.16b", sums = inlateout(vreg) sums,
-             weights = in(vreg) weights, x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
+unsafe fn add_eight<const MATRIX: bool>(mut sums: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
+    // Asked here, for where nothing is optimised levels without the instruction have this function, too, and never call it.
+    if MATRIX {
+        // The intrinsic is not stable, the instruction is.
+        unsafe {
+            asm!("smmla {sums:v}.4s, {weights:v}.16b, {x:v}.16b", sums = inlateout(vreg) sums,
+                 weights = in(vreg) weights, x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
+        }
     }
     sums
 }
@@ -312,10 +315,10 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     unsafe fn add_pair([a, b]: [Self::Sums; 2], weights: *const i8, x: [*const i8; 2]) -> [Self::Sums; 2] {
         unsafe {
             let x = vcombine_s8(vld1_s8(x[0]), vld1_s8(x[1]));
-            // Each spelt out: a closure is a function of its own where nothing is optimised, and one without these instructions.
-            let a = (add_eight(a.0, vld1q_s8(weights), x), add_eight(a.1, vld1q_s8(weights.add(16)), x));
-            let b =
-                (add_eight(b.0, vld1q_s8(weights.add(32)), x), add_eight(b.1, vld1q_s8(weights.add(48)), x));
+            let words = |at| vld1q_s8(weights.add(at));
+            // Not by a closure: where nothing is optimised that is a function of its own, and one without these instructions.
+            let a = (add_eight::<MATRIX>(a.0, words(0), x), add_eight::<MATRIX>(a.1, words(16), x));
+            let b = (add_eight::<MATRIX>(b.0, words(32), x), add_eight::<MATRIX>(b.1, words(48), x));
             [a, b]
         }
     }
