@@ -20,16 +20,26 @@ pub(crate) fn arm() -> Result<(), String> {
             ));
         }
     }
+    // A level's instructions have to be inlined into its functions, or the assembler refuses them; where everything is optimised
+    // they are, whatever is written.
+    let unoptimised = "profile.dev.package.forge-runtime.opt-level=0";
+    run(cargo("build").args(["--lib", "--config", unoptimised])).map_err(missing)?;
+    let tests = TESTS.iter().flat_map(|test| ["--test", test]);
+    run(cargo("test").args(["--no-fail-fast", "--lib"]).args(tests)).map_err(missing)
+}
+
+fn missing(error: String) -> String {
+    format!("{error}; if Rust's library for ARM is missing, type: rustup target add {TARGET}")
+}
+
+/// Cargo for ARM, for the runtime with its kernels.
+fn cargo(what: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command
-        .args(["test", "--target", TARGET, "--package", "forge-runtime"])
-        .args(["--no-default-features", "--features", "shared", "--no-fail-fast", "--lib"])
-        .args(TESTS.iter().flat_map(|test| ["--test", test]));
+    command.args([what, "--target", TARGET, "--package", "forge-runtime"]);
+    command.args(["--no-default-features", "--features", "shared"]);
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", RUNNER);
     // For what of C there is in dependencies.
     command.env("CC_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-gcc");
-    run(&mut command).map_err(|error| {
-        format!("{error}; if Rust's library for ARM is missing, type: rustup target add {TARGET}")
-    })
+    command
 }

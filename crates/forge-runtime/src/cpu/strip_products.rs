@@ -156,9 +156,13 @@ impl<M: Matrix> OfStrips<M> {
                             let [near, far] = matrix.strip_codes::<S>(at, word, part);
                             for r in 0..X {
                                 let x = rows[r].codes.as_ptr().add(block * BLOCK + 4 * word);
-                                let add = if small { S::add_small } else { S::add_shared };
-                                let with_near = add(products[r][part], near, x);
-                                products[r][part] = add(with_near, far, x.add(BLOCK / 2));
+                                let (sums, far_x) = (products[r][part], x.add(BLOCK / 2));
+                                // Not by a pointer to either: where nothing is optimised they would be functions of their own, without
+                                // the level's instructions.
+                                products[r][part] = match small {
+                                    true => S::add_small(S::add_small(sums, near, x), far, far_x),
+                                    false => S::add_shared(S::add_shared(sums, near, x), far, far_x),
+                                };
                             }
                         }
                     }
