@@ -38,7 +38,7 @@ fn rows<C: Cached>(call: &Call<'_>, shape: &Append) {
     let key = call.input::<f32>("key", rows * key_heads * width);
     let value = call.input::<f32>("value", rows * key_heads * width);
     let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
-    for row in call.share(rows, 1).flatten() {
+    for row in call.own(rows, 1) {
         for head in 0..key_heads {
             let range = (row * key_heads + head) * width..(row * key_heads + head + 1) * width;
             let at = cache.place(row, head, cache.position(row));

@@ -124,7 +124,7 @@ impl<C: Cached> Task for Heads<'_, C> {
         let at_once = rows.div_ceil(call.workers() * 2).clamp(1, ROWS);
         let mut scratch = Scratch::take(Share::room(at_once * group, padded));
         let mut share = Share::new(&mut scratch, at_once * group, group, padded);
-        for item in call.share(rows.div_ceil(at_once) * key_heads, 1).flatten() {
+        for item in call.share_rows(rows.div_ceil(at_once) * key_heads, 1).flatten() {
             let (first, head) = (item / key_heads * at_once, item % key_heads);
             let rows = first..(first + at_once).min(rows);
             // SAFETY: this thread alone has this key head of these rows, and so of their slots, as no other row is of a slot where the

@@ -2,7 +2,7 @@
 
 use super::super::device::{Kernel, Program};
 use super::level::Level;
-use super::neighbours::{Neighbours, Taken};
+use super::neighbours::{Neighbours, Taken, own};
 use super::scratch::Line;
 use half::{bf16, f16};
 use std::marker::PhantomData;
@@ -57,9 +57,28 @@ pub(super) struct Round<'a> {
     /// Whether there is to be another round.
     pub(super) another: AtomicBool,
     /// The device's, for what one round leaves to the next.
-    pub(super) room: &'a Mutex<Vec<Line>>,
+    pub(super) room: &'a Mutex<Room>,
     /// Where experts are, if they are not all in memory.
     pub(super) seated: Option<Seated>,
+}
+
+/// Room that one round leaves to the next, kept from dispatch to dispatch.
+#[derive(Default)]
+pub(super) struct Room {
+    lines: Vec<Line>,
+    /// The most bytes of a row that lay in it.
+    widest: usize,
+}
+
+impl Room {
+    /// Whoever comes first makes it long enough for all, so that it stays where it is.
+    fn of<'a, T: Number>(&mut self, count: usize) -> Output<'a, T> {
+        let needed = (count * size_of::<T>()).div_ceil(size_of::<Line>());
+        if self.lines.len() < needed {
+            self.lines.resize(needed, Line([0.0; 16]));
+        }
+        Output { start: self.lines.as_mut_ptr().cast(), count, life: PhantomData }
+    }
 }
 
 /// The experts of a dispatch that are in memory, where a few are at once.
@@ -175,13 +194,16 @@ impl<'a> Call<'a> {
 
     /// Room for `count` elements that all threads share, from round to round. A dispatch asks for one number of them.
     pub(super) fn room<T: Number>(&self, count: usize) -> Output<'a, T> {
-        let mut lines = self.round.room.lock().unwrap_or_else(PoisonError::into_inner);
-        let needed = (count * size_of::<T>()).div_ceil(size_of::<Line>());
-        // Whoever comes first makes it long enough for all, so that it stays where it is.
-        if lines.len() < needed {
-            lines.resize(needed, Line([0.0; 16]));
-        }
-        Output { start: lines.as_mut_ptr().cast(), count, life: PhantomData }
+        self.round.room.lock().unwrap_or_else(PoisonError::into_inner).of(count)
+    }
+
+    /// Such room for rows of so many elements each, and how many lie from one to the next: as many as in the widest dispatch so far, so that
+    /// threads that have the same rows from one dispatch to the next have the same bytes.
+    pub(super) fn room_of_rows<T: Number>(&self, rows: usize, each: usize) -> (Output<'a, T>, usize) {
+        let mut room = self.round.room.lock().unwrap_or_else(PoisonError::into_inner);
+        room.widest = room.widest.max(each * size_of::<T>());
+        let pitch = room.widest.div_ceil(size_of::<T>());
+        (room.of(rows * pitch), pitch)
     }
 
     /// Scalar number `index` of the kernel's struct of scalars.
@@ -244,11 +266,21 @@ impl<'a> Call<'a> {
 
     /// Ranges of `0..items`, `grain` at a time, until all threads together have taken all of them: first those of this thread, which are
     /// neighbours, and then what others have left.
-    ///
-    /// Where items are parts of rows in order, threads so have the same rows in one dispatch after the other, and a core finds in its
-    /// caches what it wrote. Cores that share no cache wait long for what another one wrote.
     pub fn share(&self, items: usize, grain: usize) -> Neighbours<'a> {
         Neighbours::new(self.round.taken, self.worker, items, grain)
+    }
+
+    /// The same where items are parts of rows of a batch, in order: threads have the same rows in one dispatch after the other, and a core
+    /// finds in its caches what it wrote. Cores that share no cache wait long for what another one wrote, so the last of a thread's
+    /// rows are left to it.
+    pub fn share_rows(&self, items: usize, grain: usize) -> Neighbours<'a> {
+        self.share(items, grain).that_stay()
+    }
+
+    /// This thread's of such rows where each is so little work that nobody takes others', in units of `grain` of them.
+    pub fn own(&self, items: usize, grain: usize) -> Range<usize> {
+        let Range { start, end } = own(self.worker, self.round.workers, items.div_ceil(grain));
+        items.min(start * grain)..items.min(end * grain)
     }
 }
 
@@ -264,6 +296,16 @@ impl<'a, T: Number> Output<'a, T> {
     /// The first element, for what a kernel reads of what it writes.
     pub(super) fn start(&self) -> *const T {
         self.start
+    }
+
+    /// All elements, as what an earlier round left.
+    ///
+    /// # Safety
+    /// Nobody writes them while the slice is alive.
+    #[inline(always)]
+    pub(super) unsafe fn whole(&self) -> &'a [T] {
+        // SAFETY: the region's elements, unwritten by the caller's promise.
+        unsafe { slice::from_raw_parts(self.start, self.count) }
     }
 
     /// Elements `range`.

@@ -37,10 +37,19 @@ pub(super) struct Sixteen {
 // SAFETY: numbers without gaps.
 unsafe impl Number for Sixteen {}
 
-impl Sixteen {
-    /// As many as so many rows of so many blocks are.
-    pub(super) fn count(rows: usize, blocks: usize) -> usize {
-        rows.div_ceil(TOGETHER) * blocks
+/// Rows of x, encoded.
+#[derive(Clone, Copy)]
+pub(super) struct Coded<'a> {
+    pub(super) x: &'a [Sixteen],
+    /// From sixteen rows to the next: their blocks at least.
+    pub(super) pitch: usize,
+}
+
+impl<'a> Coded<'a> {
+    /// So many blocks, from `first` on, of the sixteen rows of which a row is one.
+    #[inline(always)]
+    pub(super) fn of(&self, row: usize, first: usize, blocks: usize) -> &'a [Sixteen] {
+        &self.x[row / TOGETHER * self.pitch + first..][..blocks]
     }
 }
 
@@ -48,25 +57,32 @@ impl Sixteen {
 pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     let (rows, inputs) = (call.scalar(0), shape.inputs);
     let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
-    let coded = call.room::<Sixteen>(Sixteen::count(rows, blocks));
+    let sixteens = rows.div_ceil(TOGETHER);
+    let (coded, pitch) = call.room_of_rows::<Sixteen>(sixteens, blocks);
     if call.round() == 0 {
-        encode(call, call.input("x", rows * inputs), inputs, (&coded, blocks));
+        encode(call, call.input("x", rows * inputs), inputs, blocks, (&coded, pitch));
         return call.another_round();
     }
-    // SAFETY: all of them were written in the round before, and nobody writes them in this one.
-    let x = unsafe { std::slice::from_raw_parts(coded.start(), Sixteen::count(rows, blocks)) };
+    // SAFETY: all that is read of them was written in the round before, and nobody writes them in this one.
+    let x = Coded { x: unsafe { coded.whole() }, pitch };
     call.level().run(Products::<M> { call, shape, x, blocks, format: PhantomData });
 }
 
-/// Encodes this thread's share of the rows of x, each of them so many blocks of `to`.
-pub(super) fn encode(call: &Call<'_>, x: &[f32], inputs: usize, (to, blocks): (&Output<'_, Sixteen>, usize)) {
+/// Encodes this thread's share of the rows of x, of so many blocks: sixteen rows are `pitch` of `to` from the next.
+pub(super) fn encode(
+    call: &Call<'_>,
+    x: &[f32],
+    inputs: usize,
+    blocks: usize,
+    (to, pitch): (&Output<'_, Sixteen>, usize),
+) {
     let parts = blocks.div_ceil(AT_ONCE);
-    for item in call.share((x.len() / inputs).div_ceil(TOGETHER) * parts, 1).flatten() {
+    for item in call.own((x.len() / inputs).div_ceil(TOGETHER) * parts, 1) {
         let (rows, first) = (item / parts, item % parts * AT_ONCE);
         let x = &x[rows * TOGETHER * inputs..];
         let depth = (blocks - first).min(AT_ONCE);
         // SAFETY: every part is one thread's.
-        let to = unsafe { to.part(rows * blocks + first..rows * blocks + first + depth) };
+        let to = unsafe { to.part(rows * pitch + first..rows * pitch + first + depth) };
         call.level().run(Encode { x, inputs, first, to });
     }
 }
@@ -136,7 +152,7 @@ pub(super) unsafe fn encoded<S: Simd>(x: &[f32; BLOCK], codes: &mut [i8; BLOCK])
 struct Products<'a, M> {
     call: &'a Call<'a>,
     shape: &'a Project,
-    x: &'a [Sixteen],
+    x: Coded<'a>,
     /// Of a row of the matrix, and of x.
     blocks: usize,
     format: PhantomData<M>,
@@ -157,7 +173,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let panels = outputs.div_ceil(PANEL);
         // All panels of one part of the rows, then the next part: neighbours in time share their x, and threads have rows of their own.
         let of_item = all.div_ceil(call.workers()).next_multiple_of(TOGETHER).clamp(ROWS / 2, ROWS);
-        for item in call.share(all.div_ceil(of_item) * panels, 1).flatten() {
+        for item in call.share_rows(all.div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &numbers[first_row..all.min(first_row + of_item)];
             let of_panel = (outputs - first_output).min(PANEL);
@@ -167,7 +183,9 @@ impl<M: Matrix> Task for Products<'_, M> {
                 let values = &mut sums[row * PANEL..][..of_panel];
                 // SAFETY: a panel's outputs of these rows are this thread's.
                 unsafe {
-                    finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                    if row + ROWS_AHEAD < rows.len() {
+                        finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                    }
                     finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING });
                 }
             }

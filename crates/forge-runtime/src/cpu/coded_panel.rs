@@ -4,7 +4,7 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::coded::{Sixteen, TOGETHER};
+use super::coded::{Coded, Sixteen, TOGETHER};
 #[cfg(target_arch = "x86_64")]
 use super::coded_tiles;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
@@ -78,7 +78,7 @@ pub(super) struct Panels<'a, M> {
     pub(super) in_strips: bool,
     /// Of a row of the matrix, and of x.
     pub(super) blocks: usize,
-    pub(super) x: &'a [Sixteen],
+    pub(super) x: Coded<'a>,
 }
 
 impl<M: Matrix> Panels<'_, M> {
@@ -121,20 +121,11 @@ impl<M: Matrix> Panels<'_, M> {
             #[cfg(target_arch = "x86_64")]
             if level == Level::Amx {
                 let sums = &mut *sums;
-                level.run(coded_tiles::AddPanel {
-                    panel,
-                    lacking,
-                    offset,
-                    x,
-                    blocks,
-                    rows,
-                    first_block,
-                    sums,
-                });
+                level.run(coded_tiles::AddPanel { panel, lacking, offset, x, rows, first_block, sums });
                 continue;
             }
             let sums = &mut *sums;
-            level.run(AddPanel { panel, lacking, small, offset, x, blocks, rows, first_block, sums });
+            level.run(AddPanel { panel, lacking, small, offset, x, rows, first_block, sums });
         }
     }
 }
@@ -233,9 +224,7 @@ struct AddPanel<'a> {
     small: bool,
     /// Whether there are offsets.
     offset: bool,
-    x: &'a [Sixteen],
-    /// Of a row of x.
-    blocks: usize,
+    x: Coded<'a>,
     /// Rows of x, by number.
     rows: &'a [usize],
     /// The block of a row that meets the panel's first.
@@ -259,13 +248,13 @@ impl Task for AddPanel<'_> {
 impl AddPanel<'_> {
     #[inline(always)]
     fn tiles<S: Simd, const OFFSET: bool, const SMALL: bool>(self) {
-        let AddPanel { panel, x, blocks, rows, first_block, .. } = self;
+        let AddPanel { panel, x, rows, first_block, .. } = self;
         let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(rows.len().div_ceil(TILE));
         for (tile, sums) in tiles.enumerate() {
             // Past the last row the tile computes that row again, and nobody looks at it.
             let x: [(&[Sixteen], usize); TILE] = std::array::from_fn(|i| {
                 let row = rows[(tile * TILE + i).min(rows.len() - 1)];
-                (&x[row / TOGETHER * blocks + first_block..][..panel.len()], row % TOGETHER)
+                (x.of(row, first_block, panel.len()), row % TOGETHER)
             });
             for output in (0..PANEL).step_by(VECTORS * S::LANES) {
                 // SAFETY: this runs by its level, and panels have whole vectors.

@@ -5,7 +5,7 @@
 //! goes as everywhere: times scales, block after block.
 
 use super::amx::{ROW, SIDE, Sums, Tiles};
-use super::coded::{Sixteen, TOGETHER};
+use super::coded::{Coded, Sixteen, TOGETHER};
 use super::coded_panel::{Filled, PANEL};
 use super::formats::{AT_ONCE, BLOCK};
 use super::level::Task;
@@ -31,9 +31,7 @@ pub(super) struct AddPanel<'a> {
     pub(super) lacking: i32,
     /// Whether there are offsets.
     pub(super) offset: bool,
-    pub(super) x: &'a [Sixteen],
-    /// Of a row of x.
-    pub(super) blocks: usize,
+    pub(super) x: Coded<'a>,
     /// Rows of x, by number.
     pub(super) rows: &'a [usize],
     /// The block of a row that meets the panel's first.
@@ -54,8 +52,8 @@ impl AddPanel<'_> {
     /// Adds the products to the sums of each row.
     #[inline(always)]
     unsafe fn tiles<const OFFSET: bool>(self) {
-        let AddPanel { panel, lacking, x, blocks, rows, first_block, sums, .. } = self;
-        let of_rows = |row: usize| &x[row / TOGETHER * blocks + first_block..][..panel.len()];
+        let AddPanel { panel, lacking, x: coded, rows, first_block, sums, .. } = self;
+        let of_rows = |row: usize| coded.of(row, first_block, panel.len());
         let mut gathered = [EMPTY; AT_ONCE];
         let tiles = unsafe { Tiles::set_up(SHAPES) };
         for (rows, sums) in rows.chunks(SIDE).zip(sums.chunks_exact_mut(SIDE * PANEL)) {
@@ -73,7 +71,7 @@ impl AddPanel<'_> {
                 x = &gathered[..panel.len()];
             }
             for output in (0..PANEL).step_by(SIDE) {
-                unsafe { add_tile::<OFFSET>(&tiles, (panel, lacking, output), (x, blocks), sums) };
+                unsafe { add_tile::<OFFSET>(&tiles, (panel, lacking, output), (x, coded.pitch), sums) };
             }
         }
         drop(tiles);

@@ -4,13 +4,12 @@ use super::super::device::{Binding, Buffer, Device, Kernel, Operations, Pass, Pr
 use super::super::experts::{Bound, Counts, Foresight, Half, Stacks, Streamed, Unarranged};
 use super::super::model::Layout;
 use super::super::weights::WeightFile;
-use super::call::{Call, Region, Round, Seated};
+use super::call::{Call, Region, Room, Round, Seated};
 use super::compute_speed::compute_speed;
 use super::level::Level;
 use super::neighbours::Taken;
 use super::pool::Pool;
 use super::read_speed::read_speed;
-use super::scratch::Line;
 use super::strips::Strips;
 use super::weights::Weights;
 use memmap2::MmapMut;
@@ -26,7 +25,7 @@ pub struct CpuDevice {
     pool: Pool,
     level: Level,
     exact: bool,
-    room: Mutex<Vec<Line>>,
+    room: Mutex<Room>,
     /// What has been taken of each thread's items, in the round that runs.
     taken: Vec<Taken>,
     /// Experts that are read from disk; none where all are among the weights.

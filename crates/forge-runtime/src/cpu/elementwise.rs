@@ -60,24 +60,23 @@ impl Task for Numbers<'_> {
             Function::Multiply | Function::Add => self.call.input::<f32>("b", count),
             Function::Times => return self.times(a, self.call.input::<f32>("b", rows), y),
         };
-        for range in self.call.share(count, GRAIN) {
-            // SAFETY: this thread alone has this range.
-            let to = unsafe { y.part(range.clone()) };
-            let (a, b) = (&a[range.clone()], &b[range.clone()]);
-            let whole = range.len() / S::LANES * S::LANES;
-            // SAFETY: vectors up to `whole` lie inside all three; the rest of them goes through arrays of their own.
-            unsafe {
-                for i in (0..whole).step_by(S::LANES) {
-                    let v = function.of::<S>(S::load(a.as_ptr().add(i)), S::load(b.as_ptr().add(i)));
-                    S::store(to.as_mut_ptr().add(i), v);
-                }
-                let rest = to.len() - whole;
-                let (mut x, mut y) = ([0.0_f32; 16], [0.0_f32; 16]);
-                x[..rest].copy_from_slice(&a[whole..]);
-                y[..rest].copy_from_slice(&b[whole..]);
-                S::store(x.as_mut_ptr(), function.of::<S>(S::load(x.as_ptr()), S::load(y.as_ptr())));
-                to[whole..].copy_from_slice(&x[..rest]);
+        let range = self.call.own(count, GRAIN);
+        // SAFETY: this thread alone has this range.
+        let to = unsafe { y.part(range.clone()) };
+        let (a, b) = (&a[range.clone()], &b[range.clone()]);
+        let whole = range.len() / S::LANES * S::LANES;
+        // SAFETY: vectors up to `whole` lie inside all three; the rest of them goes through arrays of their own.
+        unsafe {
+            for i in (0..whole).step_by(S::LANES) {
+                let v = function.of::<S>(S::load(a.as_ptr().add(i)), S::load(b.as_ptr().add(i)));
+                S::store(to.as_mut_ptr().add(i), v);
             }
+            let rest = to.len() - whole;
+            let (mut x, mut y) = ([0.0_f32; 16], [0.0_f32; 16]);
+            x[..rest].copy_from_slice(&a[whole..]);
+            y[..rest].copy_from_slice(&b[whole..]);
+            S::store(x.as_mut_ptr(), function.of::<S>(S::load(x.as_ptr()), S::load(y.as_ptr())));
+            to[whole..].copy_from_slice(&x[..rest]);
         }
     }
 }
@@ -86,7 +85,7 @@ impl Numbers<'_> {
     /// Each row of `a` times its number of `b`.
     fn times(&self, a: &[f32], b: &[f32], y: Output<'_, f32>) {
         let width = self.shape.width;
-        for row in self.call.share(b.len(), 1).flatten() {
+        for row in self.call.own(b.len(), 1) {
             let range = row * width..(row + 1) * width;
             // SAFETY: this thread alone has this row.
             let to = unsafe { y.part(range.clone()) };

@@ -9,7 +9,7 @@
 //! everywhere, and a row's experts in the order of their numbers.
 
 use super::call::Call;
-use super::coded::{Sixteen, encode};
+use super::coded::{self, Coded, Sixteen, encode};
 use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix, Stack};
@@ -163,9 +163,9 @@ impl<M: Matrix> Task for Products<'_, M> {
         let blocks = inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let x = call.input::<f32>("x", of_x * inputs);
         let is_encoded = M::LACKING.is_some() && !call.exact();
-        let coded = is_encoded.then(|| call.room::<Sixteen>(Sixteen::count(of_x, blocks)));
+        let coded = is_encoded.then(|| call.room::<Sixteen>(of_x.div_ceil(coded::TOGETHER) * blocks));
         if let Some(coded) = coded.filter(|_| call.round() == 0) {
-            encode(call, x, inputs, (&coded, blocks));
+            encode(call, x, inputs, blocks, (&coded, blocks));
             return call.another_round();
         }
         if runs.is_empty() {
@@ -181,8 +181,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let bias = if bias { call.input::<f32>("bias", experts * outputs) } else { &[] };
         let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
         // SAFETY: rows were encoded in the first round, and nobody writes them in this one.
-        let coded = coded
-            .map(|coded| unsafe { std::slice::from_raw_parts(coded.start(), Sixteen::count(of_x, blocks)) });
+        let coded = coded.map(|coded| Coded { x: unsafe { coded.whole() }, pitch: blocks });
         let x = if is_encoded { x } else { whole_rows(x, inputs, blocks * BLOCK, &mut room[..padded]) };
         let project = Project {
             outputs,
@@ -233,10 +232,11 @@ impl<M: Matrix> Task for Products<'_, M> {
             let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
             for (place, (pair, values)) in own.iter().zip(sums.chunks_exact_mut(width)).enumerate() {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
-                let coming = own[(place + ROWS_AHEAD).min(count - 1)] as usize;
                 // SAFETY: this thread alone has these outputs of this pair.
                 unsafe {
-                    finish.expect::<S>(coming, first_output, of_panel);
+                    if let Some(coming) = own.get(place + ROWS_AHEAD) {
+                        finish.expect::<S>(*coming as usize, first_output, of_panel);
+                    }
                     finish.biased(*pair as usize, (first_output, bias), values, nothing);
                 }
             }
@@ -265,7 +265,7 @@ impl Task for Join<'_> {
         let each = call.input::<f32>("each", rows * chosen * width);
         let y = call.output::<f32>("y", rows * width);
         let mut sums = Scratch::take(width);
-        for row in call.share(rows, 1).flatten() {
+        for row in call.own(rows, 1) {
             let (experts, weights) = routes[row * 2 * chosen..(row + 1) * 2 * chosen].split_at(chosen);
             let mut places: [usize; MOST.1] = std::array::from_fn(|place| place);
             places[..chosen].sort_unstable_by_key(|place| experts[*place]);

@@ -293,7 +293,8 @@ impl<'a> Finish<'a> {
         (shares, size, grain.div_ceil(size))
     }
 
-    /// Asks for where the results of `count` outputs from `first` on of a row will go, which another core may have.
+    /// Asks for where the results of `count` outputs from `first` on of a row will go, which another core may have. It loses what it has
+    /// of them, so the row is to be this thread's.
     #[inline(always)]
     pub(super) unsafe fn expect<S: Simd>(&self, row: usize, first: usize, count: usize) {
         let halved = self.epilogue.of_one();

@@ -81,7 +81,7 @@ impl<C: Cached> Task for Rows<'_, C> {
         let latents = call.output::<C>("latents", lines.count());
         let Some(prepare) = prepare else {
             let (latent, key) = (call.input::<f32>("latent", rows * width), call.input("key", rows * turned));
-            for row in call.share(rows, 1).flatten() {
+            for row in call.own(rows, 1) {
                 let at = lines.of_row(row);
                 // SAFETY: this thread alone has this row, and no other row has its slot and position.
                 let line = unsafe { latents.part(at..at + width + turned) };
@@ -95,7 +95,7 @@ impl<C: Cached> Task for Rows<'_, C> {
         let to = call.output::<f32>("turned", rows * of_queries);
         let mut scratch = Scratch::take(prepare.rotation.room() + width + turned);
         let (turns, made) = scratch.split_at_mut(prepare.rotation.room());
-        for row in call.share(rows, 1).flatten() {
+        for row in call.own(rows, 1) {
             prepare.rotation.turns(lines.position(row), call.scalar(1), turns);
             let at = lines.of_row(row);
             // SAFETY: as above.

@@ -41,7 +41,7 @@ impl Task for Norm<'_> {
         let gain = self.call.input::<f32>("gain", width);
         let bias = if bias { self.call.input::<f32>("bias", width) } else { &[] };
         let y = self.call.output::<f32>("y", rows * width);
-        for row in self.call.share(rows, 1).flatten() {
+        for row in self.call.own(rows, 1) {
             let from = if gather { wanted[row] as usize } else { row };
             // SAFETY: this thread alone has this row.
             let y = unsafe { y.part(row * width..(row + 1) * width) };

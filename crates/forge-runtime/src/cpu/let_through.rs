@@ -41,7 +41,7 @@ impl Task for Through<'_> {
         let inputs = call.input::<f32>("inputs", rows * pitch);
         let gain = call.input::<f32>("gain", values);
         let said = call.output::<f32>("heads", rows * heads * values);
-        for row in call.share(rows, 1).flatten() {
+        for row in call.own(rows, 1) {
             // SAFETY: this thread alone has this row.
             let said = unsafe { said.part(row * heads * values..(row + 1) * heads * values) };
             let gates = &inputs[row * pitch + first..];

@@ -1,6 +1,8 @@
 //! Items in an order, shared out among threads: each has neighbouring ones of its own, and whoever is done takes what others have left.
 //!
-//! So threads have the same items from one time to the next, where there are as many.
+//! So threads have the same items from one time to the next, where there are as many. Where items are rows that other kernels made and others
+//! will read, a row that changes hands is fetched from the cache of another core, and then back: the last of such items are left to
+//! their thread ([`Neighbours::that_stay`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,13 +21,31 @@ pub struct Neighbours<'a> {
     whose: usize,
     /// Threads of which some may be left.
     left: usize,
+    /// Whether this thread takes its own.
+    own: bool,
+    /// Whether the last of others' are left to them.
+    stay: bool,
 }
+
+/// Of a thread's pieces that stay, the last one of so many is left to it.
+const LAST: usize = 8;
 
 impl<'a> Neighbours<'a> {
     /// What thread `whose` takes of `0..items`, `grain` at a time. All threads have the same `taken`, one of them each.
     pub(super) fn new(taken: &'a [Taken], whose: usize, items: usize, grain: usize) -> Neighbours<'a> {
-        Neighbours { taken, items, grain: grain.max(1), whose, left: taken.len() }
+        Neighbours { taken, items, grain: grain.max(1), whose, left: taken.len(), own: true, stay: false }
     }
+
+    /// The same, of which the last eighth of a thread's is nobody else's.
+    pub(super) fn that_stay(self) -> Self {
+        Neighbours { stay: true, ..self }
+    }
+}
+
+/// Which of so many items are a thread's own.
+pub(super) fn own(thread: usize, threads: usize, items: usize) -> Range<usize> {
+    let first = |thread: usize| (thread * items).div_ceil(threads);
+    first(thread)..first(thread + 1)
 }
 
 impl Iterator for Neighbours<'_> {
@@ -35,11 +55,11 @@ impl Iterator for Neighbours<'_> {
     fn next(&mut self) -> Option<Range<usize>> {
         let (threads, pieces) = (self.taken.len(), self.items.div_ceil(self.grain));
         while self.left > 0 {
-            let first = |thread: usize| (thread * pieces).div_ceil(threads);
-            let (begin, end) = (first(self.whose), first(self.whose + 1));
+            let Range { start: begin, end } = own(self.whose, threads, pieces);
             let Taken(taken) = &self.taken[self.whose];
+            let last = if self.stay && !self.own { (end - begin) / LAST } else { 0 };
             // Who only looks does not take the line from the others.
-            if begin + taken.load(Ordering::Relaxed) < end {
+            if begin + taken.load(Ordering::Relaxed) + last < end {
                 let piece = begin + taken.fetch_add(1, Ordering::Relaxed);
                 if piece < end {
                     let start = piece * self.grain;
@@ -48,6 +68,7 @@ impl Iterator for Neighbours<'_> {
             }
             self.whose = (self.whose + 1) % threads;
             self.left -= 1;
+            self.own = false;
         }
         None
     }
@@ -78,13 +99,28 @@ mod tests {
     }
 
     #[test]
+    fn the_last_of_items_that_stay_are_left_to_their_thread() {
+        let taken = three();
+        let first = |whose| Neighbours::new(&taken, whose, 48, 1).that_stay();
+        let alone: Vec<_> = first(0).map(|range| range.start).collect();
+        assert_eq!(alone, (0..30).chain(32..46).collect::<Vec<_>>(), "all but two of sixteen");
+        let left: Vec<_> = [1, 2].into_iter().flat_map(first).map(|range| range.start).collect();
+        assert_eq!(left, [30, 31, 46, 47]);
+    }
+
+    #[test]
     fn every_item_is_taken_once() {
-        for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7)] {
-            let taken = three();
-            let shares = [2, 0, 1].map(|whose| Neighbours::new(&taken, whose, items, grain));
-            let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
-            all.sort_unstable();
-            assert_eq!(all, (0..items).collect::<Vec<_>>(), "{items} by {grain}");
+        for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7), (100, 1)] {
+            for stay in [false, true] {
+                let taken = three();
+                let shares = [2, 0, 1].map(|whose| {
+                    let neighbours = Neighbours::new(&taken, whose, items, grain);
+                    if stay { neighbours.that_stay() } else { neighbours }
+                });
+                let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();
+                all.sort_unstable();
+                assert_eq!(all, (0..items).collect::<Vec<_>>(), "{items} by {grain}");
+            }
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
         return call.another_round();
     }
     // SAFETY: all of it was written in the round before, and nobody writes it in this one.
-    let x = unsafe { std::slice::from_raw_parts(apart.start(), rows.div_ceil(SIDE) * blocks) };
+    let x = unsafe { apart.whole() };
     // SAFETY: as above.
     unsafe { run_with_tiles(Products::<M> { call, shape, x, blocks, format: PhantomData }) };
 }
@@ -78,7 +78,7 @@ impl Task for TakeApart<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let TakeApart { call, x, inputs, to, blocks } = self;
-        for item in call.share((x.len() / inputs).div_ceil(SIDE) * blocks, DEPTH).flatten() {
+        for item in call.own((x.len() / inputs).div_ceil(SIDE) * blocks, 1) {
             let (rows, column) = (item / blocks * SIDE, item % blocks * BLOCK);
             let mut of_rows = [[[0_u32; BLOCK / 2]; SIDE]; PARTS];
             for (row, x) in x[rows * inputs..].chunks_exact(inputs).take(SIDE).enumerate() {
@@ -160,7 +160,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let mut decoded = Scratch::take(DEPTH * BLOCK);
         let panels = outputs.div_ceil(PANEL);
         // All panels of one part of the rows, then the next part: neighbours in time share their x.
-        for item in call.share(all.div_ceil(ROWS) * panels, 1).flatten() {
+        for item in call.share_rows(all.div_ceil(ROWS) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * ROWS, item % panels * PANEL);
             let (rows, of_panel) = ((all - first_row).min(ROWS), (outputs - first_output).min(PANEL));
             let x = &x[first_row / SIDE * blocks..];
@@ -190,7 +190,9 @@ impl<M: Matrix> Task for Products<'_, M> {
                 let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
                 // SAFETY: a panel's outputs of these rows are this thread's.
                 unsafe {
-                    finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                    if row + ROWS_AHEAD < rows {
+                        finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
+                    }
                     finish.outputs(first_row + row, first_output, values, nothing);
                 }
             }

@@ -172,7 +172,7 @@ impl<M: Matrix> Work<'_, M> {
         let most = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
         // All panels of one block of rows, then the next block: neighbours in time share their x, and threads have rows of their own.
         let of_item = x.len().div_ceil(call.workers()).next_multiple_of(FEW).clamp(ROWS / 4, most);
-        for item in call.share(x.len().div_ceil(of_item) * panels, 1).flatten() {
+        for item in call.share_rows(x.len().div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &x[first_row..x.len().min(first_row + of_item)];
             let of_panel = (first_output, (outputs - first_output).min(PANEL));
@@ -181,9 +181,11 @@ impl<M: Matrix> Work<'_, M> {
                 let of_matrix = (matrix, blocks);
                 let sums = panel::products::<S, M>(call.level(), of_matrix, of_panel, rows, scratch);
                 for (row, values) in sums.chunks_exact_mut(PANEL).take(rows.len()).enumerate() {
-                    let (row, values) = (first_row + row, &mut values[..of_panel.1]);
-                    self.finish.expect::<S>(row + ROWS_AHEAD, first_output, of_panel.1);
-                    self.finish.outputs(row, first_output, values, &mut { OfShare::NOTHING });
+                    let values = &mut values[..of_panel.1];
+                    if row + ROWS_AHEAD < rows.len() {
+                        self.finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel.1);
+                    }
+                    self.finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING });
                 }
             }
         }

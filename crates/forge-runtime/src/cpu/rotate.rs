@@ -38,7 +38,7 @@ impl Task for Heads<'_> {
         let positions = self.call.input::<u32>("positions", rows);
         let y = self.call.output::<f32>("y", rows * heads * width);
         let mut turns = Scratch::take(rotation.room());
-        for row in self.call.share(rows, 1).flatten() {
+        for row in self.call.own(rows, 1) {
             rotation.turns(positions[row] as usize, context, &mut turns);
             let range = row * heads * width..(row + 1) * heads * width;
             // SAFETY: this thread alone has this row.

@@ -66,7 +66,7 @@ impl<C: Cached> Task for Rows<'_, C> {
         let cache = Cache::<C>::find(call, rows, [key_heads, width], ring);
         let mut scratch = Scratch::take(rotation.room() + width);
         let (turns, prepared) = scratch.split_at_mut(rotation.room());
-        for row in call.share(rows, 1).flatten() {
+        for row in call.own(rows, 1) {
             let head_of = |number: usize| &qkv[row * row_width + number * width..][..width];
             rotation.turns(cache.position(row), call.scalar(1), turns);
             // SAFETY: this thread alone has this row, and no other row has its slot and position.

@@ -56,7 +56,7 @@ fn lines<C: Cached + Into<f32>>(call: &Call<'_>, shape: &LatentShare) {
     let latents = &call.input::<C>("latents", first + rows * record)[first..];
     let (share, keys) =
         (call.output::<f32>("share", rows * width), call.output("turned_keys", rows * turned));
-    for row in call.share(rows, 1).flatten() {
+    for row in call.share_rows(rows, 1).flatten() {
         let (latent, key) = latents[row * record..][..record].split_at(width);
         // SAFETY: this thread alone has this position.
         let (share, keys) = unsafe {
@@ -101,7 +101,7 @@ impl Task for Heads<'_> {
         let (weights, rest) = rest.split_at_mut(STEP);
         let (step_keys, step_values) = rest.split_at_mut(STEP * width);
         step_keys.fill(0.0);
-        for item in call.share(rows * heads, 1).flatten() {
+        for item in call.share_rows(rows * heads, 1).flatten() {
             let (row, head) = (item / heads, item % heads);
             let seen = end.min(positions[row] as usize + 1);
             // SAFETY: this thread alone has this head of this row.
