@@ -110,7 +110,7 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
             let words = ["candidates", "routes", "pairs", "tiles"];
             let element = if words.contains(&base(&scratch.name)) { "u32" } else { "f32" };
             let name = names::identifier(&scratch.name);
-            let shape = match (rows(scratch), scratch.width) {
+            let shape = match shape(scratch) {
                 (None, width) => format!("[{width}]"),
                 (Some(rows), 1) => format!("[{rows}]"),
                 (Some(rows), width) => format!("[{rows}, {width}]"),
@@ -136,7 +136,8 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
 
 /// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
 fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
-    let times = match (rows(scratch), scratch.width) {
+    let (rows, width) = shape(scratch);
+    let times = match (rows, width) {
         (Some(rows), 1) => return rows.to_owned(),
         (Some(rows), _) => format!("{rows} * "),
         (None, _) => String::new(),
@@ -158,28 +159,27 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
         ("q", heads * head, "QUERY_HEADS * HEAD"),
         ("heads", heads * head, "QUERY_HEADS * HEAD"),
         ("gained", plan.model.hidden, "HIDDEN"),
-        ("partials", heads * MAX_SHARES * (head + 2), "MOST_SHARES * QUERY_HEADS * (HEAD + 2)"),
+        ("partials", heads * (head + 2), "QUERY_HEADS * (HEAD + 2)"),
         ("latent_query", latent_heads * latents.width, "HEADS * LATENT"),
         ("latent_heads", latent_heads * latents.width, "HEADS * LATENT"),
         ("share", latents.width, "LATENT"),
         ("turned_keys", latents.turned, "TURNED"),
         ("carried", 2 * latent_heads, "2 * HEADS"),
-        ("partials", latent_heads * MAX_SHARES * (latents.width + 2), "MOST_SHARES * HEADS * (LATENT + 2)"),
+        ("partials", latent_heads * (latents.width + 2), "HEADS * (LATENT + 2)"),
     ];
-    let named = known.into_iter().find(|(name, width, _)| *name == scratch.name && *width == scratch.width);
-    format!(
-        "{times}{}",
-        named.map_or_else(|| names::number(scratch.width as u64), |(.., text)| text.to_owned())
-    )
+    let named = known.into_iter().find(|(name, of, _)| *name == scratch.name && *of == width);
+    format!("{times}{}", named.map_or_else(|| names::number(width as u64), |(.., text)| text.to_owned()))
 }
 
-/// How generated code counts a buffer's rows, if it has one for each row of a pass or for each position of a share.
-fn rows(scratch: &forge_planner::Scratch) -> Option<&'static str> {
+/// How generated code counts a buffer's rows, and a row's width. Rows are those of a pass, the positions of a share, or shares of
+/// caches, of which a pass has fewer than the plan has room for; a buffer that a pass has one of is of no rows.
+fn shape(scratch: &forge_planner::Scratch) -> (Option<&'static str>, usize) {
     match scratch.rows {
-        _ if scratch.of_share => Some("UNFOLDED"),
-        1 => None,
-        FEW => Some("few"),
-        _ => Some("rows"),
+        _ if base(&scratch.name) == "partials" => (Some("shares"), scratch.width / MAX_SHARES),
+        _ if scratch.of_share => (Some("UNFOLDED"), scratch.width),
+        1 => (None, scratch.width),
+        FEW => (Some("few"), scratch.width),
+        _ => (Some("rows"), scratch.width),
     }
 }
 

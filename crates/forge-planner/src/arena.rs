@@ -1,5 +1,8 @@
 //! Places scratch buffers in one arena: buffers alive at the same step never share a byte.
 //!
+//! Nor do buffers of a batch whose rows are not as wide. On a CPU a thread has the same rows from step to step; where the third of
+//! one buffer lies in the half of another, cores write what others have in their caches, row after row, and wait for it.
+//!
 //! A pass of one row uses the first row of every buffer, so two buffers that meet in such a pass alone need only keep those
 //! apart. Greedy: each buffer goes to the lowest offset that all its neighbours in time allow, in several orders, of
 //! which the best is kept. That is not optimal in general; the plan states the floor (the most bytes alive at one step)
@@ -62,7 +65,9 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
         let mut taken: Vec<(usize, usize, usize)> = Vec::new();
         for other in order[..turn].iter().map(|other| &buffers[*other]) {
             for schedule in Schedule::ALL {
-                if together(other, &buffers[index], schedule) {
+                if together(other, &buffers[index], schedule)
+                    || schedule == Schedule::Batch && change_hands(other, &buffers[index])
+                {
                     let end = other.offset + other.extent(schedule);
                     taken.push((buffers[index].extent(schedule), other.offset, end));
                 }
@@ -77,6 +82,11 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
         size = size.max(buffers[index].offset + buffers[index].bytes);
     }
     size
+}
+
+/// Whether threads that have the same rows of both would not have the same bytes.
+fn change_hands(a: &Scratch, b: &Scratch) -> bool {
+    a.rows > 1 && a.rows == b.rows && a.width != b.width
 }
 
 /// Whether two buffers are ever alive at one step of a schedule.
@@ -151,6 +161,19 @@ mod tests {
         assert_eq!(place(&mut buffers), 256 + 2560, "one row and all ten of the other");
     }
 
+    #[test]
+    fn rows_of_a_batch_share_room_with_rows_as_wide() {
+        let batch = |name, size, first| scratch(name, size, &[life(Schedule::Batch, (1, first, first))]);
+        let room = |second| place(&mut [batch("normed", (64, 10), 0), second]);
+        assert_eq!(room(batch("heads", (64, 10), 1)), 2560);
+        assert_eq!(room(batch("inner", (128, 10), 1)), 2560 + 5120);
+        assert_eq!(
+            room(batch("logits", (128, 4), 1)),
+            2560,
+            "rows of which there are not as many are others'"
+        );
+    }
+
     proptest::proptest! {
         #[test]
         fn buffers_alive_together_never_share_a_byte(
@@ -175,6 +198,8 @@ mod tests {
                         let apart = a.offset + a.extent(schedule) <= b.offset
                             || b.offset + b.extent(schedule) <= a.offset;
                         proptest::prop_assert!(apart || !together(a, b, schedule), "{a:?} {b:?}");
+                        let stays = schedule == Schedule::Decode || !change_hands(a, b);
+                        proptest::prop_assert!(apart || stays, "{a:?} {b:?}");
                     }
                 }
             }
