@@ -332,6 +332,7 @@ fn bench_measures_prompts_and_generation() {
     assert_eq!(result["model_type"], "tiny q8_0");
     assert!(result["bytes_per_token"].as_u64().unwrap() > 1000);
     assert!(result["read_bytes_per_second"].is_null(), "so few bytes are in caches");
+    assert_eq!(result["results"][0]["samples_read_bytes_per_second"], serde_json::json!([]));
     assert_eq!(result["operations_per_prompt_token"], 10_000 / 8);
     for kind in ["codes", "singles"] {
         assert!(result["operations_per_second"][kind].as_f64().unwrap() > 1e6, "{kind}");

@@ -39,11 +39,15 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
     for (depth, prompt, generated) in command.depth.iter().copied().flat_map(of_depth) {
         let mut samples = Vec::new();
         let mut streamed = None;
-        // A disk is not always as fast, so its speed is measured before and after each run that is counted.
-        let mut disk = Vec::new();
+        // Neither a disk nor the memory of a machine that others have a part of is always as fast, so their speeds are measured
+        // before and after each run that is counted.
+        let (mut disk, mut reads) = (Vec::new(), Vec::new());
         for repeat in 0..=command.repeat {
             if repeat > 0 {
                 disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
+                if generated > 0 {
+                    reads.extend(engine.device().read_speed().map_err(Failure::from)?);
+                }
             }
             if repeat == 1 {
                 streamed = engine.device().streamed();
@@ -66,14 +70,14 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
         let ids = command.repeat * (prompt + generated);
         let streamed = streamed.zip(engine.device().streamed());
         disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
+        reads.extend(engine.device().read_speed().map_err(Failure::from)?);
         let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids, &disk));
-        let result = Result { depth, prompt, generated, samples, streamed };
+        let result = Result { depth, prompt, generated, samples, reads, streamed };
         if !command.json {
             print(&about.row::<M>(&result))?;
         }
         results.push(result);
     }
-    let read_speed = engine.device().read_speed().map_err(Failure::from)?;
     let compute_speed = engine.device().compute_speed().map_err(Failure::from)?;
     // Of a pass that takes as many rows as one can.
     let operations = M::INFO.prefill.operations / u64::from(M::INFO.chunk.max(1));
@@ -86,16 +90,17 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
             "device": device,
             "n_threads": about.threads,
             "bytes_per_token": M::INFO.decode.bytes_read,
-            "read_bytes_per_second": read_speed,
+            "read_bytes_per_second": results.last().and_then(|last| mean(&last.reads)),
             "operations_per_prompt_token": operations,
             "operations_per_second": compute_speed.map(|Operations { codes, singles }| json!({"codes": codes, "singles": singles})),
             "results": results.iter().map(Result::json).collect::<Vec<_>>(),
         }))?;
     } else {
         remark(&device);
-        let generated =
-            results.iter().find(|result| result.generated > 0 && result.depth == 0).map(Result::mean);
-        if let (Some(best), Some(generated)) = (read_speed, generated) {
+        let generated = results.iter().find(|result| result.generated > 0 && result.depth == 0);
+        if let Some((generated, best)) =
+            generated.and_then(|result| Some((result.mean(), mean(&result.reads)?)))
+        {
             remark(&reading(M::INFO.decode.bytes_read, generated, best));
         }
         let prompt = results.iter().find(|result| result.prompt > 0 && result.depth == 0).map(Result::mean);
@@ -213,6 +218,8 @@ struct Result {
     prompt: u32,
     generated: u32,
     samples: Vec<f64>,
+    /// Bytes a second that memory gave, whenever it was measured.
+    reads: Vec<f64>,
     /// Where experts are streamed.
     streamed: Option<Streamed>,
 }
@@ -238,7 +245,7 @@ impl Streamed {
     /// `disk`: its speed whenever it was measured.
     fn of(counts: Counts, ids: u32, disk: &[f64]) -> Streamed {
         let each = 1.0 / f64::from(ids);
-        let disk = disk.iter().sum::<f64>() / disk.len().max(1) as f64;
+        let disk = mean(disk).unwrap_or(0.0);
         Streamed {
             hits: counts.hits(),
             guesses: counts.guesses(),
@@ -276,7 +283,7 @@ impl Result {
     }
 
     fn mean(&self) -> f64 {
-        self.samples.iter().sum::<f64>() / self.samples.len() as f64
+        mean(&self.samples).unwrap_or(f64::NAN)
     }
 
     /// The standard deviation of the samples; 0 of one.
@@ -295,6 +302,7 @@ impl Result {
             "avg_ts": self.mean(),
             "stddev_ts": self.deviation(),
             "samples_ts": self.samples,
+            "samples_read_bytes_per_second": self.reads,
         });
         if let Some(streamed) = &self.streamed {
             told["hit_rate"] = json!(streamed.hits);
@@ -307,6 +315,10 @@ impl Result {
         }
         told
     }
+}
+
+fn mean(of: &[f64]) -> Option<f64> {
+    (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64)
 }
 
 /// Has the slot hold a text of so many ids, and nothing after them.
