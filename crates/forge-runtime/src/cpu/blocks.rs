@@ -43,23 +43,24 @@ impl Matrix for Q8_0 {
 
     const ROW: bool = true;
     const STRIPS: bool = true;
+    const BYTES: bool = true;
 
     #[inline(always)]
-    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
+    unsafe fn strip_codes<S: Simd>(self, block: usize, pair: usize, part: usize) -> [S::Codes; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let near = self.codes.add((block * 8 + word) * 4 * OUTPUTS + part * 4 * S::LANES);
-            [S::load_codes(near), S::load_codes(near.add(4 * 4 * OUTPUTS))]
+            let first = self.codes.add((block * 8 + 2 * pair) * 4 * OUTPUTS + part * 4 * S::LANES);
+            [S::load_codes(first), S::load_codes(first.add(4 * OUTPUTS))]
         }
     }
 
     #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
-        let near = self.codes.wrapping_add((block * 8 + word) * 4 * OUTPUTS);
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize) {
+        let first = self.codes.wrapping_add((block * 8 + 2 * pair) * 4 * OUTPUTS);
         // SAFETY: the caller's promise.
         unsafe {
-            S::prefetch(near);
-            S::prefetch(near.wrapping_add(4 * 4 * OUTPUTS));
+            S::prefetch(first);
+            S::prefetch(first.wrapping_add(4 * OUTPUTS));
         }
     }
 

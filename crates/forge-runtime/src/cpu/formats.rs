@@ -166,23 +166,35 @@ pub(super) trait Matrix: Copy {
     /// Whether it can lie in strips ([`super::strips`]), of which what follows tells.
     const STRIPS: bool = false;
 
-    /// Words `word` and `word + 4` of `LANES` outputs of a strip, from output `part * LANES` on: codes as `row_codes` gives them.
-    /// `block` counts from the matrix's first, strip after strip.
+    /// Whether a strip's codes are whole bytes, each word of them by itself.
+    const BYTES: bool = false;
+
+    /// Two words of `LANES` outputs of a strip, from output `part * LANES` on: codes as `row_codes` gives them. Pairs of words are in the
+    /// order of memory, and have the columns that `columns` says. `block` counts from the matrix's first, strip after strip.
     #[inline(always)]
-    unsafe fn strip_codes<S: Simd>(self, block: usize, word: usize, part: usize) -> [S::Codes; 2] {
-        let place = (block * 4 + word) * 4 * OUTPUTS + part * 4 * S::LANES;
+    unsafe fn strip_codes<S: Simd>(self, block: usize, pair: usize, part: usize) -> [S::Codes; 2] {
+        let place = (block * 4 + pair) * 4 * OUTPUTS + part * 4 * S::LANES;
         // SAFETY: the caller's promise.
         unsafe { S::load_nibble_pairs(self.nibbles().add(place)) }
     }
 
-    /// Asks for these words of all outputs to be brought near; they need not exist.
+    /// Of which columns of a block these words are, the first of each.
     #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, block: usize, word: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { S::prefetch(self.nibbles().wrapping_add((block * 4 + word) * 4 * OUTPUTS)) }
+    fn columns(pair: usize) -> [usize; 2] {
+        match Self::BYTES {
+            true => [8 * pair, 8 * pair + 4],
+            false => [4 * pair, BLOCK / 2 + 4 * pair],
+        }
     }
 
-    /// The same of all outputs, as `codes` gives them.
+    /// Asks for these words of all outputs to be brought near; they need not exist.
+    #[inline(always)]
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(self.nibbles().wrapping_add((block * 4 + pair) * 4 * OUTPUTS)) }
+    }
+
+    /// Words `word` and `word + 4` of all outputs, as `codes` gives them.
     #[inline(always)]
     unsafe fn strip_words(self, block: usize, word: usize) -> [[u32; OUTPUTS]; 2] {
         let words = self.nibbles().cast::<[u32; OUTPUTS]>().wrapping_add(block * 4 + word);

@@ -3,8 +3,9 @@
 use super::finish::{Finish, Left};
 use super::strips::OUTPUTS;
 
-/// The most outputs in strips that a thread takes at once, if shares are no larger.
-const MOST: usize = 256;
+/// The most outputs in strips that a thread takes at once, if shares are no larger. Wherever it ends and begins anew nothing is on its way
+/// from memory for a moment: by 256 an EPYC of 2022 gave 3% fewer ids of the 1.1B in q4_0.
+const MOST: usize = 1024;
 
 /// Outputs as threads take them.
 pub(super) struct Pieces {
@@ -33,7 +34,7 @@ impl Pieces {
             ((shares, size, _), _) => (shares, size),
         };
         let least = least_common_multiple(size, OUTPUTS);
-        let wanted = (all / (workers * 4)).clamp(OUTPUTS, MOST);
+        let wanted = (all / (workers * 2)).clamp(OUTPUTS, MOST);
         Pieces { shares, size, piece: least * (wanted / least).max(1) }
     }
 }

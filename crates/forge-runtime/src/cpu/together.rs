@@ -60,7 +60,7 @@ impl<M: Matrix> Products<'_, M> {
                     let of = OfStrips { matrix, first, strips, blocks, ahead };
                     let [a, b, c, d] = some.map(|row| &x[row]);
                     match is_one {
-                        true => of.products::<S, 1, 4>([a], values, pitch),
+                        true => of.of_one::<S>(a, values, pitch),
                         false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
                     }
                 }
