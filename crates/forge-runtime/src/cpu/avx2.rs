@@ -227,6 +227,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store_past(to: *mut f32, v: __m256) {
+        unsafe { _mm256_stream_ps(to, v) }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch<T>(address: *const T) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }

@@ -228,6 +228,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn store_past(to: *mut f32, v: __m512) {
+        unsafe { _mm512_stream_ps(to, v) }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch<T>(address: *const T) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }

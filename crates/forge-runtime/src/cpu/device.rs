@@ -8,6 +8,7 @@ use super::call::{Call, Region, Room, Round, Seated};
 use super::compute_speed::compute_speed;
 use super::level::Level;
 use super::neighbours::Taken;
+use super::past::settle;
 use super::pool::Pool;
 use super::read_speed::read_speed;
 use super::strips::Strips;
@@ -277,6 +278,7 @@ impl Job<'_> {
         // a model's dispatches do not write what they read elsewhere is the compiler's promise.
         let call = unsafe { Call::new(self.0, worker) };
         (self.0.kernel.cpu)(&call);
+        settle();
     }
 }
 

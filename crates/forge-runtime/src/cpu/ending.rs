@@ -6,6 +6,7 @@
 use super::argmax::ordered;
 use super::finish::{Activation, Epilogue, Finish, GRAIN, Left, OfShare};
 use super::level::Task;
+use super::past::write_past;
 use super::simd::Simd;
 
 /// Results of a row that are put where they belong.
@@ -38,49 +39,68 @@ impl Task for Ending<'_> {
             // SAFETY: the maker's promise.
             unsafe { each.apply::<S>(values) };
         }
-        let halved = finish.epilogue.of_one();
-        let start = row * finish.width + first / halved;
+        let count = values.len() / finish.epilogue.of_one();
+        let start = row * finish.width + first / finish.epilogue.of_one();
         // SAFETY: the maker's promise.
-        let y = unsafe { finish.y.part(start..start + values.len() / halved) };
+        let y = unsafe { finish.y.part(start..start + count) };
+        // What goes past the caches is made where the values are, and is not looked at where it goes.
+        let past = finish.past;
         match finish.epilogue {
+            Epilogue::Store | Epilogue::Best { .. } if past => {}
             Epilogue::Store | Epilogue::Best { .. } => y.copy_from_slice(values),
-            Epilogue::Add | Epilogue::AddSquares(_) => {
-                for (y, value) in y.iter_mut().zip(values.iter()) {
-                    *y += *value;
+            Epilogue::Add | Epilogue::AddSquares(_) if past => add(values, y),
+            Epilogue::Add | Epilogue::AddSquares(_) => add(y, values),
+            Epilogue::Multiply { .. } if past => {
+                for (value, factor) in values.iter_mut().zip(&finish.factors[first..]) {
+                    *value *= factor;
                 }
             }
             Epilogue::Multiply { .. } => multiply(y, values, &finish.factors[first..]),
-            // SAFETY: the maker's promise.
-            Epilogue::Gate(activation) => unsafe { gate::<S>(Gating::Plain(activation), values, y) },
-            Epilogue::GateClamped { limit, sharpness } => {
-                for pair in values.chunks_exact_mut(2) {
-                    clamp(pair, limit);
-                }
-                // SAFETY: the maker's promise.
-                unsafe { gate::<S>(Gating::Sharp(sharpness), values, y) };
+            Epilogue::Gate(_) | Epilogue::GateClamped { .. } => {
+                let gating = Gating::new(finish.epilogue, values);
+                let from = values.as_mut_ptr();
+                let to = if past { from } else { y.as_mut_ptr() };
+                // SAFETY: the maker's promise, and there are twice as many values.
+                unsafe { gate::<S>(gating, from, to, count) };
             }
         }
+        let results = match past {
+            true => {
+                write_past::<S>(&values[..count], y);
+                &values[..count]
+            }
+            false => &*y,
+        };
         match &finish.left {
             Left::Nothing => {}
             Left::Squares { gained, .. } => {
                 if let Some((gain, gained)) = gained {
                     // SAFETY: as y.
-                    multiply(unsafe { gained.part(first..first + y.len()) }, y, &gain[first..]);
+                    multiply(unsafe { gained.part(first..first + count) }, results, &gain[first..]);
                 }
                 // So many at a time, however many come: they are added in one order.
-                for y in y.chunks(GRAIN) {
-                    share.squares += dot::<S>(y, y);
+                for some in results.chunks(GRAIN) {
+                    share.squares += dot::<S>(some, some);
                 }
             }
             Left::Candidates(_) => {
-                for (output, &value) in (first..).zip(y.iter()) {
-                    let key = ordered(value);
-                    if key > share.key {
-                        (share.key, share.id) = (key, output as u32);
+                // The best of some is found at once, and where it is only if it is the best of all so far.
+                for (first, some) in (first..).step_by(GRAIN).zip(results.chunks(GRAIN)) {
+                    let best = some.iter().map(|result| ordered(*result)).fold(0, u32::max);
+                    if best > share.key {
+                        let place = some.iter().position(|result| ordered(*result) == best).unwrap_or(0);
+                        (share.key, share.id) = (best, (first + place) as u32);
                     }
                 }
             }
         }
+    }
+}
+
+#[inline(always)]
+fn add(to: &mut [f32], more: &[f32]) {
+    for (to, more) in to.iter_mut().zip(more) {
+        *to += *more;
     }
 }
 
@@ -109,15 +129,6 @@ pub(super) fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
     total
 }
 
-/// A gate that is not above the limit, and an up that is not beyond it. What is no number stays none.
-#[inline(always)]
-fn clamp(pair: &mut [f32], limit: f32) {
-    for x in &mut *pair {
-        *x = if *x > limit { limit } else { *x };
-    }
-    pair[1] = if pair[1] < -limit { -limit } else { pair[1] };
-}
-
 /// What becomes of gates and their ups, which are clamped already where they have to be.
 #[derive(Clone, Copy)]
 enum Gating {
@@ -128,6 +139,21 @@ enum Gating {
 }
 
 impl Gating {
+    /// Of an epilogue that gates, for values that it may clamp.
+    #[inline(always)]
+    fn new(epilogue: Epilogue, values: &mut [f32]) -> Gating {
+        match epilogue {
+            Epilogue::GateClamped { limit, sharpness } => {
+                for pair in values.chunks_exact_mut(2) {
+                    clamp(pair, limit);
+                }
+                Gating::Sharp(sharpness)
+            }
+            Epilogue::Gate(activation) => Gating::Plain(activation),
+            other => unreachable!("{other:?} gates nothing"),
+        }
+    }
+
     /// Of every lane.
     #[inline(always)]
     unsafe fn of<S: Simd>(self, gate: S::V, up: S::V) -> S::V {
@@ -145,22 +171,33 @@ impl Gating {
     }
 }
 
-/// y = what becomes of gates and ups, for values that alternate them.
+/// What becomes of `count` gates and their ups, which alternate from `from` on. It may go where they are.
 #[inline(always)]
-unsafe fn gate<S: Simd>(gating: Gating, values: &[f32], y: &mut [f32]) {
-    for (y, values) in y.chunks_mut(S::LANES).zip(values.chunks(2 * S::LANES)) {
-        // SAFETY: a vector has at most 16 lanes.
+unsafe fn gate<S: Simd>(gating: Gating, from: *const f32, to: *mut f32, count: usize) {
+    for start in (0..count).step_by(S::LANES) {
+        let some = S::LANES.min(count - start);
+        // SAFETY: pairs are read before their results go where they or earlier ones were; a vector has at most 16 lanes.
         unsafe {
-            if y.len() == S::LANES {
-                let [gates, ups] = S::load_pairs(values[..2 * S::LANES].as_ptr());
-                S::store(y.as_mut_ptr(), gating.of::<S>(gates, ups));
+            let (from, to) = (from.add(2 * start), to.add(start));
+            if some == S::LANES {
+                let [gates, ups] = S::load_pairs(from);
+                S::store(to, gating.of::<S>(gates, ups));
                 continue;
             }
-            let mut some = [0.0; 32];
-            some[..values.len()].copy_from_slice(values);
-            let [gates, ups] = S::load_pairs(some.as_ptr());
-            S::store(some.as_mut_ptr(), gating.of::<S>(gates, ups));
-            y.copy_from_slice(&some[..y.len()]);
+            let mut of = [0.0; 32];
+            of[..2 * some].copy_from_slice(std::slice::from_raw_parts(from, 2 * some));
+            let [gates, ups] = S::load_pairs(of.as_ptr());
+            S::store(of.as_mut_ptr(), gating.of::<S>(gates, ups));
+            to.copy_from_nonoverlapping(of.as_ptr(), some);
         }
     }
+}
+
+/// A gate that is not above the limit, and an up that is not beyond it. What is no number stays none.
+#[inline(always)]
+fn clamp(pair: &mut [f32], limit: f32) {
+    for x in &mut *pair {
+        *x = if *x > limit { limit } else { *x };
+    }
+    pair[1] = if pair[1] < -limit { -limit } else { pair[1] };
 }

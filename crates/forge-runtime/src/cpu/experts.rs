@@ -15,6 +15,7 @@ use super::route::{MOST, Route, Router};
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
+use super::strips::OUTPUTS;
 use super::together::{Products, Rows, TOGETHER};
 use std::marker::PhantomData;
 
@@ -78,6 +79,9 @@ pub(super) fn inner<M: Matrix>(call: &Call<'_>, shape: &ExpertsInner) {
 pub(super) fn sum<M: Matrix>(call: &Call<'_>, shape: &ExpertsSum) {
     call.level().run(Of::<M> { call, shape: Shape::Sum(shape), format: PhantomData });
 }
+
+/// The most outputs in strips that a thread takes at once, if shares are no larger: see [`super::strip_products`].
+const IN_STRIPS: usize = 1024;
 
 /// Who has which expert: pairs of a row and a place among its experts, as `row * chosen + place`, expert by expert.
 struct Pairs<'a> {
@@ -182,7 +186,10 @@ impl<M: Matrix> Task for Of<'_, M> {
             |place: &usize| is_encoded && M::STRIPS && call.is_in_strips("weight_codes", numbers[*place]);
         let count_of_turns = if is_sum { 1 } else { turns.len() };
         let Pieces { shares, size, piece } = match (turns.iter().any(is_in_strips), is_sum) {
-            (true, _) => Pieces::of_strips(&finish, outputs, call.workers(), count_of_turns * outputs),
+            (true, _) => {
+                let wanted = (count_of_turns * outputs / (call.workers() * 2)).clamp(OUTPUTS, IN_STRIPS);
+                Pieces::of_strips(&finish, outputs, call.workers(), wanted)
+            }
             (false, true) => Pieces::of_rows(&finish, outputs, call.workers()),
             (false, false) => Pieces { shares: outputs.div_ceil(GRAIN), size: GRAIN, piece: GRAIN },
         };

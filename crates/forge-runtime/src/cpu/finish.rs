@@ -6,6 +6,7 @@ use super::level::Level;
 use super::project::Project;
 use super::rotation::inverse_rms;
 use super::simd::Simd;
+use super::strip_products::FEW;
 
 /// What becomes of the result v for output o of row r.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -223,6 +224,8 @@ pub(super) struct Finish<'a> {
     pub(super) width: usize,
     pub(super) epilogue: Epilogue,
     pub(super) left: Left<'a>,
+    /// Whether results are written past the caches ([`super::past`]).
+    pub(super) past: bool,
 }
 
 /// Rows of results that are asked for ahead, where many are put where they belong: as many cache lines as are under way at once.
@@ -276,6 +279,7 @@ impl<'a> Finish<'a> {
                 Epilogue::Best { candidates } => Left::Candidates(call.output("candidates", 2 * candidates)),
                 _ => Left::Nothing,
             },
+            past: call.scalar(0) <= FEW && call.workers() > 1,
         }
     }
 

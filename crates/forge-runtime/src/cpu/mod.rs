@@ -64,6 +64,7 @@ mod norm_add;
 mod panel;
 #[cfg(target_arch = "x86_64")]
 mod parts;
+mod past;
 mod pieces;
 mod pool;
 mod project;

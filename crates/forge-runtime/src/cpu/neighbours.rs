@@ -25,6 +25,8 @@ pub struct Neighbours<'a> {
     own: bool,
     /// Whether the last of others' are left to them.
     stay: bool,
+    /// The most pieces that are taken at once.
+    most: usize,
 }
 
 /// Of a thread's pieces that stay, the last one of so many is left to it.
@@ -33,12 +35,32 @@ const LAST: usize = 8;
 impl<'a> Neighbours<'a> {
     /// What thread `whose` takes of `0..items`, `grain` at a time. All threads have the same `taken`, one of them each.
     pub(super) fn new(taken: &'a [Taken], whose: usize, items: usize, grain: usize) -> Neighbours<'a> {
-        Neighbours { taken, items, grain: grain.max(1), whose, left: taken.len(), own: true, stay: false }
+        Neighbours {
+            taken,
+            items,
+            grain: grain.max(1),
+            whose,
+            left: taken.len(),
+            own: true,
+            stay: false,
+            most: 1,
+        }
     }
 
     /// The same, of which the last eighth of a thread's is nobody else's.
     pub(super) fn that_stay(self) -> Self {
         Neighbours { stay: true, ..self }
+    }
+
+    /// The same, of which a thread takes much at once while much is left, but at most so many pieces.
+    pub(super) fn up_to(self, most: usize) -> Self {
+        Neighbours { most, ..self }
+    }
+
+    /// The most items that are taken at once.
+    pub(super) fn at_once(&self) -> usize {
+        let pieces = self.items.div_ceil(self.grain);
+        much(pieces.div_ceil(self.taken.len())).clamp(1, self.most) * self.grain
     }
 }
 
@@ -46,6 +68,12 @@ impl<'a> Neighbours<'a> {
 pub(super) fn own(thread: usize, threads: usize, items: usize) -> Range<usize> {
     let first = |thread: usize| (thread * items).div_ceil(threads);
     first(thread)..first(thread + 1)
+}
+
+/// Of so many pieces that are left of a thread's, those that are taken at once: three quarters, so that all are taken few times
+/// and what is left for the last moment is little.
+fn much(left: usize) -> usize {
+    left * 3 / 4
 }
 
 impl Iterator for Neighbours<'_> {
@@ -59,11 +87,20 @@ impl Iterator for Neighbours<'_> {
             let Taken(taken) = &self.taken[self.whose];
             let last = if self.stay && !self.own { (end - begin) / LAST } else { 0 };
             // Who only looks does not take the line from the others.
-            if begin + taken.load(Ordering::Relaxed) + last < end {
-                let piece = begin + taken.fetch_add(1, Ordering::Relaxed);
-                if piece < end {
-                    let start = piece * self.grain;
-                    return Some(start..self.items.min(start + self.grain));
+            let mut before = taken.load(Ordering::Relaxed);
+            while begin + before + last < end {
+                let count = much(end - begin - before).clamp(1, self.most);
+                match taken.compare_exchange_weak(
+                    before,
+                    before + count,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => {
+                        let start = (begin + before) * self.grain;
+                        return Some(start..self.items.min(start + count * self.grain));
+                    }
+                    Err(now) => before = now,
                 }
             }
             self.whose = (self.whose + 1) % threads;
@@ -109,12 +146,23 @@ mod tests {
     }
 
     #[test]
+    fn much_is_taken_at_once_while_much_is_left() {
+        let taken = three();
+        let first = |whose| Neighbours::new(&taken, whose, 96, 2).up_to(8);
+        assert_eq!(first(0).at_once(), 16);
+        let alone: Vec<_> = first(1).take(5).collect();
+        assert_eq!(alone, [32..48, 48..60, 60..62, 62..64, 64..80], "its own sixteen pieces, and another's");
+        assert_eq!(Neighbours::new(&taken, 0, 96, 2).up_to(100).at_once(), 24);
+        assert_eq!(Neighbours::new(&taken, 0, 1, 2).up_to(100).at_once(), 2, "one piece that is not whole");
+    }
+
+    #[test]
     fn every_item_is_taken_once() {
         for (items, grain) in [(0, 1), (1, 1), (2, 1), (7, 3), (100, 7), (100, 1)] {
-            for stay in [false, true] {
+            for (stay, most) in [(false, 1), (true, 1), (false, 5), (false, 100)] {
                 let taken = three();
                 let shares = [2, 0, 1].map(|whose| {
-                    let neighbours = Neighbours::new(&taken, whose, items, grain);
+                    let neighbours = Neighbours::new(&taken, whose, items, grain).up_to(most);
                     if stay { neighbours.that_stay() } else { neighbours }
                 });
                 let mut all: Vec<usize> = shares.into_iter().flatten().flatten().collect();

@@ -3,11 +3,6 @@
 use super::finish::{Finish, Left};
 use super::strips::OUTPUTS;
 
-/// The most outputs in strips that a thread takes at once, if shares are no larger. Wherever it ends and begins anew nothing is on its way
-/// from memory for a moment: by 256, and quarters of shares, an EPYC of 2022 gave 2% fewer ids of the
-/// 1.1B in q4_0.
-const MOST: usize = 1024;
-
 /// Outputs as threads take them.
 pub(super) struct Pieces {
     /// Shares that leave something ([`Finish::shares`]).
@@ -25,8 +20,8 @@ impl Pieces {
         Pieces { shares, size, piece: size * at_once }
     }
 
-    /// Of a matrix in strips: a thread takes whole strips, too. There are `all` outputs to be taken, of several matrices maybe.
-    pub(super) fn of_strips(finish: &Finish<'_>, outputs: usize, workers: usize, all: usize) -> Pieces {
+    /// Of a matrix in strips, of `wanted` outputs if shares are no larger: a thread takes whole strips, too.
+    pub(super) fn of_strips(finish: &Finish<'_>, outputs: usize, workers: usize, wanted: usize) -> Pieces {
         let (shares, size) = match (finish.shares(outputs, workers), &finish.left) {
             ((_, size, _), Left::Nothing) => {
                 let size = size.next_multiple_of(OUTPUTS);
@@ -35,7 +30,6 @@ impl Pieces {
             ((shares, size, _), _) => (shares, size),
         };
         let least = least_common_multiple(size, OUTPUTS);
-        let wanted = (all / (workers * 2)).clamp(OUTPUTS, MOST);
         Pieces { shares, size, piece: least * (wanted / least).max(1) }
     }
 }

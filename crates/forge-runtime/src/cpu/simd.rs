@@ -155,6 +155,14 @@ pub(super) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch_to_write<T>(_address: *const T) {}
 
+    /// Writes `v` to memory without asking for its cache line, which other cores have and lose: see [`super::past`]. The address is a
+    /// multiple of the vector's size.
+    #[inline(always)]
+    unsafe fn store_past(to: *mut f32, v: Self::V) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::store(to, v) }
+    }
+
     /// The exponential, to about 1 unit in the last place; arguments are clamped to where it is a normal number.
     #[inline(always)]
     unsafe fn exp(v: Self::V) -> Self::V {

@@ -22,6 +22,11 @@ use std::marker::PhantomData;
 /// As many rows are few.
 pub(super) const FEW: usize = 4;
 
+/// Outputs of a piece, if shares are no larger: as many strips as are read at once. A thread takes many pieces at once, up to so many
+/// outputs: wherever it ends and begins anew nothing is on its way from memory for a moment.
+const PIECE: usize = 4 * OUTPUTS;
+const MOST: usize = 8192;
+
 /// A projection of a few rows.
 pub(super) struct Products<'a, M> {
     call: &'a Call<'a>,
@@ -42,32 +47,34 @@ impl<M: Matrix> Task for Products<'_, M> {
         let (rows, outputs) = (call.scalar(0), shape.outputs);
         let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let finish = Finish::new::<S>(call, shape, rows);
-        let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), outputs);
-        let mut scratch = Scratch::take(rows * (blocks * BLOCK + piece));
+        let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), PIECE);
+        let pieces = call.share((shares * size).div_ceil(piece), 1).up_to((MOST / piece).max(1));
+        let pitch = pieces.at_once() * piece;
+        let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
         let (room, values) = scratch.split_at_mut(rows * blocks * BLOCK);
         let x = encoded_rows::<S>(prepared_x(call, shape, rows, blocks * BLOCK, room), blocks * BLOCK);
         let matrix = M::find(call, "weight", outputs, blocks);
-        for item in call.share((shares * size).div_ceil(piece), 1).flatten() {
+        for pieces in pieces {
             // The last shares may have no outputs.
-            let (start, end) = (item * piece, outputs.min((item + 1) * piece));
+            let (start, end) = (pieces.start * piece, outputs.min(pieces.end * piece));
             let strips = end.saturating_sub(start) / OUTPUTS;
             let first = start / OUTPUTS * blocks;
             let of = OfStrips { matrix, first, strips, blocks, ahead: call.level().strips_ahead() };
             // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
             unsafe {
                 match &x[..rows] {
-                    [a] => of.of_one::<S>(a, values, piece),
-                    [a, b] => of.products::<S, 2, 2>([a, b], values, piece),
-                    [a, b, c] => of.products::<S, 3, 2>([a, b, c], values, piece),
-                    rows => of.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], values, piece),
+                    [a] => of.of_one::<S>(a, values, pitch),
+                    [a, b] => of.products::<S, 2, 2>([a, b], values, pitch),
+                    [a, b, c] => of.products::<S, 3, 2>([a, b, c], values, pitch),
+                    rows => of.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], values, pitch),
                 }
             }
-            for share in start / size..shares.min((start + piece) / size) {
+            for share in start / size..shares.min(pieces.end * piece / size) {
                 let mut left = OfShare::NOTHING;
                 let range = (share * size).min(outputs)..((share + 1) * size).min(outputs);
                 for row in 0..rows {
                     if !range.is_empty() {
-                        let values = &mut values[row * piece + range.start - start..][..range.len()];
+                        let values = &mut values[row * pitch + range.start - start..][..range.len()];
                         // SAFETY: these outputs are this thread's.
                         unsafe { finish.outputs(row, range.start, values, &mut left) };
                     }
