@@ -22,9 +22,10 @@ use std::marker::PhantomData;
 /// As many rows are few.
 pub(super) const FEW: usize = 4;
 
-/// Outputs of a piece, if shares are no larger: as many strips as are read at once. A thread takes many pieces at once, up to so many
-/// outputs: wherever it ends and begins anew nothing is on its way from memory for a moment.
+/// Outputs of a piece, if shares are no larger and there are enough for all threads: as many strips as are read at once.
 const PIECE: usize = 4 * OUTPUTS;
+
+/// The most outputs that a thread takes at once, many pieces: wherever it ends and begins anew nothing is on its way from memory for a moment.
 const MOST: usize = 8192;
 
 /// A projection of a few rows.
@@ -47,7 +48,8 @@ impl<M: Matrix> Task for Products<'_, M> {
         let (rows, outputs) = (call.scalar(0), shape.outputs);
         let blocks = shape.inputs.div_ceil(M::WHOLE * BLOCK) * M::WHOLE;
         let finish = Finish::new::<S>(call, shape, rows);
-        let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), PIECE);
+        let wanted = (outputs / (call.workers() * 2)).clamp(OUTPUTS, PIECE);
+        let Pieces { shares, size, piece } = Pieces::of_strips(&finish, outputs, call.workers(), wanted);
         let pieces = call.share((shares * size).div_ceil(piece), 1).up_to((MOST / piece).max(1));
         let pitch = pieces.at_once() * piece;
         let mut scratch = Scratch::take(rows * (blocks * BLOCK + pitch));
