@@ -9,6 +9,9 @@ use super::simd::Simd;
 use super::tile::{stored_products, widened_products};
 use std::ops::Range;
 
+/// As many rows are few: each thread prepares all of them for itself, and what comes of them is written past the caches ([`super::past`]).
+pub(super) const FEW: usize = 4;
+
 /// How outputs are computed of rows that are few. Ways are types, so that each is compiled where it is taken, and nowhere else.
 pub(super) trait Way<M: Matrix>: Copy {
     /// The products of `W` outputs, whose rows begin with blocks `first`, with `X` rows of x.

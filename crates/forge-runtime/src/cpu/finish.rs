@@ -2,11 +2,11 @@
 
 use super::call::{Call, Output};
 use super::ending::{Ending, dot, multiply};
+use super::few_rows::FEW;
 use super::level::Level;
 use super::project::Project;
 use super::rotation::inverse_rms;
 use super::simd::Simd;
-use super::strip_products::FEW;
 
 /// What becomes of the result v for output o of row r.
 #[derive(Clone, Copy, Debug, PartialEq)]

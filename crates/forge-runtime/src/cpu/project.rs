@@ -13,7 +13,7 @@
 use super::call::Call;
 use super::coded;
 use super::coded_rows::{encoded_rows, keep};
-use super::few_rows::{AsStored, Blocks, Slices};
+use super::few_rows::{AsStored, Blocks, FEW, Slices};
 use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare, OwnNorm, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
@@ -23,7 +23,7 @@ use super::parts;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
-use super::strip_products::{self, FEW};
+use super::strip_products;
 use std::marker::PhantomData;
 
 /// What the compiler decided.

@@ -9,6 +9,7 @@
 
 use super::call::Call;
 use super::coded_rows::{Row, encoded_rows, keep};
+use super::few_rows::FEW;
 use super::finish::{Finish, OfShare};
 use super::formats::{BLOCK, Matrix, Scaling};
 use super::level::Task;
@@ -18,9 +19,6 @@ use super::scratch::Scratch;
 use super::simd::Simd;
 use super::strips::OUTPUTS;
 use std::marker::PhantomData;
-
-/// As many rows are few.
-pub(super) const FEW: usize = 4;
 
 /// Outputs of a piece, if shares are no larger and there are enough for all threads: as many strips as are read at once.
 const PIECE: usize = 4 * OUTPUTS;
