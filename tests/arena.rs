@@ -3,15 +3,13 @@
 
 use forge_planner::{Fusion, Load, Operand, Options, Plan, Section, Step, plan};
 use std::ops::Range;
-use tests::{graph, models};
+use tests::{graph, models, rows_of};
 
 /// Follows a pass; gives reads of what is not there, or no more.
 fn lost(plan: &Plan, load: Load) -> Vec<String> {
     let bytes = |index: usize| -> Range<usize> {
         let scratch = &plan.scratch[index];
-        let some = if scratch.of_share { load.length } else { load.rows.max(load.wanted) };
-        let rows = scratch.rows.min(some as usize);
-        scratch.offset..scratch.offset + 4 * scratch.width * rows
+        scratch.offset..scratch.offset + 4 * scratch.width * rows_of(scratch, load)
     };
     let mut there = vec![false; plan.scratch.len()];
     let mut lost = Vec::new();

@@ -9,7 +9,7 @@ use forge_planner::{
     step_cost,
 };
 use forge_sim::{Bound, Program, Sim, Traffic};
-use tests::graph;
+use tests::{graph, rows_of};
 
 /// With passes of 40 rows, so that the caches of layers that see 16 positions are rings in a context of 256; with
 /// more where latents are kept, so that they are unfolded.
@@ -144,8 +144,7 @@ fn content(plan: &Plan, section: &Section, step: &Step, buffer: &Buffer, load: L
         },
         Operand::Scratch(scratch) => {
             let scratch = &plan.scratch[scratch];
-            let own = if scratch.of_share { load.length } else { load.rows };
-            vec![0; scratch.width * rows.max(scratch.rows.min(own as usize)) * 4]
+            vec![0; scratch.width * rows_of(scratch, load) * 4]
         }
         Operand::Keys | Operand::Values | Operand::Latents => {
             let state = section.state.expect("it has a cache");

@@ -10,7 +10,7 @@ mod shared_out;
 mod workspace;
 
 use forge_ir::{Format, Graph};
-use forge_planner::{Fusion, Plan};
+use forge_planner::{Fusion, Load, Per, Plan, Scratch};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -176,6 +176,18 @@ pub fn mixed_mlx() -> &'static [PathBuf; 2] {
 /// A random model of [`CONVERTED_TO_CODES`], and the plain numbers that it means.
 pub fn converted_to_codes(name: &str) -> [PathBuf; 2] {
     mlx::families(&scratch(), name)
+}
+
+/// How many rows a buffer of a pass has.
+pub fn rows_of(scratch: &Scratch, load: Load) -> usize {
+    let rows = match scratch.per {
+        Per::Pass => 1,
+        Per::Row => load.rows,
+        Per::Wanted => load.wanted,
+        Per::Position => load.length,
+        Per::Share => load.rows * load.splits,
+    };
+    scratch.rows.min(rows as usize)
 }
 
 /// Whether a model is one that tests make of random numbers, so that nobody but the reference has computed it.

@@ -4,7 +4,7 @@ use crate::kernels_text::weight_type;
 use crate::model_text::{attention_shape, experts_shape, feed_forward, latent_shape};
 use crate::names;
 use forge_ir::Latents;
-use forge_planner::{FEW, FieldKind, MAX_SHARES, Plan, Section};
+use forge_planner::{FieldKind, Per, Plan, Scratch, Section};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -110,7 +110,7 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
             let words = ["candidates", "routes", "pairs", "tiles"];
             let element = if words.contains(&base(&scratch.name)) { "u32" } else { "f32" };
             let name = names::identifier(&scratch.name);
-            let shape = match shape(scratch) {
+            let shape = match (rows(scratch), scratch.width) {
                 (None, width) => format!("[{width}]"),
                 (Some(rows), 1) => format!("[{rows}]"),
                 (Some(rows), width) => format!("[{rows}, {width}]"),
@@ -135,9 +135,9 @@ pub(crate) fn scratches(plan: &Plan) -> Vec<ScratchText> {
 }
 
 /// How many numbers a scratch buffer holds, in terms of the model's constants where its width is one of theirs.
-fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
-    let (rows, width) = shape(scratch);
-    let times = match (rows, width) {
+fn elements(plan: &Plan, scratch: &Scratch) -> String {
+    let width = scratch.width;
+    let times = match (rows(scratch), width) {
         (Some(rows), 1) => return rows.to_owned(),
         (Some(rows), _) => format!("{rows} * "),
         (None, _) => String::new(),
@@ -171,15 +171,14 @@ fn elements(plan: &Plan, scratch: &forge_planner::Scratch) -> String {
     format!("{times}{}", named.map_or_else(|| names::number(width as u64), |(.., text)| text.to_owned()))
 }
 
-/// How generated code counts a buffer's rows, and a row's width. Rows are those of a pass, the positions of a share, or shares of
-/// caches, of which a pass has fewer than the plan has room for; a buffer that a pass has one of is of no rows.
-fn shape(scratch: &forge_planner::Scratch) -> (Option<&'static str>, usize) {
-    match scratch.rows {
-        _ if base(&scratch.name) == "partials" => (Some("shares"), scratch.width / MAX_SHARES),
-        _ if scratch.of_share => (Some("UNFOLDED"), scratch.width),
-        1 => (None, scratch.width),
-        FEW => (Some("few"), scratch.width),
-        _ => (Some("rows"), scratch.width),
+/// How generated code counts a buffer's rows. Of shares of caches a pass may have fewer than the plan has room for.
+fn rows(scratch: &Scratch) -> Option<&'static str> {
+    match scratch.per {
+        Per::Pass => None,
+        Per::Row => Some("rows"),
+        Per::Wanted => Some("few"),
+        Per::Position => Some("UNFOLDED"),
+        Per::Share => Some("shares"),
     }
 }
 

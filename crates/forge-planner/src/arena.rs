@@ -1,14 +1,15 @@
 //! Places scratch buffers in one arena: buffers alive at the same step never share a byte.
 //!
-//! Nor do buffers of a batch whose rows are not as wide. On a CPU a thread has the same rows from step to step; where the third of
-//! one buffer lies in the half of another, cores write what others have in their caches, row after row, and wait for it.
+//! Nor do buffers of a batch that have rows for the same, but not as wide ones. On a CPU a thread has the same rows from step to
+//! step; where the third of one buffer lies in the half of another, cores write what others have in their caches, row after row, and
+//! wait for it.
 //!
 //! A pass of one row uses the first row of every buffer, so two buffers that meet in such a pass alone need only keep those
 //! apart. Greedy: each buffer goes to the lowest offset that all its neighbours in time allow, in several orders, of
 //! which the best is kept. That is not optimal in general; the plan states the floor (the most bytes alive at one step)
 //! beside the result, so a gap is seen.
 
-use crate::plan::{Life, Plan, Scratch};
+use crate::plan::{Life, Per, Plan, Scratch};
 use crate::regime::Schedule;
 use std::cmp::Reverse;
 
@@ -24,7 +25,10 @@ pub(crate) fn assign(plan: &mut Plan) {
 impl Scratch {
     /// Bytes that a pass of this schedule uses at most.
     pub(crate) fn extent(&self, schedule: Schedule) -> usize {
-        let rows = if schedule == Schedule::Decode { 1 } else { self.rows };
+        let rows = match (schedule, self.per) {
+            (Schedule::Batch, _) | (_, Per::Share) => self.rows,
+            (Schedule::Decode, _) => 1,
+        };
         (self.width * rows * 4).next_multiple_of(ALIGNMENT)
     }
 }
@@ -86,7 +90,7 @@ fn place_in(buffers: &mut [Scratch], order: &[usize]) -> usize {
 
 /// Whether threads that have the same rows of both would not have the same bytes.
 fn change_hands(a: &Scratch, b: &Scratch) -> bool {
-    a.rows > 1 && a.rows == b.rows && a.width != b.width
+    a.per == b.per && a.width != b.width && !matches!(a.per, Per::Pass | Per::Share)
 }
 
 /// Whether two buffers are ever alive at one step of a schedule.
@@ -127,27 +131,35 @@ fn floor(plan: &Plan) -> usize {
 mod tests {
     use super::*;
 
+    const PER: [Per; 5] = [Per::Pass, Per::Row, Per::Wanted, Per::Position, Per::Share];
+
     fn life(schedule: Schedule, (section, first, last): (usize, usize, usize)) -> Life {
         Life { schedule, section, first, last }
     }
 
-    fn scratch(name: &str, (width, rows): (usize, usize), lifetimes: &[Life]) -> Scratch {
+    fn scratch(name: &str, (width, per): (usize, Per), lifetimes: &[Life]) -> Scratch {
         let (name, lifetimes) = (name.to_owned(), lifetimes.to_vec());
-        Scratch { name, width, rows, of_share: false, offset: 0, bytes: 0, lifetimes }
+        let rows = match per {
+            Per::Pass => 1,
+            Per::Row | Per::Position => 10,
+            Per::Wanted => 4,
+            Per::Share => 3,
+        };
+        Scratch { name, width, per, rows, offset: 0, bytes: 0, lifetimes }
     }
 
     #[test]
     fn lifetimes_decide_who_shares() {
-        let batch = |name, lifetime| scratch(name, (64, 1), &[life(Schedule::Batch, lifetime)]);
+        let batch = |name, lifetime| scratch(name, (64, Per::Pass), &[life(Schedule::Batch, lifetime)]);
         let together = |a: &Scratch, b: &Scratch| together(a, b, Schedule::Batch);
-        let always = scratch("stream", (64, 1), &[]);
+        let always = scratch("stream", (64, Per::Pass), &[]);
         let early = batch("normed", (1, 0, 1));
         let late = batch("heads", (1, 2, 3));
         assert!(together(&always, &early));
         assert!(!together(&early, &late));
         assert!(!together(&late, &batch("logits", (2, 0, 9))));
         assert!(together(&early, &batch("qkv", (1, 1, 2))));
-        let decode = scratch("normed", (64, 1), &[life(Schedule::Decode, (1, 0, 1))]);
+        let decode = scratch("normed", (64, Per::Pass), &[life(Schedule::Decode, (1, 0, 1))]);
         assert!(!together(&early, &decode), "a pass is of one schedule");
     }
 
@@ -155,8 +167,8 @@ mod tests {
     fn what_meets_in_a_pass_of_one_row_keeps_its_first_rows_apart() {
         let lives = |decode, batch| [life(Schedule::Decode, decode), life(Schedule::Batch, batch)];
         let mut buffers = [
-            scratch("qkv", (64, 10), &lives((1, 0, 1), (1, 0, 1))),
-            scratch("heads", (64, 10), &lives((1, 1, 2), (1, 2, 3))),
+            scratch("qkv", (64, Per::Row), &lives((1, 0, 1), (1, 0, 1))),
+            scratch("heads", (64, Per::Row), &lives((1, 1, 2), (1, 2, 3))),
         ];
         assert_eq!(place(&mut buffers), 256 + 2560, "one row and all ten of the other");
     }
@@ -164,31 +176,35 @@ mod tests {
     #[test]
     fn rows_of_a_batch_share_room_with_rows_as_wide() {
         let batch = |name, size, first| scratch(name, size, &[life(Schedule::Batch, (1, first, first))]);
-        let room = |second| place(&mut [batch("normed", (64, 10), 0), second]);
-        assert_eq!(room(batch("heads", (64, 10), 1)), 2560);
-        assert_eq!(room(batch("inner", (128, 10), 1)), 2560 + 5120);
-        assert_eq!(
-            room(batch("logits", (128, 4), 1)),
-            2560,
-            "rows of which there are not as many are others'"
-        );
+        let room = |second| place(&mut [batch("normed", (64, Per::Row), 0), second]);
+        assert_eq!(room(batch("heads", (64, Per::Row), 1)), 2560);
+        assert_eq!(room(batch("inner", (128, Per::Row), 1)), 2560 + 5120);
+        for per in [Per::Pass, Per::Wanted, Per::Position, Per::Share] {
+            assert_eq!(room(batch("others", (32, per), 1)), 2560, "threads have other {per:?}s");
+        }
+    }
+
+    #[test]
+    fn a_pass_of_one_row_has_all_shares_of_its_cache() {
+        let partials = scratch("partials", (64, Per::Share), &[]);
+        assert_eq!(partials.extent(Schedule::Decode), 3 * 256);
     }
 
     proptest::proptest! {
         #[test]
         fn buffers_alive_together_never_share_a_byte(
             lives in proptest::collection::vec(
-                (1usize..500, 1usize..20, proptest::bool::ANY, 0usize..3, 0usize..8, 0usize..4),
+                (1usize..500, 0..PER.len(), proptest::bool::ANY, 0usize..3, 0usize..8, 0usize..4),
                 1..14,
             )
         ) {
-            let mut buffers: Vec<Scratch> = lives.iter().map(|(width, rows, decode, section, first, length)| {
+            let mut buffers: Vec<Scratch> = lives.iter().map(|(width, per, decode, section, first, length)| {
                 let schedule = if *decode { Schedule::Decode } else { Schedule::Batch };
                 // Every other buffer is alive in both schedules.
                 let other = life(Schedule::Batch, (*section, first + 1, first + 1 + length));
                 let own = life(schedule, (*section, *first, first + length));
                 let lives = [own, other];
-                scratch("any", (*width, *rows), &lives[..2 - width % 2])
+                scratch("any", (*width, PER[*per]), &lives[..2 - width % 2])
             }).collect();
             let size = place(&mut buffers);
             for (index, a) in buffers.iter().enumerate() {

@@ -63,7 +63,7 @@ pub use load::Load;
 pub use options::{Options, Quant};
 pub use plan::{
     Application, Argument, BatchColumn, Condition, Counts, Field, FieldKind, Function, Life, Memory, Operand,
-    Plan, Scratch, Section, Span, State, Step, Variant, packed_bytes,
+    Per, Plan, Scratch, Section, Span, State, Step, Variant, packed_bytes,
 };
 pub use predict::{Limit, Prediction, StepTime, Time, predict, predict_prompt};
 pub use predict_text::{Forecast, LENGTHS, PROMPTS, chip_table};

@@ -60,16 +60,32 @@ pub struct Scratch {
     pub name: String,
     /// Numbers a row.
     pub width: usize,
+    /// What it has a row for.
+    pub per: Per,
     /// Most rows it holds.
     pub rows: usize,
-    /// Whether they are positions of a share that is unfolded, and not rows of a pass.
-    pub of_share: bool,
     /// Its place in the arena.
     pub offset: usize,
     /// Its bytes there.
     pub bytes: usize,
     /// Where it is alive. Empty: always.
     pub lifetimes: Vec<Life>,
+}
+
+/// What a buffer of a pass has a row for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    /// The pass: one.
+    Pass,
+    /// Each row of the pass.
+    Row,
+    /// Each row whose logits are wanted.
+    Wanted,
+    /// Each position of a share that is unfolded.
+    Position,
+    /// Each share of the caches of a pass of few rows.
+    Share,
 }
 
 /// Consecutive steps of one section in one schedule.

@@ -4,7 +4,7 @@ use crate::chips::Chip;
 use crate::formats::Formats;
 use crate::fused::{Ending, ExpertsSum, Kind, Project, Summed, Value};
 use crate::options::Options;
-use crate::plan::{Function, Life, Operand, Plan, Scratch, Section, Variant};
+use crate::plan::{Function, Life, Operand, Per, Plan, Scratch, Section, Variant};
 use crate::reasons::reasons;
 use crate::regime::{FEW, MAX_SHARES, Regime, Schedule};
 use crate::rules::Lists;
@@ -52,7 +52,7 @@ pub(crate) fn select(
     };
     select.faults = shared_windows(graph);
     select.faults.extend(mixed_caches(graph));
-    select.stream = select.scratch("stream", graph.model.hidden, select.plan.chunk);
+    select.stream = select.scratch("stream", graph.model.hidden, Per::Row);
     select.partials = select.most_partials();
     let mut section_of: BTreeMap<BodyId, usize> = BTreeMap::new();
     let applications: Vec<(Place, &Apply)> = places(graph).collect();
@@ -424,27 +424,25 @@ impl<'a> Select<'a> {
         self.experts_knobs((format, outputs, sum.chosen * inputs), leaves)
     }
 
-    /// The scratch buffer of that name, made if there is none of that width.
-    pub(crate) fn scratch(&mut self, name: &str, width: usize, rows: usize) -> usize {
-        self.buffer(name, width, (rows, false))
-    }
-
-    /// One whose rows are positions of a share.
-    pub(crate) fn scratch_of_share(&mut self, name: &str, width: usize, positions: usize) -> usize {
-        self.buffer(name, width, (positions, true))
-    }
-
-    fn buffer(&mut self, name: &str, width: usize, (rows, of_share): (usize, bool)) -> usize {
+    /// The scratch buffer of that name with so many numbers for each, made if there is none.
+    pub(crate) fn scratch(&mut self, name: &str, width: usize, per: Per) -> usize {
         let same = |scratch: &Scratch| {
             let base = scratch.name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
-            base == name && scratch.width == width && (scratch.rows, scratch.of_share) == (rows, of_share)
+            base == name && (scratch.width, scratch.per) == (width, per)
         };
         if let Some(index) = self.plan.scratch.iter().position(same) {
             return index;
         }
         let name = self.unused(name, |plan, name| plan.scratch.iter().any(|scratch| scratch.name == *name));
+        let rows = match per {
+            Per::Pass => 1,
+            Per::Row => self.plan.chunk,
+            Per::Wanted => FEW,
+            Per::Position => self.plan.unfold.map_or(0, |unfold| unfold.share),
+            Per::Share => MAX_SHARES,
+        };
         let (offset, bytes, lifetimes) = (0, 0, Vec::new());
-        self.plan.scratch.push(Scratch { name, width, rows, of_share, offset, bytes, lifetimes });
+        self.plan.scratch.push(Scratch { name, width, per, rows, offset, bytes, lifetimes });
         self.plan.scratch.len() - 1
     }
 

@@ -1,8 +1,8 @@
 //! Attention, and what prepares it, as steps.
 
 use crate::fused::{Attend, Brings, Fused, HeadNorm, Operation, RotateAppend};
-use crate::plan::{BatchColumn, Condition, Operand};
-use crate::regime::{MAX_SHARES, Schedule};
+use crate::plan::{BatchColumn, Condition, Operand, Per};
+use crate::regime::Schedule;
 use crate::section::Draft;
 use crate::select::Select;
 use forge_ir::{Layout, ParamId};
@@ -52,7 +52,7 @@ impl Select<'_> {
     ) {
         let Some(state) = self.state(draft, prepare.cache) else { return };
         let width = list.widths[operation.output.0];
-        let to = self.scratch("q", width, self.plan.chunk);
+        let to = self.scratch("q", width, Per::Row);
         draft.buffers.insert(operation.output, to);
         let spec = Spec::RotateAppend(spec::RotateAppend {
             query_heads: prepare.query_heads,
@@ -112,7 +112,7 @@ impl Select<'_> {
     ) {
         let Some(state) = self.state(draft, attend.cache) else { return };
         let (query_heads, key_heads, width) = (attend.query_heads, state.heads, state.width);
-        let partials = self.scratch("partials", MAX_SHARES * query_heads * (width + 2), 1);
+        let partials = self.scratch("partials", query_heads * (width + 2), Per::Share);
         let heads = self.target(draft, list, operation, "heads");
         let Attend { scale, window, softcap, .. } = *attend;
         // A window as long as any context is none.

@@ -2,8 +2,8 @@
 //! and keys may be columns of wider buffers, which these kernels are told.
 
 use crate::fused::{EachHead, Fused, Kind, LatentAppend, LatentAttend, LatentPrepare, Operation, Value};
-use crate::plan::{BatchColumn, Condition, Operand, State};
-use crate::regime::{MAX_SHARES, Regime, Schedule};
+use crate::plan::{BatchColumn, Condition, Operand, Per, State};
+use crate::regime::{Regime, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
 use forge_ir::{Latents, Layout, ParamId};
@@ -189,7 +189,7 @@ impl Select<'_> {
                 None
             }
         };
-        let partials = self.scratch("partials", MAX_SHARES * heads * (width + 2), 1);
+        let partials = self.scratch("partials", heads * (width + 2), Per::Share);
         let to = self.target(draft, list, operation, &operation.name);
         arguments.extend([
             LATENTS,

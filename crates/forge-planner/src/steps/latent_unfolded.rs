@@ -2,7 +2,7 @@
 //! positions. Which of them a pass takes is decided when it is encoded ([`Unfold`]); both leave the same heads.
 
 use crate::fused::{EachHead, Ending, Fused, Kind, LatentAttend, Operation};
-use crate::plan::{BatchColumn, Condition, Operand};
+use crate::plan::{BatchColumn, Condition, Operand, Per};
 use crate::regime::{FEW, Regime, Schedule};
 use crate::section::Draft;
 use crate::select::Select;
@@ -76,12 +76,11 @@ impl Select<'_> {
 
     /// Keys and values of a share of the positions, and what rows have of them.
     fn unfolded(&mut self, draft: &mut Draft<'_>, list: &Fused, unfolding: &Unfolding<'_>) {
-        let Unfolding { absorb, attend, values: of_values, widths: [keys, values], tile, unfold, .. } =
-            *unfolding;
+        let Unfolding { absorb, attend, values: of_values, widths: [keys, values], tile, .. } = *unfolding;
         let Latents { width, turned } = unfolding.latents;
         let (heads, cache) = (attend.1.heads, self.plan.cache);
-        let share = self.scratch_of_share("share", width, unfold.share);
-        let turned_keys = self.scratch_of_share("turned_keys", turned, unfold.share);
+        let share = self.scratch("share", width, Per::Position);
+        let turned_keys = self.scratch("turned_keys", turned, Per::Position);
         let spec = Spec::LatentShare(spec::LatentShare { width, turned, cache });
         let general = "share, turned_keys = the latents and keys of rows positions from begin on, of the slot of all rows";
         let function = self.function("latent_share", general, &[(MANY, spec)]);
@@ -98,11 +97,9 @@ impl Select<'_> {
             &arguments,
         );
         let [keys_of_heads, values_of_heads] = [("keys", absorb.1, keys), ("values", of_values.1, values)]
-            .map(|(name, each, width)| {
-                self.made_of_share(draft, name, each, (share, heads * width, unfold.share))
-            });
+            .map(|(name, each, width)| self.made_of_share(draft, name, each, (share, heads * width)));
 
-        let carried = self.scratch("carried", 2 * heads, self.plan.chunk);
+        let carried = self.scratch("carried", 2 * heads, Per::Row);
         let buffer = |value| Operand::Scratch(draft.buffers.get(&value).copied().unwrap_or(self.stream));
         let queries = self.columns(draft, list, absorb.0.inputs[0]);
         let operand = if cache == Format::F32 { spec::Operand::F32 } else { spec::Operand::Ranged };
@@ -148,11 +145,11 @@ impl Select<'_> {
         draft: &mut Draft<'_>,
         name: &str,
         each: &EachHead,
-        (share, outputs, positions): (usize, usize, usize),
+        (share, outputs): (usize, usize),
     ) -> usize {
         let (field, format, _) = self.matrix(draft, &[each.weight], Layout::Rows, None, "");
         let inputs = self.plan.scratch[share].width;
-        let y = self.scratch_of_share(&format!("unfolded_{name}"), outputs, positions);
+        let y = self.scratch(&format!("unfolded_{name}"), outputs, Per::Position);
         let spec = Spec::Project(spec::Project {
             rows: spec::Rows::Many,
             format,

@@ -11,8 +11,7 @@ mod recurrent;
 
 use crate::cache::Ring;
 use crate::fused::{Each, Function, Fused, Gain, Kind, Operation, Value};
-use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, State};
-use crate::regime::FEW;
+use crate::plan::{BatchColumn, Condition, Field, FieldKind, Operand, Per, State};
 use crate::section::{Draft, Place, Source};
 use crate::select::{ASIDE, Select};
 use forge_ir::{Diagnostic, Format, Layout, Op, ParamId, WeightId};
@@ -271,22 +270,22 @@ impl Select<'_> {
     /// The buffer that an operation's result goes to, called `name` unless it is what flows out.
     fn target(&mut self, draft: &mut Draft<'_>, list: &Fused, operation: &Operation, name: &str) -> usize {
         let width = list.widths[operation.output.0];
-        let rows = if draft.place == Place::Epilogue { FEW } else { self.plan.chunk };
+        let per = if draft.place == Place::Epilogue { Per::Wanted } else { Per::Row };
         let flows_out = list.flows_out(operation.output);
         let name = if list.is_aside(operation.output) { ASIDE } else { name };
         let to = match (flows_out, draft.place) {
-            (true, Place::Epilogue) => self.scratch("logits", width, rows),
+            (true, Place::Epilogue) => self.scratch("logits", width, per),
             (true, _) => self.stream,
             // A sum on the way to the next stream, which must not be mistaken for it.
             (false, _) if name == "stream" => {
-                let sum = self.scratch("sum", width, rows);
+                let sum = self.scratch("sum", width, per);
                 if is_needed(draft, list, operation, sum) {
-                    self.scratch("other_sum", width, rows)
+                    self.scratch("other_sum", width, per)
                 } else {
                     sum
                 }
             }
-            (false, _) => self.scratch(name, width, rows),
+            (false, _) => self.scratch(name, width, per),
         };
         if is_needed(draft, list, operation, to) {
             let at = format!("{}.{}", draft.section.name, operation.name);
@@ -327,7 +326,9 @@ impl Select<'_> {
         match (norm, folded) {
             (None, _) => from,
             // What the section before has left of the stream times this section's first gain.
-            (Some(_), None) if input == Value::INPUT => self.scratch("gained", list.widths[input.0], 1),
+            (Some(_), None) if input == Value::INPUT => {
+                self.scratch("gained", list.widths[input.0], Per::Pass)
+            }
             (Some(_), _) => draft.gained.get(&input).copied().unwrap_or(from),
         }
     }
@@ -341,7 +342,7 @@ impl Select<'_> {
         gain: Gain,
         name: &str,
     ) -> (String, Vec<(&'static str, Operand)>) {
-        let squares = self.scratch("squares", self.partials, 1);
+        let squares = self.scratch("squares", self.partials, Per::Pass);
         let written = if draft.place == Place::Prologue { "squares" } else { "squares_out" };
         let mut arguments = vec![(written, Operand::Scratch(squares))];
         let field = match gain {
@@ -351,7 +352,7 @@ impl Select<'_> {
         };
         let mut formula = String::new();
         if let Some(field) = field {
-            let gained = self.scratch("gained", width, 1);
+            let gained = self.scratch("gained", width, Per::Pass);
             draft.gained.insert(value, gained);
             arguments.push(("gain", Operand::Field(field)));
             arguments.push(("gained", Operand::Scratch(gained)));
