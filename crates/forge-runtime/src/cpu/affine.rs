@@ -6,7 +6,8 @@
 //! 2i + h of byte j is column 4i + j + 16h's. So each half of a block is a few shifts and masks of all its bytes at once.
 
 use super::call::{Call, Number};
-use super::formats::{AT_ONCE, BLOCK, Matrix, Scale, Scaling, widen_scales};
+use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
+use super::scales::{Scale, widen_scales};
 use super::simd::Simd;
 use super::strips::OUTPUTS;
 use half::{bf16, f16};

@@ -4,8 +4,9 @@
 //! `key` and `value` are `[row, head, width]`, `keys` and `values` `[slot, head, context, record]` of one layer; a row's go
 //! to its slot and position. A ring has `capacity` positions instead of the context's.
 
+use super::cached::Cached;
 use super::call::{Call, Output};
-use super::formats::{Cached, Format};
+use super::formats::Format;
 use half::f16;
 
 /// What the compiler decided.

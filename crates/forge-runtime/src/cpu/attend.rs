@@ -11,8 +11,9 @@
 use super::append::Room;
 use super::attend_share::{Attention, Share};
 use super::attend_step::STEP;
+use super::cached::Cached;
 use super::call::{Call, Output};
-use super::formats::{Cached, Format};
+use super::formats::Format;
 use super::level::Task;
 use super::rotation::{Brings, HeadNorm, Rotation};
 use super::scratch::Scratch;

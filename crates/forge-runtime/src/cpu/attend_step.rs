@@ -3,8 +3,8 @@
 // Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
 #![allow(clippy::needless_range_loop)]
 
-use super::finish::Each;
-use super::formats::Cached;
+use super::activation::Each;
+use super::cached::Cached;
 use super::simd::Simd;
 use super::tile::totals;
 use std::ops::Range;

@@ -7,7 +7,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::attend_step::{STEP, Step};
-use super::formats::Cached;
+use super::cached::Cached;
 use super::simd::Simd;
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! Formats of 32 codes to a scale, row by row and in strips.
 
 use super::call::Call;
-use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling, widen_scales};
+use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
+use super::scales::widen_scales;
 use super::simd::Simd;
 use super::strips::OUTPUTS;
 use half::f16;

@@ -2,8 +2,8 @@
 //!
 //! `tail` is a ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros.
 
+use super::activation::{Activation, Each};
 use super::call::Call;
-use super::finish::{Activation, Each};
 use super::level::Task;
 use super::simd::Simd;
 

@@ -4,9 +4,9 @@
 //! Rows have slots of their own. `inputs` has queries, keys and values side by side, then gates, strengths and times; `tail` is the
 //! convolution's ring, `memory` the rule's.
 
+use super::activation::{Activation, Each};
 use super::call::{Call, Output};
 use super::delta_rule::{DeltaRule, MOST_VALUES, decay, sigmoid};
-use super::finish::{Activation, Each};
 use super::learning::{Brought, learn, make_unit};
 use super::let_through::open;
 use super::level::Task;

@@ -1,7 +1,7 @@
 //! One function of one or two vectors, element by element. Scalars: rows. Buffers: a, [b,] y.
 
+use super::activation::Each;
 use super::call::{Call, Output};
-use super::finish::Each;
 use super::level::Task;
 use super::simd::Simd;
 

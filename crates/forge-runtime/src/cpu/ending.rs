@@ -3,8 +3,9 @@
 //! It is a task of its own, compiled once for each set of instructions: whatever format a weight has and however many rows there
 //! are, the same numbers come here. A call a few dozen results is nothing beside what they are made of.
 
+use super::activation::Activation;
 use super::argmax::ordered;
-use super::finish::{Activation, Epilogue, Finish, GRAIN, Left, OfShare};
+use super::finish::{Epilogue, Finish, GRAIN, Left, OfShare};
 use super::level::Task;
 use super::past::write_past;
 use super::simd::Simd;

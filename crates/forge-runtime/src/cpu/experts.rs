@@ -7,13 +7,14 @@
 use super::call::Call;
 use super::coded_rows::{encoded_rows, keep};
 use super::finish::{DeferredNorm, Epilogue, Finish, GRAIN, OfShare};
-use super::formats::{BLOCK, Matrix, Stack};
+use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::pieces::Pieces;
 use super::project::{Project, whole_rows};
 use super::route::{MOST, Route, Router};
 use super::scratch::Scratch;
 use super::simd::Simd;
+use super::stack::Stack;
 use super::stored::Stored;
 use super::strips::OUTPUTS;
 use super::together::{Products, Rows, TOGETHER};

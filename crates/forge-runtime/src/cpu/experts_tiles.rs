@@ -12,13 +12,14 @@ use super::call::Call;
 use super::coded::{self, Coded, Sixteen, encode};
 use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare, ROWS_AHEAD};
-use super::formats::{BLOCK, Matrix, Stack};
+use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::panel;
 use super::project::{Project, whole_rows};
 use super::route::MOST;
 use super::scratch::Scratch;
 use super::simd::Simd;
+use super::stack::Stack;
 use super::stored::Stored;
 use std::marker::PhantomData;
 

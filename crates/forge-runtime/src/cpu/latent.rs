@@ -3,8 +3,9 @@
 //! Scalars: rows, context. Buffers: latent, key, slots, positions, latents; with something to prepare queries, gain and turned
 //! too. `latents` is `[slot, context, width + turned]` of one layer.
 
+use super::cached::Cached;
 use super::call::{Call, Output};
-use super::formats::{Cached, Format};
+use super::formats::Format;
 use super::level::Task;
 use super::rotation::{Rotation, norm};
 use super::scratch::Scratch;

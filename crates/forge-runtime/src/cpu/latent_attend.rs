@@ -7,8 +7,9 @@
 //! each line is loaded once for all of them.
 
 use super::attend_step::{STEP, Step, Total, soften, total_from, total_of};
+use super::cached::Cached;
 use super::call::Call;
-use super::formats::{Cached, Format};
+use super::formats::Format;
 use super::latent::{LatentPrepare, Lines, Raw, store};
 use super::level::Task;
 use super::scratch::Scratch;

@@ -1,8 +1,8 @@
 //! Of what heads say, normed each by itself, what their gates let through, in place. Scalars: rows. Buffers: inputs, gain, heads.
 
+use super::activation::{Activation, Each};
 use super::call::Call;
 use super::delta_rule::MOST_VALUES;
-use super::finish::{Activation, Each};
 use super::level::Task;
 use super::rotation::inverse_rms;
 use super::simd::Simd;

@@ -13,6 +13,7 @@
 //! function that is neither generic nor inline is compiled whether it is called or not. So it is in this crate if it is shared
 //! among programs, but for its own unit tests, which use few kernels, too.
 
+mod activation;
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -27,6 +28,7 @@ mod avx2;
 mod avx512;
 mod beside;
 mod blocks;
+mod cached;
 mod call;
 mod coded;
 mod coded_few;
@@ -66,6 +68,7 @@ mod panel;
 mod parts;
 mod past;
 mod pieces;
+mod plain;
 mod pool;
 mod project;
 mod read_speed;
@@ -77,8 +80,10 @@ mod rotate_append;
 mod rotation;
 mod route;
 mod sample;
+mod scales;
 mod scratch;
 mod simd;
+mod stack;
 mod stored;
 mod strip_products;
 pub mod strips;
@@ -134,6 +139,7 @@ mod copying {
 // Which of these a program names depends on its kernels.
 #[allow(unused_imports)]
 pub use self::{
+    activation::{Activation, Each},
     affine::{Affine, AffineBf16},
     append::{Append, append},
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
@@ -149,14 +155,15 @@ pub use self::{
     embed::{Embed, embed},
     experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
     experts_tiles::{ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles},
-    finish::{Activation, DeferredNorm, Each, Epilogue, OwnNorm, Squares},
-    formats::{Bf16, F16, F32, Format},
+    finish::{DeferredNorm, Epilogue, OwnNorm, Squares},
+    formats::Format,
     latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},
     latent_attend::{LatentAttend, latent_attend},
     layer_norm::{LayerNorm, layer_norm},
     let_through::{LetThrough, let_through},
     mxfp4::Mxfp4,
     norm_add::{NormAdd, norm_add},
+    plain::{Bf16, F16, F32},
     project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
     rotate::{Rotate, rotate},

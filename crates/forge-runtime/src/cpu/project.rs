@@ -10,11 +10,12 @@
 //! slices ([`Simd::SLICE`]), in the same order with panels and without. A row that is alone, in a program of its own, may be summed in
 //! another order ([`AsStored`]). Of a matrix in strips rows are computed by [`super::strip_products`].
 
+use super::activation::Each;
 use super::call::Call;
 use super::coded;
 use super::coded_rows::{encoded_rows, keep};
 use super::few_rows::{AsStored, Blocks, FEW, Slices};
-use super::finish::{DeferredNorm, Each, Epilogue, Finish, OfShare, OwnNorm, ROWS_AHEAD};
+use super::finish::{DeferredNorm, Epilogue, Finish, OfShare, OwnNorm, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::panel::{self, PANEL};

@@ -4,8 +4,9 @@
 //! heads, then what it brings; keys and values are as in [`super::append()`].
 
 use super::append::{Cache, store};
+use super::cached::Cached;
 use super::call::Call;
-use super::formats::{Cached, Format};
+use super::formats::Format;
 use super::level::Task;
 use super::rotation::{Brings, HeadNorm, Rotation, prepare, prepare_value};
 use super::scratch::Scratch;

@@ -7,8 +7,8 @@ use super::each_head::{self, EachHead};
 use super::embed::{self, Embed};
 use super::experts::{self, ExpertsInner, ExpertsSum};
 use super::experts_tiles::{self, ExpertsTiles};
-use super::formats::{Bf16, F16, F32};
 use super::mxfp4::Mxfp4;
+use super::plain::{Bf16, F16, F32};
 use super::project::{self, Project};
 use super::superblock::{Pairs, Q6K};
 

@@ -3,8 +3,9 @@
 //! their order of shares.
 
 use super::attend_step::{STEP, Step, soften, total_from, total_of};
+use super::cached::Cached;
 use super::call::Call;
-use super::formats::{Cached, Format};
+use super::formats::Format;
 use super::level::Task;
 use super::scratch::Scratch;
 use super::simd::Simd;
