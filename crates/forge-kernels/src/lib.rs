@@ -1,6 +1,6 @@
 //! The catalogue of kernels: Metal templates, rendered for one shape, and their signatures read back.
 //!
-//! [`render`] takes a name and a [`Spec`] and gives an [`Instance`]: the text of one Metal kernel in which every shape
+//! [`render()`] takes a name and a [`Spec`] and gives an [`Instance`]: the text of one Metal kernel in which every shape
 //! is a literal, and the [`KernelDecl`] that was parsed from that very text. Nothing else declares a kernel: bindings,
 //! scalars, threads, grid and threadgroup memory are read from the signature and from the one comment above it.
 //! [`assemble`] puts instances together as one file.

@@ -2,12 +2,12 @@
 //!
 //! # Contract
 //!
-//! [`render`] takes a [`Plan`] and gives [`CrateFiles`]: paths within the crate and their bytes. It does no I/O and
+//! [`render()`] takes a [`Plan`](forge_planner::Plan) and gives [`CrateFiles`]: paths within the crate and their bytes. It does no I/O and
 //! decides nothing about the model; what it decides is how a program is spelled. Everything is resolved to final
 //! names and literals in Rust (the modules below), and printed by the templates of `templates/crate`, which hold the
 //! text that is the same for every model and no logic but loops.
 //!
-//! [`report`] gives the page of pictures that lies beside the crate's source.
+//! [`report()`] gives the page of pictures that lies beside the crate's source.
 //!
 //! The runtime that every crate carries is `forge-runtime`'s own source, embedded when this crate is built.
 

@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //!
-//! [`plan`] takes a [`forge_ir::Graph`], which is proof that the graph is sound, and returns a [`Plan`] or
+//! [`plan()`] takes a [`forge_ir::Graph`], which is proof that the graph is sound, and returns a [`Plan`] or
 //! diagnostics that name what cannot be done. It knows nothing of files, of the text of generated code, or of how
 //! Metal is spelled; it asks `forge-kernels` for rendered instances and reads their parsed signatures.
 //!

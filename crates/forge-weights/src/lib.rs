@@ -1,7 +1,7 @@
 //! Number formats as bytes, and the weight file.
 //!
 //! * [`Stored`] decodes weights as the checkpoint stores them.
-//! * [`write`] carries out a plan: it asks for the rows of the plan's weights, packs and encodes them, and streams
+//! * [`write()`] carries out a plan: it asks for the rows of the plan's weights, packs and encodes them, and streams
 //!   one safetensors file whose every byte's place is known beforehand.
 //! * [`measure`] says what a format would change of a weight, so that formats can be chosen before a plan is made.
 //! * [`PackedFile`] reads such a file and undoes the packing, so that the reference can be evaluated on the very bytes

@@ -10,6 +10,10 @@ pub(crate) fn test() -> Result<(), String> {
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     // What only `cargo xtask gpu` builds.
     cargo(&["clippy", "--package", "forge-sim", "--features", "card", "--", "-D", "warnings"])?;
+    // Pages for which something is missing, most of all what links name.
+    run(Command::new(env!("CARGO"))
+        .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings"))?;
     // Everything that is wrong is told at once.
     cargo(&["test", "--workspace", "--no-fail-fast"])
 }

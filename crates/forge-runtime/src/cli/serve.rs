@@ -40,6 +40,8 @@ pub(super) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=65536))]
     pub(super) queue: u32,
     /// An origin whose pages may ask, such as https://example.org, or * for all (may be given several times)
+    // What is written here is shown in a terminal, too.
+    #[allow(rustdoc::bare_urls)]
     #[arg(long, value_name = "ORIGIN")]
     pub(super) allow_origin: Vec<String>,
     /// Another name that the model answers to (may be given several times)

@@ -1,7 +1,7 @@
 //! Attention with an online softmax: each query head over the cached keys and values of its slot, positions
 //! `first..=position`, where first is 0 or follows from a window.
 //!
-//! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values, [sinks,] [gates,] slots, positions, heads[, partials]; with a prologue
+//! Scalars: rows, context[, capacity][, splits]. Buffers: q, keys, values[, sinks][, gates], slots, positions, heads[, partials]; with a prologue
 //! qkv[, query_gain, key_gain] in place of q, and keys and values are written; where its row brings nothing q[, query_gain], and
 //! they are read. Serves the GPU's split and tiled kernels
 //! alike: a thread takes some rows of one key head and goes through the cache in steps, so that each cached number is

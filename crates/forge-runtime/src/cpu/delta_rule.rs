@@ -76,7 +76,7 @@ pub fn delta_rule(call: &Call<'_>, shape: &DeltaRule) {
     });
 }
 
-/// The same, and heads are left as memories say them, for [`super::let_through`].
+/// The same, and heads are left as memories say them, for [`super::let_through()`].
 #[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn delta_chunks(call: &Call<'_>, shape: &DeltaRule) {
     call.level().run(Rule { call, shape, gain: None });

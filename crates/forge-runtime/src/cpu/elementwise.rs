@@ -1,4 +1,4 @@
-//! One function of one or two vectors, element by element. Scalars: rows. Buffers: a, [b,] y.
+//! One function of one or two vectors, element by element. Scalars: rows. Buffers: a[, b], y.
 
 use super::activation::Each;
 use super::call::{Call, Output};

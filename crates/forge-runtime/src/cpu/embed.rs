@@ -1,6 +1,6 @@
 //! ids -> rows of the table, widened to f32.
 //!
-//! Scalars: rows. Buffers: the table's planes, ids, [gain,] stream[, gained][, squares].
+//! Scalars: rows. Buffers: the table's planes, ids[, gain], stream[, gained][, squares].
 
 use super::call::Call;
 use super::finish::Squares;

@@ -2,7 +2,7 @@
 //!
 //! Rows that have an expert in common are taken together, expert by expert, so that its weights are loaded once for all of
 //! them. In a pass of several rows each is computed alike to the bit, whoever its neighbours are: products are summed in one
-//! order, and a row's experts in that of their numbers. Rows are encoded as they are for any projection ([`super::project`]).
+//! order, and a row's experts in that of their numbers. Rows are encoded as they are for any projection ([`super::project()`]).
 
 use super::call::Call;
 use super::coded_rows::{encoded_rows, keep};
@@ -20,8 +20,8 @@ use super::strips::OUTPUTS;
 use super::together::{Products, Rows, TOGETHER};
 use std::marker::PhantomData;
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, [bias,] [squares,] y. With a route:
-/// logits, [correction,] [scale,] and routes are written.
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x[, bias][, squares], y. With a route:
+/// logits[, correction][, scale], and routes are written.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsInner {
     /// Experts that there are.
@@ -44,7 +44,7 @@ pub struct ExpertsInner {
     pub route: Option<Route>,
 }
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x, [bias,] y[, gain, gained][, squares_out].
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, routes, x[, bias], y[, gain, gained][, squares_out].
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsSum {
     /// Experts that there are.

@@ -34,7 +34,7 @@ pub struct ExpertsGroup {
     pub tile_rows: usize,
 }
 
-/// What the compiler decided. Scalars: rows. Buffers: weight planes, pairs, tiles, x, [bias,] y.
+/// What the compiler decided. Scalars: rows. Buffers: weight planes, pairs, tiles, x[, bias], y.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsTiles {
     /// Experts that there are.

@@ -1,5 +1,5 @@
-//! Layer norm of each row: the mean taken off, over the root of the variance. Scalars: rows. Buffers: x, gain, [bias,]
-//! [wanted,] y.
+//! Layer norm of each row: the mean taken off, over the root of the variance. Scalars: rows. Buffers: x, gain[, bias][, wanted],
+//! y.
 
 use super::call::Call;
 use super::level::Task;

@@ -1,6 +1,6 @@
 //! Root-mean-square norm of each row, added to another in place.
 //!
-//! Scalars: rows. Buffers: x, [norm_gain,] [factor,] [gain,] stream[, gained][, squares_out].
+//! Scalars: rows. Buffers: x[, norm_gain][, factor][, gain], stream[, gained][, squares_out].
 
 use super::call::Call;
 use super::finish::Squares;

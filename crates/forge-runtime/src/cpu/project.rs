@@ -1,6 +1,6 @@
 //! y = W x for one row or many, with a bias before and an epilogue after.
 //!
-//! Scalars: rows[, first]. Buffers: the weight's planes, [bias,] x, [x_gain,] [squares,] [factors,] y[, gain, gained, squares_out][, candidates]. One
+//! Scalars: rows[, first]. Buffers: the weight's planes[, bias], x[, x_gain][, squares][, factors], y[, gain, gained, squares_out][, candidates]. One
 //! row, or a few, read every weight once, straight from memory, and are as fast as memory is. More rows take panels of
 //! weights: decoded once into a cache-sized buffer, then multiplied with a block of rows that stays in the cache while
 //! panel after panel goes by.

@@ -1,4 +1,4 @@
-//! Root-mean-square norm of each part of each row. Scalars: rows. Buffers: x, [gain,] [wanted,] y.
+//! Root-mean-square norm of each part of each row. Scalars: rows. Buffers: x[, gain][, wanted], y.
 
 use super::call::Call;
 use super::level::Task;

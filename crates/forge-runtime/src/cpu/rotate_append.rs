@@ -1,6 +1,6 @@
 //! Norms and rotates queries and keys, and appends keys and values to the cache.
 //!
-//! Scalars: rows, context[, capacity]. Buffers: qkv, [query_gain, key_gain,] slots, positions, q, keys, values. A row of qkv is query
+//! Scalars: rows, context[, capacity]. Buffers: qkv[, query_gain, key_gain], slots, positions, q, keys, values. A row of qkv is query
 //! heads, then what it brings; keys and values are as in [`super::append()`].
 
 use super::append::{Cache, store};

@@ -1,4 +1,4 @@
-//! The experts of each row and their weights. Scalars: rows. Buffers: logits, [correction,] [scale,] routes.
+//! The experts of each row and their weights. Scalars: rows. Buffers: logits[, correction][, scale], routes.
 //!
 //! A row of routes is the experts, the best first and last those that every row has, and then the bits of their weights.
 

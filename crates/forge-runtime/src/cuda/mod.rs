@@ -2,7 +2,7 @@
 //!
 //! The card has its own memory. Weights are copied there once, when the device is made; state and scratch lie there and
 //! nowhere else; what the host says of a batch is collected here and sent ahead of each pass, in one piece. Passes run on
-//! one stream, in the order of their launches; [`launches`] says when a pass is started as one graph. An event after each
+//! one stream, in the order of their launches; `launches` says when a pass is started as one graph. An event after each
 //! pass says that it has ended; while others are on their way, what it has written is read on a stream that does not wait
 //! for them. An error is the driver's own.
 

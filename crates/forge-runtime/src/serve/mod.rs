@@ -1,8 +1,8 @@
 //! The server: one model, many clients, as OpenAI's clients expect it.
 //!
-//! Two threads. The one that owns the engine runs the [`scheduler`]: it alone knows the model's type. The other one
-//! serves connections: [`listener`] takes them, [`access`] asks who they are, [`endpoints`] reads what they want into
-//! prompts and completions, [`queue`] hands these to the scheduler, and [`answer`] carries what comes back to the client.
+//! Two threads. The one that owns the engine runs the `scheduler`: it alone knows the model's type. The other one
+//! serves connections: `listener` takes them, `access` asks who they are, `endpoints` reads what they want into
+//! prompts and completions, `queue` hands these to the scheduler, and `answer` carries what comes back to the client.
 //! Prompts and answers are in no log.
 
 mod access;

@@ -1,6 +1,6 @@
 //! Many texts at once: one thread owns the engine, and every pass serves all who are due.
 //!
-//! A [`Job`] comes by the queue: a prompt, and the [`Completion`] that it begins. It gets a slot, its prompt is read
+//! A [`Job`] comes by the queue: a prompt, and the [`Completion`](super::super::completion::Completion) that it begins. It gets a slot, its prompt is read
 //! there in portions, and from then on it has one row in every pass. What becomes of it goes back by the job's own
 //! channel as [`Update`]s; when nobody listens there any more the slot is free before the next pass. Jobs get slots, and
 //! their prompts are read, in the order in which they came.
