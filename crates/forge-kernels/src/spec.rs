@@ -7,13 +7,15 @@
 //! x, y and z. "Planes" of a weight are `<weight>_values`, or `<weight>_codes` and `<weight>_scales`; values and codes are
 //! read as packets of 16 bytes (`uint4`), scales as `half`.
 
-use crate::context::DEFAULT_MEMORY;
-use forge_ir::{Activation, Bits, Format};
-use serde::{Deserialize, Serialize};
+use forge_ir::{Activation, Format};
+use serde::Serialize;
 
 mod attention;
 mod experts;
 mod latent;
+mod norms;
+mod project;
+mod recurrent;
 
 pub use attention::{
     AT_ONCE, Append, Attend, AttendJoin, AttendKnobs, Brings, Gates, HeadNorm, Prologue, Rotate, RotateAppend,
@@ -25,6 +27,10 @@ pub use experts::{
 pub use latent::{
     AttendUnfolded, EachHead, LatentAppend, LatentAttend, LatentColumns, LatentPrepare, LatentShare,
 };
+pub use norms::{LayerNorm, NormAdd, RmsNorm, Squares};
+pub(crate) use project::STRETCH;
+pub use project::{DeferredNorm, Epilogue, Knobs, Operand, OwnNorm, Project, Rows};
+pub use recurrent::{Convolve, DeltaChunks, DeltaRule, DeltaStep, LetThrough};
 
 /// A kernel instance to be rendered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -135,232 +141,6 @@ pub struct Embed {
     pub squares: Option<Squares>,
 }
 
-/// What the producer of a row leaves for the deferred norm that reads it. Made for one row.
-///
-/// A norm is `gain · x / rms(x)`. The division is by one number for the whole row, and `W (gain · x / rms) =
-/// (W (gain · x)) / rms`: whoever writes x writes `gained = gain · x` too, with the sum of squares of its share of x, and
-/// the projection that reads `gained` divides its results at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Squares {
-    /// Partial sums of squares in `squares`: `[partials]`. All are written, those that no threadgroup has as 0.
-    pub partials: usize,
-    /// Whether `gained` is written. Where gains are folded into weights the reader takes x itself.
-    pub gain: bool,
-}
-
-/// See [`Spec::RmsNorm`]. Scalars: rows. Buffers: x, \[gain,\] \[wanted,\] y. Grid: parts, rows.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RmsNorm {
-    /// Of a part.
-    pub width: usize,
-    /// Equal parts of a row, each normed by itself with the same gain: 1, or the heads of a norm of heads.
-    pub parts: usize,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-    /// Whether the result is multiplied by a gain (f32, `[width]`).
-    pub gain: bool,
-    /// Whether row i of y is the norm of row `wanted[i]` of x.
-    pub gather: bool,
-    /// Numbers from one row of x to the next, where what is normed are the first columns of wider rows.
-    pub pitch: Option<usize>,
-}
-
-/// See [`Spec::NormAdd`]. Scalars: rows. Buffers: x, \[norm_gain,\] \[factor,\] \[gain,\] stream (updated in place)
-/// \[, gained\] \[, squares_out\]. Grid: rows.
-///
-/// What a norm makes of a branch is added to the stream by who norms it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct NormAdd {
-    /// Of a row.
-    pub width: usize,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-    /// Whether what is added is multiplied by a gain (f32, `[width]`).
-    pub gain: bool,
-    /// Whether the sum is multiplied by a number (f32, `[1]`).
-    pub factor: bool,
-    /// What a deferred norm of the sum needs, if one follows. For one row.
-    pub squares: Option<Squares>,
-}
-
-/// See [`Spec::LayerNorm`]. Scalars: rows. Buffers: x, gain, \[bias,\] \[wanted,\] y. Grid: rows.
-///
-/// The mean is taken off, what is left divided by the root of its variance, multiplied by the gain.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LayerNorm {
-    /// Of a row.
-    pub width: usize,
-    /// Added to the variance.
-    pub epsilon: f32,
-    /// Whether a bias (f32, `[width]`) is added.
-    pub bias: bool,
-    /// Whether row i of y is the norm of row `wanted[i]` of x.
-    pub gather: bool,
-}
-
-/// How many rows of x a projection is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rows {
-    /// One: every weight is used once, straight from memory.
-    One,
-    /// 2 to 16: a weight is decoded once and used for a few rows.
-    Few,
-    /// More: tiles in threadgroup memory, products on the matrix unit.
-    Many,
-}
-
-/// What becomes of a projection's result v for output o of row r.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Epilogue {
-    /// `y[r][o] = v`
-    Store,
-    /// `y[r][o] += v`
-    Add,
-    /// Outputs alternate gate, up: `y[r][o / 2] = activation(gate) * up`
-    Gate(Activation),
-    /// `y[o] += v`, and what a deferred norm of y needs. For [`Rows::One`].
-    AddSquares(Squares),
-    /// `y[o] = v * factors[first + o]`: columns of a row of factors, from the scalar `first` on. For [`Rows::One`].
-    Multiply {
-        /// Numbers of the row.
-        of: usize,
-    },
-    /// `y[o] = v`, and the best of each threadgroup's outputs in `candidates`: `[threadgroups, 2]`, a key that orders as
-    /// the number does and the lowest output that has it. For [`Rows::One`].
-    Best,
-}
-
-/// The norm of a projection's input, deferred: x is already multiplied by the gain, and v is divided by
-/// `sqrt(sum(squares) / inputs + epsilon)` before the bias is added. For [`Rows::One`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct DeferredNorm {
-    /// Numbers in `squares`.
-    pub partials: usize,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-}
-
-/// The norm of a projection's input, taken by the projection itself: x is multiplied by the gain as it is loaded, where there is
-/// one, and v is divided by `sqrt(mean(x²) + epsilon)` before the bias is added. For [`Rows::One`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct OwnNorm {
-    /// Whether there is a gain (f32, `[inputs]`).
-    pub gain: bool,
-    /// Added to the mean of squares.
-    pub epsilon: f32,
-}
-
-/// What the products of a tile are computed from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Operand {
-    /// Singles: exact for any format and any x.
-    F32,
-    /// Singles for their range alone: products may lose what those of halves do. For x that may grow beyond a half's range.
-    Ranged,
-    /// Halves: half the threadgroup memory. For x that no model lets grow beyond a half's range.
-    F16,
-}
-
-/// See [`Spec::Project`]. Scalars: rows. Buffers: weight planes, \[bias,\] x, \[x_gain,\] \[squares,\] y\[, gain, gained, squares_out\]
-/// \[, candidates\]. Grid: by knobs; see the kernel's own.
-///
-/// v is W x, then deferred norm, then bias, then a function of each result, then the
-/// epilogue. `gain` and `gained` are there if
-/// [`Squares::gain`] says so. A deferred norm reads `squares`; an epilogue that leaves some writes `squares_out`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Project {
-    /// Rows of x it is made for.
-    pub rows: Rows,
-    /// Of the weight.
-    pub format: Format,
-    /// Rows of the weight; with [`Epilogue::Gate`], twice the width of y.
-    pub outputs: usize,
-    /// Columns of the weight, and the width of x.
-    pub inputs: usize,
-    /// The deferred norm of x, if there is one.
-    pub norm: Option<DeferredNorm>,
-    /// The norm of x that is this projection's business, if there is one: then none is deferred.
-    pub own_norm: Option<OwnNorm>,
-    /// Whether a bias (f32, `[outputs]`) is added.
-    pub bias: bool,
-    /// What v becomes before the epilogue.
-    pub each: Option<Each>,
-    /// What becomes of the result.
-    pub epilogue: Epilogue,
-    /// What the products of a tile are computed from (few, many).
-    pub operand: Operand,
-    /// Whether experts are chosen by what comes of it: a matter of order, for which the CPU rounds nothing of x.
-    pub chooses: bool,
-    /// How the work is laid over threads.
-    pub knobs: Knobs,
-}
-
-/// The knobs of a projection. Which of them matter depends on [`Rows`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Knobs {
-    /// Weight rows that a simdgroup computes at once (one, few).
-    pub rows_per_simdgroup: usize,
-    /// Simdgroups of a threadgroup (one, few).
-    pub simdgroups: usize,
-    /// Simdgroups, or quartets of them (many), that share outputs, each a part of the columns.
-    pub split: usize,
-    /// Packets of 16 bytes that a lane loads of each row before it computes, of codes those of so many times four blocks (one): 1 or 2.
-    pub packets: usize,
-    /// Rows of x that a threadgroup computes at once (many).
-    pub tile_rows: usize,
-    /// Outputs of a tile (many).
-    pub tile_outputs: usize,
-    /// Whether x is taken as codes of 16 bits, a block of 32 columns at a time, which matrix units multiply by those of W (one): for
-    /// who does not ask that nothing be rounded.
-    #[serde(default)]
-    pub codes: bool,
-}
-
-impl Rows {
-    /// In names and tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Rows::One => "one",
-            Rows::Few => "few",
-            Rows::Many => "many",
-        }
-    }
-}
-
-/// Columns that a kernel takes at once as codes: four blocks.
-pub(crate) const STRETCH: usize = 4 * forge_ir::BLOCK;
-
-impl Knobs {
-    /// Whether x can be taken as codes by a weight in `format`.
-    pub(crate) fn can_take_codes(format: Format) -> bool {
-        match format {
-            Format::Q4_0 | Format::Q8_0 | Format::Q4K => true,
-            Format::Affine(affine) => matches!(affine.bits, Bits::Four | Bits::Eight),
-            _ => false,
-        }
-    }
-
-    /// What they are, in a kernel's name: those that matter for so many rows.
-    pub fn name(&self, rows: Rows) -> String {
-        let Knobs { rows_per_simdgroup, simdgroups, split, packets, tile_rows, tile_outputs, codes } = self;
-        match rows {
-            Rows::One if *codes => format!("c{rows_per_simdgroup}_g{simdgroups}_s{split}_p{packets}"),
-            Rows::One => format!("r{rows_per_simdgroup}_g{simdgroups}_s{split}_p{packets}"),
-            Rows::Few => format!("r{rows_per_simdgroup}_g{simdgroups}_s{split}"),
-            Rows::Many => format!("t{tile_rows}x{tile_outputs}_s{split}"),
-        }
-    }
-
-    /// Outputs of a threadgroup in a kernel for one row.
-    pub fn outputs_of_group(&self) -> usize {
-        self.rows_per_simdgroup * self.simdgroups / self.split
-    }
-}
-
 /// See [`Spec::Elementwise`]. Scalars: rows. Buffers: a, \[b,\] y. Grid: by 256 threads over all numbers of a row; rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Elementwise {
@@ -405,124 +185,6 @@ pub struct Take {
     pub width: usize,
     /// Columns that there are.
     pub of: usize,
-}
-
-/// See [`Spec::Convolve`]. Scalars: rows. Buffers: x, taps, slots, positions, tail, y. Grid: by 128 threads over all channels.
-///
-/// x is the first channels of wider rows. `taps` is `[channel, tap]`, the last tap being for the row's own value. `tail` is a
-/// ring, `[slot, taps, channel]`: what the row at position p had lies at p % taps. Before position 0 there are zeros, whatever
-/// the ring holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Convolve {
-    /// Channels of a row.
-    pub width: usize,
-    /// Rows that a result is made of.
-    pub taps: usize,
-    /// Numbers from one row of x to the next.
-    pub pitch: usize,
-    /// What each result becomes.
-    pub activation: Option<Activation>,
-}
-
-/// See [`Spec::DeltaRule`]. Scalars: rows. Buffers: query, key, value, time, strength, rate, bias, slots, positions, memory,
-/// heads. Grid: value heads.
-///
-/// With gates, buffers: convolved, inputs, rate, bias, gain, slots, positions, memory, heads. `convolved` has queries, keys and
-/// values of a row side by side; `inputs` what they were made of, then gates, strengths and times. Of strengths the sigmoid is
-/// taken; heads are normed, and multiplied by the gain and by silu of the gates.
-///
-/// `memory` is `[slot, value head, value channel, key channel]`. A row at position 0 finds zeros, whatever it holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DeltaRule {
-    /// Query heads, and key heads.
-    pub key_heads: usize,
-    /// Value heads.
-    pub heads: usize,
-    /// Channels of a query or a key.
-    pub keys: usize,
-    /// Channels of a value.
-    pub values: usize,
-    /// Multiplies what a memory says.
-    pub scale: f32,
-    /// Added to the sum of squares of a query or a key.
-    pub epsilon: f32,
-    /// Where there are gates: added to the mean of squares of a head.
-    pub gated: Option<f32>,
-}
-
-impl DeltaRule {
-    /// Channels of queries, keys and values together.
-    pub const fn channels(&self) -> usize {
-        2 * self.key_heads * self.keys + self.heads * self.values
-    }
-
-    /// Numbers of a row of inputs: those, gates, strengths and times.
-    pub const fn inputs(&self) -> usize {
-        self.channels() + self.heads * self.values + 2 * self.heads
-    }
-}
-
-/// See [`Spec::DeltaChunks`]. Scalars: rows. Buffers: those of [`DeltaRule`], but for the gain. Grid: by 32 channels of a value, or by
-/// 16 where there are no more; value heads.
-///
-/// Where the rule has gates, heads are left as memories say them: [`LetThrough`] does what is left to do.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DeltaChunks {
-    /// What is computed.
-    pub rule: DeltaRule,
-    /// Rows of a slot that are taken at once.
-    pub rows: usize,
-}
-
-impl DeltaChunks {
-    /// In as many rows at once as threadgroup memory has room for; none where it has no room for 8.
-    pub fn of(rule: DeltaRule) -> Option<DeltaChunks> {
-        let fits = |rows: &usize| DeltaChunks { rows: *rows, rule: rule.clone() }.bytes() <= DEFAULT_MEMORY;
-        let rows = [32, 16, 8].into_iter().find(fits)?;
-        Some(DeltaChunks { rule, rows })
-    }
-
-    /// Bytes of threadgroup memory: queries and keys, how alike they are, and four numbers of each row.
-    pub const fn bytes(&self) -> usize {
-        4 * self.rows * (2 * (self.rule.keys.next_multiple_of(8) + 4) + 2 * (self.rows + 4) + 4)
-    }
-
-    /// Simdgroups of a threadgroup, each with 16 channels of values.
-    pub const fn simdgroups(&self) -> usize {
-        if self.rule.values > 16 { 2 } else { 1 }
-    }
-
-    /// Threadgroups of a head.
-    pub const fn groups(&self) -> usize {
-        self.rule.values.div_ceil(16 * self.simdgroups())
-    }
-}
-
-/// See [`Spec::LetThrough`]. Scalars: rows. Buffers: inputs, gain, heads. Grid: rows.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LetThrough {
-    /// Value heads.
-    pub heads: usize,
-    /// Channels of a value.
-    pub values: usize,
-    /// Numbers from one row of inputs to the next.
-    pub pitch: usize,
-    /// The first of a row's gates.
-    pub first: usize,
-    /// Added to the mean of squares of a head.
-    pub epsilon: f32,
-}
-
-/// See [`Spec::DeltaStep`]. Scalars: rows. Buffers: inputs, taps, rate, bias, gain, slots, positions, tail, memory, heads. Grid: value
-/// heads, rows.
-///
-/// Rows have slots of their own. Queries, keys and values of `inputs` are convolved as in [`Convolve`], and activated by silu.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DeltaStep {
-    /// With gates.
-    pub rule: DeltaRule,
-    /// Rows that a result of the convolution is made of.
-    pub taps: usize,
 }
 
 /// See [`Spec::Argmax`]. Scalars: rows. Buffers: logits, ids. Grid: rows. Of equals the lowest id wins; what is not a

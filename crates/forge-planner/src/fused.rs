@@ -4,12 +4,19 @@
 //! and experts as two (up to their last projections, and these), and ends as one entry for each dispatch. Values are numbered like the body's; what is new takes the next free number. Every
 //! kind of operation but one has a kernel of its own, so a list is a program before any rule has touched it, and after each.
 
+mod attention;
+mod body;
 mod experts;
 mod latent;
+mod project;
+mod recurrent;
 
+pub(crate) use self::attention::{Attend, HeadNorm, RotateAppend};
 pub(crate) use self::experts::{Choice, ExpertsInner, ExpertsSum, Summed};
 pub(crate) use self::latent::{EachHead, LatentAppend, LatentAttend, LatentPrepare};
-use forge_ir::{Activation, Body, BodyId, Format, Layout, Op, ParamId, Rotation};
+pub(crate) use self::project::{Ending, OwnNorm, Project};
+pub(crate) use self::recurrent::{Convolve, DeltaRule, Gated};
+use forge_ir::{BodyId, Format, ParamId, Rotation};
 pub(crate) use forge_kernels::spec::{Brings, Each, Function};
 
 /// A value of a list; below `body.nodes.len() + 1` it is the body's value of that number.
@@ -151,89 +158,6 @@ pub(crate) struct NormAdd {
     pub(crate) leaves: Option<Gain>,
 }
 
-/// A convolution of the first channels of a value.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Convolve {
-    /// Of neighbouring channels, all taps of a channel, then those of the next; and where their last rows are.
-    pub(crate) parts: Vec<(ParamId, ParamId)>,
-    /// What each result becomes.
-    pub(crate) activation: Option<Activation>,
-}
-
-/// A delta rule. Its inputs are queries, keys, values, times and strengths; where it is gated, the first three convolved, side by
-/// side, and what they were made of with gates, strengths and times after it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DeltaRule {
-    /// Of every value head, how fast it forgets.
-    pub(crate) rate: ParamId,
-    /// Added to the time.
-    pub(crate) bias: ParamId,
-    /// Multiplies what a memory says.
-    pub(crate) scale: f32,
-    /// Added to the sum of squares of a query or key.
-    pub(crate) epsilon: f32,
-    /// Where the memories are.
-    pub(crate) memory: ParamId,
-    /// What becomes of what they say.
-    pub(crate) gated: Option<Gated>,
-    /// The convolution that it does to its row first.
-    pub(crate) prologue: Option<Convolve>,
-}
-
-/// The norm of heads that are multiplied by silu of gates.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Gated {
-    /// Of a head.
-    pub(crate) gain: ParamId,
-    /// Added to the mean of squares.
-    pub(crate) epsilon: f32,
-}
-
-/// Several weights applied to one input at once.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Project {
-    /// Each weight with its bias.
-    pub(crate) parts: Vec<(ParamId, Option<ParamId>)>,
-    /// How the weights lie in one matrix.
-    pub(crate) layout: Layout,
-    /// The gain that is folded into the matrix.
-    pub(crate) folded: Option<ParamId>,
-    /// Epsilon of the input's norm, where its division is left to this projection.
-    pub(crate) norm: Option<f32>,
-    /// The norm of its input, where all of it is left to this projection.
-    pub(crate) own_norm: Option<OwnNorm>,
-    /// What each result becomes first.
-    pub(crate) each: Option<Each>,
-    /// What becomes of the result.
-    pub(crate) ending: Ending,
-}
-
-/// A norm that whoever reads its result does.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct OwnNorm {
-    /// None where it is folded into the weights.
-    pub(crate) gain: Option<ParamId>,
-    /// Added to the mean of squares.
-    pub(crate) epsilon: f32,
-}
-
-/// What becomes of a projection's result.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Ending {
-    /// It is the output.
-    Store,
-    /// It is added to the second input, in place.
-    Add,
-    /// It is added to the second input, in place, and leaves what the deferred norm of the sum needs.
-    AddSquares(Gain),
-    /// It is multiplied by what the layer takes of the aside.
-    MultiplyTaken,
-    /// Its outputs alternate gate and up.
-    Gate(Activation),
-    /// It is the output; each threadgroup leaves the best of its own.
-    Best,
-}
-
 /// The gain of a deferred norm, as the producer of what is normed knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gain {
@@ -245,57 +169,6 @@ pub(crate) enum Gain {
     Next,
 }
 
-/// How queries and keys are prepared before they meet.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RotateAppend {
-    /// Query heads.
-    pub(crate) query_heads: usize,
-    /// What there is beside queries.
-    pub(crate) brings: Brings,
-    /// The norm of heads.
-    pub(crate) norm: Option<HeadNorm>,
-    /// Of queries and keys.
-    pub(crate) rotation: Rotation,
-    /// Where keys and values go.
-    pub(crate) cache: ParamId,
-}
-
-/// The norm of heads.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct HeadNorm {
-    /// Of query heads.
-    pub(crate) query_gain: ParamId,
-    /// Of key heads, where there are any.
-    pub(crate) key_gain: Option<ParamId>,
-    /// Added to the mean of squares.
-    pub(crate) epsilon: f32,
-    /// Whether it is of heads that have been turned.
-    pub(crate) turned: bool,
-    /// Whether value heads are normed, too, without a gain.
-    pub(crate) values: bool,
-}
-
-/// Attention.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Attend {
-    /// Query heads.
-    pub(crate) query_heads: usize,
-    /// Multiplies q·k.
-    pub(crate) scale: f32,
-    /// Positions that a row sees.
-    pub(crate) window: Option<usize>,
-    /// What scores are capped to.
-    pub(crate) softcap: Option<f32>,
-    /// One more score of each head, of nothing.
-    pub(crate) sinks: Option<ParamId>,
-    /// Whether what it gives is multiplied by sigmoids of gates, which its last input ends in.
-    pub(crate) gated: bool,
-    /// Where keys and values are.
-    pub(crate) cache: ParamId,
-    /// What it does to its row first.
-    pub(crate) prologue: Option<RotateAppend>,
-}
-
 impl Operation {
     /// Whether it reads the value as its first input, and nowhere else.
     pub(crate) fn reads_first(&self, value: Value) -> bool {
@@ -305,11 +178,6 @@ impl Operation {
 }
 
 impl Kind {
-    /// A function of each number.
-    fn of(each: Each) -> Kind {
-        Kind::Elementwise(Function::Each(each))
-    }
-
     /// Whether it adds its result to its last input, in place, and leaves nothing else.
     pub(crate) fn adds(&self) -> bool {
         match self {
@@ -377,21 +245,6 @@ impl Kind {
     }
 }
 
-impl Project {
-    /// One weight, nothing before or after it.
-    pub(crate) fn plain(weight: ParamId, bias: Option<ParamId>) -> Project {
-        Project {
-            parts: vec![(weight, bias)],
-            layout: Layout::Rows,
-            folded: None,
-            norm: None,
-            own_norm: None,
-            each: None,
-            ending: Ending::Store,
-        }
-    }
-}
-
 impl Fused {
     /// Whether experts are chosen by a value, be it after some function of each number.
     pub(crate) fn chooses(&self, value: Value) -> bool {
@@ -402,113 +255,6 @@ impl Fused {
             Kind::Elementwise(_) | Kind::ScaleBy { .. } | Kind::Slice { .. } => self.chooses(reader.output),
             _ => false,
         })
-    }
-
-    /// The body as it is: an operation for each node, two for attention.
-    pub(crate) fn of(id: BodyId, body: &Body, widths: Vec<usize>, formats: Vec<Format>) -> Fused {
-        let mut list = Fused { body: id, operations: Vec::new(), widths, formats };
-        for (index, node) in body.nodes.iter().enumerate() {
-            let mut inputs: Vec<Value> = node.inputs.iter().map(|value| Value(value.0)).collect();
-            let kind = match &node.op {
-                Op::Embed { table, scale } => Kind::Embed { table: *table, scale: *scale, leaves: None },
-                Op::RmsNorm { gain, parts, epsilon } => {
-                    Kind::Norm { gain: *gain, parts: *parts, epsilon: *epsilon }
-                }
-                Op::Place { table } => Kind::Place { table: *table },
-                Op::LayerNorm { gain, bias, epsilon } => {
-                    Kind::LayerNorm { gain: *gain, bias: *bias, epsilon: *epsilon }
-                }
-                Op::Linear { weight, bias } => Kind::Project(Project::plain(*weight, *bias)),
-                Op::Rotate { heads, rotation, .. } => {
-                    Kind::Rotate { heads: *heads, rotation: rotation.clone() }
-                }
-                Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
-                    // Of queries alone it reads what an earlier layer has appended.
-                    if inputs.len() > 1 {
-                        let kind = Kind::Append { cache: *cache };
-                        let output = list.new_value(0);
-                        let name = "append".to_owned();
-                        list.operations.push(Operation { name, kind, inputs: inputs.split_off(1), output });
-                    }
-                    Kind::Attend(Attend {
-                        query_heads: *query_heads,
-                        scale: *scale,
-                        window: *window,
-                        softcap: *softcap,
-                        sinks: *sinks,
-                        gated: false,
-                        cache: *cache,
-                        prologue: None,
-                    })
-                }
-                Op::Route(routing) if experts::only_experts_read(body, index) => {
-                    list.widths[index + 1] = 2 * routing.chosen;
-                    Kind::Route(Choice { routing: routing.clone(), shared: 0, gated: false })
-                }
-                Op::Experts(experts) => match experts::parts(body, node, experts) {
-                    Some((inner, sum)) => {
-                        let output = list.new_value(inner.chosen * experts::rows_of(body, inner.gate));
-                        let name = "routed_inner".to_owned();
-                        let between = vec![output, inputs[1]];
-                        list.operations.push(Operation {
-                            name,
-                            kind: Kind::ExpertsInner(inner),
-                            inputs,
-                            output,
-                        });
-                        inputs = between;
-                        Kind::ExpertsSum(sum)
-                    }
-                    None => Kind::Unplanned,
-                },
-                Op::Convolve { taps, tail } => {
-                    Kind::Convolve(Convolve { parts: vec![(*taps, *tail)], activation: None })
-                }
-                Op::DeltaRule { rate, bias, scale, epsilon, memory } => Kind::DeltaRule(DeltaRule {
-                    rate: *rate,
-                    bias: *bias,
-                    scale: *scale,
-                    epsilon: *epsilon,
-                    memory: *memory,
-                    gated: None,
-                    prologue: None,
-                }),
-                Op::EachHead { weight, heads, turned } => {
-                    Kind::EachHead(EachHead { weight: *weight, heads: *heads, turned: *turned })
-                }
-                Op::LatentAttention { heads, scale, cache } => {
-                    let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });
-                    let output = list.new_value(0);
-                    let name = "append".to_owned();
-                    list.operations.push(Operation { name, kind, inputs: inputs.split_off(2), output });
-                    Kind::LatentAttend(LatentAttend {
-                        heads: *heads,
-                        scale: *scale,
-                        cache: *cache,
-                        prologue: None,
-                    })
-                }
-                Op::Route(_) => Kind::Unplanned,
-                Op::ScaleBy { factor } => Kind::ScaleBy { factor: *factor },
-                Op::Leave => Kind::Leave,
-                Op::Take { .. } => Kind::Take,
-                Op::Activate(activation) => Kind::of(Each::Activate(*activation)),
-                Op::Softcap(cap) => Kind::of(Each::Softcap(*cap)),
-                Op::Scale(factor) => Kind::of(Each::Scale(*factor)),
-                Op::Multiply if list.widths[inputs[1].0] != list.widths[inputs[0].0] => {
-                    Kind::Elementwise(Function::Times)
-                }
-                Op::Multiply => Kind::Elementwise(Function::Multiply),
-                Op::Add => Kind::Elementwise(Function::Add),
-            };
-            list.operations.push(Operation {
-                name: node.name.clone(),
-                kind,
-                inputs,
-                output: Value(index + 1),
-            });
-        }
-        list
     }
 
     /// A value that did not exist.

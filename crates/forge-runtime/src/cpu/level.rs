@@ -1,6 +1,7 @@
 //! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|amx|neon|dot|i8mm`.
 
-use super::simd::{Portable, Simd};
+use super::portable::Portable;
+use super::simd::Simd;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 

@@ -70,6 +70,7 @@ mod past;
 mod pieces;
 mod plain;
 mod pool;
+mod portable;
 mod project;
 mod read_speed;
 mod rms_norm;
