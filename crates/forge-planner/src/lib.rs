@@ -14,11 +14,13 @@
 //!    list of its own, since it can be fused further.
 //! 4. `select`: every fused operation becomes a [`Step`]: kernel instances for one row, a few and many, with the
 //!    weights, scratch, state and batch columns that they are launched on.
-//! 5. `arena`: scratch buffers get offsets from their lifetimes, in one allocation.
+//! 5. `arena`: scratch buffers get offsets from their lifetimes (`lives`), in one allocation.
 //! 6. `hazards`: a step waits where bytes it touches were touched since the last barrier, and nowhere else.
 //! 7. `cost`: bytes and operations of each step, for any number of rows and any length of cache.
 //!
-//! `cache` says what slots remember and in how many bytes; `unfold`, from how many rows on keys and values are made of latents; `budget` chooses formats for matrices under a budget of bits; `chips` lists Apple's chips and NVIDIA's cards, and `predict` says how long a pass would take on one.
+//! `asked` says what a plan as a whole refuses; `layouts`, how kernels are laid over threads; `cache`, what slots remember and in how many bytes; `unfold`,
+//! from how many rows on keys and values are made of latents; `budget` chooses formats for matrices under a budget of bits; `chips`
+//! lists Apple's chips and NVIDIA's cards, and `predict` says how long a pass would take on one.
 //!
 //! # What a plan promises
 //!
@@ -27,6 +29,7 @@
 //! experts' rows expert by expert, and in how latents are met ([`Unfold`]).
 
 mod arena;
+mod asked;
 mod binding;
 mod budget;
 mod cache;
@@ -36,6 +39,8 @@ mod cost;
 mod formats;
 mod fused;
 mod hazards;
+mod layouts;
+mod lives;
 mod load;
 mod options;
 mod plan;
