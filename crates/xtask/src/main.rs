@@ -25,7 +25,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that must pass: formatting, clippy, tests. Installs clang first where it is missing and it may.
+    /// Everything that must pass: formatting, clippy, rustdoc, tests. Installs clang first where it is missing and it may.
     Test,
     /// Pack programs and tests of kernels for an NVIDIA GPU, and the script that judges both there: needs cargo and clang, and no such GPU.
     Gpu {
