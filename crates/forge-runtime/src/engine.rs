@@ -258,12 +258,12 @@ impl<M: Model, D: Device> Engine<M, D> {
         check_vocabulary::<M>(ids.iter().copied())?;
         let needed = u64::from(length) + ids.len() as u64;
         if needed > u64::from(self.context) {
-            return Err(Failure::misuse(format!(
-                "{needed} positions do not fit a context of {}; {} can be run with --context up to {}",
-                self.context,
-                M::INFO.name,
-                M::INFO.context
-            )));
+            let more = match self.context < M::INFO.context {
+                true => format!("; {} can be run with --context up to {}", M::INFO.name, M::INFO.context),
+                false => String::new(),
+            };
+            let message = format!("{needed} positions do not fit a context of {}{more}", self.context);
+            return Err(Failure::misuse(message));
         }
         Ok(())
     }

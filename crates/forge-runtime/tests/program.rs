@@ -202,7 +202,7 @@ fn chat_answers_once_or_line_by_line() {
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
+    assert_eq!(output.status.code(), Some(1), "nobody watched, and two lines were not understood");
     assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&first), words(&second)));
     let said = text(&output.stderr);
     for part in ["generated 4 tokens", "of 64 positions", "/nonsense is not known", "nowhere.json: "] {
@@ -217,7 +217,7 @@ fn chat_answers_once_or_line_by_line() {
     let long = format!("{}\nw7 w8\n", "w5 ".repeat(80));
     let output = say(&folder, "chat -n 4 --temperature 0", &long);
     assert!(
-        text(&output.stderr).contains("82 positions do not fit a context of 64"),
+        text(&output.stderr).contains("82 positions do not fit a context of 64\n"),
         "{}",
         text(&output.stderr)
     );
@@ -423,11 +423,15 @@ fn what_goes_wrong_is_said_and_counted() {
     let folder = directory(0.0);
     for (line, code, part) in [
         ("generate", 2, "--prompt"),
-        ("generate --ids 3 --temperature -1", 2, ""),
+        ("generate --ids 3 --temperature -1", 2, "a temperature is 0 or more, not -1"),
+        ("generate --ids 3 --seed -1", 2, "--seed"),
+        ("generate --ids 3 --stop=", 2, "--stop"),
+        ("generate --ids 3 --logit-bias 50=1", 2, "--logit-bias: id 50 is outside the vocabulary of 50"),
+        ("generate --ids 3 --threads 1025", 2, "1025 is not in 1..=1024"),
         ("generate --ids 3 --top-p 0", 2, "top-p is more than 0"),
         ("generate --ids 3 --min-p 2", 2, "min-p is 0 to 1"),
         ("generate --ids 3,50", 2, "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
-        ("generate --ids 3,4,5 --context 2", 2, "3 positions do not fit a context of 2"),
+        ("generate --ids 3,4,5 --context 2", 2, "of 2; tiny can be run with --context up to 64"),
         ("logits --ids 3 --context 65", 2, "compiled for contexts up to 64, and --context asks for 65"),
         ("logits --ids 3 --device metal", 2, "no Metal on this machine"),
         ("logits --ids 3 --device gpu", 2, "[possible values: auto, metal, cuda, cpu]"),
@@ -448,13 +452,16 @@ fn what_goes_wrong_is_said_and_counted() {
         assert_eq!(text(&output.stdout), "", "{line}");
     }
     for (line, code, part) in
-        [("--help", 0, "generate"), ("--version", 0, "model"), ("generate --help", 0, "--top-k")]
+        [("--help", 0, "generate"), ("--version", 0, "tiny "), ("generate --help", 0, "--top-k")]
     {
         let output = run(&folder, line);
         assert_eq!(output.status.code(), Some(code), "{line}");
         assert!(text(&output.stdout).contains(part), "{line}");
         assert!(!text(&output.stdout).contains("record"), "{line}");
     }
+    let output = say(&folder, "perplexity - --context 1", "w5 w6 w7");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--context 2 or more"), "{}", text(&output.stderr));
     let output = program(&folder, "logits --ids 3").env("FORGE_CPU", "mmx").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("FORGE_CPU=mmx: this machine has"), "{}", text(&output.stderr));
@@ -507,6 +514,8 @@ fn serve_answers_until_it_is_told_to_stop() {
             "{}",
             text(&busy.stderr)
         );
+        // An answer does not end with whoever read what the server said.
+        drop(errors);
         let killed =
             Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
         assert!(killed.success());
@@ -527,6 +536,7 @@ fn serve_does_not_open_the_door_by_accident() {
         let output = run(&folder, line);
         assert_eq!(output.status.code(), Some(2), "{line}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains("http://"), "{line}: {}", text(&output.stderr));
     }
     let output = program(&folder, "serve --port 0").env("MODEL_API_KEY", "").output().unwrap();
     assert!(text(&output.stderr).contains("a key is not empty"), "{}", text(&output.stderr));
@@ -592,4 +602,8 @@ fn generate_can_be_cut_short() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    // What is said beside the text may go to a disk that is full.
+    if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
+        assert_eq!(program(&folder, line).stderr(full).output().unwrap().status.code(), Some(0));
+    }
 }

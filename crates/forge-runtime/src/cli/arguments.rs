@@ -20,6 +20,9 @@ pub(super) struct Arguments {
     pub(super) common: Common,
 }
 
+/// More than any machine runs at once; each takes a stack and waits for all others.
+const MOST_THREADS: i64 = 1024;
+
 /// What is understood everywhere.
 #[derive(Debug, Args)]
 pub(super) struct Common {
@@ -27,7 +30,7 @@ pub(super) struct Common {
     #[arg(long, global = true, value_enum, default_value_t = DeviceKind::Auto, help_heading = "Everywhere")]
     pub(super) device: DeviceKind,
     /// Threads of the CPU device [default: as many as the machine runs at once]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Everywhere")]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS), help_heading = "Everywhere")]
     pub(super) threads: Option<u16>,
     /// Read weights on the CPU from the mapped file, whose pages programs share [default: on Linux first
     /// ids come of the file, and meanwhile a copy is made, laid out for the CPU and in huge pages, which is read faster; the file's pages
@@ -132,7 +135,7 @@ pub(super) struct Generate {
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,
     /// End the text before this string (may be given several times)
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(super) stop: Vec<String>,
     /// Go on after the id that ends a text
     #[arg(long)]
@@ -188,22 +191,22 @@ pub(super) struct Perplexity {
 #[command(next_help_heading = "Sampling [default: the model's generation_config.json]")]
 pub(super) struct SamplingArguments {
     /// 0 always takes the most probable id; higher is wilder
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(super) temperature: Option<f32>,
     /// Choose among the K most probable ids; 0 among all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub(super) top_k: Option<usize>,
     /// Choose among ids about as surprising as is to be expected that have this share of probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(super) typical_p: Option<f32>,
     /// Choose among the fewest ids that have this share of probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(super) top_p: Option<f32>,
     /// Choose among ids at least P times as probable as the most probable
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(super) min_p: Option<f32>,
     /// Divide the logits of ids that the prompt or the answer has
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(super) repetition_penalty: Option<f32>,
     /// Take from the logits of ids that the answer has
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
@@ -215,7 +218,7 @@ pub(super) struct SamplingArguments {
     #[arg(long, value_name = "ID=X", value_parser = bias)]
     pub(super) logit_bias: Vec<(u32, f32)>,
     /// Same seed, same text [default: a new one, printed]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) seed: Option<u64>,
 }
 
@@ -227,7 +230,11 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 
 impl SamplingArguments {
     /// As the sampler takes them, where `models` is what the model's makers would have.
-    pub(super) fn sampling(&self, models: Sampling) -> Result<Sampling, Failure> {
+    pub(super) fn sampling(&self, models: Sampling, vocabulary: u32) -> Result<Sampling, Failure> {
+        if let Some((id, _)) = self.logit_bias.iter().find(|(id, _)| *id >= vocabulary) {
+            let message = format!("--logit-bias: id {id} is outside the vocabulary of {vocabulary}");
+            return Err(Failure::Misuse(message));
+        }
         let sampling = Sampling {
             temperature: self.temperature.unwrap_or(models.temperature),
             top_k: self.top_k.unwrap_or(models.top_k),

@@ -21,7 +21,7 @@ use std::io::{IsTerminal, stderr, stdin};
 /// Converses until there is nothing more to answer.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Chat) -> Outcome {
     let setup = common.setup();
-    let sampling = command.sampling.sampling(setup.sampling(program)?)?;
+    let sampling = command.sampling.sampling(setup.sampling(program)?, M::INFO.vocabulary)?;
     let seed = command.sampling.seed();
     let variables = command.variables.iter().map(|text| variable(text)).collect::<Result<_, Failure>>()?;
     let messages = match &command.load {
@@ -51,7 +51,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Chat) 
             talk.say(given(prompt)?.trim())?;
             remark(&talk.stats());
         }
-        None => talk.converse(M::INFO.name)?,
+        None => return talk.converse(M::INFO.name),
     }
     Ok(true)
 }
@@ -78,17 +78,18 @@ const HELP: &str = "\
 /quit         end; so does Ctrl-D. Ctrl-C ends an answer";
 
 impl<M: Model> Talk<M> {
-    /// Reads lines and answers them.
-    fn converse(&mut self, name: &str) -> Result<(), Ended> {
+    /// Reads lines and answers them. Where nobody watches, it tells in the end whether all of them were right.
+    fn converse(&mut self, name: &str) -> Outcome {
         let is_watched = stdin().is_terminal() && stderr().is_terminal();
         if is_watched {
             remark(&format!("{name} on {}. /help says what else can be typed.", self.session.describe()));
         }
+        let mut all_right = true;
         let mut editor = DefaultEditor::new().map_err(|error| Failure::wrong(error.to_string()))?;
         loop {
             let line = match editor.readline(if is_watched { "> " } else { "" }) {
                 Ok(line) => line,
-                Err(ReadlineError::Eof) => return Ok(()),
+                Err(ReadlineError::Eof) => return Ok(is_watched || all_right),
                 Err(ReadlineError::Interrupted) => {
                     remark(&"Ctrl-D or /quit ends the conversation.");
                     continue;
@@ -101,13 +102,16 @@ impl<M: Model> Talk<M> {
             }
             let _ = editor.add_history_entry(line);
             let outcome = match line.strip_prefix('/') {
-                Some("quit" | "exit") => return Ok(()),
+                Some("quit" | "exit") => return Ok(is_watched || all_right),
                 Some(asked) => self.obey(asked),
                 None => self.say(line),
             };
             match outcome {
                 // What one message did wrong does not end the conversation.
-                Err(Ended::Failed(Failure::Misuse(message))) => complain(&message),
+                Err(Ended::Failed(Failure::Misuse(message))) => {
+                    all_right = false;
+                    complain(&message);
+                }
                 other => other?,
             }
         }
@@ -208,6 +212,9 @@ fn save(path: &str, messages: &[Message]) -> Result<(), Failure> {
 }
 
 fn load(path: &str) -> Result<Vec<Message>, Failure> {
+    if path.is_empty() {
+        return Err(Failure::misuse("/load wants the name of a file"));
+    }
     let trouble = |what: String| Failure::misuse(format!("{path}: {what}"));
     let text = std::fs::read(path).map_err(|error| trouble(error.to_string()))?;
     serde_json::from_slice(&text).map_err(|error| trouble(format!("is not a list of messages: {error}")))

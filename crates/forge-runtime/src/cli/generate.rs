@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Continues the text.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Generate) -> Outcome {
     let setup = common.setup();
-    let sampling = command.sampling.sampling(setup.sampling(program)?)?;
+    let sampling = command.sampling.sampling(setup.sampling(program)?, M::INFO.vocabulary)?;
     let is_greedy = sampling.is_greedy();
     let (ids, text) = prompt(program, &setup, command)?;
     let needed = (ids.len() + command.count as usize).min(M::INFO.context as usize).max(ids.len() + 1);

@@ -47,7 +47,7 @@ pub fn run<M: Model>(
 ) -> Result<u8, Failure> {
     let info = M::INFO;
     let about = format!("{}, compiled by forge from {}", info.name, info.architecture);
-    let matches = Arguments::command().about(about).try_get_matches_from(arguments);
+    let matches = Arguments::command().name(info.name).about(about).try_get_matches_from(arguments);
     let arguments = match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -53,10 +53,16 @@ const ASIDE: Style = Style::new().dimmed();
 
 /// Says on standard error what is wrong.
 pub(super) fn complain(trouble: &dyn Display) {
-    anstream::eprintln!("{TROUBLE}error:{TROUBLE:#} {trouble}");
+    say(&format_args!("{TROUBLE}error:{TROUBLE:#} {trouble}"));
 }
 
 /// Says something on standard error that is not what was asked for: how fast it was, where it was done.
 pub(super) fn remark(text: &dyn Display) {
-    anstream::eprintln!("{ASIDE}{text}{ASIDE:#}");
+    say(&format_args!("{ASIDE}{text}{ASIDE:#}"));
+}
+
+/// A line on standard error. If nobody reads it, or the disk that it goes to is full, the program goes on: an answer under
+/// way is not to end with the log.
+fn say(line: &dyn Display) {
+    let _ = writeln!(anstream::stderr(), "{line}");
 }

@@ -77,6 +77,12 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perple
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     let window = longest.min(ORDINARY_WINDOW).min(M::INFO.context as usize).max(2);
     let mut engine = setup.engine::<M>(program, Some(window))?;
+    if engine.context() < 2 {
+        return Err(Failure::misuse(
+            "in a context of one position nothing can be foretold: --context 2 or more",
+        )
+        .into());
+    }
     let (mut losses, mut progress) = (Losses::default(), Progress::new("foretelling"));
     interrupt::watch();
     let start = Instant::now();
@@ -89,6 +95,12 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perple
         }
     }
     progress.clear();
+    if !losses.sum.is_finite() {
+        return Err(Failure::wrong(
+            "the model's logits are not numbers: are its weights what forge wrote? `verify` tells",
+        )
+        .into());
+    }
     let seconds = start.elapsed().as_secs_f64();
     let (loss, error) = (losses.mean(), losses.error());
     if command.json {
@@ -144,7 +156,7 @@ fn split(file: &str, separator: &str) -> Vec<String> {
     texts.filter(|text| !text.is_empty()).collect()
 }
 
-/// Foretells every id of a text but the first.
+/// Foretells every id of a text but the first, unless it is interrupted.
 fn measure<M: Model, D: Device>(
     engine: &mut Engine<M, D>,
     ids: &[u32],
@@ -171,6 +183,9 @@ fn measure<M: Model, D: Device>(
             }
             at += chunk.len();
             progress(losses.count);
+            if interrupt::interrupted() {
+                return Ok(());
+            }
         }
         known = end;
         start = end - window.div_ceil(2).min(end);

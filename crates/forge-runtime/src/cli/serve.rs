@@ -5,7 +5,7 @@ use super::super::model::Model;
 use super::super::open::Program;
 use super::super::serve::{Options, Server};
 use super::arguments::Common;
-use super::output::Outcome;
+use super::output::{Outcome, remark};
 use clap::Args;
 
 /// Texts written at once, if nobody says how many.
@@ -75,18 +75,19 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Serve)
     let server = Server::listen(command.options()?)?;
     let mut setup = common.setup();
     setup.slots = common.slots.unwrap_or(SLOTS);
+    Server::check_slots::<M>(setup.slots)?;
     let (text, template) = (setup.text(program), setup.template(program)?);
     let sampling = setup.sampling(program)?;
     let mut engine = setup.engine::<M>(program, None)?;
     text.ready()?;
-    eprintln!(
+    remark(&format!(
         "{} at http://{}/v1 · {} slots of {} tokens · {}",
         M::INFO.name,
         server.address(),
         setup.slots,
         engine.context(),
         engine.device().describe(),
-    );
+    ));
     server.run(engine, setup.slots, text, setup.path(program, "tokenizer.json"), template, sampling)?;
     Ok(true)
 }

@@ -22,6 +22,8 @@ pub(super) struct Asked {
     pub(super) echo: bool,
     /// What the texts have to be.
     pub(super) grammar: Option<Grammar>,
+    /// The field that says so.
+    pub(super) grammar_field: &'static str,
     /// Tells calls of functions from words, where functions may be called.
     pub(super) calls: Option<Calls>,
     /// Whether the answer is sent piece by piece.
@@ -46,22 +48,15 @@ impl Asked {
         let [old, new] =
             ["max_tokens", "max_completion_tokens"].map(|name| fields.count(name, least, u64::MAX));
         let settings = Settings {
-            sampling: sampling(fields, &service.sampling)?,
+            sampling: sampling(fields, &service.sampling, service.info.vocabulary)?,
             seed,
             count: new?.or(old?).unwrap_or(count),
             stop: stop(fields)?,
             ignore_end: fields.take("ignore_eos")?.unwrap_or(false),
             logprobs: None,
         };
-        Ok(Asked {
-            settings,
-            texts,
-            echo: false,
-            grammar: grammar(fields)?,
-            calls: None,
-            stream,
-            include_usage,
-        })
+        let (grammar_field, grammar) = grammar(fields)?;
+        Ok(Asked { settings, texts, echo: false, grammar, grammar_field, calls: None, stream, include_usage })
     }
 }
 
@@ -99,10 +94,14 @@ fn new_seed() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-fn sampling(fields: &mut Fields, ordinary: &Sampling) -> Result<Sampling, Refusal> {
+fn sampling(fields: &mut Fields, ordinary: &Sampling, vocabulary: u32) -> Result<Sampling, Refusal> {
     let mut bias = Vec::new();
     for (id, value) in fields.take::<Map<String, Value>>("logit_bias")?.unwrap_or_default() {
         match (id.parse::<u32>(), value.as_f64()) {
+            (Ok(id), _) if id >= vocabulary => {
+                let message = format!("`logit_bias`: token {id} is outside the vocabulary of {vocabulary}");
+                return Err(Refusal::of("logit_bias", message));
+            }
             (Ok(id), Some(value)) if (-100.0..=100.0).contains(&value) => bias.push((id, value as f32)),
             _ => {
                 let message =
@@ -155,20 +154,20 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
     }
 }
 
-/// What the text has to be, whichever way it is asked for.
-fn grammar(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
-    let mut grammars = Vec::new();
-    if let Some(format) = fields.take::<Value>("response_format")? {
-        grammars.extend(response_format(&format)?);
-    }
-    grammars.extend(fields.take::<Value>("guided_json")?.map(Grammar::Schema));
-    grammars.extend(fields.take::<String>("guided_regex")?.map(Grammar::Regex));
-    grammars.extend(fields.take::<String>("guided_grammar")?.map(Grammar::Lark));
-    let grammar = grammars.pop();
-    match grammars.is_empty() {
-        true => Ok(grammar),
-        false => {
-            Err(Refusal::of("response_format", "one of `response_format` and `guided_...`, not several"))
+/// What the text has to be, whichever way it is asked for, and the field that says it.
+fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), Refusal> {
+    let format = fields.take::<Value>("response_format")?;
+    let ways = [
+        ("response_format", format.map_or(Ok(None), |format| response_format(&format))?),
+        ("guided_json", fields.take::<Value>("guided_json")?.map(Grammar::Schema)),
+        ("guided_regex", fields.take::<String>("guided_regex")?.map(Grammar::Regex)),
+        ("guided_grammar", fields.take::<String>("guided_grammar")?.map(Grammar::Lark)),
+    ];
+    let mut asked = ways.into_iter().filter(|(_, grammar)| grammar.is_some());
+    match (asked.next(), asked.next()) {
+        (one, None) => Ok(one.unwrap_or(("response_format", None))),
+        (_, Some((field, _))) => {
+            Err(Refusal::of(field, "one of `response_format` and `guided_...`, not several"))
         }
     }
 }

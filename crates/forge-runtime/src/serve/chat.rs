@@ -60,7 +60,7 @@ pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refusal> {
             };
             message.content = Value::String(texts.join("\n"));
         }
-        read_arguments(message);
+        read_arguments(message)?;
         // What OpenAI calls the developer, templates call the system.
         if message.role == "developer" {
             message.role = "system".to_owned();

@@ -12,6 +12,7 @@ use super::service::Service;
 use super::{chat, plain, responses};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
@@ -110,7 +111,8 @@ async fn models(State(service): Shared) -> Response {
     json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(service): Shared, Path(name): Path<String>) -> Outcome {
+async fn model(State(service): Shared, name: Result<Path<String>, PathRejection>) -> Outcome {
+    let Path(name) = name.map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why.body_text()))?;
     match service.answers_to(&name) {
         true => Ok(json_response(StatusCode::OK, &described(&service, &name))),
         false => Err(service.unknown_model(&name)),

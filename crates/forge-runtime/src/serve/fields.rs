@@ -73,7 +73,11 @@ impl Fields {
     pub(super) fn count(&mut self, name: &str, least: u64, most: u64) -> Result<Option<usize>, Refusal> {
         match self.take::<u64>(name)? {
             Some(count) if !(least..=most).contains(&count) => {
-                Err(Refusal::of(name, format!("`{name}` is {least} to {most}, not {count}")))
+                let range = match most {
+                    u64::MAX => format!("{least} or more"),
+                    _ => format!("{least} to {most}"),
+                };
+                Err(Refusal::of(name, format!("`{name}` is {range}, not {count}")))
             }
             count => Ok(count.map(|count| count as usize)),
         }

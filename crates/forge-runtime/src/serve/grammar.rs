@@ -57,8 +57,13 @@ impl Grammars {
             Grammar::Regex(expression) => TopLevelGrammar::from_regex(&expression),
             Grammar::Lark(grammar) | Grammar::After { grammar, .. } => TopLevelGrammar::from_lark(grammar),
         };
-        let matcher = Matcher::new(factory.create_parser(compiled));
-        match (matcher.get_error(), grammar) {
+        let mut matcher = Matcher::new(factory.create_parser(compiled));
+        // Some grammars turn out to have no beginning only when one is asked for.
+        let error = matcher.get_error().or_else(|| {
+            let begins = matcher.compute_mask_or_eos().is_ok_and(|mask| !mask.is_zero());
+            (!begins).then(|| "no text of it has a beginning".to_owned())
+        });
+        match (error, grammar) {
             (Some(error), _) => Err(Failure::misuse(format!("the grammar is not understood: {error}"))),
             (None, &Grammar::After { opening, opening_id, .. }) => {
                 let environment = factory.tok_env().clone();

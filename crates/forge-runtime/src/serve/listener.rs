@@ -9,6 +9,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use std::io::{Write, stderr};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +84,9 @@ pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
             });
         }
         drop(listener);
-        eprintln!("stopping when the answers under way have ended; once more to stop at once");
+        // Whoever read standard error may have gone, and answers are not to go with them.
+        let _ =
+            writeln!(stderr(), "stopping when the answers under way have ended; once more to stop at once");
         tokio::select! {
             () = graceful.shutdown() => Ok(()),
             () = signals.next() => std::process::exit(130),

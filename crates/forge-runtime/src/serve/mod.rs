@@ -107,6 +107,17 @@ impl Server {
         self.address
     }
 
+    /// Whether a model can be served in so many slots, which have a row each in a pass.
+    pub fn check_slots<M: Model>(slots: u32) -> Result<(), Failure> {
+        match slots > M::INFO.chunk {
+            true => Err(Failure::misuse(format!(
+                "{slots} slots; a pass of this model has at most {} rows",
+                M::INFO.chunk
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// What ends it.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
@@ -124,12 +135,7 @@ impl Server {
         sampling: Sampling,
     ) -> Result<(), Failure> {
         let Server { options, listener, address, stop } = self;
-        if slots > M::INFO.chunk {
-            return Err(Failure::misuse(format!(
-                "{slots} slots; a pass of this model has at most {} rows",
-                M::INFO.chunk
-            )));
-        }
+        Server::check_slots::<M>(slots)?;
         let metrics = Arc::new(Metrics::default());
         let (queue, jobs) = Queue::new(slots, options.queue, metrics.clone());
         let service = Arc::new(Service {

@@ -38,7 +38,14 @@ fn prompts(service: &Service, fields: &mut Fields) -> Result<Vec<Vec<u32>>, Refu
         value => ids(value).ok_or_else(refused),
     };
     match fields.need::<Value>("prompt")? {
-        Value::Array(items) if !items.is_empty() && !items[0].is_number() => items.iter().map(one).collect(),
+        Value::Array(items) if !items.is_empty() && !items[0].is_number() => {
+            let most = service.queue.most();
+            if items.len() > most {
+                let message = format!("{} prompts at once; the server takes {most}", items.len());
+                return Err(Refusal::of("prompt", message));
+            }
+            items.iter().map(one).collect()
+        }
         value => Ok(vec![one(&value)?]),
     }
 }

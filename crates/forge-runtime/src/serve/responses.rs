@@ -30,9 +30,8 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
     }
     conversation(fields.need("input")?, &mut messages)?;
     let mut variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
-    if let Some(effort) =
-        fields.take::<Value>("reasoning")?.and_then(|reasoning| reasoning.get("effort").cloned())
-    {
+    let reasoning: Map<String, Value> = fields.take("reasoning")?.unwrap_or_default();
+    if let Some(effort) = reasoning.get("effort").cloned() {
         variables.insert("reasoning_effort".to_owned(), effort);
     }
     let described: Vec<Value> = fields.take("tools")?.unwrap_or_default();
@@ -42,10 +41,11 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
         fields.take("parallel_tool_calls")?.unwrap_or(true),
         service.template.as_ref(),
     )?;
-    if let Some(format) = fields.take::<Value>("text")?.and_then(|text| text.get("format").cloned()) {
+    let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
+    if let Some(format) = text.get("format").cloned() {
         fields.set("response_format", format);
     }
-    if let Some(count) = fields.take::<u64>("max_output_tokens")? {
+    if let Some(count) = fields.count("max_output_tokens", 1, u64::MAX)? {
         fields.set("max_completion_tokens", count.into());
     }
     let mut asked = Asked::take(fields, service, 1, usize::MAX)?;
@@ -114,8 +114,7 @@ fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), Refusal
             _ => return Err(refused(&item)),
         }
     }
-    messages.iter_mut().for_each(read_arguments);
-    Ok(())
+    messages.iter_mut().try_for_each(read_arguments)
 }
 
 /// A tool as chat completions have it: what describes it in an object of its own.

@@ -88,7 +88,7 @@ impl Service {
         prompts: Vec<Vec<u32>>,
         kind: Kind,
     ) -> Result<Answer, Refusal> {
-        let choices = prompts.len() * asked.texts;
+        let choices = self.check_count(prompts.len(), asked)?;
         let shape = CompletionShape::new(kind, self.info.name, self.text.clone(), choices, asked);
         self.begin(asked, prompts, Box::new(shape))
     }
@@ -100,6 +100,7 @@ impl Service {
         prompts: Vec<Vec<u32>>,
         shape: Box<dyn Shape>,
     ) -> Result<Answer, Refusal> {
+        self.check_count(prompts.len(), asked)?;
         let mut texts = Vec::new();
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
         for prompt in prompts {
@@ -110,7 +111,7 @@ impl Service {
                 let constraint = match &asked.grammar {
                     Some(grammar) => {
                         Some(self.grammars.constraint(grammar).map_err(|failure| match failure {
-                            Failure::Misuse(message) => Refusal::of("response_format", message),
+                            Failure::Misuse(message) => Refusal::of(asked.grammar_field, message),
                             failure @ Failure::Wrong(_) => failure.into(),
                         })?)
                     }
@@ -123,11 +124,17 @@ impl Service {
             }
         }
         let left = texts.len();
-        if left > self.queue.most() {
-            let message = format!("{left} texts at once; the server takes {}", self.queue.most());
-            return Err(Refusal::of("n", message));
-        }
         Ok(Answer { shape, updates: self.queue.submit(texts)?, left, texts: asked.texts, usage })
+    }
+
+    /// How many texts so many prompts ask for: before anything is made of any of them, as a small body can name many.
+    pub(super) fn check_count(&self, prompts: usize, asked: &Asked) -> Result<usize, Refusal> {
+        let (texts, most) = (prompts.saturating_mul(asked.texts), self.queue.most());
+        if texts > most {
+            let param = if prompts > most { "prompt" } else { "n" };
+            return Err(Refusal::of(param, format!("{texts} texts at once; the server takes {most}")));
+        }
+        Ok(texts)
     }
 
     /// A prompt is read whole or not at all.

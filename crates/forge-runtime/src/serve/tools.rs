@@ -124,10 +124,13 @@ impl Tools {
                 let schema = with_few_blanks(schema);
                 Grammar::Lark(format!("start: answer | {opening} calls\nanswer: %json {schema}\n{calls}"))
             }
-            (Choice::Auto, Some(_)) => {
+            (_, Some(Grammar::Regex(_) | Grammar::Lark(_) | Grammar::After { .. })) => {
                 return Err(Failure::misuse("`tools` go with answers in JSON, and not with other grammars"));
             }
-            _ => Grammar::Lark(format!("start: {opening} calls\n{calls}")),
+            // Whoever has to call has no other answer to give.
+            (Choice::Required | Choice::Named(_), _) => {
+                Grammar::Lark(format!("start: {opening} calls\n{calls}"))
+            }
         })
     }
 }
@@ -181,14 +184,25 @@ fn closed(schema: &Value) -> Value {
 }
 
 /// Arguments of calls in a conversation, which clients write as text and templates read as what the text says.
-pub(super) fn read_arguments(message: &mut Message) {
-    let Some(Value::Array(calls)) = message.rest.get_mut("tool_calls") else { return };
+pub(super) fn read_arguments(message: &mut Message) -> Result<(), Refusal> {
+    let calls = match message.rest.get_mut("tool_calls") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(calls)) => calls,
+        Some(other) => return Err(Refusal::of("messages", format!("`tool_calls` is a list, not {other}"))),
+    };
     for call in calls {
-        let arguments = &mut call["function"]["arguments"];
-        if let Some(value) = arguments.as_str().and_then(|text| serde_json::from_str(text).ok()) {
+        let Some(Value::Object(function)) = call.get_mut("function") else {
+            let message =
+                format!("a call of `tool_calls` has a `function` with a name and arguments, not {call}");
+            return Err(Refusal::of("messages", message));
+        };
+        if let Some(arguments) = function.get_mut("arguments")
+            && let Some(value) = arguments.as_str().and_then(|text| serde_json::from_str(text).ok())
+        {
             *arguments = value;
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -47,21 +47,28 @@ fn text_follows_a_grammar() {
         let answer = served.answer(PLAINLY, &asked(json!({ "response_format": { "type": "json_object" } })));
         assert!(text(&answer).trim_start().starts_with('{'), "{answer}");
     }
-    for (form, part) in [
-        (json!({ "guided_regex": "(" }), "the grammar is not understood"),
-        (json!({ "guided_grammar": "start: nothing" }), "the grammar is not understood"),
+    for (form, param, part) in [
+        (json!({ "guided_regex": "(" }), "guided_regex", "the grammar is not understood"),
+        (json!({ "guided_grammar": "start: nothing" }), "guided_grammar", "the grammar is not understood"),
+        (json!({ "guided_json": { "$ref": "#" } }), "guided_json", "no text of it has a beginning"),
+        (json!({ "guided_grammar": "start: start" }), "guided_grammar", "the grammar is not understood"),
         (
             json!({ "response_format": { "type": "json_schema", "json_schema": { "schema": { "type": "nonsense" } } } }),
+            "response_format",
             "the grammar is not understood",
         ),
-        (json!({ "response_format": { "type": "yaml" } }), "text, json_object or json_schema"),
-        (json!({ "guided_regex": "a", "guided_json": {} }), "not several"),
+        (
+            json!({ "response_format": { "type": "yaml" } }),
+            "response_format",
+            "text, json_object or json_schema",
+        ),
+        (json!({ "guided_regex": "a", "guided_json": {} }), "guided_regex", "not several"),
     ] {
         let response = served.post(PLAINLY, &asked(form));
         assert_eq!(response.status, 400, "{}", response.body);
         let error = response.json()["error"].clone();
         assert!(error["message"].as_str().unwrap().contains(part), "{error}");
-        assert_eq!(error["param"], "response_format");
+        assert_eq!(error["param"], param);
     }
     served.end();
 }
@@ -178,6 +185,7 @@ fn functions_are_called_as_they_are_described() {
             ),
             (json!({ "tools": [], "tool_choice": "required" }), "tool_choice", "there are no `tools`"),
             (json!({ "tools": [{ "type": "web_search" }] }), "tools", "a function with a name"),
+            (json!({ "tool_choice": "required", "guided_regex": "a" }), "tools", "answers in JSON"),
         ] {
             let mut question = json!({ "messages": messages, "tools": tools });
             question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

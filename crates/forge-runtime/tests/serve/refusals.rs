@@ -28,9 +28,24 @@ fn what_is_not_understood_is_refused_by_name() {
             "n",
             "80 texts at once; the server takes 68",
         ),
-        (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0 }), 400, "max_tokens", "`max_tokens` is 1 to"),
+        // Before anything is made of them.
+        (
+            PLAINLY,
+            json!({ "prompt": vec!["w5"; 50_000], "n": 6, "guided_json": { "type": "object" } }),
+            400,
+            "prompt",
+            "50000 prompts at once; the server takes 68",
+        ),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": 0 }), 400, "max_tokens", "`max_tokens` is 1 or more"),
         (PLAINLY, json!({ "prompt": "w5", "stop": [""] }), 400, "stop", "none of them empty"),
         (PLAINLY, json!({ "prompt": "w5", "logit_bias": { "x": 1 } }), 400, "logit_bias", "token ids"),
+        (
+            PLAINLY,
+            json!({ "prompt": "w5", "logit_bias": { "50": 1 } }),
+            400,
+            "logit_bias",
+            "token 50 is outside the vocabulary of 50",
+        ),
         (
             PLAINLY,
             json!({ "prompt": "w5", "stream_options": { "include_usage": true } }),
@@ -84,6 +99,36 @@ fn what_is_not_understood_is_refused_by_name() {
             "top_logprobs",
             "comes with `logprobs`",
         ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "assistant", "content": "", "tool_calls": [5] }] }),
+            400,
+            "messages",
+            "has a `function` with a name and arguments, not 5",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "assistant", "content": "", "tool_calls": [{ "function": 5 }] }] }),
+            400,
+            "messages",
+            "has a `function`",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "assistant", "content": "", "tool_calls": 5 }] }),
+            400,
+            "messages",
+            "`tool_calls` is a list, not 5",
+        ),
+        ("/v1/responses", json!({ "input": "w5", "text": 5 }), 400, "text", "`text`"),
+        ("/v1/responses", json!({ "input": "w5", "reasoning": 5 }), 400, "reasoning", "`reasoning`"),
+        (
+            "/v1/responses",
+            json!({ "input": "w5", "max_output_tokens": 0 }),
+            400,
+            "max_output_tokens",
+            "`max_output_tokens` is 1 or more, not 0",
+        ),
         ("/v1/nowhere", json!({}), 404, "", "there is nothing at /v1/nowhere"),
         ("/v1/models", json!({}), 405, "", "/v1/models does not take POST"),
     ] {
@@ -101,6 +146,11 @@ fn what_is_not_understood_is_refused_by_name() {
         assert_eq!(response.status, 400, "{body}");
         assert!(response.json()["error"]["message"].as_str().unwrap().contains("the body is not"), "{body}");
     }
+    let response = send(served.address, "GET", "/v1/models/%ff", &[], "").response();
+    assert_eq!(
+        (response.status, response.json()["error"]["type"].as_str()),
+        (400, Some("invalid_request_error"))
+    );
     let huge = format!("{{\"prompt\": \"{}\"}}", "w5 ".repeat(1 << 20));
     assert_eq!(send(served.address, "POST", PLAINLY, &[], &huge).response().status, 413);
     served.end();
