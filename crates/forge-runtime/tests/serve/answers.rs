@@ -236,7 +236,7 @@ fn three_texts(serve: fn(&Setting) -> Served, slots: u32, length: usize, tempera
 /// Who comes while a prompt is being read that begins as his own does waits for it, and reads what is left.
 #[test]
 fn a_beginning_in_common_is_read_once_however_many_come() {
-    let served = serve(&Setting { slots: 4, context: 170, pace: 5, ..PLAIN });
+    let served = serve(&Setting { slots: 4, context: 600, pace: 5, ..PLAIN });
     let common = ids(1, 80);
     let questions: Vec<Vec<usize>> = (2..6).map(|seed| [common.clone(), ids(seed, 9)].concat()).collect();
     let asked: Vec<_> = questions.iter().map(|it| served.ask(PLAINLY, &greedy(it, 12))).collect();
@@ -254,7 +254,7 @@ fn a_beginning_in_common_is_read_once_however_many_come() {
         alone.end();
     }
     // What a text has that is still being written to is copied as well.
-    let mut long = greedy(&questions[0], 60);
+    let mut long = greedy(&questions[0], 500);
     long["stream"] = true.into();
     let mut asked = served.ask(PLAINLY, &long);
     asked.event().unwrap();
