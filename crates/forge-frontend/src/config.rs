@@ -128,6 +128,20 @@ impl Config {
         }
     }
 
+    /// Notes a fault for every key that is to be allowed and is not there: another one is meant.
+    pub(crate) fn refuse_absent(&self, allowed: &[String]) {
+        let Document { file, value, .. } = &self.document;
+        let Some(map) = value.as_object() else { return };
+        for path in allowed.iter().filter(|path| self.document.key(path).is_none()) {
+            let message = format!("{file} has no key {path}, which --allow-unknown names");
+            let mut fault = Diagnostic::new("F0207", message);
+            if let Some(found) = nearest(path, map.keys().map(String::as_str)) {
+                fault = fault.note(format!("it has {found}"));
+            }
+            self.faults.borrow_mut().push(fault.note(format!("leave out --allow-unknown {path}")));
+        }
+    }
+
     fn unknown(&self, section: &Section<'_>, allowed: &[String], unknown: &mut Vec<String>) {
         for (key, value) in section.map.into_iter().flatten() {
             let path = section.path_of(key);
@@ -240,10 +254,17 @@ impl<'a> Section<'a> {
     }
 
     fn as_count(&self, key: &str, value: &Value) -> usize {
-        match value.as_u64().filter(|number| (1..=LARGEST).contains(number)) {
-            Some(number) => number as usize,
-            None => self.wrong(key, "a positive whole number").unwrap_or(1),
+        match value.as_u64() {
+            Some(number @ 1..=LARGEST) => return number as usize,
+            // Beyond 64 bits a whole number is read as one that is not.
+            _ if value.as_f64().is_some_and(|number| number > LARGEST as f64 && number.fract() == 0.0) => {
+                self.refuse(key, &format!("larger than {LARGEST}, the largest that forge takes"), &[]);
+            }
+            _ => {
+                self.wrong::<usize>(key, "a positive whole number");
+            }
         }
+        1
     }
 
     /// A finite number that has to be there.
@@ -266,6 +287,16 @@ impl<'a> Section<'a> {
             return number;
         }
         self.contradiction(key, format!("{key} is {number}, and has to be positive"));
+        default
+    }
+
+    /// A number that is 0 or more with a default: what norms add to a mean of squares, of which they take the root.
+    pub(crate) fn at_least_0_or(&self, key: &str, default: f64) -> f64 {
+        let number = self.number_or(key, default);
+        if number >= 0.0 {
+            return number;
+        }
+        self.contradiction(key, format!("{key} is {number}, and has to be 0 or more"));
         default
     }
 

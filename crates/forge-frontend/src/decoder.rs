@@ -157,7 +157,7 @@ impl Decoder {
             branch_scale: 1.0,
             logit_scale: 1.0,
             norm: Norm {
-                epsilon: config.number_or(defaults.epsilon.0, defaults.epsilon.1) as f32,
+                epsilon: config.at_least_0_or(defaults.epsilon.0, defaults.epsilon.1) as f32,
                 plus_one: false,
                 kind: NormKind::Rms,
             },

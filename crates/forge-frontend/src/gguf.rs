@@ -46,6 +46,8 @@ pub(crate) struct Translated {
     pub(crate) tensors: Tensors,
     /// How their numbers differ from those of Hugging Face.
     pub(crate) conventions: Conventions,
+    /// The keys of its metadata.
+    pub(crate) keys: Vec<String>,
 }
 
 const END: &str = ".gguf";
@@ -80,8 +82,10 @@ pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>
 
 /// The headers of the file that a checkpoint is, or of its parts in their order; none where there is a config.json.
 fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagnostic> {
-    if checkpoint.len("config.json").is_ok() {
-        return Ok(Vec::new());
+    match checkpoint.len("config.json") {
+        Ok(_) => return Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(unreadable("config.json", &error)),
     }
     let read = |file: String| container::read(checkpoint, &file).map(|part| (file, part));
     files(checkpoint)?.into_iter().map(read).collect()
@@ -138,10 +142,11 @@ fn whole(
         return Err(vec![fault.note(format!("it knows {}", names.join(", ")))]);
     };
     let (texts, tensors) = translated(checkpoint, &metadata, family, entries);
+    let keys = metadata.keys("").map(str::to_owned).collect();
     let mut faults = metadata.faults(allowed);
     match tensors {
         Ok(tensors) if faults.is_empty() => {
-            Ok(Translated { texts, tensors, conventions: family.conventions })
+            Ok(Translated { texts, tensors, conventions: family.conventions, keys })
         }
         tensors => {
             faults.extend(tensors.err().into_iter().flatten());

@@ -92,11 +92,15 @@ pub struct Opened {
 /// Every fault found. The order is that of the stages: checkpoint, configuration, tensors.
 pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
     let translated = gguf::translate(checkpoint, &options.allow_unknown)?;
+    let mut options = options.clone();
     let (texts, tensors, conventions) = match translated {
-        Some(translated) => (translated.texts, Ok(translated.tensors), translated.conventions),
+        Some(translated) => {
+            options.allow_unknown.retain(|key| !translated.keys.contains(key));
+            (translated.texts, Ok(translated.tensors), translated.conventions)
+        }
         None => (Memory::default(), Tensors::of_folder(checkpoint), Conventions::default()),
     };
-    let described = describe(if texts.0.is_empty() { checkpoint } else { &texts }, conventions, options);
+    let described = describe(if texts.0.is_empty() { checkpoint } else { &texts }, conventions, &options);
     let (described, tensors) = match (described, tensors) {
         (Ok(described), Ok(tensors)) => (described, tensors),
         (described, tensors) => {
@@ -164,6 +168,7 @@ fn describe(
     let quantization = quantised::read(&root);
     inert::check(&root, architecture.family);
     config.refuse_unknown(architecture.family, &options.allow_unknown);
+    config.refuse_absent(&options.allow_unknown);
 
     let (broken, keys) = (config.is_broken(), config.keys());
     let mut faults = config.faults();

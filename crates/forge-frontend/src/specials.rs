@@ -4,6 +4,7 @@
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::Section;
+use crate::json::Document;
 use forge_ir::{Diagnostic, Specials};
 use serde_json::Value;
 
@@ -15,16 +16,30 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, config: &Section<'_>) -> Result<
         Ok(value) => value,
         Err(fault) => {
             faults.extend(fault);
-            Value::Null
+            Document::default()
         }
     };
     let generation = open("generation_config.json");
-    let tokenizer = open("tokenizer_config.json");
+    let tokenizer = open("tokenizer_config.json").value;
+    let mut generated = |key: &str| match tokens(&generation.value[key]) {
+        Some(tokens) => tokens,
+        None => {
+            let message =
+                format!("{key} of {} has to be a token's number or a list of them", generation.file);
+            let fault = Diagnostic::new("F0204", message);
+            faults.push(match generation.value(key) {
+                Some(span) => fault.at(&generation.file, span, "neither"),
+                None => fault,
+            });
+            Vec::new()
+        }
+    };
+    let generated_begin = generated("bos_token_id");
+    let generated_end = generated("eos_token_id");
     if !faults.is_empty() {
         return Err(faults);
     }
-    let find = |key: &str, configured: Vec<u32>, name: &str| {
-        let mut found = tokens(&generation[key]);
+    let find = |mut found: Vec<u32>, configured: Vec<u32>, name: &str| {
         if found.is_empty() {
             found = configured;
         }
@@ -33,24 +48,30 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, config: &Section<'_>) -> Result<
         }
         found
     };
-    let begin = find("bos_token_id", begin, "bos_token").first().copied();
-    Ok(Specials { begin, end: find("eos_token_id", end, "eos_token") })
+    let begin = find(generated_begin, begin, "bos_token").first().copied();
+    Ok(Specials { begin, end: find(generated_end, end, "eos_token") })
 }
 
-fn parse(checkpoint: &dyn Checkpoint, file: &str) -> Result<Value, Vec<Diagnostic>> {
-    match checkpoint::text(checkpoint, file).map_err(|fault| vec![fault])? {
-        Some(text) => Ok(crate::json::parse(file, &text)?.value),
-        None => Ok(Value::Null),
+fn parse(checkpoint: &dyn Checkpoint, file: &str) -> Result<Document, Vec<Diagnostic>> {
+    let Some(text) = checkpoint::text(checkpoint, file).map_err(|fault| vec![fault])? else {
+        return Ok(Document::default());
+    };
+    let document = crate::json::parse(file, &text)?;
+    match document.value.is_object() {
+        true => Ok(document),
+        false => Err(vec![Diagnostic::new("F0201", format!("{file} is not an object"))]),
     }
 }
 
-/// One token or a list of them; null, -1 and the like stand for none.
-fn tokens(value: &Value) -> Vec<u32> {
-    let one = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
-    match value {
-        Value::Array(values) => values.iter().filter_map(one).collect(),
-        value => one(value).into_iter().collect(),
-    }
+/// One token or a list of them; null, -1 and the like stand for none. Nothing where it is something else.
+fn tokens(value: &Value) -> Option<Vec<u32>> {
+    let values = match value {
+        Value::Null => &[],
+        Value::Array(values) => values.as_slice(),
+        value => std::slice::from_ref(value),
+    };
+    let tokens: Option<Vec<i64>> = values.iter().map(Value::as_i64).collect();
+    Some(tokens?.into_iter().filter_map(|token| u32::try_from(token).ok()).collect())
 }
 
 /// The token whose text tokenizer_config.json gives under a name, itself or as the content of an object.

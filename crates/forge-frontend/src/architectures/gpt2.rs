@@ -50,7 +50,7 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         scale: if config.flag_or("scale_attn_weights", true) { width.sqrt().recip() } else { 1.0 },
         scale_by_layer: config.flag_or("scale_attn_by_inverse_layer_idx", false),
         norm: Norm {
-            epsilon: config.number_or("layer_norm_epsilon", 1e-5) as f32,
+            epsilon: config.at_least_0_or("layer_norm_epsilon", 1e-5) as f32,
             plus_one: false,
             kind: NormKind::Layer { bias: true },
         },

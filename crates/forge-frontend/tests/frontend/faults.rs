@@ -408,8 +408,32 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
         ),
     ),
     ("more layers than any model has", set!("num_hidden_layers": 1_000_000)),
+    (
+        "sizes beyond what forge takes",
+        set!(
+            "hidden_size": 9_223_372_036_854_775_808_u64, "max_position_embeddings": 1_099_511_627_776_u64,
+            "intermediate_size": 1e30, "vocab_size": (-5), "num_hidden_layers": 2.5
+        ),
+    ),
+    ("an epsilon below nothing", set!("rms_norm_eps": (-1))),
+    (
+        "GPT-2: an epsilon below nothing",
+        set!(
+            "architectures": "REMOVE", "model_type": "gpt2", "layer_norm_epsilon": (-1e-5), "n_embd": 64, "n_layer": 2,
+            "n_head": 4, "hidden_size": "REMOVE", "intermediate_size": "REMOVE", "max_position_embeddings": "REMOVE",
+            "num_attention_heads": "REMOVE", "num_hidden_layers": "REMOVE", "num_key_value_heads": "REMOVE",
+            "rms_norm_eps": "REMOVE", "rope_theta": "REMOVE"
+        ),
+    ),
     ("GPT-2: sizes under other names", set!("architectures": "REMOVE", "model_type": "gpt2")),
     ("bad generation settings", |files| text(files, "generation_config.json", "{")),
+    ("settings that are a list", |files| {
+        text(files, "generation_config.json", "[1]");
+        text(files, "tokenizer_config.json", "\"<s>\"");
+    }),
+    ("tokens that are none", |files| {
+        text(files, "generation_config.json", r#"{"bos_token_id": "<s>", "eos_token_id": [2, 2.5]}"#);
+    }),
 ];
 
 const TENSORS: &[(&str, Change)] = &[

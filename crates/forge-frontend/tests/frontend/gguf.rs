@@ -190,6 +190,9 @@ fn a_key_may_be_there_unknown_if_the_user_says_so() {
     file.set("llama.attention.fog", 6, &1.0_f32.to_le_bytes());
     let allow_unknown = vec!["llama.attention.fog".to_owned()];
     assert_eq!(said(&file, &Options { allow_unknown, ..Options::default() }), "nothing\n");
+    let allow_unknown = vec!["llama.attention.fog".to_owned(), "llama.attention.frog".to_owned()];
+    let said = said(&file, &Options { allow_unknown, ..Options::default() });
+    assert!(said.contains("no key llama.attention.frog"), "{said}");
 }
 
 #[test]

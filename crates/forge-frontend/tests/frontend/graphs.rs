@@ -503,6 +503,19 @@ fn unknown_keys_may_be_allowed() {
         config["rope_scaling"] = json!({"type": "default", "fog": 2});
     });
     assert_eq!(read(&files).unwrap_err().len(), 2);
-    let allow_unknown = vec!["mystery".to_owned(), "rope_scaling.fog".to_owned()];
-    read_model(&files, &Options { name: "test".to_owned(), allow_unknown }).unwrap();
+    let allowing = |keys: &[&str]| {
+        let allow_unknown = keys.iter().map(|key| (*key).to_owned()).collect();
+        read_model(&files, &Options { name: "test".to_owned(), allow_unknown })
+    };
+    allowing(&["mystery", "rope_scaling.fog"]).unwrap();
+    // One that is not there is a slip of the pen, and what was meant is another.
+    let faults = allowing(&["mystery", "rope_scaling.fog", "rope_scaling.frog", "nope"]).unwrap_err();
+    let said: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
+    assert_eq!(
+        said,
+        [
+            "config.json has no key rope_scaling.frog, which --allow-unknown names",
+            "config.json has no key nope, which --allow-unknown names",
+        ]
+    );
 }
