@@ -63,7 +63,7 @@ pub fn sequences(vocabulary: usize, context: usize, parameters: u64) -> Vec<Sequ
 /// read once.
 ///
 /// # Errors
-/// As [`crate::evaluate`].
+/// As [`crate::evaluate`], and where a logit is no number or infinite: nothing can be compared with it.
 pub fn golden(
     graph: &Graph,
     numbers: &dyn Numbers,
@@ -80,6 +80,19 @@ pub fn golden(
         last.push(all.len() - 1);
     }
     let logits = run(graph, numbers, cache, &all, &last)?;
+    for (sequence, logits) in sequences.iter().zip(&logits) {
+        let broken = logits.iter().filter(|logit| !logit.is_finite()).count();
+        if broken > 0 {
+            let message = format!(
+                "the model computes no numbers for a text of {} tokens: {broken} of its {} logits are infinite or no number",
+                sequence.ids.len(),
+                logits.len()
+            );
+            let why =
+                "a weight that is no number makes it so, or a number of config.json that is out of its range";
+            return Err(Diagnostic::new("F0403", message).note(why).note("fetch the checkpoint again"));
+        }
+    }
     let golden = |(sequence, logits): (&Sequence, Vec<f32>)| Golden {
         ids: sequence.ids.clone(),
         chunks: sequence.chunks.clone(),

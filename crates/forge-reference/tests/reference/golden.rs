@@ -78,3 +78,14 @@ fn texts_that_are_none_are_refused() {
         assert!(golden(graph, &numbers, Format::F16, &texts).is_err());
     }
 }
+
+#[test]
+fn a_model_that_computes_no_numbers_is_refused() {
+    for weight in [f32::NAN, f32::INFINITY] {
+        let case = cases().remove(0).rewritten("F32", |_| weight.to_bits());
+        let texts = [Sequence { ids: vec![1, 2], chunks: vec![2] }];
+        let fault = golden(&case.opened.graph, &case.stored(), Format::F16, &texts).unwrap_err();
+        assert_eq!(fault.code, "F0403");
+        assert!(fault.message.contains("no numbers for a text of 2 tokens"), "{fault}");
+    }
+}
