@@ -83,14 +83,18 @@ pub fn golden(
     for (sequence, logits) in sequences.iter().zip(&logits) {
         let broken = logits.iter().filter(|logit| !logit.is_finite()).count();
         if broken > 0 {
+            let tokens = match sequence.ids.len() {
+                1 => "one token".to_owned(),
+                count => format!("{count} tokens"),
+            };
             let message = format!(
-                "the model computes no numbers for a text of {} tokens: {broken} of its {} logits are infinite or no number",
-                sequence.ids.len(),
+                "the model computes no numbers for a text of {tokens}: {broken} of its {} logits are infinite or not a number",
                 logits.len()
             );
-            let why =
-                "a weight that is no number makes it so, or a number of config.json that is out of its range";
-            return Err(Diagnostic::new("F0403", message).note(why).note("fetch the checkpoint again"));
+            let why = "weights that are far too large make it so, or a number of config.json that is out of its range";
+            return Err(Diagnostic::new("F0403", message)
+                .note(why)
+                .note("fetch the checkpoint again, or correct that key"));
         }
     }
     let golden = |(sequence, logits): (&Sequence, Vec<f32>)| Golden {
