@@ -105,19 +105,36 @@ impl Directory {
 impl Checkpoint for Directory {
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
-        let files = entries.filter(|entry| entry.path().is_file());
-        let mut names: Vec<String> = files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        // A link that leads nowhere is among them: it is told by whoever reads it, and not taken for absent.
+        let is_link = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+        let files = entries.map(|entry| (entry.path(), entry)).filter(|(path, _)| match path.metadata() {
+            Ok(found) => found.is_file(),
+            Err(_) => is_link(path),
+        });
+        let mut names: Vec<String> =
+            files.filter_map(|(_, entry)| entry.file_name().into_string().ok()).collect();
         names.retain(|name| self.has(name));
         names.sort();
         names
     }
 
     fn len(&self, file: &str) -> io::Result<u64> {
-        let metadata = std::fs::metadata(self.root.join(file))?;
-        if metadata.is_file() && self.has(file) {
-            Ok(metadata.len())
-        } else {
-            Err(io::ErrorKind::NotFound.into())
+        if !self.has(file) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = self.root.join(file);
+        match path.metadata() {
+            Ok(found) if found.is_file() => Ok(found.len()),
+            Ok(_) => Err(io::Error::other("it is not a file")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match path.read_link() {
+                // A snapshot of the hub's cache whose blobs were removed has such links.
+                Ok(target) => Err(io::Error::other(format!(
+                    "it is a link to {}, which is not there; fetch the checkpoint again, or remove the link",
+                    target.display()
+                ))),
+                Err(_) => Err(error),
+            },
+            Err(error) => Err(error),
         }
     }
 
@@ -168,5 +185,18 @@ mod tests {
         let both = ["b-00001-of-00002.gguf", "b-00002-of-00002.gguf"].map(str::to_owned);
         assert_eq!(files(&both[1]), Some(both.to_vec()));
         assert_eq!(files("config.json"), None);
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_no_absent_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("../blobs/gone", folder.path().join("generation_config.json")).unwrap();
+        std::fs::create_dir(folder.path().join("tokenizer.json")).unwrap();
+        let directory = Directory::at(folder.path().to_owned());
+        assert_eq!(directory.files(), ["generation_config.json"]);
+        let said = directory.len("generation_config.json").unwrap_err().to_string();
+        assert!(said.contains("a link to ../blobs/gone, which is not there"), "{said}");
+        assert_eq!(directory.len("tokenizer.json").unwrap_err().to_string(), "it is not a file");
+        assert_eq!(directory.len("config.json").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -80,6 +80,15 @@ pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<Str
     }
 }
 
+/// Whether there is such a file; one that is there and cannot be read is a fault.
+pub(crate) fn is_there(checkpoint: &dyn Checkpoint, file: &str) -> Result<bool, Diagnostic> {
+    match checkpoint.len(file) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(unreadable(file, &error)),
+    }
+}
+
 /// A file that is there and cannot be read.
 pub(crate) fn unreadable(file: &str, error: &io::Error) -> Diagnostic {
     Diagnostic::new("F0101", format!("{file} cannot be read: {error}"))

@@ -26,7 +26,7 @@ mod types;
 mod value;
 mod vocabulary;
 
-use crate::checkpoint::{Checkpoint, Memory, unreadable};
+use crate::checkpoint::{Checkpoint, Memory, is_there, unreadable};
 use crate::config::Conventions;
 use crate::header::Tensor;
 use crate::tensors::Tensors;
@@ -82,10 +82,8 @@ pub(crate) fn tensors(checkpoint: &dyn Checkpoint) -> Result<Option<Vec<Tensor>>
 
 /// The headers of the file that a checkpoint is, or of its parts in their order; none where there is a config.json.
 fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagnostic> {
-    match checkpoint.len("config.json") {
-        Ok(_) => return Ok(Vec::new()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(unreadable("config.json", &error)),
+    if is_there(checkpoint, "config.json")? {
+        return Ok(Vec::new());
     }
     let read = |file: String| container::read(checkpoint, &file).map(|part| (file, part));
     files(checkpoint)?.into_iter().map(read).collect()

@@ -33,7 +33,7 @@ impl Tensors {
 
     /// The same of a checkpoint that is no GGUF file.
     pub(crate) fn of_folder(checkpoint: &dyn Checkpoint) -> Result<Tensors, Vec<Diagnostic>> {
-        if checkpoint.len(SINGLE).is_ok() {
+        if checkpoint::is_there(checkpoint, SINGLE).map_err(|fault| vec![fault])? {
             return Tensors::gather(header::read(checkpoint, SINGLE)?);
         }
         let Some(text) = checkpoint::text(checkpoint, INDEX).map_err(|fault| vec![fault])? else {
