@@ -74,6 +74,86 @@ fn an_unknown_key_can_be_allowed_by_name() {
 }
 
 #[test]
+fn a_key_that_is_to_be_allowed_has_to_be_there() {
+    refused(&model("llama"), &["--allow-unknown", "nope"], 1, &["config.json has no key nope"]);
+}
+
+#[test]
+fn texts_that_no_program_could_use_are_refused() {
+    let copy = broken(|_| {});
+    let refused_as = |file: &str, bytes: &[u8], named: &[&str]| {
+        let path = copy.path().join(file);
+        let before = std::fs::read(&path).expect("it was copied");
+        std::fs::write(&path, bytes).expect("it is writable");
+        refused(copy.path(), &[], 1, named);
+        std::fs::write(&path, before).expect("it is writable");
+    };
+    for tokenizer in [&b"{\"a\":"[..], b"{}", b"\xff\x00\x01", b"", b"null"] {
+        refused_as("tokenizer.json", tokenizer, &["F0201", "tokenizer.json cannot be used: "]);
+    }
+    let settings = [
+        (r#"{"temperature": -5, "top_p": 7, "top_k": 3}"#, "temperature"),
+        (r#"{"temperature": "hot"}"#, "temperature"),
+        (r#"{"top_k": -3}"#, "top_k"),
+        (r#"{"do_sample": 1}"#, "do_sample"),
+        (r#"{"eos_token_id": "</s>"}"#, "eos_token_id"),
+    ];
+    for (text, key) in settings {
+        refused_as("generation_config.json", text.as_bytes(), &["F0204", "generation_config.json", key]);
+    }
+}
+
+#[test]
+fn links_that_lead_nowhere_are_refused() {
+    for file in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "model.safetensors",
+        "chat_template.jinja",
+    ] {
+        let copy = broken(|_| {});
+        let path = copy.path().join(file);
+        let _ = std::fs::remove_file(&path);
+        std::os::unix::fs::symlink("../../blobs/gone", &path).expect("it was removed");
+        refused(copy.path(), &[], 1, &[file, "a link to ../../blobs/gone, which is not there"]);
+    }
+}
+
+#[test]
+fn a_chat_template_that_cannot_be_read_is_told_and_nothing_is_said_of_chat() {
+    let copy = broken(|_| {});
+    for (file, text) in [
+        ("chat_template.jinja", "{% for %}"),
+        ("chat_template.json", r#"{"chat_template": "{{ a"}"#),
+        ("chat_template.json", "{"),
+        ("tokenizer_config.json", r#"{"chat_template": "{% for %}"}"#),
+    ] {
+        let path = copy.path().join(file);
+        std::fs::write(&path, text).expect("it is writable");
+        let (said, code, left) = compile(copy.path(), &["--no-golden"]);
+        assert_eq!((code, left), (Some(0), 1), "{said}");
+        assert!(said.contains("warning: ") && said.contains("chat"), "{said}");
+        assert!(said.contains("-- generate -p"), "{said}");
+        std::fs::remove_file(&path).expect("it was just written");
+    }
+    let (said, code, _) = compile(copy.path(), &["--no-golden"]);
+    assert!(code == Some(0) && !said.contains("warning: "), "{said}");
+}
+
+#[test]
+fn a_model_that_computes_no_numbers_is_refused_where_it_is_certified() {
+    let copy = broken(|_| {});
+    let path = copy.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).expect("it was just copied");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    // As bf16 just below what is infinite: a number that can be packed, and whose products are none.
+    bytes[8 + header..].fill(0x7f);
+    std::fs::write(&path, bytes).expect("it is writable");
+    refused(copy.path(), &[], 1, &["golden.json", "F0403", "computes no numbers"]);
+}
+
+#[test]
 fn damaged_weights_are_refused() {
     let copy = broken(|_| {});
     let path = copy.path().join("model.safetensors");

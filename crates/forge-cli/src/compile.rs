@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::options::{command_line, options};
 use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
+use crate::texts;
 use forge_frontend::{Checkpoint, Opened};
 use forge_ir::Graph;
 use forge_kernels::ptx;
@@ -25,9 +26,6 @@ use std::time::Instant;
 
 /// The weight file's name.
 const WEIGHTS: &str = "weights.safetensors";
-
-/// Files that hold a chat template and nothing else.
-const CHAT_TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
 
 /// The page that shows what was made.
 pub(crate) const REPORT: &str = "report.html";
@@ -80,6 +78,8 @@ pub(crate) fn compile(
     let graph = &opened.graph;
     say_plan(plan);
     say_tuned(&planned);
+    // What the program could not use is told before weights are packed, which takes long.
+    texts::check(&planned)?;
 
     // Pack: the weight file, streamed.
     let written = pack(&planned, staging.path())?;
@@ -88,7 +88,7 @@ pub(crate) fn compile(
     let crate_options = CrateOptions {
         name: name.clone(),
         parameters: parameters(graph),
-        converses: converses(&planned),
+        converses: texts::converses(&planned),
         cuda: arguments.cuda(),
         tunable: arguments.tunable,
         command: command_line(arguments),
@@ -122,10 +122,10 @@ pub(crate) fn compile(
             grouped(lines(false))
         ),
     );
-    for file in
-        ["tokenizer.json", "tokenizer_config.json", "generation_config.json"].iter().chain(&CHAT_TEMPLATES)
-    {
-        copy(&planned, file, &staging)?;
+    for file in texts::ALL {
+        if let Some(bytes) = texts::text(&planned, file)? {
+            staging.write(file, &bytes)?;
+        }
     }
 
     // Certify: the reference's logits, from the very bytes that were written.
@@ -276,44 +276,6 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Failu
     Ok((golden.len(), rows))
 }
 
-/// A text of the checkpoint: one that it holds in its own file, or a file beside its weights.
-fn text(planned: &Planned, file: &str) -> Result<Option<Vec<u8>>, Failure> {
-    let Planned { checkpoint, opened, .. } = planned;
-    let held = &opened.texts;
-    let source: &dyn Checkpoint = if held.files().is_empty() { checkpoint } else { held };
-    let read = || {
-        let mut bytes = vec![0; source.len(file)? as usize];
-        source.read(file, 0, &mut bytes).map(|()| bytes)
-    };
-    match read() {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Failure::read(&checkpoint.root().join(file), &error)),
-    }
-}
-
-fn copy(planned: &Planned, file: &str, staging: &Staging) -> Result<(), Failure> {
-    match text(planned, file)? {
-        Some(bytes) => staging.write(file, &bytes),
-        None => {
-            if file == "tokenizer.json" {
-                terminal::more("the checkpoint has no tokenizer.json: the program will take ids, not text");
-            }
-            Ok(())
-        }
-    }
-}
-
-/// Whether the checkpoint has a chat template: in a file of its own, or in its tokenizer's configuration.
-fn converses(planned: &Planned) -> bool {
-    let text = |file: &str| text(planned, file).ok().flatten();
-    let configured = || {
-        let config: serde_json::Value = serde_json::from_slice(&text("tokenizer_config.json")?).ok()?;
-        config.get("chat_template").map(|template| !template.is_null())
-    };
-    CHAT_TEMPLATES.iter().any(|file| text(file).is_some()) || configured().unwrap_or(false)
-}
-
 /// Numbers in the model's weights.
 pub(crate) fn parameters(graph: &Graph) -> u64 {
     graph.weights.iter().map(|weight| weight.shape.iter().map(|size| *size as u64).product::<u64>()).sum()
@@ -392,7 +354,7 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
         grouped((1.0 / time.seconds()).round() as u64),
         time.limit().name()
     ));
-    let command = if converses(planned) { "chat" } else { "generate -p \"Hello\"" };
+    let command = if texts::converses(planned) { "chat" } else { "generate -p \"Hello\"" };
     terminal::stage("Next", &format!("cd {} && cargo run --release -- {command}", out.display()));
 }
 

@@ -17,6 +17,7 @@ mod options;
 mod output;
 mod run;
 mod terminal;
+mod texts;
 mod verify;
 
 use arguments::{Arguments, Command};

@@ -13,6 +13,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 const STAGE: Style = AnsiColor::Green.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const FAULT: Style = AnsiColor::Red.on_default().bold();
 
 /// What was asked for.
@@ -35,6 +36,11 @@ pub(crate) fn stage(verb: &str, what: &str) {
 /// A line under a stage's.
 pub(crate) fn more(what: &str) {
     let _ = writeln!(anstream::stderr(), "             {what}");
+}
+
+/// What somebody should know who goes on all the same.
+pub(crate) fn warning(message: &str) {
+    let _ = writeln!(anstream::stderr(), "{WARNING}warning{WARNING:#}: {message}");
 }
 
 /// An error that is not about the user's files.

@@ -16,7 +16,6 @@ use super::template::Template;
 use super::text::Text;
 use super::tune::Tunable;
 use super::weights::WeightFile;
-use serde_json::Value;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,9 +96,6 @@ impl Default for Setup {
 /// Positions where nobody says how many are needed, if the model has as many.
 const ORDINARY_CONTEXT: u32 = 8192;
 
-/// The temperature of models that name none.
-const ORDINARY_TEMPERATURE: f32 = 0.7;
-
 /// A model with its weights mapped, on no device yet.
 pub struct Loaded<M> {
     /// The model.
@@ -146,29 +142,11 @@ impl Setup {
     pub fn sampling(&self, program: &Program) -> Result<Sampling, Failure> {
         let path = self.path(program, "generation_config.json");
         let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
-        let config: Value = match std::fs::read(&path) {
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map_err(|error| trouble(format!("is not JSON: {error}")))?
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Null,
-            Err(error) => return Err(trouble(format!("cannot be read: {error}"))),
-        };
-        if config["do_sample"] == Value::Bool(false) {
-            return Ok(Sampling::greedy());
+        match std::fs::read(&path) {
+            Ok(bytes) => Sampling::configured(&bytes).map_err(trouble),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Sampling::ordinary()),
+            Err(error) => Err(trouble(format!("cannot be read: {error}"))),
         }
-        let plain = Sampling::default();
-        let number = |key: &str, other: f32| config[key].as_f64().map_or(other, |number| number as f32);
-        let sampling = Sampling {
-            temperature: number("temperature", ORDINARY_TEMPERATURE),
-            top_k: config["top_k"].as_u64().map_or(plain.top_k, |count| count as usize),
-            typical_p: number("typical_p", plain.typical_p),
-            top_p: number("top_p", plain.top_p),
-            min_p: number("min_p", plain.min_p),
-            repetition_penalty: number("repetition_penalty", plain.repetition_penalty),
-            ..plain
-        };
-        sampling.check().map_err(trouble)?;
-        Ok(sampling)
     }
 
     /// Maps the weights and lays the model out for the context that was asked for, or else for `needed` positions; or

@@ -24,7 +24,11 @@
 
 use super::draw::{Draw, HEAVIEST, Weights, random};
 use super::golden::largest;
+use serde_json::Value;
 use std::collections::BTreeMap;
+
+/// The temperature of models that name none.
+const ORDINARY_TEMPERATURE: f32 = 0.7;
 
 /// How ids are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +74,54 @@ impl Sampling {
     /// The most probable id, always.
     pub fn greedy() -> Sampling {
         Sampling { temperature: 0.0, ..Sampling::default() }
+    }
+
+    /// What is chosen by where a model's makers say nothing.
+    pub fn ordinary() -> Sampling {
+        Sampling { temperature: ORDINARY_TEMPERATURE, ..Sampling::default() }
+    }
+
+    /// How the makers of a model would have ids chosen, by the bytes of its `generation_config.json`, or what is wrong with
+    /// them. A key that is null counts as absent.
+    pub fn configured(bytes: &[u8]) -> Result<Sampling, String> {
+        let config: Value = serde_json::from_slice(bytes).map_err(|error| format!("is not JSON: {error}"))?;
+        let config = config.as_object().ok_or("is not an object")?;
+        let get = |key: &str| config.get(key).filter(|value| !value.is_null());
+        let wrong =
+            |key: &str, value: &Value, wanted: &str| format!("{key} has to be {wanted}, and is {value}");
+        match get("do_sample") {
+            Some(Value::Bool(false)) => return Ok(Sampling::greedy()),
+            None | Some(Value::Bool(true)) => {}
+            Some(value) => return Err(wrong("do_sample", value, "true or false")),
+        }
+        let plain = Sampling::ordinary();
+        let number = |key: &str, other: f32| match get(key) {
+            None => Ok(other),
+            Some(value) => match value.as_f64() {
+                Some(number) => Ok(number as f32),
+                None => Err(wrong(key, value, "a number")),
+            },
+        };
+        let top_k = match get("top_k") {
+            None => plain.top_k,
+            // Others than transformers write so that all are kept.
+            Some(value) if value.as_i64() == Some(-1) => 0,
+            Some(value) => match value.as_u64() {
+                Some(count) => usize::try_from(count).unwrap_or(usize::MAX),
+                None => return Err(wrong("top_k", value, "a whole number, 0 or more")),
+            },
+        };
+        let sampling = Sampling {
+            temperature: number("temperature", plain.temperature)?,
+            top_k,
+            typical_p: number("typical_p", plain.typical_p)?,
+            top_p: number("top_p", plain.top_p)?,
+            min_p: number("min_p", plain.min_p)?,
+            repetition_penalty: number("repetition_penalty", plain.repetition_penalty)?,
+            ..plain
+        };
+        sampling.check()?;
+        Ok(sampling)
     }
 
     /// Whether chance plays no part.

@@ -86,12 +86,22 @@ const TOOL_USE: &str = "tool_use";
 impl Template {
     /// The template of the checkpoint whose files are in `directory`; none if it has none.
     pub fn read(directory: &Path) -> Result<Option<Template>, Failure> {
-        let config = json(&directory.join("tokenizer_config.json"))?.unwrap_or_default();
+        Template::find(|file| text(&directory.join(file)))
+    }
+
+    /// The template of a checkpoint whose files have the texts that `open` gives; none if it has none.
+    pub fn find(open: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Template>, Failure> {
+        let json = |file: &str| match open(file)? {
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|error| Failure::wrong(format!("{file} is not JSON: {error}"))),
+            None => Ok(Json::Null),
+        };
+        let config = json("tokenizer_config.json")?;
         let specials = specials(&config);
-        if let Some(source) = text(&directory.join("chat_template.jinja"))? {
+        if let Some(source) = open("chat_template.jinja")? {
             return Template::new(&source, None, specials).map(Some);
         }
-        let older = json(&directory.join("chat_template.json"))?.unwrap_or_default();
+        let older = json("chat_template.json")?;
         for holder in [&config, &older] {
             match &holder["chat_template"] {
                 Json::String(source) => return Template::new(source, None, specials).map(Some),
@@ -298,11 +308,4 @@ fn text(path: &Path) -> Result<Option<String>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::wrong(format!("{}: cannot be read: {error}", path.display()))),
     }
-}
-
-fn json(path: &Path) -> Result<Option<Json>, Failure> {
-    let Some(text) = text(path)? else { return Ok(None) };
-    let value = serde_json::from_str(&text)
-        .map_err(|error| Failure::wrong(format!("{}: is not JSON: {error}", path.display())))?;
-    Ok(Some(value))
 }

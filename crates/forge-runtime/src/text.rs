@@ -37,6 +37,11 @@ impl Text {
         text
     }
 
+    /// Why the bytes of a `tokenizer.json` cannot be used, if they cannot: what [`Text::read`] would say of them.
+    pub fn check(bytes: &[u8]) -> Result<(), String> {
+        usable(|| Tokenizer::from_bytes(bytes)).map(drop)
+    }
+
     /// Waits until it is read.
     pub fn ready(&self) -> Result<(), Failure> {
         self.tokenizer().map(drop)
@@ -69,11 +74,16 @@ impl Text {
 }
 
 fn read(path: &Path) -> Result<Tokenizer, Failure> {
-    let mut tokenizer = guarded(|| Tokenizer::from_file(path))
-        .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))?;
+    usable(|| Tokenizer::from_file(path))
+        .map_err(|error| Failure::wrong(format!("{}: cannot be used: {error}", path.display())))
+}
+
+/// A tokenizer as a program uses it.
+fn usable(read: impl FnOnce() -> tokenizers::Result<Tokenizer>) -> Result<Tokenizer, String> {
+    let mut tokenizer = guarded(read)?;
     // Of batches for training: a prompt is taken as it is, whole and with nothing behind it.
     tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(|error| Failure::wrong(error.to_string()))?;
+    tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
     Ok(tokenizer)
 }
 

@@ -284,6 +284,10 @@ fn sampling_is_the_checkpoints_unless_told_otherwise() {
     config(r#"{ "top_p": 7 }"#);
     let output = run(&folder, "generate --ids 3");
     assert!(text(&output.stderr).contains("generation_config.json: top-p is"), "{}", text(&output.stderr));
+    config(r#"{ "temperature": "hot" }"#);
+    let output = run(&folder, "generate --ids 3");
+    let said = text(&output.stderr);
+    assert!(said.contains("generation_config.json: temperature has to be a number"), "{said}");
 }
 
 #[test]

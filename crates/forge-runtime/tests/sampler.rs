@@ -12,6 +12,47 @@ fn draw(sampler: &mut Sampler, logits: &[f32]) -> u32 {
     sampler.draw(&logits)
 }
 
+#[test]
+fn what_a_models_makers_say_is_taken_or_refused() {
+    let configured = |text: &str| Sampling::configured(text.as_bytes());
+    let ordinary = Sampling::ordinary();
+    for nothing in ["{}", r#"{"temperature": null, "top_k": null, "do_sample": null, "max_length": "20"}"#] {
+        assert_eq!(configured(nothing), Ok(ordinary.clone()));
+    }
+    assert_eq!(configured(r#"{"do_sample": false, "temperature": 2}"#), Ok(Sampling::greedy()));
+    assert_eq!(configured(r#"{"top_k": -1}"#), Ok(ordinary.clone()));
+    let all = r#"{"temperature": 2, "top_k": 3, "typical_p": 0.5, "top_p": 0.25, "min_p": 0, "repetition_penalty": 1.5}"#;
+    assert_eq!(
+        configured(all),
+        Ok(Sampling {
+            temperature: 2.0,
+            top_k: 3,
+            typical_p: 0.5,
+            top_p: 0.25,
+            repetition_penalty: 1.5,
+            ..ordinary
+        })
+    );
+    let refused = [
+        ("{", "is not JSON: "),
+        ("[]", "is not an object"),
+        (r#"{"do_sample": "no"}"#, "do_sample has to be true or false, and is \"no\""),
+        (r#"{"temperature": "hot"}"#, "temperature has to be a number, and is \"hot\""),
+        (r#"{"temperature": -5}"#, "a temperature is 0 or more, not -5"),
+        (r#"{"temperature": 1e300}"#, "a temperature is 0 or more, not inf"),
+        (r#"{"top_k": -3}"#, "top_k has to be a whole number, 0 or more, and is -3"),
+        (r#"{"top_k": 2.5}"#, "top_k has to be a whole number, 0 or more, and is 2.5"),
+        (r#"{"top_p": 7}"#, "top-p is more than 0 and at most 1, not 7"),
+        (r#"{"typical_p": [1]}"#, "typical_p has to be a number, and is [1]"),
+        (r#"{"min_p": true}"#, "min_p has to be a number, and is true"),
+        (r#"{"repetition_penalty": 0}"#, "a repetition penalty is more than 0, not 0"),
+    ];
+    for (text, why) in refused {
+        let told = configured(text).unwrap_err();
+        assert!(told.starts_with(why), "{text}: {told}");
+    }
+}
+
 /// The ids that settings leave, worked out the long way; and their probabilities.
 fn kept(logits: &[f32], sampling: &Sampling) -> Vec<(usize, f64)> {
     let scaled: Vec<f64> = logits.iter().map(|&l| f64::from(l) / f64::from(sampling.temperature)).collect();
