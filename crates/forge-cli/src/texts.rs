@@ -66,7 +66,7 @@ pub(crate) fn check(planned: &Planned) -> Result<(), Failure> {
     }
     if let Err(why) = template(planned) {
         terminal::warning(&format!(
-            "{why}; the program will refuse `chat` and `serve`, and `generate` takes text as it is"
+            "the program will refuse `chat` and `serve`, and `generate` will take text as it is: {why}"
         ));
     }
     Ok(())
