@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Output;
-use tests::{forge_with, model, models};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+use tests::{forge, forge_with, model, models};
 
 /// A copy of a model with its configuration changed.
 fn broken(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
@@ -217,6 +218,52 @@ fn only_what_forge_made_is_replaced() {
     std::fs::remove_file(folder.path().join("out/forge.json")).expect("forge marks what it makes");
     let (code, said) = compile(&["--force"]);
     assert!(code == Some(2) && said.contains("not made by forge"), "{said}");
+}
+
+#[test]
+fn a_checkpoint_in_the_crate_before_is_not_replaced_with_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let out = folder.path().join("out");
+    let inside = out.join("models/llama");
+    let compile = |from: &Path, more: &[&str]| {
+        let (from, to) = (from.display().to_string(), out.display().to_string());
+        let arguments: Vec<&str> =
+            ["compile", &from, "-o", &to, "--no-golden"].iter().chain(more).copied().collect();
+        let output = forge_with(&arguments);
+        (output.status.code(), said(&output))
+    };
+    assert_eq!(compile(&model("llama"), &[]).0, Some(0));
+    std::fs::create_dir_all(&inside).expect("it is writable");
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(model("llama").join(file), inside.join(file)).expect("models have these files");
+    }
+    let (code, said) = compile(&inside, &["--force"]);
+    assert!(code == Some(2) && said.contains("out/models/llama is what the crate is made from"), "{said}");
+    assert!(inside.join("model.safetensors").is_file());
+}
+
+#[test]
+fn an_interrupted_compilation_leaves_nothing() {
+    let llama = model("llama");
+    let begun = Instant::now();
+    let (said, code, _) = compile(&llama, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let whole = begun.elapsed();
+    // All along, for what is being made when the signal comes differs.
+    for part in 1..=20 {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let mut command = Command::new(forge());
+        command.arg("compile").arg(&llama).arg("-o").arg(folder.path().join("out"));
+        let mut child = command.stderr(Stdio::null()).spawn().expect("forge was built");
+        std::thread::sleep(whole * part / 20);
+        // A program that is done already, and was not waited for, takes a signal without complaint.
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(sent.expect("there is kill").success());
+        let status = child.wait().expect("it was started");
+        let entries = std::fs::read_dir(folder.path()).expect("it exists").flatten();
+        let left: Vec<_> = entries.map(|entry| entry.file_name()).filter(|name| name != "out").collect();
+        assert!(left.is_empty(), "{status} after {part}/20 of {whole:?}: {left:?}");
+    }
 }
 
 #[test]

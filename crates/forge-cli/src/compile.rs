@@ -20,7 +20,6 @@ use forge_planner::{Chip, Load, Options, Plan, predict};
 use forge_weights::{PackedFile, Stored, Summary};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -68,7 +67,9 @@ pub(crate) fn compile(
     force: bool,
 ) -> Result<(Planned, Summary), Failure> {
     let started = Instant::now();
-    let staging = Staging::begin(out, force)?;
+    let sources: Vec<&Path> =
+        std::iter::once(Path::new(&arguments.model)).chain(arguments.tuned.as_deref()).collect();
+    let staging = Staging::begin(out, force, &sources)?;
     // What is missing is told before anything is done.
     let clang = if arguments.cuda() { Some(translator()?) } else { None };
 
@@ -82,7 +83,7 @@ pub(crate) fn compile(
     texts::check(&planned)?;
 
     // Pack: the weight file, streamed.
-    let written = pack(&planned, staging.path())?;
+    let written = pack(&planned, &staging)?;
 
     // Render: everything that is text.
     let crate_options = CrateOptions {
@@ -193,7 +194,7 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
 }
 
 /// Writes weights.safetensors into the staging directory.
-fn pack(planned: &Planned, directory: &Path) -> Result<Summary, Failure> {
+fn pack(planned: &Planned, staging: &Staging) -> Result<Summary, Failure> {
     let Planned { checkpoint, opened, plan, .. } = planned;
     let (graph, started) = (&opened.graph, Instant::now());
     let bytes = |weight: &forge_ir::Weight| match weight.format.is_quantised() {
@@ -204,8 +205,7 @@ fn pack(planned: &Planned, directory: &Path) -> Result<Summary, Failure> {
         }
     };
     let before: u64 = graph.weights.iter().map(bytes).sum();
-    let path = directory.join(WEIGHTS);
-    let mut file = File::create(&path).map_err(|error| Failure::write(&path, &error))?;
+    let mut file = staging.create(WEIGHTS)?;
     let bar = terminal::bytes_bar("Packing", plan.weight_bytes());
     let source =
         Stored::new(graph, |tensor, offset, out| opened.tensors.read(checkpoint, tensor, offset, out));

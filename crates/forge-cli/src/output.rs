@@ -5,25 +5,33 @@
 //! such a directory is ever replaced.
 
 use crate::failure::Failure;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Says that forge made the directory it lies in, and with which options.
 pub(crate) const MARKER: &str = "forge.json";
 
-/// The staging directory that is in use, if one is.
-static STAGED: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// What a crate comes to have after it was compiled, and the one that replaces it keeps: what cargo built, for it finds by
+/// itself what is stale in it, and what `tune` measured, which takes long and is as true of the new crate.
+const KEPT: [&str; 2] = ["target", "tuned.json"];
 
-fn remember(path: Option<PathBuf>) {
-    *STAGED.lock().unwrap_or_else(PoisonError::into_inner) = path;
+/// The staging directories that are in use.
+///
+/// Whoever makes one, removes one, or creates anything in one holds this. So the handler of Ctrl-C, which never lets go,
+/// removes all there is, and nothing comes into being meanwhile.
+static STAGED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn staged() -> MutexGuard<'static, Vec<PathBuf>> {
+    STAGED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ctrl-C and termination take the staging directory along.
+/// Ctrl-C and termination take the staging directory along. A crate that is being put in place is put in place first.
 pub(crate) fn clean_up_when_interrupted() {
     let handler = || {
-        if let Some(staged) = STAGED.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = fs::remove_dir_all(staged);
+        let staged = staged();
+        for directory in staged.iter() {
+            let _ = fs::remove_dir_all(directory);
         }
         std::process::exit(130);
     };
@@ -31,39 +39,59 @@ pub(crate) fn clean_up_when_interrupted() {
     let _ = ctrlc::set_handler(handler);
 }
 
-/// A crate being written.
+/// A crate being written. One that is not finished is removed.
 pub(crate) struct Staging {
-    directory: tempfile::TempDir,
+    directory: PathBuf,
     target: PathBuf,
+    force: bool,
+    /// What the crate is made from, in full.
+    sources: Vec<PathBuf>,
 }
 
 impl Staging {
-    /// Makes room for a crate that will be `target`.
-    pub(crate) fn begin(target: &Path, force: bool) -> Result<Staging, Failure> {
-        if target.exists() {
-            replaceable(target, force)?;
-        }
+    /// Makes room for a crate that will be `target`, and is made from `sources`, each a file or a directory.
+    pub(crate) fn begin(target: &Path, force: bool, sources: &[&Path]) -> Result<Staging, Failure> {
+        let shown = target.display();
+        let Some(name) = target.file_name() else {
+            return Err(Failure::misuse(format!(
+                "-o {shown} does not name the directory that the crate is to be; say it by its name, as in -o out"
+            )));
+        };
+        // A link stays, and the directory that it leads to is replaced.
+        let target = match target.canonicalize() {
+            Ok(target) => target,
+            Err(_) if target.is_symlink() => {
+                return Err(Failure::misuse(format!(
+                    "{shown} is a link that leads nowhere; remove it, or choose another -o"
+                )));
+            }
+            Err(_) => target.to_owned(),
+        };
+        let sources: Vec<PathBuf> = sources.iter().flat_map(|source| whereabouts(source)).collect();
+        replaceable(&target, force, &sources)?;
         let parent = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
         fs::create_dir_all(parent).map_err(|error| Failure::write(parent, &error))?;
-        let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut staged = staged();
         let directory = tempfile::Builder::new()
-            .prefix(&format!(".{name}.forge-"))
+            .prefix(&format!(".{}.forge-", name.to_string_lossy()))
             .tempdir_in(parent)
-            .map_err(|error| Failure::write(parent, &error))?;
-        remember(Some(directory.path().to_owned()));
-        Ok(Staging { directory, target: target.to_owned() })
+            .map_err(|error| Failure::write(parent, &error))?
+            .keep();
+        staged.push(directory.clone());
+        Ok(Staging { directory, target, force, sources })
     }
 
     /// Where files are written meanwhile.
     pub(crate) fn path(&self) -> &Path {
-        self.directory.path()
+        &self.directory
     }
 
     /// Writes one file.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        let _held = staged();
         let path = self.path().join(name);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| Failure::write(parent, &error))?;
@@ -71,28 +99,73 @@ impl Staging {
         fs::write(&path, bytes).map_err(|error| Failure::write(&path, &error))
     }
 
+    /// A file that is written bit by bit.
+    pub(crate) fn create(&self, name: &str) -> Result<File, Failure> {
+        let _held = staged();
+        let path = self.path().join(name);
+        File::create(&path).map_err(|error| Failure::write(&path, &error))
+    }
+
     /// Puts the crate in place. What was there before is gone only once the new one stands.
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        let target = self.target;
-        remember(None);
-        let staged = self.directory.keep();
-        open_to_readers(&staged);
-        if !target.exists() {
-            return fs::rename(&staged, &target).map_err(|error| Failure::write(&target, &error));
+        let (staged, target) = (&self.directory, &self.target);
+        // Ctrl-C waits until it is either done or undone.
+        let _held = self::staged();
+        // Compiling takes a while, and something may have come to be there.
+        replaceable(target, self.force, &self.sources)?;
+        open_to_readers(staged);
+        if !target.join(MARKER).is_file() {
+            // A directory takes the place of nothing or of an empty one: the system refuses anything else.
+            return fs::rename(staged, target).map_err(|error| Failure::write(target, &error));
         }
-        let old = staged.with_extension("old");
-        // A build folder is worth keeping: cargo finds by itself what is stale in it.
-        let built = target.join("target");
-        if built.is_dir() {
-            fs::rename(&built, staged.join("target")).map_err(|error| Failure::write(&built, &error))?;
+        let mut old = staged.clone().into_os_string();
+        old.push(".old");
+        let old = PathBuf::from(old);
+        fs::rename(target, &old).map_err(|error| Failure::write(target, &error))?;
+        if let Err(error) = fs::rename(staged, target) {
+            return Err(match fs::rename(&old, target) {
+                Ok(()) => Failure::write(target, &error),
+                Err(_) => Failure::other(format!(
+                    "{} cannot be written: {error}; what was there is {} now",
+                    target.display(),
+                    old.display()
+                )),
+            });
         }
-        fs::rename(&target, &old).map_err(|error| Failure::write(&target, &error))?;
-        if let Err(error) = fs::rename(&staged, &target) {
-            let _ = fs::rename(&old, &target);
-            return Err(Failure::write(&target, &error));
+        for name in KEPT {
+            let (from, to) = (old.join(name), target.join(name));
+            if from.symlink_metadata().is_ok() {
+                fs::rename(&from, &to).map_err(|error| {
+                    Failure::other(format!(
+                        "{} stands, but {} could not be moved there: {error}",
+                        target.display(),
+                        from.display()
+                    ))
+                })?;
+            }
         }
         fs::remove_dir_all(&old).map_err(|error| Failure::write(&old, &error))
     }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let mut staged = staged();
+        // Of a crate that was finished there is nothing here any more.
+        let _ = fs::remove_dir_all(&self.directory);
+        staged.retain(|directory| *directory != self.directory);
+    }
+}
+
+/// Where a file or a directory lies, and the files of the directory, of which each may be a link.
+fn whereabouts(source: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(source)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file());
+    std::iter::once(source.to_owned()).chain(files).filter_map(|path| path.canonicalize().ok()).collect()
 }
 
 /// Temporary directories are private; a crate is not.
@@ -105,9 +178,23 @@ fn open_to_readers(directory: &Path) {
     }
 }
 
-/// Whether what is at `target` may go.
-fn replaceable(target: &Path, force: bool) -> Result<(), Failure> {
+/// Whether what is at `target` may go, from which `sources` lie elsewhere or are kept.
+fn replaceable(target: &Path, force: bool, sources: &[PathBuf]) -> Result<(), Failure> {
+    if !target.exists() {
+        return Ok(());
+    }
     let shown = target.display();
+    let whole = target.canonicalize().map_err(|error| Failure::read(target, &error))?;
+    let is_lost = |source: &&PathBuf| {
+        let inside = source.strip_prefix(&whole);
+        inside.is_ok_and(|inside| !KEPT.iter().any(|kept| inside.starts_with(kept)))
+    };
+    if let Some(source) = sources.iter().find(is_lost) {
+        return Err(Failure::misuse(format!(
+            "{} is what the crate is made from, and would be gone with {shown}, which the crate replaces; choose another -o",
+            source.display()
+        )));
+    }
     let empty = target.is_dir() && fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
     let ours = target.join(MARKER).is_file();
     match (empty || ours, force || empty) {
@@ -123,31 +210,122 @@ fn replaceable(target: &Path, force: bool) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
+    /// Writes a small crate, and what `meanwhile` does before it is put in place.
+    fn compile(
+        target: &Path,
+        force: bool,
+        sources: &[&Path],
+        meanwhile: impl FnOnce(),
+    ) -> Result<(), Failure> {
+        let staging = Staging::begin(target, force, sources)?;
+        staging.write("src/main.rs", b"fn main() {}")?;
+        staging.write(MARKER, b"{}")?;
+        meanwhile();
+        staging.finish()
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn only_what_forge_made_is_replaced_and_only_when_asked() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("out");
-        let compile = |force| {
-            let staging = Staging::begin(&target, force)?;
-            staging.write("src/main.rs", b"fn main() {}")?;
-            staging.write(MARKER, b"{}")?;
-            staging.finish()
-        };
+        let compile = |force| compile(&target, force, &[], || ());
         compile(false).unwrap();
         assert!(target.join("src/main.rs").is_file());
         assert!(compile(false).is_err());
         fs::create_dir_all(target.join("target/release")).unwrap();
+        fs::write(target.join("tuned.json"), "measured").unwrap();
+        fs::write(target.join("src/notes.txt"), "not kept").unwrap();
         compile(true).unwrap();
         assert!(target.join("target/release").is_dir(), "what was built is kept");
+        assert_eq!(names(&target), [MARKER, "src", "target", "tuned.json"], "and so is what was measured");
+        assert_eq!(names(&target.join("src")), ["main.rs"]);
         fs::remove_file(target.join(MARKER)).unwrap();
         assert!(compile(true).is_err());
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing is left beside the crate");
+        assert_eq!(names(root.path()), ["out"], "nothing is left beside the crate");
+    }
+
+    #[test]
+    fn what_a_crate_is_made_from_does_not_go_with_the_crate_before() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("out");
+        compile(&target, false, &[], || ()).unwrap();
+        let model = target.join("models/qwen3");
+        fs::create_dir_all(&model).unwrap();
+        fs::write(model.join("config.json"), "{}").unwrap();
+        // A directory whose only file is a link into the crate.
+        let links = root.path().join("links");
+        fs::create_dir(&links).unwrap();
+        std::os::unix::fs::symlink(model.join("config.json"), links.join("config.json")).unwrap();
+        let table = target.join("measured.json");
+        fs::write(&table, "{}").unwrap();
+        let winding = root.path().join("links/../out/models/qwen3");
+        for source in [&model, &target, &winding, &links, &table] {
+            let Err(Failure::Misuse(said)) = compile(&target, true, &[source], || ()) else {
+                panic!("{} is gone", source.display());
+            };
+            assert!(
+                said.contains("what the crate is made from") && said.contains("choose another -o"),
+                "{said}"
+            );
+        }
+        // What is kept may be read, and what lies elsewhere: be it the directory in which the crate is.
+        fs::write(target.join("tuned.json"), "{}").unwrap();
+        compile(&target, true, &[root.path(), &target.join("tuned.json")], || ()).unwrap();
+        assert_eq!(names(&target), [MARKER, "src", "tuned.json"]);
+    }
+
+    #[test]
+    fn what_appears_meanwhile_is_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("out");
+        let appears = || {
+            fs::create_dir(&target).unwrap();
+            fs::write(target.join("diary.txt"), "dear diary").unwrap();
+        };
+        assert!(compile(&target, true, &[], appears).is_err());
+        assert_eq!(names(&target), ["diary.txt"]);
+        assert_eq!(names(root.path()), ["out"], "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_link_stays_a_link_and_must_lead_somewhere() {
+        let root = tempfile::tempdir().unwrap();
+        let (link, behind) = (root.path().join("out"), root.path().join("behind"));
+        std::os::unix::fs::symlink(&behind, &link).unwrap();
+        let Err(Failure::Misuse(said)) = compile(&link, true, &[], || ()) else { panic!("it leads nowhere") };
+        assert!(said.contains("leads nowhere"), "{said}");
+        assert_eq!(names(root.path()), ["out"]);
+        fs::create_dir(&behind).unwrap();
+        for force in [false, true] {
+            compile(&link, force, &[], || ()).unwrap();
+            assert!(link.is_symlink() && behind.join(MARKER).is_file());
+        }
+        assert_eq!(names(root.path()), ["behind", "out"]);
+    }
+
+    #[test]
+    fn a_crate_that_cannot_be_put_in_place_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("out");
+        // A link that leads nowhere, and came to be after all was asked.
+        let appears = || std::os::unix::fs::symlink("nowhere", &target).unwrap();
+        assert!(compile(&target, false, &[], appears).is_err());
+        assert_eq!(names(root.path()), ["out"]);
+        assert!(target.is_symlink());
     }
 
     #[test]
     fn a_crate_that_is_not_finished_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
-        let staging = Staging::begin(&root.path().join("out"), false).unwrap();
+        let staging = Staging::begin(&root.path().join("out"), false, &[]).unwrap();
         staging.write("a/b", b"c").unwrap();
         drop(staging);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
