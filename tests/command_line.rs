@@ -292,6 +292,31 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
+fn standard_output_that_takes_nothing_is_told_and_one_that_is_closed_is_not() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let out = folder.path().join("out").display().to_string();
+    let llama = model("llama").display().to_string();
+    let compile = ["compile", &llama, "-o", &out, "--no-golden", "--force", "--json"];
+    for arguments in [&compile[..], &["doctor"], &["completions", "bash"], &["--help"], &["--version"]] {
+        let run = |stdout: Stdio| {
+            let output = Command::new(forge()).args(arguments).stdout(stdout).output();
+            output.expect("forge was built")
+        };
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let closed = run(writer.into());
+        assert_eq!(closed.status.code(), Some(0), "{arguments:?}: {}", said(&closed));
+        assert!(!said(&closed).contains("error"), "{arguments:?}: {}", said(&closed));
+        // Linux has a file that is always full.
+        if let Ok(full) = std::fs::File::options().write(true).open("/dev/full") {
+            let full = run(full.into());
+            assert_eq!(full.status.code(), Some(1), "{arguments:?}: {}", said(&full));
+            assert!(said(&full).contains("error: standard output: "), "{arguments:?}: {}", said(&full));
+        }
+    }
+}
+
+#[test]
 fn a_crate_has_of_cuda_what_it_is_asked_for() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let llama = model("llama").display().to_string();

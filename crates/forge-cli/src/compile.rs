@@ -55,7 +55,7 @@ pub(crate) fn command(
     let (planned, written) = compile(arguments, out, force)?;
     if as_json {
         let summary = summary(&planned, &written, out);
-        println!("{summary:#}");
+        terminal::print(&format!("{summary:#}\n"))?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `forge doctor`: what this machine has of what forge can use, and what to type for what is missing.
 
 use crate::failure::Failure;
+use crate::terminal;
 use std::process::Command;
 
 /// One thing that is looked for.
@@ -55,20 +56,20 @@ pub(crate) fn doctor() -> Result<(), Failure> {
         required: false,
     });
     findings.push(Finding { name: "CPU", found: Ok(cpu()), needed_for: "running anywhere", required: true });
-    let mut well = true;
+    let (mut well, mut text) = (true, String::new());
     for finding in &findings {
         match &finding.found {
-            Ok(what) => anstream::println!("  {:<7} {what}", finding.name),
+            Ok(what) => text += &format!("  {:<7} {what}\n", finding.name),
             Err(advice) => {
-                anstream::println!(
-                    "  {:<7} not found, needed for {}: {advice}",
-                    finding.name,
-                    finding.needed_for
+                text += &format!(
+                    "  {:<7} not found, needed for {}: {advice}\n",
+                    finding.name, finding.needed_for
                 );
                 well &= !finding.required;
             }
         }
     }
+    terminal::print(&text)?;
     if well { Ok(()) } else { Err(Failure::Said(1)) }
 }
 

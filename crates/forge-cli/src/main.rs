@@ -32,18 +32,31 @@ fn completions(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+/// Does what is asked.
+fn run() -> Result<(), Failure> {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => {
+            // What is wrong is told in clap's words; where nobody reads them the exit code still says it.
+            let _ = error.print();
+            return Err(Failure::Said(2));
+        }
+        // Help and the version are what was asked for.
+        Err(asked) => return terminal::print(&asked.render().ansi().to_string()),
+    };
     output::clean_up_when_interrupted();
-    let done = match arguments.command {
+    match arguments.command {
         Command::Compile { compile, out, force, json } => compile::command(&compile, &out, force, json),
         Command::Run { compile, program } => run::command(&compile, &program),
         Command::Inspect { compile, stage, json } => inspect::command(&compile, stage, json),
         Command::Verify { crate_directory, report, json } => verify::command(&crate_directory, report, json),
         Command::Doctor => doctor::doctor(),
         Command::Completions { shell } => terminal::print(&completions(shell)),
-    };
-    match done {
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let code = failure.exit_code();

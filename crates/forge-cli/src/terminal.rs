@@ -16,10 +16,11 @@ const STAGE: Style = AnsiColor::Green.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const FAULT: Style = AnsiColor::Red.on_default().bold();
 
-/// What was asked for.
+/// What was asked for, in colours if a terminal shows it. The one way to standard output.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = anstream::stdout();
     // Whoever reads may have seen enough (`| head`); that is no failure.
-    match std::io::stdout().write_all(text.as_bytes()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::other(format!("standard output: {error}")))
         }

@@ -92,9 +92,9 @@ pub(crate) fn command(directory: &Path, to_report: bool, as_json: bool) -> Resul
         write_report(directory, &findings, bound)?;
     }
     if as_json {
-        println!("{:#}", findings.to_json(bound));
+        terminal::print(&format!("{:#}\n", findings.to_json(bound)))?;
     } else {
-        findings.tell(bound);
+        terminal::print(&findings.told(bound))?;
     }
     if findings.ok(bound) { Ok(()) } else { Err(Failure::Said(1)) }
 }
@@ -232,29 +232,24 @@ impl Findings {
         })
     }
 
-    fn tell(&self, bound: f64) {
-        for fault in &self.faults {
-            anstream::println!("{}", terminal::fault_line(&fault.to_string()));
-        }
-        if let Some(stopped) = &self.stopped {
-            anstream::println!("{}", terminal::fault_line(stopped));
-        }
+    /// The report for people.
+    fn told(&self, bound: f64) -> String {
+        let faults = self.faults.iter().map(Fault::to_string).chain(self.stopped.clone());
+        let mut text: String = faults.map(|fault| terminal::fault_line(&fault) + "\n").collect();
         let faults = match self.faults.len() {
             0 => "the referee has nothing to say".to_owned(),
             count => format!("{count} faults"),
         };
-        anstream::println!(
-            "{} dispatches, {} barriers of which {} were needed: {faults}",
-            self.steps,
-            self.barriers,
-            self.needed
+        text += &format!(
+            "{} dispatches, {} barriers of which {} were needed: {faults}\n",
+            self.steps, self.barriers, self.needed
         );
-        anstream::print!("{}", counters::table(&self.counters));
+        text += &counters::table(&self.counters);
         let verdict = if self.worst <= bound { "within" } else { "BEYOND" };
-        anstream::println!(
-            "logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}",
+        text + &format!(
+            "logits differ from the reference's by {:.1e} of their deviation, {verdict} {bound:e}\n",
             self.worst
-        );
+        )
     }
 }
 
