@@ -8,7 +8,7 @@ use crate::auto;
 use crate::checkpoint::Directory;
 use crate::doctor;
 use crate::failure::Failure;
-use crate::options::{command_line, options};
+use crate::options::{command_line, name, options, shell_word};
 use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
 use crate::texts;
@@ -178,7 +178,7 @@ fn translate(
 pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
     let (mut options, bits) = options(arguments)?;
     let checkpoint = Directory::find(&arguments.model)?;
-    let name = arguments.name.clone().unwrap_or_else(|| checkpoint.name(&arguments.model));
+    let name = name(arguments, &checkpoint)?;
     let root = checkpoint.root().to_owned();
     let faults = |faults| Failure::Faults { faults, root: root.clone() };
     let frontend =
@@ -355,7 +355,10 @@ fn say_ready(planned: &Planned, out: &Path, started: Instant) {
         time.limit().name()
     ));
     let command = if texts::converses(planned) { "chat" } else { "generate -p \"Hello\"" };
-    terminal::stage("Next", &format!("cd {} && cargo run --release -- {command}", out.display()));
+    terminal::stage(
+        "Next",
+        &format!("cd {} && cargo run --release -- {command}", shell_word(&out.to_string_lossy())),
+    );
 }
 
 /// What was made, for scripts.

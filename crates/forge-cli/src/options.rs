@@ -2,9 +2,11 @@
 
 use crate::arguments::CompileArguments;
 use crate::auto;
+use crate::checkpoint::Directory;
 use crate::failure::Failure;
 use forge_ir::Format;
 use forge_planner::{Chip, Fusion, Options, Override, Quant, Tuned};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -100,20 +102,63 @@ fn disabled_fusions(names: &[String]) -> Result<BTreeSet<Fusion>, Failure> {
     Ok(disabled)
 }
 
+/// What the model is called: as the user says, or as the checkpoint is called.
+///
+/// The name is written into comments and strings of the crate, each of which is one line.
+pub(crate) fn name(arguments: &CompileArguments, checkpoint: &Directory) -> Result<String, Failure> {
+    let (name, from) = match &arguments.name {
+        Some(name) => (name.clone(), "--name"),
+        None => (checkpoint.name(&arguments.model), "the checkpoint's name"),
+    };
+    let advice = match &arguments.name {
+        Some(_) => "choose another",
+        None => "choose one with --name",
+    };
+    if let Some(strange) = name.chars().find(|c| is_unprintable(*c)) {
+        let strange = strange.escape_unicode();
+        return Err(Failure::misuse(format!(
+            "{from} {name:?} has a character that cannot be printed, {strange}; {advice}"
+        )));
+    }
+    if !name.chars().any(char::is_alphanumeric) {
+        return Err(Failure::misuse(format!("{from} {name:?} has neither a letter nor a digit; {advice}")));
+    }
+    Ok(name)
+}
+
+/// Characters that end a line or do something else to it, among them those that change the direction of what follows, which
+/// Rust refuses in a comment.
+fn is_unprintable(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A word of a command as a shell has to be given it, on one line.
+pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
+    match shlex::try_quote(word) {
+        Ok(quoted) if !word.chars().any(is_unprintable) => quoted,
+        _ => {
+            let byte = |byte: u8| match byte {
+                b' '..=b'~' if !b"\\'".contains(&byte) => char::from(byte).to_string(),
+                _ => format!("\\x{byte:02x}"),
+            };
+            Cow::Owned(format!("$'{}'", word.bytes().map(byte).collect::<String>()))
+        }
+    }
+}
+
 /// The command that makes the crate again.
 pub(crate) fn command_line(arguments: &CompileArguments) -> String {
-    let mut text = format!("forge compile {} --quant {}", arguments.model, arguments.quant);
+    let mut text =
+        format!("forge compile {} --quant {}", shell_word(&arguments.model), shell_word(&arguments.quant));
     for it in &arguments.quant_override {
-        // What a shell would take for itself is quoted.
-        let plain = it.chars().all(|c| c.is_ascii_alphanumeric() || "._=-".contains(c));
-        text += &if plain { format!(" --quant-override {it}") } else { format!(" --quant-override '{it}'") };
+        text += &format!(" --quant-override {}", shell_word(it));
     }
     let options = [
         arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),
         arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
         arguments.cuda().then(|| "--target metal,cuda".to_owned()),
-        arguments.tuned.as_ref().map(|path| format!("--tuned {}", path.display())),
+        arguments.tuned.as_ref().map(|path| format!("--tuned {}", shell_word(&path.to_string_lossy()))),
         arguments.tunable.then(|| "--tunable".to_owned()),
         (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
         (!arguments.disable_fusion.is_empty())
@@ -124,4 +169,66 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
         text.push_str(&option);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+
+    fn parsed(words: &[&str]) -> CompileArguments {
+        let words = ["forge", "compile", "-o", "out"].iter().chain(words);
+        match Arguments::try_parse_from(words).unwrap().command {
+            Command::Compile { compile, .. } => compile,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_command_to_copy_is_what_was_typed() {
+        let words =
+            ["with space/it's a model", "--quant", "q8_0", "--quant-override", "*.{up,down}_proj=q4_0"];
+        let more = ["--quant-override", "lm_head=q8_0", "--tuned", "$HOME/my table.json"];
+        let text = command_line(&parsed(&[&words[..], &more].concat()));
+        assert_eq!(
+            shlex::split(&text).unwrap(),
+            [&["forge", "compile"], &words[..], &more].concat(),
+            "{text}"
+        );
+        assert_eq!(
+            command_line(&parsed(&["owner/Model-1.5B"])),
+            "forge compile owner/Model-1.5B --quant keep"
+        );
+    }
+
+    #[test]
+    fn a_word_is_one_line_whatever_is_in_it() {
+        assert_eq!(shell_word("a'b\n\\\u{85}//! c"), r"$'a\x27b\x0a\x5c\xc2\x85//! c'");
+        assert_eq!(shell_word("größe"), "'größe'");
+    }
+
+    #[test]
+    fn names_that_cannot_be_written_into_a_crate_are_refused() {
+        let named = |model: &str, more: &[&str]| {
+            let checkpoint = Directory::at(model.into());
+            match name(&parsed(&[&[model], more].concat()), &checkpoint) {
+                Ok(name) => name,
+                Err(Failure::Misuse(said)) => said,
+                Err(other) => panic!("{other:?}"),
+            }
+        };
+        for strange in ["a\nb", "a\u{1b}[31m", "a\u{202e}b", "", "/", "--", " "] {
+            let said = named("x/llama", &[&format!("--name={strange}")]);
+            assert!(
+                said.starts_with(&format!("--name {strange:?} has ")) && said.ends_with("choose another"),
+                "{said}"
+            );
+        }
+        let said = named("x/lla\nma", &[]);
+        assert!(said.contains(r#""lla\nma""#) && said.ends_with("choose one with --name"), "{said}");
+        assert_eq!(named("x/lla\nma", &["--name", "llama"]), "llama");
+        assert_eq!(named("x/llama", &["--name", "大 \"1\""]), "大 \"1\"");
+        assert_eq!(named("x/llama", &[]), "llama");
+    }
 }

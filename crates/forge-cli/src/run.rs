@@ -8,7 +8,7 @@ use crate::build::Parts;
 use crate::checkpoint::Directory;
 use crate::failure::Failure;
 use crate::output::MARKER;
-use crate::{build, compile, terminal};
+use crate::{build, compile, options, terminal};
 use forge_frontend::Checkpoint;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ use std::process::Command;
 pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]) -> Result<(), Failure> {
     let checkpoint = Directory::find(&arguments.model)?;
     let cache = cache_directory()?;
-    let name = arguments.name.clone().unwrap_or_else(|| checkpoint.name(&arguments.model));
+    // A directory of the cache, also where the name has the look of a path.
+    let name = options::name(arguments, &checkpoint)?.replace('/', "-");
     let crate_directory = cache.join(format!("{name}-{:016x}", fingerprint(arguments, &checkpoint)));
     if crate_directory.join(MARKER).is_file() {
         terminal::stage("Compiled", &format!("before: {}", crate_directory.display()));
