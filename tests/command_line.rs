@@ -187,6 +187,7 @@ fn wrong_command_lines_are_told_from_wrong_models() {
     refused(&llama, &["--kv", "q4_0"], 2, &["--kv"]);
     refused(&llama, &["--quants", "f32"], 2, &["--quant"]);
     refused(&llama, &["--slots", "0"], 2, &["slots"]);
+    refused(&llama, &["--slots", "4097"], 2, &["slots", "4096"]);
     refused(&llama, &["--name", "llama\nfn main() {}"], 2, &["--name", "cannot be printed"]);
     refused(&llama, &["--name", ""], 2, &["--name", "neither a letter nor a digit"]);
     refused(&llama, &["--chip", "m4-mx"], 2, &["m4-mx", "did you mean m4-max", "m1-ultra"]);

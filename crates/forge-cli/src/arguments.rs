@@ -26,7 +26,7 @@ pub(crate) enum Command {
         /// Where the crate goes.
         #[arg(short, long, value_name = "DIRECTORY")]
         out: PathBuf,
-        /// Replace the directory if forge made it.
+        /// Replace the directory if forge made it. What was built in it stays, and so does its tuned.json.
         #[arg(long)]
         force: bool,
         /// Print what was made as JSON.
@@ -108,8 +108,9 @@ pub(crate) struct CompileArguments {
     /// Most positions of a conversation [default: what the model was made for].
     #[arg(long, value_name = "POSITIONS")]
     pub(crate) max_context: Option<usize>,
-    /// Conversations held at once unless the program is told otherwise.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    /// Conversations that the memory in report.html and in what forge says is for, at most 4096. The program makes room for as
+    /// many as its own --slots says: for 1, and to serve for 4, unless told otherwise.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) slots: u16,
     /// Apple's chip or NVIDIA's card that kernels are laid out for and predictions are made for, m1 to m5-max, rtx-3090 to h200
     /// [default: m4-max; with --target metal,cuda h200].

@@ -50,7 +50,7 @@ pub struct Options {
     pub cache: Option<Format>,
     /// Most positions a conversation may have; `None`: what the model was made for.
     pub max_context: Option<usize>,
-    /// Conversations held at once unless the program is told otherwise.
+    /// Conversations that memory is reckoned for where it is told; a program makes room for as many as it is asked to.
     pub slots: usize,
     /// Most rows of one pass; a longer prompt is fed in several.
     pub chunk: usize,

@@ -18,7 +18,7 @@ pub struct Plan {
     pub cache: Format,
     /// Most positions a conversation may have.
     pub context: usize,
-    /// Conversations held at once unless the program is told otherwise.
+    /// Conversations that memory is reckoned for where it is told; a program makes room for as many as it is asked to.
     pub slots: usize,
     /// Most rows of one pass.
     pub chunk: usize,
