@@ -150,10 +150,15 @@ pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
 pub(crate) fn command_line(arguments: &CompileArguments) -> String {
     let mut text =
         format!("forge compile {} --quant {}", shell_word(&arguments.model), shell_word(&arguments.quant));
-    for it in &arguments.quant_override {
-        text += &format!(" --quant-override {}", shell_word(it));
+    let several =
+        [("--quant-override", &arguments.quant_override), ("--allow-unknown", &arguments.allow_unknown)];
+    for (option, values) in several {
+        for value in values {
+            text += &format!(" {option} {}", shell_word(value));
+        }
     }
     let options = [
+        arguments.name.as_ref().map(|name| format!("--name {}", shell_word(name))),
         arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),
         arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
@@ -163,6 +168,7 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
         (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
         (!arguments.disable_fusion.is_empty())
             .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),
+        arguments.no_golden.then(|| "--no-golden".to_owned()),
     ];
     for option in options.into_iter().flatten() {
         text.push(' ');
@@ -189,7 +195,8 @@ mod tests {
     fn a_command_to_copy_is_what_was_typed() {
         let words =
             ["with space/it's a model", "--quant", "q8_0", "--quant-override", "*.{up,down}_proj=q4_0"];
-        let more = ["--quant-override", "lm_head=q8_0", "--tuned", "$HOME/my table.json"];
+        let more = ["--quant-override", "lm_head=q8_0", "--allow-unknown", "new_key", "--name", "my model"];
+        let more = [&more[..], &["--tuned", "$HOME/my table.json", "--no-golden"]].concat();
         let text = command_line(&parsed(&[&words[..], &more].concat()));
         assert_eq!(
             shlex::split(&text).unwrap(),
