@@ -35,10 +35,7 @@ impl Fused {
                 Op::Attention { query_heads, scale, cache, window, softcap, sinks } => {
                     // Of queries alone it reads what an earlier layer has appended.
                     if inputs.len() > 1 {
-                        let kind = Kind::Append { cache: *cache };
-                        let output = list.new_value(0);
-                        let name = "append".to_owned();
-                        list.operations.push(Operation { name, kind, inputs: inputs.split_off(1), output });
+                        list.first("append", Kind::Append { cache: *cache }, inputs.split_off(1), 0);
                     }
                     Kind::Attend(Attend {
                         query_heads: *query_heads,
@@ -57,16 +54,11 @@ impl Fused {
                 }
                 Op::Experts(experts) => match experts::parts(body, node, experts) {
                     Some((inner, sum)) => {
-                        let output = list.new_value(inner.chosen * experts::rows_of(body, inner.gate));
-                        let name = "routed_inner".to_owned();
-                        let between = vec![output, inputs[1]];
-                        list.operations.push(Operation {
-                            name,
-                            kind: Kind::ExpertsInner(inner),
-                            inputs,
-                            output,
-                        });
-                        inputs = between;
+                        let (width, routes) = (inner.chosen * experts::rows_of(body, inner.gate), inputs[1]);
+                        inputs = vec![
+                            list.first("routed_inner", Kind::ExpertsInner(inner), inputs, width),
+                            routes,
+                        ];
                         Kind::ExpertsSum(sum)
                     }
                     None => Kind::Unplanned,
@@ -88,9 +80,7 @@ impl Fused {
                 }
                 Op::LatentAttention { heads, scale, cache } => {
                     let kind = Kind::LatentAppend(LatentAppend { cache: *cache, prepare: None });
-                    let output = list.new_value(0);
-                    let name = "append".to_owned();
-                    list.operations.push(Operation { name, kind, inputs: inputs.split_off(2), output });
+                    list.first("append", kind, inputs.split_off(2), 0);
                     Kind::LatentAttend(LatentAttend {
                         heads: *heads,
                         scale: *scale,
@@ -119,5 +109,12 @@ impl Fused {
             });
         }
         list
+    }
+
+    /// An operation before the one that a node stands for, and the value that it gives.
+    fn first(&mut self, name: &str, kind: Kind, inputs: Vec<Value>, width: usize) -> Value {
+        let output = self.new_value(width);
+        self.operations.push(Operation { name: name.to_owned(), kind, inputs, output });
+        output
     }
 }

@@ -1,6 +1,12 @@
 //! The tiny model as a program: every command, what it prints and how it ends.
 
+#[path = "../support/mod.rs"]
 mod support;
+
+#[cfg(unix)]
+mod cut_short;
+#[cfg(feature = "serve")]
+mod served;
 
 use serde_json::Value;
 use std::io::Write;
@@ -481,133 +487,5 @@ fn what_goes_wrong_is_said_and_counted() {
                 );
             }
         }
-    }
-}
-
-/// Runs `serve`, gives what is behind its port to `ask`, and has it end by a signal.
-#[cfg(all(unix, feature = "serve"))]
-#[test]
-fn serve_answers_until_it_is_told_to_stop() {
-    use std::io::{BufRead, BufReader};
-    use support::http::send;
-    let folder = directory(0.0);
-    for (signal, key) in [("INT", ""), ("TERM", "secret")] {
-        let mut command = program(&folder, "serve --port 0 --slots 2");
-        if !key.is_empty() {
-            command.env("MODEL_API_KEY", key);
-        }
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        errors.read_line(&mut line).unwrap();
-        let address = line
-            .strip_prefix("tiny at http://")
-            .and_then(|rest| rest.split_once("/v1 · 2 slots of 64 tokens"));
-        let address = address.unwrap_or_else(|| panic!("{line}")).0.parse().unwrap();
-        let port = format!("serve --port {}", std::net::SocketAddr::port(&address));
-        let question = r#"{"prompt": [1, 5, 6, 7], "max_tokens": 12, "temperature": 0}"#;
-        let status = |headers: &[(&str, &str)]| {
-            send(address, "POST", "/v1/completions", headers, question).response().status
-        };
-        assert_eq!(status(&[]), if key.is_empty() { 200 } else { 401 });
-        assert_eq!(status(&[("Authorization", "Bearer secret")]), 200);
-        let busy = run(&folder, &port);
-        assert_eq!(busy.status.code(), Some(2));
-        assert!(
-            text(&busy.stderr).contains("is taken by another program: --port "),
-            "{}",
-            text(&busy.stderr)
-        );
-        // An answer does not end with whoever read what the server said.
-        drop(errors);
-        let killed =
-            Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
-        assert!(killed.success());
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{signal}");
-    }
-}
-
-#[cfg(feature = "serve")]
-#[test]
-fn serve_does_not_open_the_door_by_accident() {
-    let folder = directory(0.0);
-    for (line, part) in [
-        ("serve --host 0.0.0.0 --port 0", "others can reach the model: --api-key KEY (or MODEL_API_KEY)"),
-        ("serve --host no.such.host.invalid", "cannot listen at no.such.host.invalid port 8080"),
-        ("serve --port 0 --slots 9", "9 slots; a pass of this model has at most 8 rows"),
-        ("serve --port 0 --context 65", "compiled for contexts up to 64"),
-    ] {
-        let output = run(&folder, line);
-        assert_eq!(output.status.code(), Some(2), "{line}: {}", text(&output.stderr));
-        assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
-        assert!(!text(&output.stderr).contains("http://"), "{line}: {}", text(&output.stderr));
-    }
-    let output = program(&folder, "serve --port 0").env("MODEL_API_KEY", "").output().unwrap();
-    assert!(text(&output.stderr).contains("a key is not empty"), "{}", text(&output.stderr));
-}
-
-/// A command is interrupted by Ctrl-C, so long after it has begun to notice that: how it ends.
-#[cfg(target_os = "linux")]
-fn interrupted(folder: &TempDir, line: &str, after: std::time::Duration) -> Output {
-    let mut command = program(folder, line);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let notices = || {
-        let status = std::fs::read_to_string(&status).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim);
-        caught.and_then(|caught| u64::from_str_radix(caught, 16).ok()).is_some_and(|caught| caught & 2 != 0)
-    };
-    while !notices() {
-        assert_eq!(child.try_wait().unwrap(), None, "{line} ends by itself");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    std::thread::sleep(after);
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    child.wait_with_output().unwrap()
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_profile_that_is_interrupted_has_a_whole_trace_or_none() {
-    let folder = directory(0.0);
-    let file = folder.path().join("trace.json");
-    std::fs::write(&file, "an older one").unwrap();
-    let files = || {
-        let entries = std::fs::read_dir(folder.path()).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
-    let before = files();
-    for milliseconds in [0, 500] {
-        std::fs::write(&file, "an older one").unwrap();
-        let line = format!("profile -n 4000000000 --trace {}", file.display());
-        let output = interrupted(&folder, &line, std::time::Duration::from_millis(milliseconds));
-        assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-        assert!(text(&output.stderr).starts_with("interrupted: "), "{}", text(&output.stderr));
-        let left = std::fs::read_to_string(&file).unwrap();
-        if output.stdout.is_empty() {
-            assert_eq!(left, "an older one");
-        } else {
-            let trace: Value = serde_json::from_str(&left).unwrap();
-            assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 1));
-        }
-        assert_eq!(files(), before);
-    }
-}
-
-/// Whoever reads the output may stop, and whoever waits may press Ctrl-C: neither is a failure.
-#[cfg(unix)]
-#[test]
-fn generate_can_be_cut_short() {
-    let folder = directory(0.0);
-    let line = "generate --ids 3 --temperature 1 --seed 1 -n 60 --context 64 --ignore-eos";
-    let mut child = program(&folder, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
-    // What is said beside the text may go to a disk that is full.
-    if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
-        assert_eq!(program(&folder, line).stderr(full).output().unwrap().status.code(), Some(0));
     }
 }
