@@ -40,10 +40,7 @@ impl Simd for Avx2 {
     type Codes = __m256i;
     const LANES: usize = 8;
     const RAISED: i32 = 0;
-    const TILE: usize = 3;
-    // So many that a tile's rows of weights and of x share the nearest cache: 21 KiB of 32. Longer ones come from the next, and loops
-    // wait for it.
-    const SLICE: usize = 24;
+    const TILE: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
@@ -56,11 +53,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn transpose(from: *const f32, apart: usize, to: *mut f32, columns_apart: usize) {
+    unsafe fn turn(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
         unsafe {
             let mut rows = [_mm256_setzero_ps(); 8];
             for (i, row) in rows.iter_mut().enumerate() {
-                *row = Self::load(from.add(i * apart));
+                *row = Self::load(from[i]);
             }
             // Of four rows at once, in each half of a vector four numbers of a column.
             let mut fours = [_mm256_setzero_ps(); 8];
@@ -79,6 +76,16 @@ impl Simd for Avx2 {
                 Self::store(to.add(i * columns_apart), near);
                 Self::store(to.add((4 + i) * columns_apart), far);
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(to: *mut u16, words: __m256) {
+        unsafe {
+            // Within each half of a vector, and then the quarters where they belong.
+            let lower = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+            let apart = _mm256_shuffle_epi8(_mm256_castps_si256(words), _mm256_broadcastsi128_si256(lower));
+            _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(apart));
         }
     }
 

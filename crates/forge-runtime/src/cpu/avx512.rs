@@ -26,6 +26,17 @@ unsafe fn halved(v: __m512) -> __m256 {
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }
 }
 
+/// Where the lower halves of sixteen words are, and then the upper ones.
+const HALVES: [u16; 32] = {
+    let mut places = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        places[i] = (i % 16 * 2 + i / 16) as u16;
+        i += 1;
+    }
+    places
+};
+
 /// Sixteen lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512;
@@ -36,9 +47,7 @@ impl Simd for Avx512 {
     type Codes = __m512i;
     const LANES: usize = 16;
     const RAISED: i32 = 128;
-    const TILE: usize = 6;
-    // A tile's many sums cost more than the next cache does.
-    const SLICE: usize = 64;
+    const TILE: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -51,11 +60,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn transpose(from: *const f32, apart: usize, to: *mut f32, columns_apart: usize) {
+    unsafe fn turn(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
         unsafe {
             let mut rows = [_mm512_setzero_ps(); 16];
             for (i, row) in rows.iter_mut().enumerate() {
-                *row = Self::load(from.add(i * apart));
+                *row = Self::load(from[i]);
             }
             // Of four rows at once, in each quarter of a vector four numbers of a column.
             let mut fours = [_mm512_setzero_ps(); 16];
@@ -85,6 +94,14 @@ impl Simd for Avx512 {
                     Self::store(to.add((8 + column) * columns_apart), far);
                 }
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(to: *mut u16, words: __m512) {
+        unsafe {
+            let places = _mm512_loadu_si512(HALVES.as_ptr().cast());
+            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(places, _mm512_castps_si512(words)));
         }
     }
 

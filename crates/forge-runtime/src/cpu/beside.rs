@@ -70,7 +70,13 @@ impl<'a> Beside<'a> {
                 }
             }
             // SAFETY: a square has room for every level's lanes.
-            unsafe { S::transpose(square.as_ptr().cast(), 16, &mut self.keys[channel * STEP + first], STEP) };
+            unsafe {
+                S::turn(
+                    square.each_ref().map(|row| row.as_ptr()),
+                    &mut self.keys[channel * STEP + first],
+                    STEP,
+                )
+            };
         }
     }
 

@@ -96,7 +96,7 @@ impl<M: Matrix> Task for Of<'_, M> {
             }
         }
         let x = if is_ready { x } else { &scratch };
-        let x = if call.alone() { Rows::Stored(x) } else { Rows::Slices(x) };
+        let x = if call.alone() { Rows::Stored(x) } else { Rows::Turned(x) };
         let products = Products { matrix, in_strips: false, blocks, x, level: call.level() };
         let shares = of_matrix.div_ceil(GRAIN);
         let mut values = [0.0_f32; TOGETHER * GRAIN];

@@ -202,7 +202,7 @@ impl<M: Matrix> Task for Of<'_, M> {
         let x = match (is_encoded, call.alone()) {
             (true, _) => Rows::Codes(&coded),
             (false, true) => Rows::Stored(x),
-            (false, false) => Rows::Slices(x),
+            (false, false) => Rows::Turned(x),
         };
         let stack = Stack::<M>::find(call, (experts, record), outputs, blocks);
         let pieces = (shares * size).div_ceil(piece);

@@ -6,7 +6,8 @@ use super::finish::{GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::project::Work;
 use super::simd::Simd;
-use super::tile::{stored_products, widened_products};
+use super::tile::stored_products;
+use super::turned_few;
 use std::ops::Range;
 
 /// As many rows are few: each thread prepares all of them for itself, and what comes of them is written past the caches ([`super::past`]).
@@ -14,6 +15,22 @@ pub(super) const FEW: usize = 4;
 
 /// How outputs are computed of rows that are few. Ways are types, so that each is compiled where it is taken, and nowhere else.
 pub(super) trait Way<M: Matrix>: Copy {
+    /// The products of a range of outputs with `X` rows of x. `W` of them are computed at once if each is by itself.
+    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
+        self,
+        work: &Work<'_, M>,
+        range: Range<usize>,
+        x: [*const f32; X],
+        values: &mut [[f32; GRAIN]; X],
+    );
+}
+
+/// Outputs are computed each by itself, as the way that it holds does.
+#[derive(Clone, Copy)]
+pub(super) struct OneByOne<T>(pub(super) T);
+
+/// How an output is computed by itself.
+pub(super) trait OfOne<M: Matrix>: Copy {
     /// The products of `W` outputs, whose rows begin with blocks `first`, with `X` rows of x.
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
@@ -21,8 +38,9 @@ pub(super) trait Way<M: Matrix>: Copy {
         first: [usize; W],
         x: [*const f32; X],
     ) -> [[f32; X]; W];
+}
 
-    /// Those of a range of outputs.
+impl<M: Matrix, T: OfOne<M>> Way<M> for OneByOne<T> {
     #[inline(always)]
     unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
@@ -38,7 +56,7 @@ pub(super) trait Way<M: Matrix>: Copy {
             let place = |w: usize| (w * apart + i).min(range.len() - 1);
             let first = std::array::from_fn(|w| (range.start + place(w)) * work.blocks);
             // SAFETY: the caller's promise.
-            let products = unsafe { self.products::<S, W, X>(work, first, x) };
+            let products = unsafe { self.0.products::<S, W, X>(work, first, x) };
             for (w, products) in products.iter().enumerate() {
                 for (row, product) in products.iter().enumerate() {
                     values[row][place(w)] = *product;
@@ -56,11 +74,11 @@ pub(super) struct AsStored;
 #[derive(Clone, Copy)]
 pub(super) struct Blocks<'a>(pub(super) &'a [Row]);
 
-/// In f32, slice after slice, as panels are.
+/// In f32, in the order of panels.
 #[derive(Clone, Copy)]
-pub(super) struct Slices;
+pub(super) struct Turned;
 
-impl<M: Matrix> Way<M> for AsStored {
+impl<M: Matrix> OfOne<M> for AsStored {
     #[inline(always)]
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
@@ -74,7 +92,7 @@ impl<M: Matrix> Way<M> for AsStored {
     }
 }
 
-impl<M: Matrix> Way<M> for Blocks<'_> {
+impl<M: Matrix> OfOne<M> for Blocks<'_> {
     #[inline(always)]
     unsafe fn products<S: Simd, const W: usize, const X: usize>(
         self,
@@ -88,16 +106,19 @@ impl<M: Matrix> Way<M> for Blocks<'_> {
     }
 }
 
-impl<M: Matrix> Way<M> for Slices {
+impl<M: Matrix> Way<M> for Turned {
     #[inline(always)]
-    unsafe fn products<S: Simd, const W: usize, const X: usize>(
+    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
         self,
         work: &Work<'_, M>,
-        first: [usize; W],
+        range: Range<usize>,
         x: [*const f32; X],
-    ) -> [[f32; X]; W] {
+        values: &mut [[f32; GRAIN]; X],
+    ) {
+        let Work { matrix, blocks, .. } = *work;
+        let (of_matrix, outputs) = ((matrix, blocks), (range.start, range.len()));
         // SAFETY: the caller's promise.
-        unsafe { sliced_products::<S, M, W, X>(work.matrix, first, x, work.blocks) }
+        unsafe { turned_few::products::<S, M, X>(of_matrix, outputs, x, values.as_flattened_mut(), GRAIN) };
     }
 }
 
@@ -106,7 +127,8 @@ impl<M: Matrix> Work<'_, M> {
     #[inline(always)]
     pub(super) unsafe fn few_rows<S: Simd, const W: usize, const X: usize>(&self, way: impl Way<M>) {
         let Work { call, outputs, blocks, x, .. } = *self;
-        let x: [*const f32; X] = std::array::from_fn(|row| x[row * blocks * BLOCK..].as_ptr());
+        let rows = x.len() / (blocks * BLOCK);
+        let x: [*const f32; X] = std::array::from_fn(|row| x[row.min(rows - 1) * blocks * BLOCK..].as_ptr());
         let (shares, size, at_once) = self.finish.shares(outputs, call.workers());
         let mut values = [[0.0_f32; GRAIN]; X];
         for share in call.share(shares, at_once).flatten() {
@@ -117,7 +139,7 @@ impl<M: Matrix> Work<'_, M> {
                 // SAFETY: the caller's promise.
                 unsafe {
                     way.of_range::<S, W, X>(self, range.clone(), x, &mut values);
-                    for (row, values) in values.iter_mut().enumerate() {
+                    for (row, values) in values.iter_mut().enumerate().take(rows) {
                         self.finish.outputs(row, range.start, &mut values[..range.len()], &mut left);
                     }
                 }
@@ -125,29 +147,5 @@ impl<M: Matrix> Work<'_, M> {
             // SAFETY: the caller's promise.
             unsafe { self.finish.leave(share, left) };
         }
-    }
-}
-
-/// The products of `W` whole rows of a matrix with `X` rows of x, summed over slices as panels are.
-#[inline(always)]
-pub(super) unsafe fn sliced_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
-    matrix: M,
-    first: [usize; W],
-    x: [*const f32; X],
-    blocks: usize,
-) -> [[f32; X]; W] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut sums = [[0.0; X]; W];
-        for from in (0..blocks).step_by(S::SLICE) {
-            let slice = (from, (blocks - from).min(S::SLICE));
-            let products = widened_products::<S, M, W, X>(matrix, first, x, slice);
-            for (sums, products) in sums.iter_mut().zip(products) {
-                for (sum, product) in sums.iter_mut().zip(products) {
-                    *sum += product;
-                }
-            }
-        }
-        sums
     }
 }

@@ -3,6 +3,7 @@
 use super::call::Call;
 use super::simd::Simd;
 use super::strips::OUTPUTS;
+use super::turned::{Columns, Square};
 
 /// Columns of a block: what is decoded at once. Groups of columns are whole blocks.
 pub(super) const BLOCK: usize = 32;
@@ -84,6 +85,11 @@ pub(super) trait Matrix: Copy {
 
     /// Bytes of a block, where rows are read far ahead ([`Level::ahead`](super::level::Level::ahead)); else 0.
     const OF_BLOCK: usize = 0;
+
+    /// Where such a block lies, which need not exist.
+    fn place(self, _block: usize) -> *const u8 {
+        std::ptr::null()
+    }
 
     /// Asks for such a block to be brought as near as what is far ahead should be; it need not exist.
     #[inline(always)]
@@ -208,6 +214,25 @@ pub(super) trait Matrix: Copy {
                 Scaling::Done => v,
                 Scaling::Scale | Scaling::Halves => S::mul(v, self.scale::<S>(block, of_half::<S>(part))),
                 Scaling::Offset => S::fma(v, self.scale::<S>(block, 0), self.offset::<S>(block)),
+            }
+        }
+    }
+
+    /// Decodes a block of each of `LANES` rows, and hands its columns over. The first row's is `block`, those of the others lie as many blocks
+    /// after it as `rows` says.
+    #[inline(always)]
+    unsafe fn turned<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
+        for part in 0..BLOCK / S::LANES {
+            let (mut of_rows, mut of_columns) = (Square::ZEROS, Square::ZEROS);
+            // SAFETY: the caller promises that the matrix has these blocks; no level has more than sixteen lanes.
+            unsafe {
+                for (row, numbers) in rows.iter().zip(&mut of_rows.0).take(S::LANES) {
+                    S::store(numbers.as_mut_ptr(), self.widened::<S>(block + row, part));
+                }
+                S::turn(of_rows.rows(), of_columns.0.as_mut_ptr().cast(), 16);
+                for (lane, column) in of_columns.0.iter().enumerate().take(S::LANES) {
+                    to.take(part * S::LANES + lane, S::load(column.as_ptr()));
+                }
             }
         }
     }

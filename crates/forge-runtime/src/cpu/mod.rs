@@ -92,6 +92,8 @@ mod superblock;
 mod take;
 mod tile;
 mod together;
+mod turned;
+mod turned_few;
 mod unfolded;
 mod weights;
 

@@ -26,6 +26,23 @@ unsafe fn widen(halves: uint16x4_t) -> float32x4_t {
     wide
 }
 
+/// A square of four rows: its columns.
+#[inline(always)]
+unsafe fn turn_four([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
+    unsafe {
+        // Of two rows at once, pairs of each column of even number and of odd.
+        let of_two = |a, b| [vtrn1q_f32(a, b), vtrn2q_f32(a, b)].map(|pairs| vreinterpretq_f64_f32(pairs));
+        let ([even, odd], [even_below, odd_below]) = (of_two(a, b), of_two(c, d));
+        [
+            vtrn1q_f64(even, even_below),
+            vtrn1q_f64(odd, odd_below),
+            vtrn2q_f64(even, even_below),
+            vtrn2q_f64(odd, odd_below),
+        ]
+        .map(|column| vreinterpretq_f32_f64(column))
+    }
+}
+
 #[inline(always)]
 unsafe fn widen_bytes(bytes: int8x8_t) -> Pair {
     unsafe {
@@ -78,8 +95,7 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     type Codes = (int8x16_t, int8x16_t);
     const LANES: usize = 8;
     const RAISED: i32 = 0;
-    const TILE: usize = 2;
-    const SLICE: usize = 64;
+    const TILE: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Pair {
@@ -89,6 +105,29 @@ impl<const DOT: bool, const MATRIX: bool> Simd for Neon<DOT, MATRIX> {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Pair {
         unsafe { (vld1q_f32(from), vld1q_f32(from.add(4))) }
+    }
+
+    #[inline(always)]
+    unsafe fn turn(from: [*const f32; 16], to: *mut f32, columns_apart: usize) {
+        unsafe {
+            for first in [0, 4] {
+                let [a, b, c, d] = [0, 1, 2, 3].map(|i| Self::load(from[first + i]));
+                let near = turn_four([a.0, b.0, c.0, d.0]);
+                let far = turn_four([a.1, b.1, c.1, d.1]);
+                for (column, numbers) in near.into_iter().chain(far).enumerate() {
+                    vst1q_f32(to.add(column * columns_apart + first), numbers);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(to: *mut u16, words: Pair) {
+        unsafe {
+            let (near, far) = (vreinterpretq_u16_f32(words.0), vreinterpretq_u16_f32(words.1));
+            vst1q_u16(to, vuzp1q_u16(near, far));
+            vst1q_u16(to.add(8), vuzp2q_u16(near, far));
+        }
     }
 
     #[inline(always)]

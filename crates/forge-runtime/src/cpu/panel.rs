@@ -1,33 +1,36 @@
-//! Products of many rows with a panel: weights of a few outputs, decoded to singles once and met by row after row while they are
-//! in the cache.
+//! Products of rows with a panel: weights of a few outputs, decoded to singles once and met by row after row while they are in the cache.
 //!
-//! Panels are decoded by format, slice after slice. What adds their products is a task of its own, compiled once for each set of
-//! instructions: a decoded panel has no format.
-
-// Indices count lanes and rows of fixed-size arrays: loops over them unroll into registers.
-#![allow(clippy::needless_range_loop)]
+//! A panel is decoded slice after slice, turned: lanes are outputs then, and x is the same for all of them, which asks least of the
+//! caches for each product. What adds a slice's products is a task of its own, compiled once for each set of instructions: a decoded
+//! panel has no format.
+//!
+//! ```text
+//! slice  [tile of outputs][column][output]
+//! sums   [row][output]
+//! ```
+//!
+//! Every sum goes through its columns one after the other, from zero. So a row comes to the same bits however many come with it, be they
+//! few ([`super::turned_few`]), and wherever slices end.
 
 use super::formats::{BLOCK, Matrix};
 use super::level::{Level, Task};
 use super::simd::Simd;
-use super::tile::{decode, tile_products};
+use super::tile::{Ahead, add_tile};
+use super::turned::{Columns, of_lanes};
 use std::ops::Range;
 
-/// Outputs of a panel: a multiple of every level's tile.
-pub(super) const PANEL: usize = 24;
-/// Numbers of a panel of the longest slices, of 64 blocks.
-const NUMBERS: usize = PANEL * stride(64);
-/// Rows of x in a tile.
-const TILE_ROWS: usize = 4;
-
-/// From one row of a panel to the next: off by a cache line, so that rows do not fall into one set of the cache.
-const fn stride(slice: usize) -> usize {
-    slice * BLOCK + 16
-}
+/// Outputs of a panel: whole tiles at every level.
+pub(super) const PANEL: usize = 48;
+/// Vectors of outputs of a tile.
+const WIDE: usize = 3;
+/// Blocks of a slice: so many columns that a tile's sums cost next to nothing, and no more than has room in the second cache beside x.
+const DEPTH: usize = 32;
+/// Numbers of a slice.
+const SLICE: usize = PANEL * DEPTH * BLOCK;
 
 /// Numbers that [`products`] has room for, for so many rows of x.
 pub(super) fn room(rows: usize) -> usize {
-    NUMBERS + rows.next_multiple_of(TILE_ROWS) * PANEL
+    SLICE + rows * PANEL
 }
 
 /// The products of some rows of a matrix, the first and how many, with rows of x: [`PANEL`] for each row of x.
@@ -39,99 +42,110 @@ pub(super) unsafe fn products<'a, S: Simd, M: Matrix>(
     rows: &[*const f32],
     room: &'a mut [f32],
 ) -> &'a mut [f32] {
-    let (panel, sums) = room.split_at_mut(NUMBERS);
-    let sums = &mut sums[..rows.len().next_multiple_of(TILE_ROWS) * PANEL];
+    let (slice, sums) = room.split_at_mut(SLICE);
+    let sums = &mut sums[..rows.len() * PANEL];
     sums.fill(0.0);
-    for first_block in (0..blocks).step_by(S::SLICE) {
-        let depth = (blocks - first_block).min(S::SLICE);
-        for output in 0..outputs {
-            let block = (first + output) * blocks + first_block;
-            let row = &mut panel[output * stride(S::SLICE)..][..depth * BLOCK];
-            // SAFETY: the caller promises that the matrix has these rows.
-            unsafe { decode::<S, M>(matrix, block, depth, blocks, row.as_mut_ptr()) };
-        }
-        let columns = first_block * BLOCK..(first_block + depth) * BLOCK;
-        level.run(AddPanel { panel, outputs, rows, columns, sums });
-    }
-    for tile in sums.as_chunks_mut::<{ TILE_ROWS * PANEL }>().0 {
-        let by_output = *tile;
-        for (row, sums) in tile.chunks_exact_mut(PANEL).enumerate() {
-            for (output, sum) in sums.iter_mut().enumerate() {
-                *sum = by_output[output * TILE_ROWS + row];
+    let vectors = outputs.div_ceil(S::LANES);
+    for from in (0..blocks).step_by(DEPTH) {
+        let to = blocks.min(from + DEPTH);
+        for vector in 0..vectors {
+            let tile = vector / WIDE * WIDE;
+            let wide = (vectors - tile).min(WIDE) * S::LANES;
+            let place = tile * S::LANES * (to - from) * BLOCK + (vector - tile) * S::LANES;
+            let own = vector * S::LANES;
+            let lanes = of_lanes(outputs - own, blocks);
+            for block in from..to {
+                let to = slice[place + (block - from) * BLOCK * wide..].as_mut_ptr();
+                // SAFETY: the caller promises that the matrix has these rows.
+                unsafe {
+                    matrix.turned::<S>((first + own) * blocks + block, &lanes, &mut IntoSlice { to, wide })
+                };
             }
         }
+        let of_panel = vectors * S::LANES;
+        let next = matrix.place((first + outputs) * blocks + from * of_panel);
+        let ahead = Ahead { next, of_column: of_panel * M::OF_BLOCK / BLOCK };
+        level.run(AddSlice { slice, vectors, rows, columns: from * BLOCK..to * BLOCK, sums, ahead });
     }
     sums
 }
 
-/// Adds the products of a panel with rows of x to their sums.
-struct AddPanel<'a> {
-    /// Rows of [`stride`].
-    panel: &'a [f32],
-    /// Of these, how many count.
-    outputs: usize,
-    /// Where rows of x begin; whoever makes the task promises that they have the columns.
-    rows: &'a [*const f32],
-    /// Those that the panel's weights meet, from the panel's first.
-    columns: Range<usize>,
-    /// `[rows / TILE_ROWS, PANEL, TILE_ROWS]`: as a tile leaves them.
-    sums: &'a mut [f32],
+/// Where columns of a vector of outputs lie in a slice.
+struct IntoSlice {
+    to: *mut f32,
+    /// Numbers from one column to the next.
+    wide: usize,
 }
 
-impl Task for AddPanel<'_> {
+impl<S: Simd> Columns<S> for IntoSlice {
     #[inline(always)]
-    fn run<S: Simd>(self) {
-        // SAFETY: this runs by its level; the rest is the maker's promise.
-        unsafe {
-            match S::TILE {
-                6 => self.in_tiles::<S, 6>(),
-                3 => self.in_tiles::<S, 3>(),
-                _ => self.in_tiles::<S, 2>(),
-            }
-        }
+    unsafe fn take(&mut self, column: usize, numbers: S::V) {
+        // SAFETY: whoever made this has room for a block.
+        unsafe { S::store(self.to.add(column * self.wide), numbers) };
     }
 }
 
-impl AddPanel<'_> {
-    /// Of `W` outputs.
+/// Adds the products of a slice with rows of x to their sums.
+struct AddSlice<'a> {
+    slice: &'a [f32],
+    /// Of outputs.
+    vectors: usize,
+    /// Where rows of x begin; whoever makes the task promises that they have the columns.
+    rows: &'a [*const f32],
+    /// Those that the slice is of.
+    columns: Range<usize>,
+    sums: &'a mut [f32],
+    /// As much of the next panel, which is read from memory meanwhile.
+    ahead: Ahead,
+}
+
+impl Task for AddSlice<'_> {
     #[inline(always)]
-    unsafe fn in_tiles<S: Simd, const W: usize>(self) {
-        let AddPanel { panel, outputs, rows, columns, sums } = self;
-        for (rows, sums) in rows.chunks(TILE_ROWS).zip(sums.chunks_mut(TILE_ROWS * PANEL)) {
-            let row = |i: usize| rows[i].wrapping_add(columns.start);
-            let panel = (panel, outputs, columns.len());
-            // SAFETY: the caller's promise.
+    fn run<S: Simd>(mut self) {
+        for vector in (0..self.vectors).step_by(WIDE) {
+            // SAFETY: this runs by its level; the rest is the maker's promise.
             unsafe {
-                match rows.len() {
-                    1 => add_tiles::<S, W, 1>(panel, [0].map(row), sums),
-                    2 => add_tiles::<S, W, 2>(panel, [0, 1].map(row), sums),
-                    3 => add_tiles::<S, W, 3>(panel, [0, 1, 2].map(row), sums),
-                    _ => add_tiles::<S, W, TILE_ROWS>(panel, [0, 1, 2, 3].map(row), sums),
+                match self.vectors - vector {
+                    1 => self.of_tile::<S, 1>(vector),
+                    2 => self.of_tile::<S, 2>(vector),
+                    _ => self.of_tile::<S, WIDE>(vector),
                 }
             }
         }
     }
 }
 
-/// Adds the products of a panel with `X` rows of x to their sums.
-#[inline(always)]
-unsafe fn add_tiles<S: Simd, const W: usize, const X: usize>(
-    (panel, outputs, columns): (&[f32], usize, usize),
-    x: [*const f32; X],
-    sums: &mut [f32],
-) {
-    for output in (0..outputs).step_by(W) {
-        // Past the panel's last output the tile computes what an earlier panel left, and nobody looks at it.
-        let weights: [*const f32; W] =
-            std::array::from_fn(|w| panel[(output + w) * stride(S::SLICE)..].as_ptr());
-        // SAFETY: the caller's promise.
-        let products = unsafe { tile_products::<S, W, X>(weights, x, columns) };
-        for (sums, products) in
-            sums[output * TILE_ROWS..].as_chunks_mut::<TILE_ROWS>().0.iter_mut().zip(products)
-        {
-            for (sum, product) in sums.iter_mut().zip(products) {
-                *sum += product;
+impl AddSlice<'_> {
+    /// Those of `W` vectors of outputs.
+    #[inline(always)]
+    unsafe fn of_tile<S: Simd, const W: usize>(&mut self, vector: usize) {
+        let mut row = 0;
+        while row < self.rows.len() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                row += match (self.rows.len() - row).min(S::TILE) {
+                    8 => self.of_rows::<S, W, 8>(vector, row),
+                    4.. => self.of_rows::<S, W, 4>(vector, row),
+                    2.. => self.of_rows::<S, W, 2>(vector, row),
+                    _ => self.of_rows::<S, W, 1>(vector, row),
+                };
             }
         }
+    }
+
+    /// With `X` rows, which is returned.
+    #[inline(always)]
+    unsafe fn of_rows<S: Simd, const W: usize, const X: usize>(
+        &mut self,
+        vector: usize,
+        row: usize,
+    ) -> usize {
+        let (start, count) = (self.columns.start, self.columns.len());
+        let weights = self.slice[vector * S::LANES * count..][..W * S::LANES * count].as_ptr();
+        let x: [_; X] = std::array::from_fn(|i| self.rows[row + i].wrapping_add(start));
+        let sums = self.sums[row * PANEL..][..X * PANEL].as_mut_ptr();
+        // SAFETY: the caller's promise.
+        unsafe { add_tile::<S, W, X>(weights, x, count, sums.add(vector * S::LANES), PANEL, self.ahead) };
+        X
     }
 }

@@ -21,7 +21,6 @@ use super::level::{Task, run_with_tiles};
 use super::project::Project;
 use super::scratch::Scratch;
 use super::simd::Simd;
-use super::tile::decode;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -101,7 +100,9 @@ impl Task for TakeApart<'_> {
             };
             for (to, of_rows) in to.iter_mut().zip(&of_rows) {
                 // SAFETY: both are squares of words.
-                unsafe { S::transpose(of_rows.as_ptr().cast(), SIDE, to.as_mut_ptr().cast(), SIDE) };
+                unsafe {
+                    S::turn(of_rows.each_ref().map(|row| row.as_ptr().cast()), to.as_mut_ptr().cast(), SIDE)
+                };
             }
         }
     }
@@ -195,6 +196,21 @@ impl<M: Matrix> Task for Products<'_, M> {
                     }
                     finish.outputs(first_row + row, first_output, values, nothing);
                 }
+            }
+        }
+    }
+}
+
+/// Decodes `blocks` blocks of a matrix to singles, and asks for those `ahead` of them.
+#[inline(always)]
+unsafe fn decode<S: Simd, M: Matrix>(matrix: M, first: usize, blocks: usize, ahead: usize, to: *mut f32) {
+    // SAFETY: the caller promises that the matrix has these blocks, and `to` room for them.
+    unsafe {
+        for block in 0..blocks {
+            matrix.prefetch::<S>(first + block + ahead);
+            for part in 0..BLOCK / S::LANES {
+                let v = matrix.widened::<S>(first + block, part);
+                S::store(to.add(block * BLOCK + part * S::LANES), v);
             }
         }
     }

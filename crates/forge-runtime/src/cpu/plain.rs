@@ -3,10 +3,11 @@
 use super::call::Call;
 use super::formats::{BLOCK, Matrix, Scaling};
 use super::simd::Simd;
+use super::turned::{Columns, Square};
 use half::{bf16, f16};
 
 macro_rules! plain {
-    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident, $parts:literal) => {
+    ($(#[$doc:meta])* $name:ident, $element:ty, $load:ident, $parts:literal, { $($turned:item)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(*const $element);
@@ -41,7 +42,14 @@ macro_rules! plain {
                 }
             }
 
+            $($turned)?
+
             const OF_BLOCK: usize = size_of::<$element>() * BLOCK;
+
+            fn place(self, block: usize) -> *const u8 {
+                self.0.wrapping_add(block * BLOCK).cast()
+            }
+
 
             #[inline(always)]
             unsafe fn prefetch_far<S: Simd>(self, block: usize) {
@@ -58,15 +66,46 @@ macro_rules! plain {
     };
 }
 
+/// How halves are turned, of either kind: two columns at once, which are a word.
+macro_rules! in_words {
+    ($load:ident) => {
+        #[inline(always)]
+        unsafe fn turned<S: Simd>(self, block: usize, rows: &[usize; 16], to: &mut impl Columns<S>) {
+            let first = self.0.wrapping_add(block * BLOCK).cast::<f32>();
+            for part in 0..BLOCK / 2 / S::LANES {
+                let of_part = first.wrapping_add(part * S::LANES);
+                let mut words = Square::ZEROS;
+                // SAFETY: the caller promises that the matrix has these blocks; no level has more than sixteen lanes.
+                unsafe {
+                    let of_rows = rows.map(|row| of_part.wrapping_add(row * BLOCK / 2));
+                    S::turn(of_rows, words.0.as_mut_ptr().cast(), 16);
+                    for (lane, words) in words.0.iter().enumerate().take(S::LANES) {
+                        let mut halves = Halves([0; 32]);
+                        let halves = halves.0.as_mut_ptr();
+                        S::store_halves(halves, S::load(words.as_ptr()));
+                        let column = 2 * (part * S::LANES + lane);
+                        to.take(column, S::$load(halves.cast()));
+                        to.take(column + 1, S::$load(halves.add(S::LANES).cast()));
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// The halves of as many words as a vector has.
+#[repr(align(64))]
+struct Halves([u16; 32]);
+
 plain!(
     /// Singles.
-    F32, f32, load, 3
+    F32, f32, load, 3, {}
 );
 plain!(
     /// Halves.
-    F16, f16, load_f16, 2
+    F16, f16, load_f16, 2, { in_words!(load_f16); }
 );
 plain!(
     /// Bfloats.
-    Bf16, bf16, load_bf16, 1
+    Bf16, bf16, load_bf16, 1, { in_words!(load_bf16); }
 );

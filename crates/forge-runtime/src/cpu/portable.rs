@@ -23,7 +23,6 @@ impl Simd for Portable {
     const LANES: usize = LANES;
     const RAISED: i32 = 0;
     const TILE: usize = 2;
-    const SLICE: usize = 64;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Lanes {

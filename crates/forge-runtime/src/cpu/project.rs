@@ -6,15 +6,14 @@
 //! panel after panel goes by.
 //!
 //! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
-//! ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; otherwise products in f32 are summed over
-//! slices ([`Simd::SLICE`]), in the same order with panels and without. A row that is alone, in a program of its own, may be summed in
-//! another order ([`AsStored`]). Of a matrix in strips rows are computed by [`super::strip_products`].
+//! ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; otherwise products in f32 are summed
+//! by panels. A row that is alone, in a program of its own, may be summed in another order ([`AsStored`]). Of a matrix in strips rows are computed by [`super::strip_products`].
 
 use super::activation::Each;
 use super::call::Call;
 use super::coded;
 use super::coded_rows::{encoded_rows, keep};
-use super::few_rows::{AsStored, Blocks, FEW, Slices};
+use super::few_rows::{AsStored, Blocks, FEW, OneByOne, Turned};
 use super::finish::{DeferredNorm, Epilogue, Finish, OfShare, OwnNorm, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
@@ -125,12 +124,12 @@ impl<M: Matrix> Task for Products<'_, M> {
             // SAFETY: as below.
             unsafe {
                 match rows {
-                    1 if is_short => work.few_rows::<S, 1, 1>(Blocks(&x)),
-                    1 => work.few_rows::<S, 4, 1>(Blocks(&x)),
-                    2 if is_short => work.few_rows::<S, 1, 2>(Blocks(&x)),
-                    2 => work.few_rows::<S, 4, 2>(Blocks(&x)),
-                    3 => work.few_rows::<S, 2, 3>(Blocks(&x)),
-                    _ => work.few_rows::<S, 2, FEW>(Blocks(&x)),
+                    1 if is_short => work.few_rows::<S, 1, 1>(OneByOne(Blocks(&x))),
+                    1 => work.few_rows::<S, 4, 1>(OneByOne(Blocks(&x))),
+                    2 if is_short => work.few_rows::<S, 1, 2>(OneByOne(Blocks(&x))),
+                    2 => work.few_rows::<S, 4, 2>(OneByOne(Blocks(&x))),
+                    3 => work.few_rows::<S, 2, 3>(OneByOne(Blocks(&x))),
+                    _ => work.few_rows::<S, 2, FEW>(OneByOne(Blocks(&x))),
                 }
             }
             return keep(x);
@@ -139,12 +138,14 @@ impl<M: Matrix> Task for Products<'_, M> {
         // different outputs.
         unsafe {
             match rows {
-                1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(AsStored),
-                1 if call.alone() => work.few_rows::<S, 4, 1>(AsStored),
-                1 => work.few_rows::<S, 4, 1>(Slices),
-                2 => work.few_rows::<S, 4, 2>(Slices),
-                3 => work.few_rows::<S, 2, 3>(Slices),
-                FEW => work.few_rows::<S, 2, FEW>(Slices),
+                1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(OneByOne(AsStored)),
+                1 if call.alone() => work.few_rows::<S, 4, 1>(OneByOne(AsStored)),
+                1 => work.few_rows::<S, 1, 1>(Turned),
+                2 => work.few_rows::<S, 1, 2>(Turned),
+                3 => work.few_rows::<S, 1, 3>(Turned),
+                FEW => work.few_rows::<S, 1, FEW>(Turned),
+                // A sum waits for itself as long as so many take.
+                5..=8 if rows <= S::TILE => work.few_rows::<S, 1, 8>(Turned),
                 _ => work.panels::<S>(scratch),
             }
         }
@@ -171,8 +172,9 @@ impl<M: Matrix> Work<'_, M> {
         let x: Vec<_> = x.chunks_exact(blocks * BLOCK).map(<[f32]>::as_ptr).collect();
         let panels = outputs.div_ceil(PANEL);
         let most = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
-        // All panels of one block of rows, then the next block: neighbours in time share their x, and threads have rows of their own.
-        let of_item = x.len().div_ceil(call.workers()).next_multiple_of(FEW).clamp(ROWS / 4, most);
+        // All panels of one block of rows, then the next block: neighbours in time share their x. Weights are decoded for each block of
+        // rows, so that there are as few as keep threads busy.
+        let of_item = x.len().clamp(ROWS / 4, most);
         for item in call.share_rows(x.len().div_ceil(of_item) * panels, 1).flatten() {
             let (first_row, first_output) = (item / panels * of_item, item % panels * PANEL);
             let rows = &x[first_row..x.len().min(first_row + of_item)];

@@ -20,22 +20,33 @@ pub(super) trait Simd: Copy + 'static {
     const LANES: usize;
     /// By how much the bytes that `add_products` takes of a weight are larger than its codes: 128 where they are unsigned.
     const RAISED: i32;
-    /// Rows of weights that a tile of products holds, so that it fills the registers and does not spill.
+    /// Rows of x that meet three vectors of outputs at once, 8, 4 or 2: so many sums that registers hold them.
     const TILE: usize;
-    /// Blocks of the slices over which products in singles are summed: a multiple of 8, which the largest groups have.
-    const SLICE: usize;
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::V;
     /// `LANES` singles.
     unsafe fn load(from: *const f32) -> Self::V;
-    /// A square of `LANES` rows of as many words, that lie so far apart: its columns become rows that lie so far apart.
+    /// A square of `LANES` rows of as many words, of each of which it is said where it is: its columns become rows that lie so far apart.
     #[inline(always)]
-    unsafe fn transpose(from: *const f32, apart: usize, to: *mut f32, columns_apart: usize) {
-        for row in 0..Self::LANES {
+    unsafe fn turn(rows: [*const f32; 16], to: *mut f32, columns_apart: usize) {
+        for (row, from) in rows.iter().enumerate().take(Self::LANES) {
             for column in 0..Self::LANES {
                 // SAFETY: the caller's promise.
-                unsafe { *to.add(column * columns_apart + row) = *from.add(row * apart + column) };
+                unsafe { *to.add(column * columns_apart + row) = from.add(column).read_unaligned() };
+            }
+        }
+    }
+    /// `2 * LANES` halves of words: the lower ones, then the upper ones.
+    #[inline(always)]
+    unsafe fn store_halves(to: *mut u16, words: Self::V) {
+        let mut numbers = [0.0_f32; 16];
+        // SAFETY: no level has more lanes, and the caller's promise.
+        unsafe {
+            Self::store(numbers.as_mut_ptr(), words);
+            for (lane, number) in numbers.iter().enumerate().take(Self::LANES) {
+                to.add(lane).write(number.to_bits() as u16);
+                to.add(Self::LANES + lane).write((number.to_bits() >> 16) as u16);
             }
         }
     }

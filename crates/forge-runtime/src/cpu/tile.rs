@@ -75,117 +75,49 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
     }
 }
 
-/// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights, over `depth` blocks from
-/// `from`; `first` as above. To the bit what [`tile_products`] makes of the same blocks, decoded.
-#[inline(always)]
-pub(super) unsafe fn widened_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
-    matrix: M,
-    first: [usize; W],
-    x: [*const f32; X],
-    (from, depth): (usize, usize),
-) -> [[f32; X]; W] {
-    // SAFETY: the caller promises that rows and x are as long as said.
-    unsafe {
-        let mut sums = [[S::splat(0.0); X]; W];
-        let groups = from / M::GROUP..(from + depth) / M::GROUP;
-        for start in groups.clone().step_by(AT_ONCE) {
-            let count = (groups.end - start).min(AT_ONCE);
-            let mut scales = [[0.0; 2 * AT_ONCE]; W];
-            for w in 0..W {
-                matrix.scales::<S>(first[w] / M::GROUP + start, count, &mut scales[w]);
-            }
-            for i in 0..count {
-                for block in (start + i) * M::GROUP..(start + i + 1) * M::GROUP {
-                    for part in 0..BLOCK / S::LANES {
-                        let mut weights = [S::splat(0.0); W];
-                        for w in 0..W {
-                            let codes = matrix.vector::<S>(first[w] + block, part);
-                            let of_group = |at: usize| S::splat(scales[w][at]);
-                            weights[w] = match M::SCALING {
-                                Scaling::Done => codes,
-                                Scaling::Scale => S::mul(codes, of_group(i)),
-                                Scaling::Offset => S::fma(codes, of_group(2 * i), of_group(2 * i + 1)),
-                                Scaling::Halves => S::mul(codes, of_group(2 * i + of_half::<S>(part))),
-                            };
-                        }
-                        let x = x.map(|x| x.wrapping_add(block * BLOCK + part * S::LANES));
-                        add_products::<S, W, X>(weights, x, &mut sums);
-                    }
-                }
-            }
-        }
-        every_total::<S, W, X>(sums)
-    }
+/// What is asked for while a tile is computed, from front to back.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) next: *const u8,
+    /// Bytes for each column.
+    pub(super) of_column: usize,
 }
 
-/// Decodes `blocks` blocks of a matrix to singles, and asks for those `ahead` of them.
+/// Adds the products of `W` vectors of outputs with `X` rows of x to sums, whose rows lie so far apart. Weights are the numbers of a column
+/// beside each other, then those of the next.
 #[inline(always)]
-pub(super) unsafe fn decode<S: Simd, M: Matrix>(
-    matrix: M,
-    first: usize,
-    blocks: usize,
-    ahead: usize,
+pub(super) unsafe fn add_tile<S: Simd, const W: usize, const X: usize>(
+    weights: *const f32,
+    x: [*const f32; X],
+    columns: usize,
     to: *mut f32,
+    apart: usize,
+    ahead: Ahead,
 ) {
-    // SAFETY: the caller promises that the matrix has these blocks, and `to` room for them.
+    // SAFETY: the caller promises that all rows have these columns.
     unsafe {
-        for block in 0..blocks {
-            matrix.prefetch::<S>(first + block + ahead);
-            for part in 0..BLOCK / S::LANES {
-                let v = matrix.widened::<S>(first + block, part);
-                S::store(to.add(block * BLOCK + part * S::LANES), v);
+        let mut sums = [[S::splat(0.0); W]; X];
+        for i in 0..X {
+            for w in 0..W {
+                sums[i][w] = S::load(to.add(i * apart + w * S::LANES));
             }
         }
-    }
-}
-
-/// The products of `W` rows of decoded weights with `X` rows of x, over `count` columns (a multiple of 16).
-#[inline(always)]
-pub(super) unsafe fn tile_products<S: Simd, const W: usize, const X: usize>(
-    weights: [*const f32; W],
-    x: [*const f32; X],
-    count: usize,
-) -> [[f32; X]; W] {
-    // SAFETY: the caller promises that all rows have `count` columns.
-    unsafe {
-        let mut sums = [[S::splat(0.0); X]; W];
-        for column in (0..count).step_by(S::LANES) {
+        for column in 0..columns {
+            S::prefetch_far(ahead.next.wrapping_add(column * ahead.of_column));
             let mut vectors = [S::splat(0.0); W];
             for w in 0..W {
-                vectors[w] = S::load(weights[w].add(column));
+                vectors[w] = S::load(weights.add((column * W + w) * S::LANES));
             }
-            add_products::<S, W, X>(vectors, x.map(|x| x.wrapping_add(column)), &mut sums);
-        }
-        every_total::<S, W, X>(sums)
-    }
-}
-
-/// Adds the products of a vector of each of `W` rows of weights with one of each of `X` rows of x.
-///
-/// Whatever there is less of stays in registers, and the others come one by one: three of weights, one of x and twelve sums are the sixteen
-/// registers of AVX2. With four of x and one of weights a sum has no room, and waits for memory in each step: the same products take
-/// 1.7 times as long.
-#[inline(always)]
-unsafe fn add_products<S: Simd, const W: usize, const X: usize>(
-    weights: [S::V; W],
-    x: [*const f32; X],
-    sums: &mut [[S::V; X]; W],
-) {
-    // SAFETY: the caller promises a vector at each of x.
-    unsafe {
-        if W <= X {
             for i in 0..X {
-                let x = S::load(x[i]);
+                let x = S::splat(*x[i].add(column));
                 for w in 0..W {
-                    sums[w][i] = S::fma(weights[w], x, sums[w][i]);
+                    sums[i][w] = S::fma(vectors[w], x, sums[i][w]);
                 }
             }
-            return;
         }
-        let xs = x.map(|x| S::load(x));
-        for w in 0..W {
-            for i in 0..X {
-                sums[w][i] = S::fma(weights[w], xs[i], sums[w][i]);
+        for i in 0..X {
+            for w in 0..W {
+                S::store(to.add(i * apart + w * S::LANES), sums[i][w]);
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use super::coded_few;
 use super::coded_rows::Row;
-use super::few_rows::sliced_products;
 use super::formats::{BLOCK, Matrix};
 use super::level::Level;
 use super::simd::Simd;
 use super::strip_products::OfStrips;
 use super::strips::OUTPUTS;
 use super::tile::stored_products;
+use super::turned_few;
 
 /// Rows of x that are multiplied at once.
 pub(super) const TOGETHER: usize = 4;
@@ -30,8 +30,8 @@ pub(super) struct Products<'a, M> {
 pub(super) enum Rows<'a> {
     /// In f32, of a pass of one row, which is summed as it is fastest.
     Stored(&'a [f32]),
-    /// In f32, slice after slice.
-    Slices(&'a [f32]),
+    /// In f32, in the order of panels.
+    Turned(&'a [f32]),
     /// Of codes.
     Codes(&'a [Row]),
 }
@@ -62,6 +62,14 @@ impl<M: Matrix> Products<'_, M> {
                     match is_one {
                         true => of.of_one::<S>(a, values, pitch),
                         false => of.products::<S, TOGETHER, 1>([a, b, c, d], values, pitch),
+                    }
+                }
+                Rows::Turned(x) => {
+                    let (of_matrix, outputs) = ((self.matrix, self.blocks), (first, count));
+                    let x = some.map(|row| x[row * self.blocks * BLOCK..].as_ptr());
+                    match is_one {
+                        true => turned_few::products::<S, M, 1>(of_matrix, outputs, [x[0]], values, pitch),
+                        false => turned_few::products::<S, M, TOGETHER>(of_matrix, outputs, x, values, pitch),
                     }
                 }
                 // One row meets those of the matrix one after the other, which is one stream from memory.
@@ -107,10 +115,7 @@ impl<M: Matrix> Products<'_, M> {
                     let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
                     stored_products::<S, M, W, X>(matrix, first, x, blocks, self.level.ahead())
                 }
-                Rows::Slices(x) => {
-                    let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
-                    sliced_products::<S, M, W, X>(matrix, first, x, blocks)
-                }
+                Rows::Turned(_) => unreachable!("rows of matrices are not turned one by one"),
                 Rows::Codes(x) => {
                     coded_few::products::<S, M, W, X>(matrix, first, rows.map(|row| &x[row]), blocks)
                 }
