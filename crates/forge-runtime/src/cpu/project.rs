@@ -7,7 +7,8 @@
 //!
 //! The rows of a batch are each computed alike to the bit, however many they are: where weights are codes, rows are encoded
 //! ([`super::coded`], and of a few [`super::coded_few`]), unless the device is exact; otherwise products in f32 are summed
-//! by panels. A row that is alone, in a program of its own, may be summed in another order ([`AsStored`]). Of a matrix in strips rows are computed by [`super::strip_products`].
+//! column after column ([`panel`]). A row that is alone, in a program of its own, may be summed in another order ([`AsStored`]). Of a matrix
+//! in strips rows are computed by [`super::strip_products`].
 
 use super::activation::Each;
 use super::call::Call;
