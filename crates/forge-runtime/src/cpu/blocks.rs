@@ -192,3 +192,63 @@ impl Matrix for Q4_0 {
         unsafe { widen_scales::<S, f16, AT_ONCE>(self.scales.add(group), count, to) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::coded_rows::encoded_rows;
+    use super::super::level::{Level, Task};
+    use super::super::streams::Streams;
+    use super::super::strip_products::OfStrips;
+    use super::*;
+
+    /// Strips of a matrix, and blocks of each.
+    const STRIPS: usize = 5;
+    const BLOCKS: usize = 3;
+
+    /// What some rows make of all strips, into `to`.
+    struct Products<'a, M> {
+        matrix: M,
+        streams: Streams,
+        x: &'a [f32],
+        to: &'a mut [f32],
+    }
+
+    impl<M: Matrix> Task for Products<'_, M> {
+        #[inline(always)]
+        fn run<S: Simd>(self) {
+            let Products { matrix, streams, x, to } = self;
+            let rows = encoded_rows::<S>(x, BLOCKS * BLOCK);
+            let of = OfStrips { matrix, first: 0, strips: STRIPS, blocks: BLOCKS, streams };
+            // SAFETY: the matrix has as many strips, and rows as many blocks.
+            unsafe { of.few::<S>(&rows[..x.len() / BLOCKS / BLOCK], to, STRIPS * OUTPUTS) };
+        }
+    }
+
+    fn come_to_the_same<M: Matrix>(matrix: M) {
+        let x: Vec<f32> = (0..4 * BLOCKS * BLOCK).map(|i| (i as f32 * 0.37).sin()).collect();
+        for rows in 1..=4 {
+            let made = |level: Level, streams| {
+                let mut sums = vec![0.0; rows * STRIPS * OUTPUTS];
+                let x = &x[..rows * BLOCKS * BLOCK];
+                level.run(Products { matrix, streams, x, to: &mut sums });
+                sums.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
+            };
+            let expected = made(Level::Portable, Streams::Several);
+            assert!(expected.iter().all(|sum| *sum != 0));
+            for level in Level::available() {
+                for streams in [Streams::InOrder, Streams::Foreseen, Streams::Several] {
+                    assert!(made(level, streams) == expected, "{rows} rows, {level:?}, {streams:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn strips_come_to_the_same_bits_however_they_are_read() {
+        let codes: Vec<u8> = (0..STRIPS * OUTPUTS * BLOCKS * BLOCK).map(|i| (i * 89 % 251) as u8).collect();
+        let of_code = |i: usize| f16::from_f32(0.01 + 0.001 * (i % 7) as f32);
+        let scales: Vec<f16> = (0..STRIPS * OUTPUTS * BLOCKS).map(of_code).collect();
+        come_to_the_same(Q8_0 { codes: codes.as_ptr().cast(), scales: scales.as_ptr() });
+        come_to_the_same(Q4_0 { codes: codes.as_ptr(), scales: scales.as_ptr() });
+    }
+}

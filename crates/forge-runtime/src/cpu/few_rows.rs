@@ -6,7 +6,7 @@ use super::finish::{GRAIN, OfShare};
 use super::formats::{BLOCK, Matrix};
 use super::project::Work;
 use super::simd::Simd;
-use super::tile::stored_products;
+use super::tile::{stored_product, stored_products};
 use super::turned_few;
 use std::ops::Range;
 
@@ -66,7 +66,11 @@ impl<M: Matrix, T: OfOne<M>> Way<M> for OneByOne<T> {
     }
 }
 
-/// In f32, in the order that is fastest for one row.
+/// In f32, rows of the matrix one after the other, in the order that is fastest for one row of x.
+#[derive(Clone, Copy)]
+pub(super) struct InOrder;
+
+/// In f32, in the order that is fastest where several rows of the matrix are read at once.
 #[derive(Clone, Copy)]
 pub(super) struct AsStored;
 
@@ -87,8 +91,15 @@ impl<M: Matrix> OfOne<M> for AsStored {
         x: [*const f32; X],
     ) -> [[f32; X]; W] {
         let ahead = work.call.level().ahead();
-        // SAFETY: the caller's promise.
-        unsafe { stored_products::<S, M, W, X>(work.matrix, first, x, work.blocks, ahead) }
+        let mut all = [[0.0; X]; W];
+        for (row, x) in x.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let products = unsafe { stored_products::<S, M, W>(work.matrix, first, x, work.blocks, ahead) };
+            for (all, product) in all.iter_mut().zip(products) {
+                all[row] = product;
+            }
+        }
+        all
     }
 }
 
@@ -103,6 +114,26 @@ impl<M: Matrix> OfOne<M> for Blocks<'_> {
         let rows: [&Row; X] = std::array::from_fn(|row| &self.0[row]);
         // SAFETY: the caller's promise.
         unsafe { coded_few::products::<S, M, W, X>(work.matrix, first, rows, work.blocks) }
+    }
+}
+
+impl<M: Matrix> Way<M> for InOrder {
+    #[inline(always)]
+    unsafe fn of_range<S: Simd, const W: usize, const X: usize>(
+        self,
+        work: &Work<'_, M>,
+        range: Range<usize>,
+        x: [*const f32; X],
+        values: &mut [[f32; GRAIN]; X],
+    ) {
+        let Work { call, matrix, blocks, .. } = *work;
+        let ahead = call.level().ahead();
+        for (place, output) in range.enumerate() {
+            for (x, values) in x.iter().zip(&mut *values) {
+                // SAFETY: the caller's promise.
+                values[place] = unsafe { stored_product::<S, M>(matrix, output * blocks, *x, blocks, ahead) };
+            }
+        }
     }
 }
 

@@ -2,8 +2,6 @@
 
 use super::portable::Portable;
 use super::simd::Simd;
-#[cfg(target_arch = "x86_64")]
-use std::sync::OnceLock;
 
 /// A set of vector instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,27 +138,6 @@ impl Level {
         false
     }
 
-    /// How many bytes ahead weights are asked for that a row alone meets. Machines with tiles foresee too few by themselves, and so do
-    /// those without AVX-512 (an EPYC of 2021: the 135M in f16 77 to 82 ids a second for 71 to 76) and AMD's from Zen 5 on (the 200M with
-    /// experts in f16 346 and 348 for 294 and 299, 97% of what memory gives); on a Zen 4 asking made ids slower, and of others nobody has tried.
-    pub(super) fn ahead(self) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        if self == Level::Avx2 || amd_family().is_some_and(|family| family >= ZEN_5) {
-            return 8 << 10;
-        }
-        if self.has_tiles() { 8 << 10 } else { 0 }
-    }
-
-    /// How many blocks of a strip are asked for ahead. AMD's processors with AVX-512 foresee strips by themselves, and slower where they are
-    /// asked as well: two threads of an EPYC of 2022 read the 1.1B in q8_0 with 52 GB a second for 40. Intel's foresee too few.
-    pub(super) fn strips_ahead(self) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        if self == Level::Avx512 && amd_family().is_some() {
-            return 0;
-        }
-        2
-    }
-
     /// Runs `task` compiled for this level. Everything that `task` calls has to be inlined into it (`inline(always)`),
     /// or it is compiled without the level's instructions: still right, and far slower.
     pub(super) fn run<T: Task>(self, task: T) {
@@ -182,25 +159,6 @@ impl Level {
             Level::I8mm => unsafe { i8mm(task) },
         }
     }
-}
-
-/// The family of processors that are called Zen 5.
-#[cfg(target_arch = "x86_64")]
-const ZEN_5: u32 = 26;
-
-/// The family of the processor, if AMD made it.
-#[cfg(target_arch = "x86_64")]
-fn amd_family() -> Option<u32> {
-    use std::arch::x86_64::__cpuid;
-    static FAMILY: OnceLock<Option<u32>> = OnceLock::new();
-    *FAMILY.get_or_init(|| {
-        let said = __cpuid(0);
-        let is_of_amd =
-            [said.ebx, said.edx, said.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD";
-        // Families from 15 on are 15 and as many more as another field says.
-        let said = __cpuid(1).eax;
-        is_of_amd.then_some((said >> 8 & 15) + (said >> 20 & 255))
-    })
 }
 
 /// Runs `task` compiled for machines with tiles, with their vectors.

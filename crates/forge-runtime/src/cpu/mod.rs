@@ -86,6 +86,7 @@ mod scratch;
 mod simd;
 mod stack;
 mod stored;
+mod streams;
 mod strip_products;
 pub mod strips;
 mod superblock;

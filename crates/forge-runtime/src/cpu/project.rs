@@ -14,9 +14,9 @@ use super::activation::Each;
 use super::call::Call;
 use super::coded;
 use super::coded_rows::{encoded_rows, keep};
-use super::few_rows::{AsStored, Blocks, FEW, OneByOne, Turned};
+use super::few_rows::{AsStored, Blocks, FEW, InOrder, OneByOne, Turned};
 use super::finish::{DeferredNorm, Epilogue, Finish, OfShare, OwnNorm, ROWS_AHEAD};
-use super::formats::{BLOCK, Matrix};
+use super::formats::{BLOCK, Matrix, Scaling};
 use super::level::Task;
 use super::panel::{self, PANEL};
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +24,7 @@ use super::parts;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
+use super::streams::Streams;
 use super::strip_products;
 use std::marker::PhantomData;
 
@@ -119,6 +120,9 @@ impl<M: Matrix> Task for Products<'_, M> {
             finish: Finish::new::<S>(call, self.shape, rows),
         };
         let is_short = blocks < LONG;
+        // What is no number yet is slower than memory.
+        let is_in_order =
+            is_short || M::SCALING == Scaling::Done && call.level().streams() == Streams::InOrder;
         // Of a row alone codes are made where that pays.
         if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.alone()) {
             let x = encoded_rows::<S>(x, blocks * BLOCK);
@@ -139,7 +143,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         // different outputs.
         unsafe {
             match rows {
-                1 if call.alone() && is_short => work.few_rows::<S, 1, 1>(OneByOne(AsStored)),
+                1 if call.alone() && is_in_order => work.few_rows::<S, 1, 1>(InOrder),
                 1 if call.alone() => work.few_rows::<S, 4, 1>(OneByOne(AsStored)),
                 1 => work.few_rows::<S, 1, 1>(Turned),
                 2 => work.few_rows::<S, 1, 2>(Turned),

@@ -17,6 +17,7 @@ use super::pieces::Pieces;
 use super::project::{Project, prepared_x};
 use super::scratch::Scratch;
 use super::simd::Simd;
+use super::streams::Streams;
 use super::strips::OUTPUTS;
 use std::marker::PhantomData;
 
@@ -59,16 +60,9 @@ impl<M: Matrix> Task for Products<'_, M> {
             let (start, end) = (pieces.start * piece, outputs.min(pieces.end * piece));
             let strips = end.saturating_sub(start) / OUTPUTS;
             let first = start / OUTPUTS * blocks;
-            let of = OfStrips { matrix, first, strips, blocks, ahead: call.level().strips_ahead() };
+            let of = OfStrips { matrix, first, strips, blocks, streams: call.level().streams() };
             // SAFETY: `find` saw that the matrix is whole, and x has as many blocks.
-            unsafe {
-                match &x[..rows] {
-                    [a] => of.of_one::<S>(a, values, pitch),
-                    [a, b] => of.products::<S, 2, 2>([a, b], values, pitch),
-                    [a, b, c] => of.products::<S, 3, 2>([a, b, c], values, pitch),
-                    rows => of.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], values, pitch),
-                }
-            }
+            unsafe { of.few::<S>(&x[..rows], values, pitch) };
             for share in start / size..shares.min(pieces.end * piece / size) {
                 let mut left = OfShare::NOTHING;
                 let range = (share * size).min(outputs)..((share + 1) * size).min(outputs);
@@ -95,20 +89,40 @@ pub(super) struct OfStrips<M> {
     pub(super) strips: usize,
     /// Of a strip, and of a row.
     pub(super) blocks: usize,
-    /// Blocks that are asked for ahead.
-    pub(super) ahead: usize,
+    pub(super) streams: Streams,
 }
 
 impl<M: Matrix> OfStrips<M> {
+    /// The products with one row to [`FEW`].
+    #[inline(always)]
+    pub(super) unsafe fn few<S: Simd>(&self, rows: &[Row], to: &mut [f32], pitch: usize) {
+        let is_one = self.streams == Streams::InOrder;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match rows {
+                [a] => self.of_one::<S>(a, to, pitch),
+                [a, b] if is_one => self.products::<S, 2, 1>([a, b], to, pitch),
+                [a, b] => self.products::<S, 2, 2>([a, b], to, pitch),
+                [a, b, c] if is_one => self.products::<S, 3, 1>([a, b, c], to, pitch),
+                [a, b, c] => self.products::<S, 3, 2>([a, b, c], to, pitch),
+                rows => self.products::<S, FEW, 1>([&rows[0], &rows[1], &rows[2], &rows[3]], to, pitch),
+            }
+        }
+    }
+
     /// The products with one row.
     #[inline(always)]
     pub(super) unsafe fn of_one<S: Simd>(&self, row: &Row, to: &mut [f32], pitch: usize) {
         // Where the processor foresees what comes, one strip of bytes is read faster than four by a tenth (AMD's of 2022). Scales of
-        // nibbles are an eighth of them, a stream of its own that foresees itself too slowly.
-        let alone = M::BYTES && self.ahead == 0;
+        // nibbles are an eighth of them, a stream of its own that is foreseen too slowly.
+        let is_one = match self.streams {
+            Streams::InOrder => true,
+            Streams::Foreseen => M::BYTES,
+            Streams::Several => false,
+        };
         // SAFETY: the caller's promise.
         unsafe {
-            match alone {
+            match is_one {
                 true => self.products::<S, 1, 1>([row], to, pitch),
                 false => self.products::<S, 1, 4>([row], to, pitch),
             }
@@ -151,7 +165,8 @@ impl<M: Matrix> OfStrips<M> {
         rows: [&Row; X],
         strips: [usize; W],
     ) -> [[[S::V; 2]; X]; W] {
-        let OfStrips { matrix, first, blocks, ahead, .. } = *self;
+        let OfStrips { matrix, first, blocks, streams, .. } = *self;
+        let ahead = streams.blocks_ahead(M::BYTES);
         // SAFETY: the caller's promise.
         unsafe {
             let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();

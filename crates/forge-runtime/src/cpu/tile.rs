@@ -6,20 +6,54 @@
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling, of_half};
 use super::simd::Simd;
 
-/// The products of `W` rows of a matrix with `X` rows of x, straight from the stored weights. `first` names each
-/// row's first block; rows of x are `blocks * 32` long. An offset meets the sum of a group's x, which is the same for
-/// all rows of the matrix. So many bytes that lie ahead are asked for, if rows of this format are read so.
+/// The product of a row of a matrix with x, straight from the stored weights: see [`stored_products`]. Numbers of each part of a block are
+/// summed by themselves, since a sum that waits for itself is slower than memory.
 #[inline(always)]
-pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X: usize>(
+pub(super) unsafe fn stored_product<S: Simd, M: Matrix>(
     matrix: M,
-    first: [usize; W],
-    x: [*const f32; X],
+    first: usize,
+    x: *const f32,
     blocks: usize,
     ahead: usize,
-) -> [[f32; X]; W] {
+) -> f32 {
+    // SAFETY: the caller promises that the row and x are as long as said.
+    unsafe {
+        if M::SCALING != Scaling::Done {
+            return stored_products::<S, M, 1>(matrix, [first], x, blocks, ahead)[0];
+        }
+        let ahead = ahead.checked_div(M::OF_BLOCK).unwrap_or(0);
+        // As many as a block has parts where vectors are shortest.
+        let mut sums = [S::splat(0.0); BLOCK / 8];
+        for block in 0..blocks {
+            if ahead > 0 {
+                matrix.prefetch_far::<S>(first + block + ahead);
+            }
+            for part in 0..BLOCK / S::LANES {
+                let x = S::load(x.add(block * BLOCK + part * S::LANES));
+                sums[part] = S::fma(matrix.vector::<S>(first + block, part), x, sums[part]);
+            }
+        }
+        for part in 1..BLOCK / S::LANES {
+            sums[0] = S::add(sums[0], sums[part]);
+        }
+        S::sum(sums[0])
+    }
+}
+
+/// The products of `W` rows of a matrix with x, straight from the stored weights. `first` names each
+/// row's first block; x is `blocks * 32` long. An offset meets the sum of a group's x, which is the same for
+/// all rows of the matrix. So many bytes that lie ahead are asked for, if rows of this format are read so.
+#[inline(always)]
+pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize>(
+    matrix: M,
+    first: [usize; W],
+    x: *const f32,
+    blocks: usize,
+    ahead: usize,
+) -> [f32; W] {
     // SAFETY: the caller promises that rows and x are as long as said.
     unsafe {
-        let mut sums = [[S::splat(0.0); X]; W];
+        let mut sums = [S::splat(0.0); W];
         // As many streams share what is on its way.
         let ahead = ahead.checked_div(M::OF_BLOCK * W).unwrap_or(0);
         let groups = blocks / M::GROUP;
@@ -32,17 +66,15 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
             }
             for i in 0..count {
                 let block = (start + i) * M::GROUP;
-                let mut of_x = [S::splat(0.0); X];
+                let mut of_x = S::splat(0.0);
                 if M::SCALING == Scaling::Offset {
                     for column in (0..M::GROUP * BLOCK).step_by(S::LANES) {
-                        for r in 0..X {
-                            of_x[r] = S::add(of_x[r], S::load(x[r].add(block * BLOCK + column)));
-                        }
+                        of_x = S::add(of_x, S::load(x.add(block * BLOCK + column)));
                     }
                 }
                 for w in 0..W {
                     let by_group = matches!(M::SCALING, Scaling::Scale | Scaling::Offset);
-                    let mut of_group = if by_group { [S::splat(0.0); X] } else { sums[w] };
+                    let mut of_group = if by_group { S::splat(0.0) } else { sums[w] };
                     for block in block..block + M::GROUP {
                         if ahead > 0 {
                             matrix.prefetch_far::<S>(first[w] + block + ahead);
@@ -52,26 +84,22 @@ pub(super) unsafe fn stored_products<S: Simd, M: Matrix, const W: usize, const X
                             if M::SCALING == Scaling::Halves {
                                 weight = S::mul(weight, S::splat(scales[w][2 * i + of_half::<S>(part)]));
                             }
-                            for r in 0..X {
-                                let x = S::load(x[r].add(block * BLOCK + part * S::LANES));
-                                of_group[r] = S::fma(weight, x, of_group[r]);
-                            }
+                            let x = S::load(x.add(block * BLOCK + part * S::LANES));
+                            of_group = S::fma(weight, x, of_group);
                         }
                     }
-                    for r in 0..X {
-                        sums[w][r] = match M::SCALING {
-                            Scaling::Done | Scaling::Halves => of_group[r],
-                            Scaling::Scale => S::fma(of_group[r], S::splat(scales[w][i]), sums[w][r]),
-                            Scaling::Offset => {
-                                let sum = S::fma(of_x[r], S::splat(scales[w][2 * i + 1]), sums[w][r]);
-                                S::fma(of_group[r], S::splat(scales[w][2 * i]), sum)
-                            }
-                        };
-                    }
+                    sums[w] = match M::SCALING {
+                        Scaling::Done | Scaling::Halves => of_group,
+                        Scaling::Scale => S::fma(of_group, S::splat(scales[w][i]), sums[w]),
+                        Scaling::Offset => {
+                            let sum = S::fma(of_x, S::splat(scales[w][2 * i + 1]), sums[w]);
+                            S::fma(of_group, S::splat(scales[w][2 * i]), sum)
+                        }
+                    };
                 }
             }
         }
-        every_total::<S, W, X>(sums)
+        totals::<S, W>(sums)
     }
 }
 
@@ -121,16 +149,6 @@ pub(super) unsafe fn add_tile<S: Simd, const W: usize, const X: usize>(
             }
         }
     }
-}
-
-#[inline(always)]
-unsafe fn every_total<S: Simd, const W: usize, const X: usize>(sums: [[S::V; X]; W]) -> [[f32; X]; W] {
-    let mut all = [[0.0; X]; W];
-    for w in 0..W {
-        // SAFETY: the caller's promise.
-        all[w] = unsafe { totals::<S, X>(sums[w]) };
-    }
-    all
 }
 
 /// The sum of each vector.

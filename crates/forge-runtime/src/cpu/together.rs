@@ -7,7 +7,7 @@ use super::level::Level;
 use super::simd::Simd;
 use super::strip_products::OfStrips;
 use super::strips::OUTPUTS;
-use super::tile::stored_products;
+use super::tile::stored_product;
 use super::turned_few;
 
 /// Rows of x that are multiplied at once.
@@ -21,7 +21,7 @@ pub(super) struct Products<'a, M> {
     /// Of a row of the matrices, and of x.
     pub(super) blocks: usize,
     pub(super) x: Rows<'a>,
-    /// Which says how much of them is asked for ahead.
+    /// Which says how they are read.
     pub(super) level: Level,
 }
 
@@ -56,8 +56,8 @@ impl<M: Matrix> Products<'_, M> {
             match self.x {
                 Rows::Codes(x) if self.in_strips => {
                     let (first, strips) = (first / OUTPUTS * self.blocks, count / OUTPUTS);
-                    let (matrix, blocks, ahead) = (self.matrix, self.blocks, self.level.strips_ahead());
-                    let of = OfStrips { matrix, first, strips, blocks, ahead };
+                    let (matrix, blocks, streams) = (self.matrix, self.blocks, self.level.streams());
+                    let of = OfStrips { matrix, first, strips, blocks, streams };
                     let [a, b, c, d] = some.map(|row| &x[row]);
                     match is_one {
                         true => of.of_one::<S>(a, values, pitch),
@@ -73,51 +73,45 @@ impl<M: Matrix> Products<'_, M> {
                     }
                 }
                 // One row meets those of the matrix one after the other, which is one stream from memory.
-                _ if is_one => self.row_by_row::<S, 1, 1>((first, count), [some[0]], values, pitch),
-                _ => self.row_by_row::<S, 2, TOGETHER>((first, count), some, values, pitch),
+                Rows::Codes(x) if is_one => {
+                    self.row_by_row::<S, 1, 1>((first, count), [&x[some[0]]], values, pitch)
+                }
+                Rows::Codes(x) => {
+                    let x = some.map(|row| &x[row]);
+                    self.row_by_row::<S, 2, TOGETHER>((first, count), x, values, pitch)
+                }
+                Rows::Stored(x) => {
+                    let (matrix, blocks, ahead) = (self.matrix, self.blocks, self.level.ahead());
+                    for (row, values) in rows.iter().zip(values.chunks_mut(pitch)) {
+                        let x = x[row * blocks * BLOCK..].as_ptr();
+                        for (output, value) in values[..count].iter_mut().enumerate() {
+                            let first = (first + output) * blocks;
+                            *value = stored_product::<S, M>(matrix, first, x, blocks, ahead);
+                        }
+                    }
+                }
             }
         }
     }
 
-    /// Of `X` rows of x, `W` rows of the matrices at once; past the last that one is computed again.
+    /// Of `X` rows of codes, `W` rows of the matrices at once; past the last that one is computed again.
     #[inline(always)]
     unsafe fn row_by_row<S: Simd, const W: usize, const X: usize>(
         &self,
         (first, count): (usize, usize),
-        rows: [usize; X],
+        x: [&Row; X],
         values: &mut [f32],
         pitch: usize,
     ) {
+        let Products { matrix, blocks, .. } = *self;
         for output in (0..count).step_by(W) {
             let place = |w: usize| (output + w).min(count - 1);
-            let first = std::array::from_fn(|w| (first + place(w)) * self.blocks);
+            let first = std::array::from_fn(|w| (first + place(w)) * blocks);
             // SAFETY: the caller's promise.
-            let products = unsafe { self.some::<S, W, X>(first, rows) };
+            let products = unsafe { coded_few::products::<S, M, W, X>(matrix, first, x, blocks) };
             for (w, products) in products.iter().enumerate() {
                 for (row, product) in products.iter().enumerate() {
                     values[row * pitch + place(w)] = *product;
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn some<S: Simd, const W: usize, const X: usize>(
-        &self,
-        first: [usize; W],
-        rows: [usize; X],
-    ) -> [[f32; X]; W] {
-        let Products { matrix, blocks, x, .. } = *self;
-        // SAFETY: the caller's promise.
-        unsafe {
-            match x {
-                Rows::Stored(x) => {
-                    let x = rows.map(|row| x[row * blocks * BLOCK..].as_ptr());
-                    stored_products::<S, M, W, X>(matrix, first, x, blocks, self.level.ahead())
-                }
-                Rows::Turned(_) => unreachable!("rows of matrices are not turned one by one"),
-                Rows::Codes(x) => {
-                    coded_few::products::<S, M, W, X>(matrix, first, rows.map(|row| &x[row]), blocks)
                 }
             }
         }
