@@ -359,7 +359,7 @@ impl Device for CpuDevice {
 
     fn read_speed(&mut self) -> Result<Option<f64>, String> {
         // Where experts are streamed, what there is of them among the weights is no memory.
-        self.weights.all().map_or(Ok(None), |weights| read_speed(weights, &mut self.pool))
+        self.weights.all().map_or(Ok(None), |weights| read_speed(weights, self.level, &mut self.pool))
     }
 
     fn compute_speed(&mut self) -> Result<Option<Operations>, String> {

@@ -1,6 +1,8 @@
 //! How fast this machine reads memory: what bounds a token, which reads every weight once.
 
+use super::level::{Level, Task};
 use super::pool::Pool;
+use super::simd::Simd;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -9,37 +11,55 @@ const LEAST: usize = 256 << 20;
 /// As many bytes are enough.
 const MOST: usize = 1 << 30;
 /// How often they are read.
-const RUNS: usize = 5;
+const RUNS: usize = 6;
 
-/// Bytes a second: each thread adds up the words of a stretch of its own, and the fastest run counts. Nothing of fewer bytes than
-/// caches may have.
-pub(super) fn read_speed(bytes: &[u8], pool: &mut Pool) -> Result<Option<f64>, String> {
+/// Bytes a second: each thread adds up the words of a stretch of its own, and the fastest run counts; in every second one lines are asked
+/// for as far ahead as the level has it. Nothing of fewer bytes than caches may have.
+pub(super) fn read_speed(bytes: &[u8], level: Level, pool: &mut Pool) -> Result<Option<f64>, String> {
     if bytes.len() < LEAST {
         return Ok(None);
     }
     let bytes = &bytes[..bytes.len().min(MOST)];
     let stretch = bytes.len().div_ceil(pool.threads());
     let mut best = f64::INFINITY;
-    for _ in 0..RUNS {
+    for run in 0..RUNS {
+        let ahead = if run % 2 == 0 { 0 } else { level.ahead() };
         let start = Instant::now();
         pool.run(&|thread| {
             let own = bytes.chunks(stretch).nth(thread).unwrap_or_default();
-            black_box(sum(own));
+            let mut sums = [0; 8];
+            level.run(Sum { bytes: own, ahead, sums: &mut sums });
+            black_box(sums);
         })?;
         best = best.min(start.elapsed().as_secs_f64());
     }
     Ok(Some(bytes.len() as f64 / best))
 }
 
-/// The sum of all whole lines, column by column, so that vectors add many at once.
-fn sum(bytes: &[u8]) -> [u64; 8] {
-    let mut sums = [0_u64; 8];
-    for line in bytes.as_chunks::<64>().0 {
-        for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
-            *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+/// Adds up all whole lines, column by column, so that vectors add many at once.
+struct Sum<'a> {
+    bytes: &'a [u8],
+    /// How far ahead lines are asked for.
+    ahead: usize,
+    sums: &'a mut [u64; 8],
+}
+
+impl Task for Sum<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Sum { bytes, ahead, sums: to } = self;
+        let mut sums = [0_u64; 8];
+        for line in bytes.as_chunks::<64>().0 {
+            if ahead > 0 {
+                // SAFETY: this runs by its level, and what is asked for need not exist.
+                unsafe { S::prefetch_far(line.as_ptr().wrapping_add(ahead)) };
+            }
+            for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+                *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+            }
         }
+        *to = sums;
     }
-    sums
 }
 
 #[cfg(test)]
@@ -49,9 +69,11 @@ mod tests {
     #[test]
     fn caches_are_not_measured_and_memory_is() {
         let mut pool = Pool::new(2).unwrap();
-        assert_eq!(read_speed(&[1; 1000], &mut pool), Ok(None));
-        let speed = read_speed(&vec![1; LEAST], &mut pool).unwrap().expect("it is memory");
-        assert!((1e8..1e13).contains(&speed), "{speed}");
+        for level in Level::available() {
+            assert_eq!(read_speed(&[1; 1000], level, &mut pool), Ok(None));
+            let speed = read_speed(&vec![1; LEAST], level, &mut pool).unwrap().expect("it is memory");
+            assert!((1e8..1e13).contains(&speed), "{speed}");
+        }
     }
 
     #[test]
@@ -59,6 +81,10 @@ mod tests {
         let bytes: Vec<u8> = (0..200_u8).collect();
         let words = bytes[..192].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         let expected = words.fold(0_u64, u64::wrapping_add);
-        assert_eq!(sum(&bytes).into_iter().fold(0, u64::wrapping_add), expected);
+        for (level, ahead) in Level::available().into_iter().zip([0, 64, 8192].into_iter().cycle()) {
+            let mut sums = [0; 8];
+            level.run(Sum { bytes: &bytes, ahead, sums: &mut sums });
+            assert_eq!(sums.into_iter().fold(0, u64::wrapping_add), expected);
+        }
     }
 }
