@@ -16,6 +16,7 @@ pub(super) enum Streams {
     /// One, and what lies far ahead is asked for.
     InOrder,
     /// Several; strips of bytes one after the other. Nothing is asked for.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMD's are known to foresee so"))]
     Foreseen,
     /// Several, and the next two blocks of a strip are asked for.
     Several,
