@@ -10,6 +10,7 @@ use super::coded_tiles;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::level::{Level, Task};
 use super::simd::Simd;
+use super::streams::Streams;
 use super::strips::OUTPUTS;
 
 /// Outputs of a panel: two vectors, or four.
@@ -98,6 +99,7 @@ impl<M: Matrix> Panels<'_, M> {
         // By how much codes are larger in the panel: what the level's instructions want of them.
         let lacking = M::LACKING.unwrap_or(0);
         let more = if level.has_tiles() { lacking.min(0) } else { S::RAISED };
+        let is_asked = level.streams() == Streams::InOrder;
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
             for output in (0..outputs).step_by(OUTPUTS) {
@@ -107,7 +109,8 @@ impl<M: Matrix> Panels<'_, M> {
                     match in_strips {
                         true => {
                             let first = of_output / OUTPUTS + first_block;
-                            fill_strip::<S, M>(matrix, first, output, more as i8, panel);
+                            let next = if is_asked { self.next(first_block) } else { 0 };
+                            fill_strip::<S, M>(matrix, (first, next), output, more as i8, panel);
                         }
                         false => {
                             let rows = (of_output + first_block, blocks, (outputs - output).min(OUTPUTS));
@@ -127,6 +130,11 @@ impl<M: Matrix> Panels<'_, M> {
             let sums = &mut *sums;
             level.run(AddPanel { panel, lacking, small, offset, x, rows, first_block, sums });
         }
+    }
+
+    /// How many blocks after those of a panel the blocks lie that are filled in next: of the same strips, or of the two that follow.
+    fn next(&self, first_block: usize) -> usize {
+        if first_block + DEPTH < self.blocks { DEPTH } else { PANEL / OUTPUTS * self.blocks - first_block }
     }
 }
 
@@ -175,16 +183,21 @@ unsafe fn fill<S: Simd, M: Matrix>(
     }
 }
 
-/// Fills in a strip's blocks from `first`.
+/// Fills in a strip's blocks from `first`, and asks for those that lie `next` blocks after them, if any: what rows of x meet meanwhile is
+/// long enough for them to come.
 #[inline(always)]
 unsafe fn fill_strip<S: Simd, M: Matrix>(
     matrix: M,
-    first: usize,
+    (first, next): (usize, usize),
     output: usize,
     more: i8,
     panel: &mut [Filled],
 ) {
     for (index, block) in panel.iter_mut().enumerate() {
+        for pair in 0..if next == 0 { 0 } else { BLOCK / 8 } {
+            // SAFETY: this runs by its level; what is asked for need not exist.
+            unsafe { matrix.strip_prefetch::<S>(first + index + next, pair) };
+        }
         for word in 0..BLOCK / 8 {
             // SAFETY: the caller promises as many blocks as the panel has.
             let [near, far] = unsafe { matrix.strip_words(first + index, word) };
