@@ -9,7 +9,7 @@
 //! needed.
 
 use super::append::Room;
-use super::attend_share::{Attention, Share};
+use super::attend_share::{Attention, ROWS, Share};
 use super::attend_step::STEP;
 use super::cached::Cached;
 use super::call::{Call, Output};
@@ -76,9 +76,6 @@ pub struct AttendJoin {
     /// Width of a head.
     pub width: usize,
 }
-
-/// The most rows that a thread takes at once.
-const ROWS: usize = 16;
 
 /// Runs this thread's share.
 #[cfg_attr(any(test, not(feature = "shared")), inline)]

@@ -5,13 +5,16 @@
 
 use super::append::{Room, store};
 use super::attend::{Attend, Gates, Own, Prologue, Queries};
-use super::attend_step::{STEP, Step, Total, cap_scores, soften, total_from, total_of};
+use super::attend_step::{STEP, Softening, Step, Total, cap_scores, total_from, total_of};
 use super::beside::Beside;
 use super::cached::Cached;
 use super::call::Output;
 use super::rotation::{prepare, prepare_value};
 use super::simd::Simd;
 use std::ops::Range;
+
+/// The most rows that a thread takes at once.
+pub(super) const ROWS: usize = 16;
 
 /// What all shares of a dispatch go by.
 pub(super) struct Attention<'a, C> {
@@ -81,6 +84,8 @@ pub(super) struct Share<'s> {
     /// The largest score of each query so far, and the total of its weights.
     largest: &'s mut [f32],
     totals: &'s mut [Total],
+    /// What sums of queries are multiplied by before a step is added to them: of whole vectors.
+    corrections: &'s mut [f32],
     beside: Beside<'s>,
 }
 
@@ -89,6 +94,7 @@ impl<'s> Share<'s> {
     pub(super) fn room(queries: usize, padded: usize) -> usize {
         queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
             + 2 * padded
+            + queries.next_multiple_of(16)
             + Beside::room(padded)
     }
 
@@ -100,9 +106,23 @@ impl<'s> Share<'s> {
         let (sums, room) = room.split_at_mut(queries * padded);
         let (weights, room) = room.split_at_mut(queries * STEP);
         let (prepared, room) = room.split_at_mut(2 * padded);
+        let (corrections, room) = room.split_at_mut(queries.next_multiple_of(16));
         let (totals, largest) = room.split_at_mut(room.len() - queries);
         let ((totals, _), rows, head, queries) = (totals.as_chunks_mut(), 0..0, 0, of_queries);
-        Share { rows, head, group, padded, queries, sums, weights, prepared, largest, totals, beside }
+        Share {
+            rows,
+            head,
+            group,
+            padded,
+            queries,
+            sums,
+            weights,
+            prepared,
+            largest,
+            totals,
+            corrections,
+            beside,
+        }
     }
 
     /// The queries of a row, by their number among those that there is room for.
@@ -233,20 +253,18 @@ impl<'s> Share<'s> {
             }
             // A row that is alone is scored from the first position that it sees on.
             let origin = if of.alone { all.start } else { start };
-            for row in rows.clone() {
-                let seen = of.seen(row, start);
-                if seen.is_empty() {
-                    continue;
-                }
-                let first = (row - rows.start) * group * STEP;
-                let weighed = first..first + group * STEP;
-                let of_step = seen.start - origin..seen.end - origin;
-                self.weigh::<S>(row, weighed.clone(), of_step.clone(), of.shape.softcap);
-                let mine = self.queries_of(row);
+            let seen: [Range<usize>; ROWS] = std::array::from_fn(|i| {
+                let seen = of.seen((rows.start + i).min(rows.end - 1), start);
+                if seen.is_empty() { 0..0 } else { seen.start - origin..seen.end - origin }
+            });
+            let seen = &seen[..rows.len()];
+            self.weigh::<S>(mine, seen, of.shape.softcap);
+            for (row, seen) in rows.clone().zip(seen).filter(|(_, seen)| !seen.is_empty()) {
+                let (mine, first) = (self.queries_of(row), (row - rows.start) * group * STEP);
                 let sums = &mut self.sums[mine.start * padded..mine.end * padded];
-                let weights = &self.weights[weighed][of_step.start..];
+                let weights = &self.weights[first + seen.start..first + group * STEP];
                 if is_shared {
-                    self.beside.step(seen.start - start, seen.len(), width).add_values::<S>(weights, sums);
+                    self.beside.step(seen.start, seen.len(), width).add_values::<S>(weights, sums);
                 } else {
                     step.add_values::<S>(weights, sums);
                 }
@@ -254,29 +272,26 @@ impl<'s> Share<'s> {
         }
     }
 
-    /// Turns scores of a row's queries into weights, and has their sums so far weigh as these do.
+    /// Turns scores of queries, of which those of a row see the same, into weights, and has their sums so far weigh as these do.
     #[inline(always)]
-    unsafe fn weigh<S: Simd>(
-        &mut self,
-        row: usize,
-        scores: Range<usize>,
-        seen: Range<usize>,
-        softcap: Option<f32>,
-    ) {
-        let queries = self.queries_of(row);
-        for (query, scores) in queries.zip(self.weights[scores].chunks_exact_mut(STEP)) {
-            // SAFETY: there are as many scores as a step has positions.
-            let correction = unsafe {
-                if let Some(cap) = softcap {
-                    cap_scores::<S>(scores, seen.end, cap);
-                }
-                soften::<S>(scores, seen.clone(), &mut self.largest[query], &mut self.totals[query])
-            };
-            if correction != 1.0 {
-                for sum in &mut self.sums[query * self.padded..(query + 1) * self.padded] {
-                    *sum *= correction;
+    unsafe fn weigh<S: Simd>(&mut self, queries: Range<usize>, seen: &[Range<usize>], softcap: Option<f32>) {
+        let scores = &mut self.weights[..queries.len() * STEP];
+        // SAFETY: there are as many scores as a step has positions.
+        unsafe {
+            if let Some(cap) = softcap {
+                for (scores, seen) in scores.chunks_exact_mut(self.group * STEP).zip(seen) {
+                    for scores in scores.chunks_exact_mut(STEP) {
+                        cap_scores::<S>(scores, seen.end, cap);
+                    }
                 }
             }
+            let (largest, totals) = (&mut self.largest[queries.clone()], &mut self.totals[queries.clone()]);
+            let corrections = &mut *self.corrections;
+            Softening { scores, largest, totals, corrections }.soften::<S>(seen);
+        }
+        let sums = &mut self.sums[queries.start * self.padded..queries.end * self.padded];
+        for (sums, correction) in sums.chunks_exact_mut(self.padded).zip(&*self.corrections) {
+            sums.iter_mut().for_each(|sum| *sum *= correction);
         }
     }
 

@@ -218,43 +218,65 @@ pub(super) unsafe fn total_of<S: Simd>(total: &Total) -> f32 {
     unsafe { S::sum(S::load(total.as_ptr())) }
 }
 
-/// Turns the scores of some positions to exp(score - largest), and others to 0, where `largest` now counts these scores too; `total` counts the weights.
-/// Gives what sums made with the old `largest` have to be multiplied by.
-#[inline(always)]
-pub(super) unsafe fn soften<S: Simd>(
-    scores: &mut [f32],
-    seen: Range<usize>,
-    largest: &mut f32,
-    total: &mut Total,
-) -> f32 {
-    // Scores of no position become weights of about nothing, which nobody multiplies and the total leaves out.
-    scores[..seen.start].fill(f32::NEG_INFINITY);
-    scores[seen.end..].fill(f32::NEG_INFINITY);
-    // SAFETY: scores are a whole number of vectors.
-    unsafe {
-        let mut of_step = S::splat(f32::NEG_INFINITY);
-        for i in (0..STEP).step_by(S::LANES) {
-            of_step = S::max(of_step, S::load(scores.as_ptr().add(i)));
+/// Queries whose scores become weights, all at once: what one of them would wait for, others have done meanwhile.
+pub(super) struct Softening<'a> {
+    /// `[query, STEP]`
+    pub(super) scores: &'a mut [f32],
+    /// The largest score of each so far.
+    pub(super) largest: &'a mut [f32],
+    /// Of each, counts its weights.
+    pub(super) totals: &'a mut [Total],
+    /// What sums that were made with the `largest` of before have to be multiplied by, afterwards: of each, and of whole vectors.
+    pub(super) corrections: &'a mut [f32],
+}
+
+impl Softening<'_> {
+    /// Turns the scores of the positions that are seen to exp(score - largest), and others to 0, where `largest` counts these scores
+    /// too. As many queries as there are for each of `seen` see the same.
+    #[inline(always)]
+    pub(super) unsafe fn soften<S: Simd>(self, seen: &[Range<usize>]) {
+        let Softening { scores, largest, totals, corrections } = self;
+        let group = largest.len() / seen.len();
+        // SAFETY: scores and corrections are whole numbers of vectors.
+        unsafe {
+            for (row, seen) in seen.iter().enumerate() {
+                for query in row * group..(row + 1) * group {
+                    let scores = &mut scores[query * STEP..][..STEP];
+                    // Scores of no position become weights of about nothing, which nobody multiplies and the total leaves out.
+                    scores[..seen.start].fill(f32::NEG_INFINITY);
+                    scores[seen.end..].fill(f32::NEG_INFINITY);
+                    let mut of_step = S::splat(f32::NEG_INFINITY);
+                    for i in (0..STEP).step_by(S::LANES) {
+                        of_step = S::max(of_step, S::load(scores.as_ptr().add(i)));
+                    }
+                    let before = largest[query];
+                    largest[query] = before.max(S::largest(of_step));
+                    // Where nothing was before there are no sums yet, and no total.
+                    corrections[query] = if before == largest[query] { 0.0 } else { before - largest[query] };
+                }
+            }
+            for i in (0..largest.len().next_multiple_of(S::LANES)).step_by(S::LANES) {
+                let at = corrections[i..][..S::LANES].as_mut_ptr();
+                S::store(at, S::exp(S::load(at)));
+            }
+            for (row, seen) in seen.iter().enumerate() {
+                for query in row * group..(row + 1) * group {
+                    let scores = &mut scores[query * STEP..][..STEP];
+                    for i in (0..seen.end.next_multiple_of(S::LANES)).step_by(S::LANES) {
+                        let score = S::load(scores.as_ptr().add(i));
+                        S::store(scores.as_mut_ptr().add(i), S::exp(S::sub(score, S::splat(largest[query]))));
+                    }
+                    scores[..seen.start].fill(0.0);
+                    scores[seen.end..].fill(0.0);
+                    let mut sums = S::splat(0.0);
+                    for i in (0..STEP).step_by(S::LANES) {
+                        sums = S::add(sums, S::load(scores.as_ptr().add(i)));
+                    }
+                    let total = totals[query].as_mut_ptr();
+                    let before = S::mul(S::load(total), S::splat(corrections[query]));
+                    S::store(total, S::add(before, sums));
+                }
+            }
         }
-        let before = *largest;
-        *largest = before.max(S::largest(of_step));
-        // The same of every lane. Where nothing was before there are no sums yet, and no total.
-        let correction = match before == *largest {
-            true => 1.0,
-            false => S::largest(S::exp(S::splat(before - *largest))),
-        };
-        for i in (0..seen.end.next_multiple_of(S::LANES)).step_by(S::LANES) {
-            let score = S::load(scores.as_ptr().add(i));
-            S::store(scores.as_mut_ptr().add(i), S::exp(S::sub(score, S::splat(*largest))));
-        }
-        scores[..seen.start].fill(0.0);
-        scores[seen.end..].fill(0.0);
-        let mut sums = S::splat(0.0);
-        for i in (0..STEP).step_by(S::LANES) {
-            sums = S::add(sums, S::load(scores.as_ptr().add(i)));
-        }
-        let before = S::mul(S::load(total.as_ptr()), S::splat(correction));
-        S::store(total.as_mut_ptr(), S::add(before, sums));
-        correction
     }
 }

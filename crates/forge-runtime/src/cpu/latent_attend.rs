@@ -6,7 +6,7 @@
 //! values are the first channels of its keys: a thread takes some heads of a row and goes through the cache in steps, so that
 //! each line is loaded once for all of them.
 
-use super::attend_step::{STEP, Step, Total, soften, total_from, total_of};
+use super::attend_step::{STEP, Softening, Step, Total, total_from, total_of};
 use super::cached::Cached;
 use super::call::Call;
 use super::formats::Format;
@@ -16,6 +16,7 @@ use super::scratch::Scratch;
 use super::simd::Simd;
 use half::f16;
 use std::marker::PhantomData;
+use std::slice::from_ref;
 
 /// What the compiler decided.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,7 @@ impl<C: Cached> Task for Heads<'_, C> {
                 }
                 query.iter_mut().for_each(|query| *query *= scale);
             }
+            let (largest, totals) = (&mut largest[..count], &mut totals[..count]);
             let mut softmax = Softmax { queries, sums, weights, largest, totals, record, width, padded };
             // Other threads have other heads of the same row: one of them writes its line, and nobody reads it there.
             let cached = if raw.is_some() { position } else { position + 1 };
@@ -163,19 +165,17 @@ impl Softmax<'_> {
     /// There are as many lines.
     #[inline(always)]
     unsafe fn take<S: Simd, C: Cached>(&mut self, lines: *const C, positions: usize) {
-        let Softmax { queries, sums, weights, record, width, padded, .. } = self;
+        let Softmax { queries, sums, weights, largest, totals, record, width, padded } = self;
         let (width, padded) = (*width, *padded);
         let step = Step { keys: lines, values: lines, positions, width: *record, valued: width, padded };
         // SAFETY: the caller's promise; queries and sums are padded to whole vectors.
         unsafe {
             step.scores::<S>(queries, weights);
-            for (head, sums) in sums.chunks_exact_mut(padded).enumerate() {
-                let scores = &mut weights[head * STEP..(head + 1) * STEP];
-                let (largest, total) = (&mut self.largest[head], &mut self.totals[head]);
-                let correction = soften::<S>(scores, 0..positions, largest, total);
-                if correction != 1.0 {
-                    sums.iter_mut().for_each(|sum| *sum *= correction);
-                }
+            let mut corrections = [0.0; HEADS];
+            let (scores, corrections) = (&mut **weights, &mut corrections);
+            Softening { scores, largest, totals, corrections }.soften::<S>(from_ref(&(0..positions)));
+            for (sums, correction) in sums.chunks_exact_mut(padded).zip(corrections) {
+                sums.iter_mut().for_each(|sum| *sum *= *correction);
             }
             step.add_values::<S>(weights, sums);
         }

@@ -2,7 +2,7 @@
 //! rows meet latents as they are, however many they are ([`super::super::device::Pass::unfolds_from`]); these are what its GPUs compute, in
 //! their order of shares.
 
-use super::attend_step::{STEP, Step, soften, total_from, total_of};
+use super::attend_step::{STEP, Softening, Step, total_from, total_of};
 use super::cached::Cached;
 use super::call::Call;
 use super::formats::Format;
@@ -10,6 +10,7 @@ use super::level::Task;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use half::f16;
+use std::slice::{from_mut, from_ref};
 
 /// A share of a slot's lines as numbers. Scalars: rows, context, begin. Buffers: latents, slots, share, turned_keys.
 #[derive(Clone, Copy, Debug)]
@@ -134,8 +135,12 @@ impl Task for Heads<'_> {
                 // SAFETY: the step has as many positions; query and sums are padded to whole vectors.
                 unsafe {
                     step.scores::<S>(query, weights);
-                    let correction = soften::<S>(weights, 0..count, &mut largest, &mut total);
-                    sums.iter_mut().for_each(|sum| *sum *= correction);
+                    let (largest, totals) = (from_mut(&mut largest), from_mut(&mut total));
+                    let mut corrections = [0.0; 16];
+                    let of_query =
+                        Softening { scores: weights, largest, totals, corrections: &mut corrections };
+                    of_query.soften::<S>(from_ref(&(0..count)));
+                    sums.iter_mut().for_each(|sum| *sum *= corrections[0]);
                     step.add_values::<S>(weights, sums);
                 }
             }
