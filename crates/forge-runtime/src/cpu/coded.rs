@@ -14,6 +14,7 @@
 
 use super::call::{Call, Number, Output};
 use super::coded_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS};
+use super::encode::encode;
 use super::finish::{Finish, OfShare, ROWS_AHEAD};
 use super::formats::{AT_ONCE, BLOCK, Matrix};
 use super::level::Task;
@@ -60,7 +61,7 @@ pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
     let sixteens = rows.div_ceil(TOGETHER);
     let (coded, pitch) = call.room_of_rows::<Sixteen>(sixteens, blocks);
     if call.round() == 0 {
-        encode(call, call.input("x", rows * inputs), inputs, blocks, (&coded, pitch));
+        encode_rows(call, call.input("x", rows * inputs), inputs, blocks, (&coded, pitch));
         return call.another_round();
     }
     // SAFETY: all that is read of them was written in the round before, and nobody writes them in this one.
@@ -69,7 +70,7 @@ pub(super) fn products<M: Matrix>(call: &Call<'_>, shape: &Project) {
 }
 
 /// Encodes this thread's share of the rows of x, of so many blocks: sixteen rows are `pitch` of `to` from the next.
-pub(super) fn encode(
+pub(super) fn encode_rows(
     call: &Call<'_>,
     x: &[f32],
     inputs: usize,
@@ -100,51 +101,27 @@ struct Encode<'a> {
 impl Task for Encode<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for (row, x) in self.x.chunks_exact(self.inputs).take(TOGETHER).enumerate() {
-            for (index, to) in self.to.iter_mut().enumerate() {
-                let from = &x[((self.first + index) * BLOCK).min(x.len())..];
-                let mut padded = [0.0; BLOCK];
-                let block = from.first_chunk::<BLOCK>().unwrap_or_else(|| {
-                    padded[..from.len()].copy_from_slice(from);
-                    &padded
+        let Encode { x, inputs, first, to } = self;
+        let rows = (x.len() / inputs).min(TOGETHER);
+        let mut padded = [[0.0; BLOCK]; TOGETHER];
+        for (index, to) in to.iter_mut().enumerate() {
+            let column = (first + index) * BLOCK;
+            let mut blocks = [&[0.0; BLOCK]; TOGETHER];
+            for (row, padded) in padded.iter_mut().enumerate().take(rows) {
+                let from = &x[row * inputs + column.min(inputs)..(row + 1) * inputs];
+                blocks[row] = from.first_chunk().unwrap_or_else(|| {
+                    let (some, none) = padded.split_at_mut(from.len());
+                    some.copy_from_slice(from);
+                    none.fill(0.0);
+                    padded
                 });
-                // SAFETY: this runs by its level.
-                (to.scales[row], to.totals[row]) = unsafe { encoded::<S>(block, &mut to.codes[row]) };
             }
+            // SAFETY: this runs by its level.
+            let of_blocks = unsafe { encode::<S>(&blocks, &mut to.codes) };
+            to.scales = of_blocks.scales;
+            // Sums of 32 codes are small.
+            to.totals = of_blocks.totals.map(|total| unsafe { total.to_int_unchecked() });
         }
-    }
-}
-
-/// Makes codes of 32 numbers; says what one is worth, and their sum. If one of the numbers is none or infinite, a code is worth no number, and
-/// so is what becomes of it.
-#[inline(always)]
-pub(super) unsafe fn encoded<S: Simd>(x: &[f32; BLOCK], codes: &mut [i8; BLOCK]) -> (f32, i32) {
-    // SAFETY: the caller's level has these instructions, and vectors lie inside the blocks.
-    unsafe {
-        let mut sizes = S::splat(0.0);
-        for i in (0..BLOCK).step_by(S::LANES) {
-            let some = S::load(x.as_ptr().add(i));
-            sizes = S::max(S::max(some, S::sub(S::splat(0.0), some)), sizes);
-        }
-        let largest = S::largest(sizes);
-        // What is smaller than that is nothing beside any weight, and has no inverse.
-        let factor = S::splat(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
-        // 3 * 2^22 has no room for fractions: what is added to it is rounded, ties to even.
-        let whole = S::splat(12_582_912.0);
-        let mut total = S::splat(0.0);
-        for i in (0..BLOCK).step_by(S::LANES) {
-            let some = S::mul(S::load(x.as_ptr().add(i)), factor);
-            let rounded = S::sub(S::add(some, whole), whole);
-            total = S::add(total, rounded);
-            S::store_codes(codes.as_mut_ptr().add(i), rounded);
-        }
-        // What is no number is lost among sizes, and found here; and infinity times the 0 that it makes of the factor is none.
-        let total = S::sum(total);
-        if total.is_nan() {
-            codes.fill(0);
-            return (f32::NAN, 0);
-        }
-        (largest / 127.0, total as i32)
     }
 }
 

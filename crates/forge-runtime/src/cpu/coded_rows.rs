@@ -1,7 +1,7 @@
 //! A few rows of x in whole numbers, as [`super::coded`] encodes them: each thread does so for itself, which is little beside its
 //! share of a matrix.
 
-use super::coded::encoded;
+use super::encode::encode;
 use super::formats::{AT_ONCE, BLOCK};
 use super::simd::Simd;
 use std::cell::Cell;
@@ -51,12 +51,17 @@ impl Row {
         }
         codes.clear();
         codes.resize(blocks * BLOCK, 0);
-        let of_blocks = scales.iter_mut().zip(totals);
-        for ((x, codes), (scale, total)) in x.as_chunks().0.iter().zip(codes.as_chunks_mut().0).zip(of_blocks)
-        {
+        let x = x.as_chunks::<BLOCK>().0.chunks(AT_ONCE);
+        let codes = codes.as_chunks_mut().0.as_chunks_mut().0.iter_mut();
+        let of_blocks = scales.as_chunks_mut().0.iter_mut().zip(totals.as_chunks_mut().0);
+        for ((x, codes), (scales, totals)) in x.zip(codes).zip(of_blocks) {
+            let mut blocks = [&[0.0; BLOCK]; AT_ONCE];
+            for (block, x) in blocks.iter_mut().zip(x) {
+                *block = x;
+            }
             // SAFETY: the caller's promise.
-            let (of_block, sum) = unsafe { encoded::<S>(x, codes) };
-            (*scale, *total) = (of_block, sum as f32);
+            let of_blocks = unsafe { encode::<S>(&blocks, codes) };
+            (*scales, *totals) = (of_blocks.scales, of_blocks.totals);
         }
     }
 }

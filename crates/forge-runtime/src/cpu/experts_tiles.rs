@@ -9,7 +9,7 @@
 //! everywhere, and a row's experts in the order of their numbers.
 
 use super::call::Call;
-use super::coded::{self, Coded, Sixteen, encode};
+use super::coded::{self, Coded, Sixteen, encode_rows};
 use super::coded_panel::{self, EMPTY, Panels};
 use super::finish::{Epilogue, Finish, OfShare, ROWS_AHEAD};
 use super::formats::{BLOCK, Matrix};
@@ -166,7 +166,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         let is_encoded = M::LACKING.is_some() && !call.exact();
         let coded = is_encoded.then(|| call.room::<Sixteen>(of_x.div_ceil(coded::TOGETHER) * blocks));
         if let Some(coded) = coded.filter(|_| call.round() == 0) {
-            encode(call, x, inputs, blocks, (&coded, blocks));
+            encode_rows(call, x, inputs, blocks, (&coded, blocks));
             return call.another_round();
         }
         if runs.is_empty() {

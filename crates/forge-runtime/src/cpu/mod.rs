@@ -46,6 +46,7 @@ mod device;
 mod each_head;
 mod elementwise;
 mod embed;
+mod encode;
 mod ending;
 mod experts;
 mod experts_tiles;
