@@ -15,7 +15,7 @@
 use super::call::{Call, Number, Output};
 use super::coded_panel::{DEPTH, EMPTY, PANEL, Panels, ROWS};
 use super::encode::encode;
-use super::finish::{Finish, OfShare, ROWS_AHEAD};
+use super::finish::Finish;
 use super::formats::{AT_ONCE, BLOCK, Matrix};
 use super::level::Task;
 use super::project::Project;
@@ -156,16 +156,8 @@ impl<M: Matrix> Task for Products<'_, M> {
             let of_panel = (outputs - first_output).min(PANEL);
             // SAFETY: `find` saw that the matrix has all blocks of all outputs.
             unsafe { matrix.products::<S>((first_output, of_panel), rows, &mut panel, &mut sums) };
-            for row in 0..rows.len() {
-                let values = &mut sums[row * PANEL..][..of_panel];
-                // SAFETY: a panel's outputs of these rows are this thread's.
-                unsafe {
-                    if row + ROWS_AHEAD < rows.len() {
-                        finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel);
-                    }
-                    finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING });
-                }
-            }
+            // SAFETY: a panel's outputs of these rows are this thread's.
+            unsafe { finish.panel(rows, (first_output, of_panel), None, (&mut sums, PANEL)) };
         }
     }
 }

@@ -1,14 +1,44 @@
 //! What becomes of results: norm, bias, a function of each, and the epilogue.
 //!
-//! It is a task of its own, compiled once for each set of instructions: whatever format a weight has and however many rows there
-//! are, the same numbers come here. A call a few dozen results is nothing beside what they are made of.
+//! They are tasks of their own, compiled once for each set of instructions: whatever format a weight has, the same numbers come here. A
+//! call for the few dozen results of a row is nothing beside what they are made of; those of many rows come a panel at once.
 
 use super::activation::Activation;
 use super::argmax::ordered;
-use super::finish::{Epilogue, Finish, GRAIN, Left, OfShare};
+use super::finish::{Epilogue, Finish, GRAIN, Left, OfShare, ROWS_AHEAD};
 use super::level::Task;
 use super::past::write_past;
 use super::simd::Simd;
+
+/// Results of some rows that are put where they belong, those of a panel.
+pub(super) struct EndingOfPanel<'a> {
+    pub(super) finish: &'a Finish<'a>,
+    /// By number.
+    pub(super) rows: &'a [usize],
+    /// The first output, and how many there are.
+    pub(super) outputs: (usize, usize),
+    /// Of these outputs, where there is one.
+    pub(super) bias: &'a [f32],
+    /// Results of a row, each `pitch` after those of the row before.
+    pub(super) values: &'a mut [f32],
+    pub(super) pitch: usize,
+}
+
+impl Task for EndingOfPanel<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let EndingOfPanel { finish, rows, outputs: (first, count), bias, values, pitch } = self;
+        // Where there are panels, shares leave nothing.
+        let share = &mut { OfShare::NOTHING };
+        for (place, (row, values)) in rows.iter().zip(values.chunks_mut(pitch)).enumerate() {
+            if let Some(coming) = rows.get(place + ROWS_AHEAD) {
+                // SAFETY: the level exists, as this runs by it.
+                unsafe { finish.expect::<S>(*coming, first, count) };
+            }
+            Ending { finish, row: *row, first, bias, values: &mut values[..count], share }.run::<S>();
+        }
+    }
+}
 
 /// Results of a row that are put where they belong.
 pub(super) struct Ending<'a> {

@@ -11,7 +11,7 @@
 use super::call::Call;
 use super::coded::{self, Coded, Sixteen, encode_rows};
 use super::coded_panel::{self, EMPTY, Panels};
-use super::finish::{Epilogue, Finish, OfShare, ROWS_AHEAD};
+use super::finish::{Epilogue, Finish};
 use super::formats::{BLOCK, Matrix};
 use super::level::Task;
 use super::panel;
@@ -202,9 +202,9 @@ impl<M: Matrix> Task for Products<'_, M> {
             let first_output = item % count_of_panels * width;
             let of_panel = (outputs - first_output).min(width);
             let matrix = stack.of(call.matrix_of(expert));
-            let mut numbers = [0; ROWS];
-            for (number, pair) in numbers.iter_mut().zip(own) {
-                *number = *pair as usize / share_x;
+            let (mut pairs, mut numbers) = ([0; ROWS], [0; ROWS]);
+            for ((pair, number), own) in pairs.iter_mut().zip(&mut numbers).zip(own) {
+                (*pair, *number) = (*own as usize, *own as usize / share_x);
             }
             let (rows, of_panel_rows) = (&numbers[..count], (first_output, of_panel));
             // SAFETY: `find` saw that the matrices are whole, and x has `blocks` blocks a row; panels and sums have room for
@@ -231,16 +231,8 @@ impl<M: Matrix> Task for Products<'_, M> {
                 }
             };
             let bias = bias.get(expert * outputs + first_output..).unwrap_or_default();
-            for (place, (pair, values)) in own.iter().zip(sums.chunks_exact_mut(width)).enumerate() {
-                let (values, nothing) = (&mut values[..of_panel], &mut { OfShare::NOTHING });
-                // SAFETY: this thread alone has these outputs of this pair.
-                unsafe {
-                    if let Some(coming) = own.get(place + ROWS_AHEAD) {
-                        finish.expect::<S>(*coming as usize, first_output, of_panel);
-                    }
-                    finish.biased(*pair as usize, (first_output, bias), values, nothing);
-                }
-            }
+            // SAFETY: this thread alone has these outputs of these pairs.
+            unsafe { finish.panel(&pairs[..count], of_panel_rows, Some(bias), (sums, width)) };
         }
     }
 }

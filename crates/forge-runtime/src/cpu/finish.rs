@@ -2,7 +2,7 @@
 
 use super::activation::{Activation, Each};
 use super::call::{Call, Output};
-use super::ending::{Ending, dot, multiply};
+use super::ending::{Ending, EndingOfPanel, dot, multiply};
 use super::few_rows::FEW;
 use super::level::Level;
 use super::project::Project;
@@ -233,6 +233,19 @@ impl<'a> Finish<'a> {
         share: &mut OfShare,
     ) {
         self.level.run(Ending { finish: self, row, first, bias, values, share });
+    }
+
+    /// Puts the results of a panel where they belong: of outputs from a first one on, so many, of some rows, each `pitch` after those
+    /// of the row before. Where a bias is given it is that.
+    pub(super) unsafe fn panel(
+        &self,
+        rows: &[usize],
+        outputs: (usize, usize),
+        bias: Option<&[f32]>,
+        (values, pitch): (&mut [f32], usize),
+    ) {
+        let bias = bias.unwrap_or(self.bias.get(outputs.0..).unwrap_or_default());
+        self.level.run(EndingOfPanel { finish: self, rows, outputs, bias, values, pitch });
     }
 
     /// Leaves what share number `index` has counted. No other thread may have that share.

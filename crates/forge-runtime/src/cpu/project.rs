@@ -15,7 +15,7 @@ use super::call::Call;
 use super::coded;
 use super::coded_rows::{encoded_rows, keep};
 use super::few_rows::{AsStored, Blocks, FEW, InOrder, OneByOne, Turned};
-use super::finish::{DeferredNorm, Epilogue, Finish, OfShare, OwnNorm, ROWS_AHEAD};
+use super::finish::{DeferredNorm, Epilogue, Finish, OwnNorm};
 use super::formats::{BLOCK, Matrix, Scaling};
 use super::level::Task;
 use super::panel::{self, PANEL};
@@ -175,6 +175,7 @@ impl<M: Matrix> Work<'_, M> {
     unsafe fn panels<S: Simd>(&self, scratch: &mut [f32]) {
         let Work { call, matrix, outputs, blocks, x, .. } = *self;
         let x: Vec<_> = x.chunks_exact(blocks * BLOCK).map(<[f32]>::as_ptr).collect();
+        let numbers: Vec<usize> = (0..x.len()).collect();
         let panels = outputs.div_ceil(PANEL);
         let most = if panels < MANY * call.workers() { ROWS / 4 } else { ROWS };
         // All panels of one block of rows, then the next block: neighbours in time share their x. Weights are decoded for each block of
@@ -188,13 +189,8 @@ impl<M: Matrix> Work<'_, M> {
             unsafe {
                 let of_matrix = (matrix, blocks);
                 let sums = panel::products::<S, M>(call.level(), of_matrix, of_panel, rows, scratch);
-                for (row, values) in sums.chunks_exact_mut(PANEL).take(rows.len()).enumerate() {
-                    let values = &mut values[..of_panel.1];
-                    if row + ROWS_AHEAD < rows.len() {
-                        self.finish.expect::<S>(first_row + row + ROWS_AHEAD, first_output, of_panel.1);
-                    }
-                    self.finish.outputs(first_row + row, first_output, values, &mut { OfShare::NOTHING });
-                }
+                let rows = &numbers[first_row..first_row + rows.len()];
+                self.finish.panel(rows, of_panel, None, (sums, PANEL));
             }
         }
     }
