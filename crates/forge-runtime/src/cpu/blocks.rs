@@ -56,13 +56,8 @@ impl Matrix for Q8_0 {
     }
 
     #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize) {
-        let first = self.codes.wrapping_add((block * 8 + 2 * pair) * 4 * OUTPUTS);
-        // SAFETY: the caller's promise.
-        unsafe {
-            S::prefetch(first);
-            S::prefetch(first.wrapping_add(4 * OUTPUTS));
-        }
+    fn strip(self, block: usize) -> *const u8 {
+        self.codes.cast::<u8>().wrapping_add(block * Self::OF_STRIP)
     }
 
     #[inline(always)]

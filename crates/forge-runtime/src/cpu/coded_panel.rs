@@ -102,6 +102,7 @@ impl<M: Matrix> Panels<'_, M> {
         let is_asked = level.streams() == Streams::InOrder;
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
+            let mut coming = [None; PANEL / OUTPUTS];
             for output in (0..outputs).step_by(OUTPUTS) {
                 let of_output = (first + output) * blocks;
                 // SAFETY: the caller promises that the matrix has all blocks of these rows.
@@ -109,8 +110,11 @@ impl<M: Matrix> Panels<'_, M> {
                     match in_strips {
                         true => {
                             let first = of_output / OUTPUTS + first_block;
-                            let next = if is_asked { self.next(first_block) } else { 0 };
-                            fill_strip::<S, M>(matrix, (first, next), output, more as i8, panel);
+                            if is_asked {
+                                let next = first + self.next(first_block);
+                                coming[output / OUTPUTS] = Some(matrix.strip(next));
+                            }
+                            fill_strip::<S, M>(matrix, first, output, more as i8, panel);
                         }
                         false => {
                             let rows = (of_output + first_block, blocks, (outputs - output).min(OUTPUTS));
@@ -128,7 +132,8 @@ impl<M: Matrix> Panels<'_, M> {
                 continue;
             }
             let sums = &mut *sums;
-            level.run(AddPanel { panel, lacking, small, offset, x, rows, first_block, sums });
+            let coming = Coming { strips: coming, bytes: DEPTH * M::OF_STRIP };
+            level.run(AddPanel { panel, lacking, small, offset, x, rows, first_block, sums, coming });
         }
     }
 
@@ -183,21 +188,16 @@ unsafe fn fill<S: Simd, M: Matrix>(
     }
 }
 
-/// Fills in a strip's blocks from `first`, and asks for those that lie `next` blocks after them, if any: what rows of x meet meanwhile is
-/// long enough for them to come.
+/// Fills in a strip's blocks from `first`.
 #[inline(always)]
 unsafe fn fill_strip<S: Simd, M: Matrix>(
     matrix: M,
-    (first, next): (usize, usize),
+    first: usize,
     output: usize,
     more: i8,
     panel: &mut [Filled],
 ) {
     for (index, block) in panel.iter_mut().enumerate() {
-        for pair in 0..if next == 0 { 0 } else { BLOCK / 8 } {
-            // SAFETY: this runs by its level; what is asked for need not exist.
-            unsafe { matrix.strip_prefetch::<S>(first + index + next, pair) };
-        }
         for word in 0..BLOCK / 8 {
             // SAFETY: the caller promises as many blocks as the panel has.
             let [near, far] = unsafe { matrix.strip_words(first + index, word) };
@@ -244,6 +244,29 @@ struct AddPanel<'a> {
     first_block: usize,
     /// `[rows, PANEL]`, of whole tiles.
     sums: &'a mut [f32],
+    coming: Coming,
+}
+
+/// What is filled in next, and asked for meanwhile.
+struct Coming {
+    /// Where its strips begin.
+    strips: [Option<*const u8>; PANEL / OUTPUTS],
+    /// Of each.
+    bytes: usize,
+}
+
+impl Coming {
+    /// Asks for part number `part` of so many.
+    #[inline(always)]
+    unsafe fn ask<S: Simd>(&self, part: usize, parts: usize) {
+        let lines = self.bytes / 64;
+        for strip in self.strips.into_iter().flatten() {
+            for line in part * lines / parts..(part + 1) * lines / parts {
+                // SAFETY: the caller runs by its level; what is asked for need not exist.
+                unsafe { S::prefetch(strip.wrapping_add(64 * line)) };
+            }
+        }
+    }
 }
 
 impl Task for AddPanel<'_> {
@@ -261,9 +284,12 @@ impl Task for AddPanel<'_> {
 impl AddPanel<'_> {
     #[inline(always)]
     fn tiles<S: Simd, const OFFSET: bool, const SMALL: bool>(self) {
-        let AddPanel { panel, x, rows, first_block, .. } = self;
-        let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(rows.len().div_ceil(TILE));
+        let AddPanel { panel, x, rows, first_block, coming, .. } = self;
+        let count = rows.len().div_ceil(TILE);
+        let tiles = self.sums.chunks_exact_mut(TILE * PANEL).take(count);
         for (tile, sums) in tiles.enumerate() {
+            // SAFETY: this runs by its level.
+            unsafe { coming.ask::<S>(tile, count) };
             // Past the last row the tile computes that row again, and nobody looks at it.
             let x: [(&[Sixteen], usize); TILE] = std::array::from_fn(|i| {
                 let row = rows[(tile * TILE + i).min(rows.len() - 1)];

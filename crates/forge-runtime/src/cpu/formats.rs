@@ -165,11 +165,23 @@ pub(super) trait Matrix: Copy {
         }
     }
 
+    /// Bytes of a block's codes in a strip.
+    const OF_STRIP: usize = if Self::BYTES { BLOCK * OUTPUTS } else { BLOCK / 2 * OUTPUTS };
+
+    /// Where a block's codes lie in a strip. It need not exist.
+    #[inline(always)]
+    fn strip(self, block: usize) -> *const u8 {
+        self.nibbles().wrapping_add(block * Self::OF_STRIP)
+    }
+
     /// Asks for these words of all outputs to be brought near; they need not exist.
     #[inline(always)]
     unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { S::prefetch(self.nibbles().wrapping_add((block * 4 + pair) * 4 * OUTPUTS)) }
+        let of_pair = Self::OF_STRIP / 4;
+        for line in (0..of_pair).step_by(64) {
+            // SAFETY: the caller's promise.
+            unsafe { S::prefetch(self.strip(block).wrapping_add(pair * of_pair + line)) }
+        }
     }
 
     /// Words `word` and `word + 4` of all outputs, as `codes` gives them.
