@@ -9,7 +9,7 @@
 //! needed.
 
 use super::append::Room;
-use super::attend_share::{Attention, ROWS, Share};
+use super::attend_share::{Attention, Share};
 use super::attend_step::STEP;
 use super::cached::Cached;
 use super::call::{Call, Output};
@@ -119,7 +119,7 @@ impl<C: Cached> Task for Heads<'_, C> {
         let Attend { key_heads, width, .. } = *shape;
         let of = self.attention();
         let (rows, group, padded) = (of.positions.len(), of.group(), width.next_multiple_of(16));
-        let at_once = rows.div_ceil(call.workers() * 2).clamp(1, ROWS);
+        let at_once = rows.div_ceil(call.workers() * 2).clamp(1, Share::most_rows(group));
         let mut scratch = Scratch::take(Share::room(at_once * group, padded));
         let mut share = Share::new(&mut scratch, at_once * group, group, padded);
         for item in call.share_rows(rows.div_ceil(at_once) * key_heads, 1).flatten() {

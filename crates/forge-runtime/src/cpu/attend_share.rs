@@ -13,8 +13,10 @@ use super::rotation::{prepare, prepare_value};
 use super::simd::Simd;
 use std::ops::Range;
 
-/// The most rows that a thread takes at once.
-pub(super) const ROWS: usize = 16;
+/// The most rows that a thread takes at once: a step is widened once for all of them.
+const ROWS: usize = 32;
+/// Queries that it takes with more than half as many rows: what is kept of them is to fit into the second cache.
+const QUERIES: usize = 128;
 
 /// What all shares of a dispatch go by.
 pub(super) struct Attention<'a, C> {
@@ -90,6 +92,11 @@ pub(super) struct Share<'s> {
 }
 
 impl<'s> Share<'s> {
+    /// The most rows of so many queries each.
+    pub(super) fn most_rows(group: usize) -> usize {
+        (QUERIES / group).clamp(ROWS / 2, ROWS)
+    }
+
     /// Numbers of the room that it needs for so many queries.
     pub(super) fn room(queries: usize, padded: usize) -> usize {
         queries * (2 * padded + STEP + 1 + size_of::<Total>() / size_of::<f32>())
