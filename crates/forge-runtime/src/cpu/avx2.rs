@@ -244,6 +244,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch_once<T>(address: *const T) {
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(address.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch_far<T>(address: *const T) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }

@@ -231,7 +231,7 @@ mod tests {
             let expected = made(Level::Portable, Streams::Several);
             assert!(expected.iter().all(|sum| *sum != 0));
             for level in Level::available() {
-                for streams in [Streams::InOrder, Streams::Foreseen, Streams::Several] {
+                for streams in [Streams::InOrder, Streams::Once, Streams::Foreseen, Streams::Several] {
                     assert!(made(level, streams) == expected, "{rows} rows, {level:?}, {streams:?}");
                 }
             }

@@ -10,7 +10,6 @@ use super::coded_tiles;
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling};
 use super::level::{Level, Task};
 use super::simd::Simd;
-use super::streams::Streams;
 use super::strips::OUTPUTS;
 
 /// Outputs of a panel: two vectors, or four.
@@ -99,7 +98,7 @@ impl<M: Matrix> Panels<'_, M> {
         // By how much codes are larger in the panel: what the level's instructions want of them.
         let lacking = M::LACKING.unwrap_or(0);
         let more = if level.has_tiles() { lacking.min(0) } else { S::RAISED };
-        let is_asked = level.streams() == Streams::InOrder;
+        let is_asked = level.streams().is_one();
         for first_block in (0..blocks).step_by(DEPTH) {
             let panel = &mut panel[..(blocks - first_block).min(DEPTH)];
             let mut coming = [None; PANEL / OUTPUTS];

@@ -90,7 +90,7 @@ impl<M: Matrix> OfOne<M> for AsStored {
         first: [usize; W],
         x: [*const f32; X],
     ) -> [[f32; X]; W] {
-        let ahead = work.call.level().ahead();
+        let ahead = work.call.level().asking().far;
         let mut all = [[0.0; X]; W];
         for (row, x) in x.into_iter().enumerate() {
             // SAFETY: the caller's promise.
@@ -127,11 +127,12 @@ impl<M: Matrix> Way<M> for InOrder {
         values: &mut [[f32; GRAIN]; X],
     ) {
         let Work { call, matrix, blocks, .. } = *work;
-        let ahead = call.level().ahead();
+        let asking = call.level().asking();
         for (place, output) in range.enumerate() {
             for (x, values) in x.iter().zip(&mut *values) {
                 // SAFETY: the caller's promise.
-                values[place] = unsafe { stored_product::<S, M>(matrix, output * blocks, *x, blocks, ahead) };
+                values[place] =
+                    unsafe { stored_product::<S, M>(matrix, output * blocks, *x, blocks, asking) };
             }
         }
     }

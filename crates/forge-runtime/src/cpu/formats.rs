@@ -83,13 +83,17 @@ pub(super) trait Matrix: Copy {
     /// Asks for a block to be brought near; it need not exist.
     unsafe fn prefetch<S: Simd>(self, block: usize);
 
-    /// Bytes of a block, where rows are read far ahead ([`Level::ahead`](super::level::Level::ahead)); else 0.
+    /// Bytes of a block, where rows are read far ahead ([`Level::asking`](super::level::Level::asking)); else 0.
     const OF_BLOCK: usize = 0;
 
     /// Where such a block lies, which need not exist.
     fn place(self, _block: usize) -> *const u8 {
         std::ptr::null()
     }
+
+    /// Asks for such a block to be brought near as what is read once; it need not exist.
+    #[inline(always)]
+    unsafe fn prefetch_once<S: Simd>(self, _block: usize) {}
 
     /// Asks for such a block to be brought as near as what is far ahead should be; it need not exist.
     #[inline(always)]
@@ -174,13 +178,14 @@ pub(super) trait Matrix: Copy {
         self.nibbles().wrapping_add(block * Self::OF_STRIP)
     }
 
-    /// Asks for these words of all outputs to be brought near; they need not exist.
+    /// Asks for these words of all outputs to be brought near, as what is read once if that is said; they need not exist.
     #[inline(always)]
-    unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize) {
+    unsafe fn strip_prefetch<S: Simd>(self, block: usize, pair: usize, once: bool) {
         let of_pair = Self::OF_STRIP / 4;
         for line in (0..of_pair).step_by(64) {
+            let line = self.strip(block).wrapping_add(pair * of_pair + line);
             // SAFETY: the caller's promise.
-            unsafe { S::prefetch(self.strip(block).wrapping_add(pair * of_pair + line)) }
+            unsafe { if once { S::prefetch_once(line) } else { S::prefetch(line) } }
         }
     }
 

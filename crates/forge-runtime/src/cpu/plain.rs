@@ -32,13 +32,9 @@ macro_rules! plain {
 
             #[inline(always)]
             unsafe fn prefetch<S: Simd>(self, block: usize) {
-                let block = self.0.wrapping_add(block * BLOCK);
-                // SAFETY: the caller's promise.
-                unsafe {
-                    S::prefetch(block);
-                    if size_of::<$element>() * BLOCK > 64 {
-                        S::prefetch(block.wrapping_add(BLOCK / 2));
-                    }
+                for line in (0..Self::OF_BLOCK).step_by(64) {
+                    // SAFETY: the caller's promise.
+                    unsafe { S::prefetch(self.place(block).wrapping_add(line)) };
                 }
             }
 
@@ -50,16 +46,19 @@ macro_rules! plain {
                 self.0.wrapping_add(block * BLOCK).cast()
             }
 
+            #[inline(always)]
+            unsafe fn prefetch_once<S: Simd>(self, block: usize) {
+                for line in (0..Self::OF_BLOCK).step_by(64) {
+                    // SAFETY: the caller's promise.
+                    unsafe { S::prefetch_once(self.place(block).wrapping_add(line)) };
+                }
+            }
 
             #[inline(always)]
             unsafe fn prefetch_far<S: Simd>(self, block: usize) {
-                let block = self.0.wrapping_add(block * BLOCK);
-                // SAFETY: the caller's promise.
-                unsafe {
-                    S::prefetch_far(block);
-                    if Self::OF_BLOCK > 64 {
-                        S::prefetch_far(block.wrapping_add(BLOCK / 2));
-                    }
+                for line in (0..Self::OF_BLOCK).step_by(64) {
+                    // SAFETY: the caller's promise.
+                    unsafe { S::prefetch_far(self.place(block).wrapping_add(line)) };
                 }
             }
         }

@@ -24,7 +24,6 @@ use super::parts;
 use super::scratch::Scratch;
 use super::simd::Simd;
 use super::stored::Stored;
-use super::streams::Streams;
 use super::strip_products;
 use std::marker::PhantomData;
 
@@ -121,8 +120,7 @@ impl<M: Matrix> Task for Products<'_, M> {
         };
         let is_short = blocks < LONG;
         // What is no number yet is slower than memory.
-        let is_in_order =
-            is_short || M::SCALING == Scaling::Done && call.level().streams() == Streams::InOrder;
+        let is_in_order = is_short || M::SCALING == Scaling::Done && call.level().streams().is_one();
         // Of a row alone codes are made where that pays.
         if is_encoded::<M>(call, self.shape) && rows <= FEW && (M::ROW || !call.alone()) {
             let x = encoded_rows::<S>(x, blocks * BLOCK);

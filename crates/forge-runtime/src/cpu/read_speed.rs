@@ -11,19 +11,35 @@ const LEAST: usize = 256 << 20;
 /// As many bytes are enough.
 const MOST: usize = 1 << 30;
 /// How often they are read.
-const RUNS: usize = 6;
+const RUNS: usize = 9;
 
-/// Bytes a second: each thread adds up the words of a stretch of its own, and the fastest run counts; in every second one lines are asked
-/// for as far ahead as the level has it. Nothing of fewer bytes than caches may have.
+/// How far ahead lines are asked for, in bytes: not at all, or as rows are ([`super::streams::Asking`]).
+#[derive(Clone, Copy)]
+enum Ahead {
+    Nothing,
+    Far(usize),
+    Once(usize),
+}
+
+/// Bytes a second: each thread adds up the words of a stretch of its own, and the fastest run counts; lines are asked for in one way after the
+/// other that rows are. Nothing of fewer bytes than caches may have.
 pub(super) fn read_speed(bytes: &[u8], level: Level, pool: &mut Pool) -> Result<Option<f64>, String> {
     if bytes.len() < LEAST {
         return Ok(None);
     }
     let bytes = &bytes[..bytes.len().min(MOST)];
     let stretch = bytes.len().div_ceil(pool.threads());
+    let asking = level.asking();
+    let mut ways = vec![Ahead::Nothing];
+    if asking.far > 0 {
+        ways.push(Ahead::Far(asking.far));
+    }
+    if asking.once {
+        ways.push(Ahead::Once(asking.near));
+    }
     let mut best = f64::INFINITY;
     for run in 0..RUNS {
-        let ahead = if run % 2 == 0 { 0 } else { level.ahead() };
+        let ahead = ways[run % ways.len()];
         let start = Instant::now();
         pool.run(&|thread| {
             let own = bytes.chunks(stretch).nth(thread).unwrap_or_default();
@@ -39,8 +55,7 @@ pub(super) fn read_speed(bytes: &[u8], level: Level, pool: &mut Pool) -> Result<
 /// Adds up all whole lines, column by column, so that vectors add many at once.
 struct Sum<'a> {
     bytes: &'a [u8],
-    /// How far ahead lines are asked for.
-    ahead: usize,
+    ahead: Ahead,
     sums: &'a mut [u64; 8],
 }
 
@@ -50,9 +65,13 @@ impl Task for Sum<'_> {
         let Sum { bytes, ahead, sums: to } = self;
         let mut sums = [0_u64; 8];
         for line in bytes.as_chunks::<64>().0 {
-            if ahead > 0 {
-                // SAFETY: this runs by its level, and what is asked for need not exist.
-                unsafe { S::prefetch_far(line.as_ptr().wrapping_add(ahead)) };
+            // SAFETY: this runs by its level, and what is asked for need not exist.
+            unsafe {
+                match ahead {
+                    Ahead::Nothing => {}
+                    Ahead::Far(bytes) => S::prefetch_far(line.as_ptr().wrapping_add(bytes)),
+                    Ahead::Once(bytes) => S::prefetch_once(line.as_ptr().wrapping_add(bytes)),
+                }
             }
             for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
                 *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
@@ -81,7 +100,8 @@ mod tests {
         let bytes: Vec<u8> = (0..200_u8).collect();
         let words = bytes[..192].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         let expected = words.fold(0_u64, u64::wrapping_add);
-        for (level, ahead) in Level::available().into_iter().zip([0, 64, 8192].into_iter().cycle()) {
+        let ways = [Ahead::Nothing, Ahead::Far(64), Ahead::Once(8192)];
+        for (level, ahead) in Level::available().into_iter().zip(ways.into_iter().cycle()) {
             let mut sums = [0; 8];
             level.run(Sum { bytes: &bytes, ahead, sums: &mut sums });
             assert_eq!(sums.into_iter().fold(0, u64::wrapping_add), expected);

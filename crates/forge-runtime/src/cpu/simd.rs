@@ -158,6 +158,10 @@ pub(super) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch<T>(_address: *const T) {}
 
+    /// The same, where it is read once and then not for long: no other cache keeps it.
+    #[inline(always)]
+    unsafe fn prefetch_once<T>(_address: *const T) {}
+
     /// The same, but no nearer than the second cache: for what is far ahead, and more than the first has room for.
     #[inline(always)]
     unsafe fn prefetch_far<T>(_address: *const T) {}

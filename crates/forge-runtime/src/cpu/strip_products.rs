@@ -96,7 +96,7 @@ impl<M: Matrix> OfStrips<M> {
     /// The products with one row to [`FEW`].
     #[inline(always)]
     pub(super) unsafe fn few<S: Simd>(&self, rows: &[Row], to: &mut [f32], pitch: usize) {
-        let is_one = self.streams == Streams::InOrder;
+        let is_one = self.streams.is_one();
         // SAFETY: the caller's promise.
         unsafe {
             match rows {
@@ -116,7 +116,7 @@ impl<M: Matrix> OfStrips<M> {
         // Where the processor foresees what comes, one strip of bytes is read faster than four by a tenth (AMD's of 2022). Scales of
         // nibbles are an eighth of them, a stream of its own that is foreseen too slowly.
         let is_one = match self.streams {
-            Streams::InOrder => true,
+            Streams::InOrder | Streams::Once => true,
             Streams::Foreseen => M::BYTES,
             Streams::Several => false,
         };
@@ -166,7 +166,7 @@ impl<M: Matrix> OfStrips<M> {
         strips: [usize; W],
     ) -> [[[S::V; 2]; X]; W] {
         let OfStrips { matrix, first, blocks, streams, .. } = *self;
-        let ahead = streams.blocks_ahead(M::BYTES);
+        let (ahead, once) = (streams.blocks_ahead(M::BYTES), streams == Streams::Once && !M::BYTES);
         // SAFETY: the caller's promise.
         unsafe {
             let missing = M::LACKING.unwrap_or(0) - M::raised::<S>();
@@ -188,7 +188,7 @@ impl<M: Matrix> OfStrips<M> {
                     for pair in 0..BLOCK / 8 {
                         let [near_column, far_column] = M::columns(pair);
                         if ahead > 0 {
-                            matrix.strip_prefetch::<S>(at + ahead, pair);
+                            matrix.strip_prefetch::<S>(at + ahead, pair, once);
                         }
                         for part in 0..OUTPUTS / S::LANES {
                             let [near, far] = matrix.strip_codes::<S>(at, pair, part);

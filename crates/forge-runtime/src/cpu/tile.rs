@@ -5,30 +5,31 @@
 
 use super::formats::{AT_ONCE, BLOCK, Matrix, Scaling, of_half};
 use super::simd::Simd;
+use super::streams::Asking;
 
 /// The product of a row of a matrix with x, straight from the stored weights: see [`stored_products`]. Numbers of each part of a block are
-/// summed by themselves, since a sum that waits for itself is slower than memory. What is asked for comes into the nearest cache, and half as
-/// far ahead, so that there is room for it beside x: where x takes two thirds of that cache, a line that comes no nearer than the second waits
-/// there, and two threads of a Zen 5 read 86% of what they read of shorter rows, for 97%.
+/// summed by themselves, since a sum that waits for itself is slower than memory.
 #[inline(always)]
 pub(super) unsafe fn stored_product<S: Simd, M: Matrix>(
     matrix: M,
     first: usize,
     x: *const f32,
     blocks: usize,
-    ahead: usize,
+    asking: Asking,
 ) -> f32 {
     // SAFETY: the caller promises that the row and x are as long as said.
     unsafe {
         if M::SCALING != Scaling::Done {
-            return stored_products::<S, M, 1>(matrix, [first], x, blocks, ahead)[0];
+            return stored_products::<S, M, 1>(matrix, [first], x, blocks, asking.far)[0];
         }
-        let ahead = (ahead / 2).checked_div(M::OF_BLOCK).unwrap_or(0);
+        let ahead = asking.near.checked_div(M::OF_BLOCK).unwrap_or(0);
         // As many as a block has parts where vectors are shortest.
         let mut sums = [S::splat(0.0); BLOCK / 8];
         for block in 0..blocks {
-            if ahead > 0 {
-                matrix.prefetch::<S>(first + block + ahead);
+            match ahead {
+                0 => {}
+                _ if asking.once => matrix.prefetch_once::<S>(first + block + ahead),
+                _ => matrix.prefetch::<S>(first + block + ahead),
             }
             for part in 0..BLOCK / S::LANES {
                 let x = S::load(x.add(block * BLOCK + part * S::LANES));

@@ -81,12 +81,12 @@ impl<M: Matrix> Products<'_, M> {
                     self.row_by_row::<S, 2, TOGETHER>((first, count), x, values, pitch)
                 }
                 Rows::Stored(x) => {
-                    let (matrix, blocks, ahead) = (self.matrix, self.blocks, self.level.ahead());
+                    let (matrix, blocks, asking) = (self.matrix, self.blocks, self.level.asking());
                     for (row, values) in rows.iter().zip(values.chunks_mut(pitch)) {
                         let x = x[row * blocks * BLOCK..].as_ptr();
                         for (output, value) in values[..count].iter_mut().enumerate() {
                             let first = (first + output) * blocks;
-                            *value = stored_product::<S, M>(matrix, first, x, blocks, ahead);
+                            *value = stored_product::<S, M>(matrix, first, x, blocks, asking);
                         }
                     }
                 }
