@@ -11,6 +11,10 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streams {
     /// One, and what lies far ahead is asked for.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "only AVX2 is known to want to be asked")
+    )]
     InOrder,
     /// The same, and what is asked for is kept by the nearest cache alone, from where it goes nowhere: nobody reads it again before all
     /// else has been read. Codes of a byte are not: so asked for they come no faster.
