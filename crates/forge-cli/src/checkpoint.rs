@@ -33,6 +33,12 @@ impl Directory {
         if path.is_dir() {
             let directory = Directory::at(path.clone());
             if !directory.is_checkpoint() {
+                if directory.files().iter().any(|file| file == "adapter_config.json") {
+                    return Err(Failure::other(format!(
+                        "{shown} is a LoRA adapter{}: merge it into its base model first (peft's merge_and_unload, then save_pretrained), and compile the result",
+                        directory.adapter_base().map(|base| format!(" for {base}")).unwrap_or_default()
+                    )));
+                }
                 return Err(Failure::other(format!(
                     "{shown} has no config.json; a checkpoint is a directory with config.json, safetensors and tokenizer.json, or a GGUF file"
                 )));
@@ -70,6 +76,13 @@ impl Directory {
     /// Whether there is something that a model could be read from.
     fn is_checkpoint(&self) -> bool {
         self.files().iter().any(|file| file == "config.json" || file.ends_with(GGUF))
+    }
+
+    /// The model that a LoRA adapter was trained for, as its configuration names it.
+    fn adapter_base(&self) -> Option<String> {
+        let text = std::fs::read(self.root.join("adapter_config.json")).ok()?;
+        let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        config["base_model_name_or_path"].as_str().map(str::to_owned)
     }
 
     /// Where it lies.
@@ -185,6 +198,17 @@ mod tests {
         let both = ["b-00001-of-00002.gguf", "b-00002-of-00002.gguf"].map(str::to_owned);
         assert_eq!(files(&both[1]), Some(both.to_vec()));
         assert_eq!(files("config.json"), None);
+    }
+
+    #[test]
+    fn a_lora_adapter_alone_is_named_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = r#"{"base_model_name_or_path": "owner/base", "peft_type": "LORA"}"#;
+        std::fs::write(folder.path().join("adapter_config.json"), config).unwrap();
+        std::fs::write(folder.path().join("adapter_model.safetensors"), "").unwrap();
+        let Err(failure) = Directory::find(folder.path().to_str().unwrap()) else { panic!("it was taken") };
+        let said = format!("{failure:?}");
+        assert!(said.contains("is a LoRA adapter for owner/base: merge it"), "{said}");
     }
 
     #[test]

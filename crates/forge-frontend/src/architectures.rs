@@ -83,8 +83,10 @@ pub(crate) struct Architecture {
 
 /// A model's description, complete but for its tensors.
 pub(crate) trait Blueprint {
-    /// Takes in what the tensors alone tell, before anything is built.
-    fn find(&mut self, _tensors: &Tensors) {}
+    /// Takes in what the tensors alone tell, before anything is built. Gives notes for the user on what was decided by them.
+    fn find(&mut self, _tensors: &Tensors) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Builds every layer, binding tensors as it goes.
     fn build(&self, builder: &mut Builder<'_>) -> Parts;
@@ -108,7 +110,8 @@ pub(crate) struct Parts {
     pub(crate) epilogue: Apply,
 }
 
-/// The architecture that a configuration names, or the fault noted in it.
+/// The architecture that a configuration names, or the fault noted in it. Letters' case in a class does not count: the first
+/// Llama checkpoints are of a `LLaMAForCausalLM`.
 pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     if config.is_broken() {
         return None;
@@ -117,7 +120,9 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
     let classes = config.get("architectures");
     let class = classes.and_then(|classes| classes.get(0)).and_then(serde_json::Value::as_str);
     let (key, found) = match (class, family) {
-        (Some(class), _) => ("architectures[0]", ALL.iter().find(|known| known.class == class)),
+        (Some(class), _) => {
+            ("architectures[0]", ALL.iter().find(|known| known.class.eq_ignore_ascii_case(class)))
+        }
         (None, Some(family)) => ("model_type", ALL.iter().find(|known| known.family == family)),
         (None, None) => {
             config.count("model_type");
@@ -129,6 +134,9 @@ pub(crate) fn of(config: &Section<'_>) -> Option<&'static Architecture> {
             let name = class.or(family).unwrap_or_default();
             config.refuse_architecture(key, name, &families::way_out(name, config.document()));
         }
+        // A type of the authors' own, whose code comes with the checkpoint: the class says what is computed.
+        (Some(_), Some(family))
+            if config.has_beside("auto_map") && ALL.iter().all(|known| known.family != family) => {}
         (Some(known), Some(family)) if known.family != family => config.contradiction(
             "model_type",
             format!("the architecture {} is of the type {}, not {family}", known.class, known.family),

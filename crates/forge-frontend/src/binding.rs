@@ -10,6 +10,7 @@ use crate::quantised::{self, Quantization};
 use crate::tensors::Tensors;
 use forge_ir::{Cut, Diagnostic, Format, Stack, Weight, WeightId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// What has been bound so far.
 pub(crate) struct Bindings<'a> {
@@ -24,6 +25,8 @@ pub(crate) struct Bindings<'a> {
     /// Tensors that belong to tensors of codes.
     beside: BTreeSet<String>,
     ignored: BTreeSet<String>,
+    /// Rows of tensors past those that the model has, by the tensors' names.
+    further_rows: BTreeMap<String, Range<usize>>,
     /// Tensors that are not there, with their shapes.
     missing: Vec<(String, Vec<usize>)>,
     faults: Vec<Diagnostic>,
@@ -79,6 +82,7 @@ impl<'a> Bindings<'a> {
             bound: BTreeMap::new(),
             beside: BTreeSet::new(),
             ignored: BTreeSet::new(),
+            further_rows: BTreeMap::new(),
             missing: Vec::new(),
             faults: Vec::new(),
         }
@@ -88,6 +92,11 @@ impl<'a> Bindings<'a> {
     pub(crate) fn ignore(&mut self, which: impl Fn(&str) -> bool) {
         let names = self.tensors().map(|tensor| &tensor.name).filter(|name| which(name)).cloned();
         self.ignored.extend(names);
+    }
+
+    /// Marks the last rows of a tensor as rows that nothing needs to use.
+    pub(crate) fn leave_out_rows(&mut self, tensor: &str, rows: Range<usize>) {
+        self.further_rows.insert(tensor.to_owned(), rows);
     }
 
     /// Whether so much is missing, or so much was asked for, that building on is useless.
@@ -222,6 +231,7 @@ impl<'a> Bindings<'a> {
                 parts.iter().fold(0, |used, part| if part.start <= used { used.max(part.end) } else { used });
             if let Some(of) = weight(&ids[0]).cut.map(Cut::of)
                 && used < of
+                && self.further_rows.get(name) != Some(&(used..of))
             {
                 let message = format!("nothing uses the tensor {name} from {used} on, of {of}");
                 faults.push(Diagnostic::new("F0303", message));
@@ -267,7 +277,12 @@ impl<'a> Bindings<'a> {
         });
         faults.extend(told(lacking, "missing tensors"));
         faults.extend(told(left, "unused tensors"));
-        if faults.is_empty() { Ok(self.ignored.iter().cloned().collect()) } else { Err(faults) }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let rows =
+            self.further_rows.iter().map(|(name, rows)| format!("{name}[{}..{}]", rows.start, rows.end));
+        Ok(self.ignored.iter().cloned().chain(rows).collect())
     }
 }
 

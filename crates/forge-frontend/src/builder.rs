@@ -90,6 +90,15 @@ impl Layer<'_, '_> {
         self.bound(role, Wanted { stack: Some(stack), cut, ..Wanted::whole(tensor, &shape) })
     }
 
+    /// Declares a matrix and binds the first rows of a tensor to it that has `of` rows. The others are left out.
+    pub(crate) fn first_rows(&mut self, role: &str, tensor: &str, shape: [usize; 2], of: usize) -> ParamId {
+        let cut = (of > shape[0]).then_some(Cut::Rows { first: 0, of });
+        if cut.is_some() {
+            self.builder.bindings.leave_out_rows(tensor, shape[0]..of);
+        }
+        self.bound(role, Wanted { cut, ..Wanted::whole(tensor, &shape) })
+    }
+
     /// Whether the checkpoint has a tensor of this name.
     pub(crate) fn has(&self, tensor: &str) -> bool {
         self.builder.bindings.has(tensor)

@@ -69,6 +69,9 @@ pub(crate) fn text(checkpoint: &dyn Checkpoint, file: &str) -> Result<Option<Str
             format!("{file} is {length} bytes long, too long for a text file"),
         ));
     }
+    if let Some(fault) = lfs_pointer(checkpoint, file, length) {
+        return Err(fault);
+    }
     let mut bytes = vec![0; length as usize];
     checkpoint.read(file, 0, &mut bytes).map_err(|error| unreadable(file, &error))?;
     match String::from_utf8(bytes) {
@@ -87,6 +90,28 @@ pub(crate) fn is_there(checkpoint: &dyn Checkpoint, file: &str) -> Result<bool, 
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(unreadable(file, &error)),
     }
+}
+
+/// What a file begins with that Git LFS leaves in the place of a large one.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// No pointer is longer.
+const LONGEST_LFS_POINTER: u64 = 1024;
+
+/// The fault of a file that is a Git LFS pointer: the repository was cloned without the files that it points to.
+pub(crate) fn lfs_pointer(checkpoint: &dyn Checkpoint, file: &str, length: u64) -> Option<Diagnostic> {
+    let mut start = [0; LFS_POINTER.len()];
+    if length > LONGEST_LFS_POINTER || length < start.len() as u64 {
+        return None;
+    }
+    checkpoint.read(file, 0, &mut start).ok()?;
+    (start == LFS_POINTER).then(|| {
+        Diagnostic::new(
+            "F0111",
+            format!("{file} is a Git LFS pointer of {length} bytes, not the file itself"),
+        )
+        .note("fetch the files that the repository points to: git lfs pull")
+    })
 }
 
 /// A file that is there and cannot be read.

@@ -17,6 +17,8 @@ pub(crate) struct Config {
     conventions: Conventions,
     asked: RefCell<BTreeSet<String>>,
     passed: RefCell<BTreeSet<String>>,
+    /// Keys whose empty objects count as absent.
+    empty: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
     broken: Cell<bool>,
 }
@@ -47,6 +49,8 @@ pub struct Keys {
     pub read: Vec<String>,
     /// Those that have no effect: at any value, or beside what other keys say.
     pub inert: Vec<String>,
+    /// Those of the file that were accepted without being read, since the reference does not read them or their value is its default.
+    pub ignored: Vec<String>,
 }
 
 /// The largest number that a count may be: products of two fit a 64-bit integer.
@@ -63,6 +67,7 @@ impl Config {
             conventions,
             asked: RefCell::default(),
             passed: RefCell::default(),
+            empty: RefCell::default(),
             faults: RefCell::default(),
             broken: Cell::new(false),
         }
@@ -89,7 +94,11 @@ impl Config {
     /// The keys that something asked for, and those that were passed over and nothing asked for.
     pub(crate) fn keys(&self) -> Keys {
         let (read, passed) = (self.asked.borrow(), self.passed.borrow());
-        Keys { read: read.iter().cloned().collect(), inert: passed.difference(&read).cloned().collect() }
+        Keys {
+            read: read.iter().cloned().collect(),
+            inert: passed.difference(&read).cloned().collect(),
+            ignored: Vec::new(),
+        }
     }
 
     /// Every key that nothing asked for and that is not allowed to be there unknown.
@@ -174,12 +183,26 @@ impl<'a> Section<'a> {
     /// The value of a key, null and absent alike being none. Every getter goes through here.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         self.config.asked.borrow_mut().insert(self.path_of(key));
-        self.map?.get(key).filter(|value| !value.is_null())
+        let is_empty = || self.config.empty.borrow().contains(&self.path_of(key));
+        self.map?.get(key).filter(|value| !value.is_null() && !is_empty())
     }
 
     /// Notes that a key is known and has no effect, unless it is asked for as well.
     pub(crate) fn pass_over(&self, key: &str) {
         self.config.passed.borrow_mut().insert(self.path_of(key));
+    }
+
+    /// Takes a key whose value is an empty object for one that is not there, as files have it that some tools wrote.
+    pub(crate) fn absent_if_empty(&self, key: &str) {
+        let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+        if self.map.and_then(|map| map.get(key)).is_some_and(is_empty) {
+            self.config.empty.borrow_mut().insert(self.path_of(key));
+        }
+    }
+
+    /// Whether a key is there that means nothing to the model itself, and is not asked for by this.
+    pub(crate) fn has_beside(&self, key: &str) -> bool {
+        self.map.is_some_and(|map| map.contains_key(key))
     }
 
     /// Whether a key is there and null, for the few that mean something else by that than by being absent.

@@ -27,6 +27,8 @@ pub(crate) struct Decoder {
     pub(crate) context: usize,
     /// Layers.
     pub(crate) layers: usize,
+    /// Rows of the tensors of the embeddings and of the head, where they have more than there are tokens.
+    pub(crate) table_rows: usize,
     /// Where its tensors lie.
     pub(crate) place: Place,
     /// Where they lie if a converter for MLX moved them.
@@ -150,6 +152,7 @@ impl Decoder {
             hidden,
             context,
             layers: config.layers("num_hidden_layers"),
+            table_rows: 0,
             place: Place::ALONE,
             converted: None,
             ignores_further_layers: false,
@@ -188,7 +191,8 @@ impl Decoder {
 
     /// The stream before the first layer.
     pub(crate) fn embedding(&self, embed: &mut Layer<'_, '_>) -> ValueId {
-        let table = embed.weight("table", &self.table(), &[self.vocabulary, self.hidden]);
+        let shape = [self.vocabulary, self.hidden];
+        let table = embed.first_rows("table", &self.table(), shape, self.table_rows);
         embed.embed("stream", table, self.embedding_scale)
     }
 
@@ -260,7 +264,7 @@ impl Decoder {
         let gain = ("gain", &*self.module("norm"));
         let x = head.norm("norm", Layer::INPUT, gain, [1, self.hidden], self.norm);
         let tensor = if self.tied { self.table() } else { self.head() };
-        let weight = head.weight("head", &tensor, &[self.vocabulary, self.hidden]);
+        let weight = head.first_rows("head", &tensor, [self.vocabulary, self.hidden], self.table_rows);
         let (is_scaled, is_capped) = (self.logit_scale != 1.0, self.softcap.is_some());
         let scaled = if is_capped { "uncapped" } else { "logits" };
         let mut logits = head.product(if is_scaled { "unscaled" } else { scaled }, x, weight);
@@ -286,14 +290,22 @@ impl Decoder {
     }
 
     /// The tensor of the embeddings.
-    fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         self.module("embed_tokens.weight")
     }
 
     /// The tensor of a head that is not the embeddings'.
-    fn head(&self) -> String {
+    pub(crate) fn head(&self) -> String {
         format!("{}.weight", self.place.head)
     }
+}
+
+/// Whether a tensor has a scale of cached keys or values, which checkpoints carry for runtimes with an 8-bit KV cache. forge's
+/// cache has a format of its own, and needs no scale that was measured before.
+fn is_cache_scale(tensor: &str) -> bool {
+    const ENDS: [&str; 6] =
+        [".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".k_proj.output_scale", ".v_proj.output_scale"];
+    tensor.contains("attn.") && ENDS.iter().any(|end| tensor.ends_with(end))
 }
 
 /// A positive whole number that has to be there unless there is a default.
@@ -302,8 +314,8 @@ pub(crate) fn count(config: &Section<'_>, key: &str, default: Option<usize>) -> 
 }
 
 impl Blueprint for Decoder {
-    fn find(&mut self, tensors: &Tensors) {
-        Decoder::find(self, tensors);
+    fn find(&mut self, tensors: &Tensors) -> Vec<String> {
+        Decoder::find(self, tensors)
     }
 
     fn build(&self, builder: &mut Builder<'_>) -> Parts {
@@ -322,6 +334,7 @@ impl Decoder {
     ) -> Parts {
         builder.bindings.ignore(|name| {
             name.ends_with(".rotary_emb.inv_freq")
+                || is_cache_scale(name)
                 || self.place.ignored.iter().any(|part| name.starts_with(part))
                 || self.ignores_further_layers && self.is_past_the_last(name)
         });

@@ -20,6 +20,7 @@ mod merges;
 mod metadata;
 mod positions;
 mod pretokenizer;
+mod reference;
 mod specials;
 mod tokenizer;
 mod types;
@@ -48,6 +49,10 @@ pub(crate) struct Translated {
     pub(crate) conventions: Conventions,
     /// The keys of its metadata.
     pub(crate) keys: Vec<String>,
+    /// Those that have no effect.
+    pub(crate) ignored_keys: Vec<String>,
+    /// What a user should know of how the file was understood.
+    pub(crate) notes: Vec<String>,
 }
 
 const END: &str = ".gguf";
@@ -89,9 +94,17 @@ fn parts(checkpoint: &dyn Checkpoint) -> Result<Vec<(String, Container)>, Diagno
     files(checkpoint)?.into_iter().map(read).collect()
 }
 
+/// Whether a file has what sees pictures or hears, which llama.cpp keeps in a file of its own beside the text model's.
+fn is_projector(file: &str) -> bool {
+    file.to_ascii_lowercase().contains("mmproj")
+}
+
 /// The file that is meant, or its parts in their order.
 fn files(checkpoint: &dyn Checkpoint) -> Result<Vec<String>, Diagnostic> {
     let mut files: Vec<String> = checkpoint.files().into_iter().filter(|file| is_one(file)).collect();
+    if files.iter().any(|file| !is_projector(file)) {
+        files.retain(|file| !is_projector(file));
+    }
     files.sort();
     let count = files.len();
     let part = |index: usize| format!("-{:05}-of-{count:05}{END}", index + 1);
@@ -126,7 +139,14 @@ fn whole(
         metadata.fault(message, &["fetch all of them into one folder, and name the first"]);
     }
     if metadata.word("general.type").is_some_and(|kind| kind != "model") {
-        metadata.refuse("general.type", "what forge compiles is a model by itself");
+        let why = match metadata.word("general.type") {
+            Some("adapter") => {
+                "it is a LoRA adapter: merge it into its base model first (llama.cpp's llama-export-lora)"
+            }
+            Some("mmproj") => "it sees pictures or hears for a text model: name the text model's file",
+            _ => "forge compiles a whole model",
+        };
+        metadata.refuse("general.type", why);
     }
     if metadata.count("general.quantization_version").is_some_and(|version| version != 2) {
         metadata.refuse("general.quantization_version", "forge knows blocks of version 2 alone");
@@ -141,10 +161,11 @@ fn whole(
     };
     let (texts, tensors) = translated(checkpoint, &metadata, family, entries);
     let keys = metadata.keys("").map(str::to_owned).collect();
-    let mut faults = metadata.faults(allowed);
+    let notes = metadata.notes();
+    let (ignored_keys, mut faults) = metadata.finish(allowed);
     match tensors {
         Ok(tensors) if faults.is_empty() => {
-            Ok(Translated { texts, tensors, conventions: family.conventions, keys })
+            Ok(Translated { texts, tensors, conventions: family.conventions, keys, ignored_keys, notes })
         }
         tensors => {
             faults.extend(tensors.err().into_iter().flatten());

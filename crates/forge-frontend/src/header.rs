@@ -3,7 +3,7 @@
 //! Checked as the format demands: the header fits the file, the tensors' ranges fill the rest of it without overlap
 //! or hole, every range has the size of its shape, and no tensor is told of twice.
 
-use crate::checkpoint::{Checkpoint, unreadable};
+use crate::checkpoint::{Checkpoint, lfs_pointer, unreadable};
 use forge_ir::{Blocks, Diagnostic};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -67,6 +67,9 @@ pub(crate) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Vec<Tensor
         }
         _ => vec![unreadable(file, &error)],
     })?;
+    if let Some(fault) = lfs_pointer(checkpoint, file, length) {
+        return Err(vec![fault]);
+    }
     if length < 8 {
         return Err(fail(format!("{file} is no safetensors file: it is {length} bytes long")));
     }

@@ -5,6 +5,7 @@
 
 use forge_ir::Diagnostic;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -58,7 +59,7 @@ impl Document {
 
 /// Parses a file's text.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>> {
-    let value: Value = match serde_json::from_str(text) {
+    let value: Value = match serde_json::from_str(&with_quoted_floats(text)) {
         Ok(value) => value,
         Err(error) => {
             let at = offset(text, error.line(), error.column());
@@ -83,6 +84,51 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Document, Vec<Diagnostic>>
         })
         .collect();
     if twice.is_empty() { Ok(Document { file: file.to_owned(), value, places }) } else { Err(twice) }
+}
+
+/// The text with `NaN`, `Infinity` and `-Infinity`, which Python's `json` writes and reads, as strings of those names: JSON has no
+/// such numbers. A key that has to be a number then refuses the string.
+///
+/// Only a text that is not JSON changes, and no byte before the first such number moves.
+fn with_quoted_floats(text: &str) -> Cow<'_, str> {
+    const NAMES: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
+    if !NAMES.iter().any(|name| text.contains(name)) {
+        return Cow::Borrowed(text);
+    }
+    let mut quoted = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '"' => string_length(rest),
+            _ if first.is_ascii_alphanumeric() || "-+.".contains(first) => {
+                let ends = |c: char| !(c.is_ascii_alphanumeric() || "-+.".contains(c));
+                rest.find(ends).unwrap_or(rest.len())
+            }
+            _ => first.len_utf8(),
+        };
+        let (token, after) = rest.split_at(length);
+        if NAMES.contains(&token) {
+            quoted.extend(["\"", token, "\""]);
+        } else {
+            quoted.push_str(token);
+        }
+        rest = after;
+    }
+    Cow::Owned(quoted)
+}
+
+/// The length of the string literal that a text begins with, quotes included; of all of it where the literal does not end.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, byte) in text.bytes().enumerate().skip(1) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// No more keys that are given twice are told of.
@@ -225,6 +271,18 @@ mod tests {
         assert_eq!(value("e"), Some("null"));
         assert_eq!(document.key("a").map(|span| &text[span]), Some("\"a\""));
         assert_eq!(value("b"), None);
+    }
+
+    #[test]
+    fn numbers_that_only_python_writes_are_strings() {
+        let text = r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "NaN": "Infinity \" NaN", "d": 1e3}"#;
+        let document = parse("f", text).unwrap();
+        let expected = serde_json::json!({
+            "a": [0.0, "Infinity"], "b": "-Infinity", "c": "NaN", "NaN": "Infinity \" NaN", "d": 1000.0
+        });
+        assert_eq!(document.value, expected);
+        assert_eq!(document.value("d").map(|span| &text[span]), Some("1e3"));
+        assert!(parse("f", r#"{"a": Infinityx}"#).is_err());
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub struct Opened {
     pub texts: Memory,
     /// What its configuration was asked for.
     pub keys: Keys,
+    /// What a user should know of how the checkpoint was understood.
+    pub notes: Vec<String>,
 }
 
 /// Reads a checkpoint.
@@ -93,8 +95,12 @@ pub struct Opened {
 pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Opened, Vec<Diagnostic>> {
     let translated = gguf::translate(checkpoint, &options.allow_unknown)?;
     let mut options = options.clone();
+    let mut ignored_keys = Vec::new();
+    let mut file_notes = Vec::new();
     let (texts, tensors, conventions) = match translated {
         Some(translated) => {
+            ignored_keys = translated.ignored_keys;
+            file_notes = translated.notes;
             options.allow_unknown.retain(|key| !translated.keys.contains(key));
             (translated.texts, Ok(translated.tensors), translated.conventions)
         }
@@ -109,11 +115,11 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults(tensors.err()).chain(configuration).collect());
         }
     };
-    let Described { mut model, mut blueprint, quantization, mut faults, keys } = described;
+    let Described { mut model, mut blueprint, quantization, mut faults, mut notes, mut keys } = described;
 
     let mut builder = Builder::new(Some(&tensors));
     builder.bindings.quantization = quantization;
-    blueprint.find(&tensors);
+    notes.extend(file_notes.into_iter().chain(blueprint.find(&tensors)));
     let parts = blueprint.build(&mut builder);
     for copy in &parts.copies {
         if let Some(fault) = copies::check(checkpoint, &tensors, copy) {
@@ -127,6 +133,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
             return Err(faults);
         }
     };
+    keys.ignored.extend(ignored_keys);
     (model.vocabulary, model.hidden, model.context) = (parts.vocabulary, parts.hidden, parts.context);
     let draft = Draft {
         model,
@@ -137,7 +144,7 @@ pub fn read_model(checkpoint: &dyn Checkpoint, options: &Options) -> Result<Open
         layers: parts.layers,
         epilogue: parts.epilogue,
     };
-    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, keys })
+    Ok(Opened { graph: draft.validate()?, tensors, ignored, texts, keys, notes })
 }
 
 /// What the configuration alone says.
@@ -147,6 +154,7 @@ struct Described {
     quantization: Option<Quantization>,
     /// Faults that leave the description complete.
     faults: Vec<Diagnostic>,
+    notes: Vec<String>,
     keys: Keys,
 }
 
@@ -165,6 +173,13 @@ fn describe(
     let Some(architecture) = architectures::of(&root) else { return Err(config.faults()) };
     let blueprint = (architecture.read)(&root);
     let specials = specials::read(checkpoint, &root);
+    let mut notes = Vec::new();
+    if root.has_beside("auto_map") {
+        notes.push(format!(
+            "the checkpoint brings code of its own (auto_map), which is not read: it is compiled as transformers' {}",
+            architecture.class
+        ));
+    }
     let quantization = quantised::read(&root);
     inert::check(&root, architecture.family);
     config.refuse_unknown(architecture.family, &options.allow_unknown);
@@ -187,5 +202,5 @@ fn describe(
         context: 0,
         specials,
     };
-    Ok(Described { model, blueprint, quantization, faults, keys })
+    Ok(Described { model, blueprint, quantization, faults, notes, keys })
 }

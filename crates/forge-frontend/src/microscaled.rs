@@ -21,6 +21,7 @@ pub(crate) fn read(config: &Section<'_>) {
     if config.get(quantised::KEY).is_some() {
         return;
     }
+    config.absent_if_empty(KEY);
     let Some(section) = config.section(KEY) else { return };
     // Its tensors say of each module whether it is one of codes.
     section.pass_over("modules_to_not_convert");

@@ -39,6 +39,8 @@ pub(crate) struct Quantization {
 
 /// Reads `quantization`, if it is there. Its copy for other tools has to be equal to it.
 pub(crate) fn read(root: &Section<'_>) -> Option<Quantization> {
+    root.absent_if_empty(KEY);
+    root.absent_if_empty(COPY);
     let section = root.section(KEY)?;
     if let Some(copy) = root.get(COPY)
         && root.get(KEY) != Some(copy)

@@ -96,13 +96,15 @@ impl Scaled {
     }
 }
 
-/// The kind that an object of the configuration names.
+/// The kind that an object of the configuration names. `type` is the older name, which counts where there is no `rope_type`.
 pub(crate) fn kind<'a>(scaling: &Section<'a>) -> &'a str {
-    let (new, old) = (scaling.word("rope_type"), scaling.word("type"));
-    if new.is_some() && old.is_some() && new != old {
-        scaling.contradiction("type", "rope_type and type differ".to_owned());
+    match scaling.word("rope_type") {
+        Some(kind) => {
+            scaling.pass_over("type");
+            kind
+        }
+        None => scaling.word("type").unwrap_or("default"),
     }
-    new.or(old).unwrap_or("default")
 }
 
 /// Scales a rotation as an object of the configuration says; none leaves it as it is.

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 const SINGLE: &str = "model.safetensors";
+const ADAPTER: &str = "adapter_model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The tensors of a checkpoint, by name.
@@ -121,16 +122,30 @@ impl Tensors {
 
 fn no_weights(checkpoint: &dyn Checkpoint) -> Diagnostic {
     let mut fault = Diagnostic::new("F0102", format!("there is neither {SINGLE} nor {INDEX}"));
+    let mut is_pickled = false;
     for file in checkpoint.files() {
-        if file.ends_with(".safetensors") {
+        if file.starts_with("consolidated") && file.ends_with(".safetensors") {
+            fault = fault.note(format!(
+                "{file} has its authors' own names of tensors: fetch the files that transformers reads, {SINGLE} or {INDEX} and its shards"
+            ));
+        } else if file == ADAPTER {
+            fault = fault.note(format!(
+                "{file} is a LoRA adapter: merge it into its base model first (peft's merge_and_unload, then save_pretrained)"
+            ));
+        } else if file.ends_with(".safetensors") {
             fault = fault.note(format!("there is {file}, which is not read unless {INDEX} names it"));
         } else if gguf::is_one(&file) {
             fault =
                 fault.note(format!("there is {file}: compile that file by itself, it has all that it needs"));
         } else if [".bin", ".pth", ".pt"].iter().any(|end| file.ends_with(end)) {
-            fault = fault
-                .note(format!("{file} is in a format that forge does not read: convert it to safetensors"));
+            is_pickled = true;
+            fault = fault.note(format!("{file} is a pickled checkpoint, which forge does not read"));
         }
+    }
+    if is_pickled {
+        fault = fault.note(
+            "convert it with transformers: AutoModelForCausalLM.from_pretrained(DIR, dtype=\"auto\").save_pretrained(OUT)",
+        );
     }
     fault.note("a folder as Hugging Face keeps it is expected: config.json, weights, tokenizer")
 }

@@ -275,8 +275,8 @@ impl Gemma4 {
 }
 
 impl Blueprint for Gemma4 {
-    fn find(&mut self, tensors: &Tensors) {
-        self.decoder.find(tensors);
+    fn find(&mut self, tensors: &Tensors) -> Vec<String> {
+        self.decoder.find(tensors)
     }
 
     fn build(&self, builder: &mut Builder<'_>) -> Parts {

@@ -110,8 +110,9 @@ impl Gpt2 {
 const CONVERTED: &str = "model.";
 
 impl Blueprint for Gpt2 {
-    fn find(&mut self, tensors: &Tensors) {
+    fn find(&mut self, tensors: &Tensors) -> Vec<String> {
         self.rows_are_outputs |= tensors.get(&format!("{CONVERTED}wte.weight")).is_some();
+        Vec::new()
     }
 
     fn build(&self, builder: &mut Builder<'_>) -> Parts {

@@ -111,7 +111,6 @@ impl Reading<'_> {
         for (key, why) in [
             ("expert_count", "forge does not know experts"),
             ("expert_used_count", "forge does not know experts"),
-            ("pooling_type", "a model that sums texts up gives no logits"),
             ("nextn_predict_layers", "forge does not know layers that look ahead"),
         ] {
             let key = metadata.own(key);
@@ -119,6 +118,8 @@ impl Reading<'_> {
                 metadata.refuse(&key, why);
             }
         }
+        // What an embedding of a whole text is made of; it changes no logits.
+        metadata.pass(&metadata.own("pooling_type"));
         metadata.only(
             &metadata.own("attention.causal"),
             true,

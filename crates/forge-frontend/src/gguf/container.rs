@@ -7,7 +7,7 @@
 use super::cursor::Cursor;
 use super::types::{Type, of_number};
 use super::value::Value;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, lfs_pointer};
 use forge_ir::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,10 @@ const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
 /// Reads a header.
 pub(super) fn read(checkpoint: &dyn Checkpoint, file: &str) -> Result<Container, Diagnostic> {
+    let pointer = checkpoint.len(file).ok().and_then(|length| lfs_pointer(checkpoint, file, length));
+    if let Some(fault) = pointer {
+        return Err(fault);
+    }
     let mut cursor = Cursor::new(checkpoint, file)?;
     let magic: [u8; 4] = cursor.array("the first word")?;
     if magic != MAGIC {

@@ -1,7 +1,8 @@
 //! A file's metadata, read so that nothing in it goes unnoticed.
 //!
-//! It remembers every key that it was asked for; one that nobody asked for is a fault, because a model compiled without it
-//! could give wrong text. Getters never fail: they note the fault and give nothing, so all faults are found at once.
+//! It remembers every key that it was asked for. A key that was not asked for is a fault where llama.cpp's loader reads it
+//! ([`super::reference`]), because a model compiled without it could give wrong text. Getters never fail: they note the fault and
+//! give nothing, so all faults are found at once.
 
 use super::value::Value;
 use crate::nearest::nearest;
@@ -17,11 +18,9 @@ pub(super) struct Metadata {
     values: BTreeMap<String, Value>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
+    notes: RefCell<Vec<String>>,
     broken: Cell<bool>,
 }
-
-/// What descriptions, and bookkeeping of how a file was made, begin with.
-const INERT: [&str; 3] = ["general.", "quantize.", "split."];
 
 impl Metadata {
     pub(super) fn new(file: &str, values: BTreeMap<String, Value>) -> Metadata {
@@ -31,6 +30,7 @@ impl Metadata {
             values,
             asked: RefCell::default(),
             faults: RefCell::default(),
+            notes: RefCell::default(),
             broken: Cell::new(false),
         };
         metadata.architecture = metadata.word("general.architecture").unwrap_or_default().to_owned();
@@ -145,6 +145,17 @@ impl Metadata {
         words.collect::<Option<_>>().or_else(|| self.wrong(key, "a list of texts"))
     }
 
+    /// A list of tokens.
+    pub(super) fn tokens(&self, key: &str) -> Option<Vec<u32>> {
+        let Value::List(values) = self.get(key)? else { return self.wrong(key, "a list of tokens") };
+        let token = |value: &Value| match value {
+            Value::Unsigned(number) => u32::try_from(*number).ok(),
+            Value::Signed(number) => u32::try_from(*number).ok(),
+            _ => None,
+        };
+        values.iter().map(token).collect::<Option<_>>().or_else(|| self.wrong(key, "a list of tokens"))
+    }
+
     /// A list of finite numbers.
     pub(super) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         let Value::List(values) = self.get(key)? else { return self.wrong(key, "a list of numbers") };
@@ -187,22 +198,33 @@ impl Metadata {
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(beginning))
     }
 
-    /// Every fault found. Without one that leaves the translation incomplete, those of keys that nothing asked for are among
-    /// them, and that are not allowed to be there unknown; with one, some have not been asked for because of it.
-    pub(super) fn faults(self, allowed: &[String]) -> Vec<Diagnostic> {
+    /// Notes something that the user should know.
+    pub(super) fn note(&self, note: String) {
+        self.notes.borrow_mut().push(note);
+    }
+
+    /// What the user should know.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.notes.borrow().clone()
+    }
+
+    /// The keys that have no effect, and every fault found. Without a fault that leaves the translation incomplete, those of keys
+    /// are among them that nothing asked for, that have an effect in llama.cpp, and that are not allowed to be there unknown.
+    pub(super) fn finish(self, allowed: &[String]) -> (Vec<String>, Vec<Diagnostic>) {
         let asked = self.asked.into_inner();
-        let mut faults = self.faults.into_inner();
+        let (mut ignored, mut faults) = (Vec::new(), self.faults.into_inner());
         if self.broken.get() {
-            return faults;
+            return (ignored, faults);
         }
-        for key in self.values.keys() {
-            if asked.contains(key)
-                || allowed.contains(key)
-                || INERT.iter().any(|start| key.starts_with(start))
-            {
+        for (key, value) in self.values.iter().filter(|(key, _)| !asked.contains(*key)) {
+            if allowed.contains(key) || !super::reference::has_effect(&self.architecture, key, value) {
+                ignored.push(key.clone());
                 continue;
             }
-            let message = format!("the metadata of {} has a key that forge does not know: {key}", self.file);
+            let message = format!(
+                "the metadata of {} has a key that llama.cpp reads and forge does not: {key}",
+                self.file
+            );
             let mut fault = Diagnostic::new("F0207", message);
             if let Some(known) = nearest(key, asked.iter().map(String::as_str)) {
                 fault = fault.note(format!("the nearest key that forge knows is {known}"));
@@ -213,6 +235,6 @@ impl Metadata {
                     .note(format!("if you know that it has no effect: --allow-unknown {key}")),
             );
         }
-        faults
+        (ignored, faults)
     }
 }

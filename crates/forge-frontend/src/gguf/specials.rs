@@ -1,7 +1,7 @@
-//! From metadata to tokenizer_config.json and generation_config.json: texts of special tokens, chat templates, and the tokens
-//! that begin a text and end an answer.
+//! From metadata to tokenizer_config.json and generation_config.json: texts of special tokens, chat templates, the tokens that
+//! begin a text and end an answer, and the sampling settings that the model's authors recommend.
 
-use super::vocabulary::{Kind, Vocabulary};
+use super::vocabulary::{KEYS, Kind, Vocabulary};
 use serde_json::{Value, json};
 
 /// Control tokens of these names end a turn where a chat template writes them, beside the tokens that the file names.
@@ -44,7 +44,7 @@ impl Vocabulary<'_> {
         config
     }
 
-    /// generation_config.json: the tokens that begin a text, and all that end an answer.
+    /// generation_config.json: the tokens that begin a text, all that end an answer, and sampling settings.
     pub(super) fn generation(&self) -> Value {
         let named = ["eot_token_id", "eom_token_id"].map(|name| self.token(name));
         let template = self.metadata.word("tokenizer.chat_template").unwrap_or_default();
@@ -52,11 +52,48 @@ impl Vocabulary<'_> {
             *kind == Kind::Control && ENDS_OF_TURNS.contains(token) && template.contains(token)
         });
         let mut ends: Vec<usize> = Vec::new();
-        for id in self.end.into_iter().chain(named.into_iter().flatten()).chain(written.map(|(id, ..)| id)) {
+        let listed = self.metadata.tokens(&format!("{KEYS}eos_token_ids")).unwrap_or_default();
+        let listed = listed.into_iter().map(|id| id as usize).filter(|id| *id < self.tokens.len());
+        let written = written.map(|(id, ..)| id);
+        for id in self.end.into_iter().chain(listed).chain(named.into_iter().flatten()).chain(written) {
             if !ends.contains(&id) {
                 ends.push(id);
             }
         }
-        json!({"bos_token_id": self.begin, "eos_token_id": ends})
+        let mut config = json!({"bos_token_id": self.begin, "eos_token_id": ends});
+        self.sampling(&mut config);
+        config
+    }
+
+    /// `general.sampling.*`, by the names of generation_config.json.
+    fn sampling(&self, config: &mut Value) {
+        let metadata = self.metadata;
+        let number = |name: &str| metadata.number(&format!("general.sampling.{name}"));
+        for (name, as_key) in [
+            ("temp", "temperature"),
+            ("top_p", "top_p"),
+            ("min_p", "min_p"),
+            ("penalty_repeat", "repetition_penalty"),
+        ] {
+            if let Some(number) = number(name) {
+                // The file has 32-bit numbers: 0.7 is meant, not the nearest of them.
+                let shortest = (number as f32).to_string().parse::<f64>();
+                config[as_key] = json!(shortest.unwrap_or(number));
+            }
+        }
+        if let Some(count) = metadata.count("general.sampling.top_k") {
+            config["top_k"] = json!(count);
+        }
+        if config["temperature"] == json!(0.0) {
+            config["do_sample"] = json!(false);
+        }
+        // Settings that the program's sampler does not have: how it samples by default is said, and not taken for granted.
+        for (name, off) in [("xtc_probability", 0.0), ("mirostat", 0.0)] {
+            if number(name).is_some_and(|number| number != off) {
+                metadata.note(format!(
+                    "general.sampling.{name} is not supported: the program samples without it by default"
+                ));
+            }
+        }
     }
 }

@@ -79,7 +79,13 @@ impl Vocabulary<'_> {
     fn of_bytes(&self) -> Option<Value> {
         let metadata = self.metadata;
         let name = format!("{KEYS}pre");
-        let Some(cutting) = metadata.word(&name).and_then(pretokenizer::cutting) else {
+        let named = metadata.word(&name).unwrap_or_else(|| {
+            metadata.note(format!(
+                "the file has no {name}: texts are cut as llama.cpp does by default, which may not be as the model was trained"
+            ));
+            pretokenizer::DEFAULT
+        });
+        let Some(cutting) = pretokenizer::cutting(named) else {
             metadata.refuse(&name, &format!("forge does not know how it cuts texts; it knows {NAMES}"));
             return None;
         };

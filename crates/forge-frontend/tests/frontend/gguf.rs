@@ -129,8 +129,16 @@ const CHANGES: &[(&str, Change)] = &[
     ("unknown architecture", |file| file.set_text("general.architecture", "mystery")),
     ("an adapter", |file| file.set_text("general.type", "adapter")),
     ("a part", |file| file.set("split.count", 2, &[3, 0])),
-    ("unknown key", |file| file.set("llama.attention.fog", 6, &1.0_f32.to_le_bytes())),
-    ("unknown key of the tokenizer", |file| file.set("tokenizer.ggml.fog", 7, &[1])),
+    ("a key that llama.cpp reads", |file| {
+        file.set("llama.attention.temperature_scale", 6, &0.1_f32.to_le_bytes());
+    }),
+    ("a key of the tokenizer that llama.cpp reads", |file| {
+        file.set("tokenizer.ggml.precompiled_charsmap", 9, &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    }),
+    ("keys that llama.cpp does not read", |file| {
+        file.set("llama.attention.fog", 6, &1.0_f32.to_le_bytes());
+        file.set("tokenizer.ggml.fog", 7, &[1]);
+    }),
     ("missing key", |file| file.remove("llama.attention.head_count")),
     ("wrong kind", |file| file.set_text("llama.block_count", "two")),
     ("too many layers", |file| file.set("llama.block_count", 10, &(1_u64 << 60).to_le_bytes())),
@@ -187,12 +195,101 @@ fn what_is_not_understood_is_refused() {
 #[test]
 fn a_key_may_be_there_unknown_if_the_user_says_so() {
     let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
-    file.set("llama.attention.fog", 6, &1.0_f32.to_le_bytes());
-    let allow_unknown = vec!["llama.attention.fog".to_owned()];
+    let key = "llama.attention.temperature_scale";
+    file.set(key, 6, &0.1_f32.to_le_bytes());
+    let allow_unknown = vec![key.to_owned()];
     assert_eq!(said(&file, &Options { allow_unknown, ..Options::default() }), "nothing\n");
-    let allow_unknown = vec!["llama.attention.fog".to_owned(), "llama.attention.frog".to_owned()];
+    let allow_unknown = vec![key.to_owned(), "llama.attention.frog".to_owned()];
     let said = said(&file, &Options { allow_unknown, ..Options::default() });
     assert!(said.contains("no key llama.attention.frog"), "{said}");
+}
+
+#[test]
+fn keys_that_llama_cpp_does_not_read_are_listed_and_have_no_effect() {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    let keys = ["imatrix.chunks_count", "llama.attention.sliding_window", "llama.pooling_type.fog"];
+    keys.iter().for_each(|key| file.set(key, 4, &7_u32.to_le_bytes()));
+    file.set("llama.pooling_type", 4, &3_u32.to_le_bytes());
+    file.set("llama.rope.scaling.attn_factor", 6, &1.0_f32.to_le_bytes());
+    let changed = read(&memory(file.write())).unwrap();
+    assert_eq!(changed.graph.to_string(), opened("llama-q4_0").graph.to_string());
+    for key in keys.into_iter().chain(["general.file_type", "llama.rope.scaling.attn_factor"]) {
+        assert!(
+            changed.keys.ignored.iter().any(|ignored| ignored == key),
+            "{key}: {:?}",
+            changed.keys.ignored
+        );
+    }
+}
+
+#[test]
+fn recommended_sampling_settings_become_those_of_generation_config() {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    let config = |file: &File| -> Value {
+        let opened = read(&memory(file.write())).unwrap();
+        serde_json::from_slice(&opened.texts.0["generation_config.json"]).unwrap()
+    };
+    let found = config(&file);
+    assert_eq!(
+        [&found["temperature"], &found["top_k"], &found["top_p"]],
+        [&Value::from(0.7), &Value::from(20), &Value::from(0.9)]
+    );
+    file.set("general.sampling.temp", 6, &0.0_f32.to_le_bytes());
+    file.set("general.sampling.min_p", 6, &0.05_f32.to_le_bytes());
+    file.set("general.sampling.penalty_repeat", 6, &1.1_f32.to_le_bytes());
+    let found = config(&file);
+    assert_eq!([&found["do_sample"], &found["min_p"]], [&Value::from(false), &Value::from(0.05)]);
+    assert_eq!(found["repetition_penalty"], 1.1);
+}
+
+#[test]
+fn every_listed_token_ends_an_answer() {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    let list = [4_u32.to_le_bytes().to_vec(), 2_u64.to_le_bytes().to_vec()].concat();
+    let ids = [5_u32, 9].map(u32::to_le_bytes).concat();
+    file.set("tokenizer.ggml.eos_token_ids", 9, &[list, ids].concat());
+    let end = read(&memory(file.write())).unwrap().graph.model.specials.end.clone();
+    assert!(end.contains(&5) && end.contains(&9), "{end:?}");
+}
+
+/// What a file of bytes' merges cuts a text into, with another name of how it is cut.
+fn pieces(pre: Option<&str>, text: &str) -> Vec<String> {
+    let mut file = File::parse(&bytes("gguf/llama-q4_0.gguf"));
+    match pre {
+        Some(pre) => file.set_text("tokenizer.ggml.pre", pre),
+        None => file.remove("tokenizer.ggml.pre"),
+    }
+    let opened = read(&memory(file.write())).unwrap_or_else(|faults| panic!("{faults:#?}"));
+    let tokenizer = tokenizer(&opened);
+    let mut cut = tokenizers::PreTokenizedString::from(text);
+    tokenizers::PreTokenizer::pre_tokenize(tokenizer.get_pre_tokenizer().unwrap(), &mut cut).unwrap();
+    let splits = cut.get_splits(tokenizers::OffsetReferential::Original, tokenizers::OffsetType::Byte);
+    splits.into_iter().map(|(_, (start, end), _)| text[start..end].to_owned()).collect()
+}
+
+#[test]
+fn texts_are_cut_by_the_tokenizer_that_a_file_names() {
+    let cases: [(Option<&str>, &str, &[&str]); 9] = [
+        (Some("default"), "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
+        (None, "it's $12,345", &["it", "'", "s", " ", "$", "12", ",", "345"]),
+        (Some("default"), "12345678", &["123", "456", "78"]),
+        (Some("smaug-bpe"), "I'LL 12345", &["I", "'LL", " ", "123", "45"]),
+        (Some("falcon3"), "I'LL 12345", &["I", "'LL", " ", "123", "45"]),
+        (Some("deepseek-coder"), "a 12 b.\n", &["a", " ", "1", "2", " b", ".", "\n"]),
+        (Some("deepseek-llm"), "Ab 12 .c\n", &["Ab", " ", "12", " .", "c", "\n"]),
+        (Some("qwen35"), "e\u{301}a 12", &["e\u{301}a", " ", "1", "2"]),
+        (Some("llama4"), "HelloWorld 1234", &["Hello", "World", " ", "123", "4"]),
+    ];
+    for (pre, text, expected) in cases {
+        assert_eq!(pieces(pre, text), expected, "{pre:?}: {text:?}");
+    }
+}
+
+#[test]
+fn a_projector_beside_a_text_model_is_left_out() {
+    let mut files = memory(bytes("gguf/tiny-f32.gguf"));
+    files.0.insert("mmproj-model-f16.gguf".to_owned(), vec![0; 9]);
+    read(&files).unwrap_or_else(|faults| panic!("{faults:#?}"));
 }
 
 #[test]

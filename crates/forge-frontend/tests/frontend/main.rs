@@ -8,4 +8,5 @@ mod gguf;
 mod gguf_file;
 mod graphs;
 mod positions;
+mod published;
 mod shapes;

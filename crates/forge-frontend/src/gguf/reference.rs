@@ -1,0 +1,102 @@
+//! Which metadata keys the reference reads: llama.cpp's loader.
+//!
+//! A key that neither forge nor the loader reads has no effect, and is accepted. One that the loader reads and forge does not is
+//! an error, unless its value says what is so without it.
+
+use super::value::Value;
+
+/// Keys of the architecture's own that the loader reads for every architecture. Of those that end in `.`, all that begin so.
+const OF_ALL: &[&str] = &[
+    "attention.causal",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.key_length_swa",
+    "attention.layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon",
+    "attention.scale",
+    "attention.temperature_length",
+    "attention.temperature_scale",
+    "attention.value_length",
+    "attention.value_length_swa",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "embedding_length_out",
+    "embedding_scale",
+    "expert_",
+    "feed_forward_length",
+    "leading_dense_block_count",
+    "logit_scale",
+    "nextn_predict_layers",
+    "residual_scale",
+    "rope.",
+    "tensor_data_layout",
+    "use_parallel_residual",
+    "vocab_size",
+];
+
+/// Further keys that the loader reads for some architectures.
+const OF_SOME: &[(&str, &[&str])] = &[
+    ("cohere2", WINDOWS),
+    ("gemma2", WINDOWS),
+    ("gemma2", &["attn_logit_softcapping", "final_logit_softcapping"]),
+    ("gemma3", WINDOWS),
+    ("gemma3", &["attn_logit_softcapping", "final_logit_softcapping"]),
+    ("olmo2", WINDOWS),
+    ("phi3", WINDOWS),
+];
+
+const WINDOWS: &[&str] = &["attention.sliding_window", "attention.sliding_window_pattern"];
+
+/// Keys of the tokenizer that the loader reads.
+const OF_TOKENIZER: &[&str] = &[
+    "add_bos_token",
+    "add_eos_token",
+    "add_sep_token",
+    "add_space_prefix",
+    "bos_token_id",
+    "eom_token_id",
+    "eos_token_id",
+    "eot_token_id",
+    "merges",
+    "model",
+    "normalizer.lowercase",
+    "normalizer.strip_accents",
+    "pre",
+    "precompiled_charsmap",
+    "remove_extra_whitespaces",
+    "scores",
+    "suppress_tokens",
+    "token_type",
+    "tokens",
+    "unknown_token_id",
+];
+
+/// Keys whose value may be what the loader takes them to be without the key.
+const DEFAULTS: &[(&str, f64)] =
+    &[("rope.scaling.attn_factor", 1.0), ("attention.scale", 0.0), ("embedding_length_out", 0.0)];
+
+/// Whether a key has an effect in llama.cpp that it would not have if it were left out.
+pub(super) fn has_effect(architecture: &str, key: &str, value: &Value) -> bool {
+    if let Some(key) = key.strip_prefix(super::vocabulary::KEYS) {
+        return OF_TOKENIZER.contains(&key);
+    }
+    let Some(key) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else {
+        return false;
+    };
+    let matches = |known: &&str| match known.ends_with(['.', '_']) {
+        true => key.starts_with(*known),
+        false => key == *known,
+    };
+    let of_some = OF_SOME.iter().filter(|(of, _)| *of == architecture).flat_map(|(_, keys)| *keys);
+    let is_default = |(of, default): &(&str, f64)| {
+        *of == key
+            && match value {
+                Value::Float(number) => number == default,
+                Value::Unsigned(number) => *number as f64 == *default,
+                _ => false,
+            }
+    };
+    OF_ALL.iter().chain(of_some).any(matches) && !DEFAULTS.iter().any(is_default)
+}

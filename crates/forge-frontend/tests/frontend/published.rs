@@ -1,0 +1,198 @@
+//! What published checkpoints contain beside the tensors of their class: each is accepted, checked or named.
+
+use crate::common::{Raw, edit, edit_weights, file, model, read, shard, tensors};
+use forge_frontend::{Memory, Opened};
+use serde_json::json;
+
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
+
+fn changed(name: &str, change: impl FnOnce(&mut Memory)) -> Opened {
+    let mut files = model(name);
+    change(&mut files);
+    read(&files).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
+}
+
+fn fault(name: &str, change: impl FnOnce(&mut Memory)) -> String {
+    let mut files = model(name);
+    change(&mut files);
+    read(&files).expect_err("the change breaks the model").iter().map(|fault| format!("{fault}\n")).collect()
+}
+
+fn add(files: &mut Memory, name: &str, dtype: &str, shape: &[usize], bytes: usize) {
+    let (name, dtype, shape) = (name.to_owned(), dtype.to_owned(), shape.to_vec());
+    edit_weights(files, |all| all.push(Raw { name, dtype, shape, bytes: vec![0; bytes] }));
+}
+
+#[test]
+fn rotary_buffers_and_kv_cache_scales_are_left_out() {
+    let names = [
+        "model.layers.0.self_attn.k_scale",
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "model.layers.0.self_attn.v_proj.v_scale",
+        "model.layers.1.self_attn.kv_scale",
+    ];
+    let opened = changed("llama", |files| names.iter().for_each(|name| add(files, name, "F32", &[1], 4)));
+    assert_eq!(opened.ignored, names);
+}
+
+#[test]
+fn names_may_lack_the_prefix_of_the_model() {
+    let bare = changed("qwen3", |files| {
+        edit_weights(files, |all| {
+            for tensor in all {
+                tensor.name = tensor.name.trim_start_matches("model.").to_owned();
+            }
+        });
+    });
+    let published = changed("qwen3", |_| {});
+    assert_eq!(bare.graph.weights.len(), published.graph.weights.len());
+    assert_eq!(bare.graph.layers, published.graph.layers);
+}
+
+#[test]
+fn an_untied_model_without_a_head_uses_the_embedding_table() {
+    let opened = changed("llama", |files| {
+        edit_weights(files, |all| all.retain(|tensor| tensor.name != "lm_head.weight"));
+    });
+    assert_eq!(
+        opened.notes,
+        [
+            "the checkpoint has no lm_head.weight, though tie_word_embeddings is false: the embedding table is used as the head"
+        ]
+    );
+    let head = opened.graph.epilogue.weights.iter().map(|id| &opened.graph.weights[id.0].tensor);
+    assert!(head.into_iter().any(|tensor| tensor == "model.embed_tokens.weight"));
+}
+
+#[test]
+fn rows_past_the_vocabulary_are_left_out() {
+    let opened = changed("llama", |files| edit(files, CONFIG, |config| config["vocab_size"] = json!(500)));
+    assert_eq!(opened.graph.model.vocabulary, 500);
+    assert_eq!(opened.ignored, ["lm_head.weight[500..512]", "model.embed_tokens.weight[500..512]"]);
+    assert!(opened.notes[0].starts_with("the embedding table has 512 rows, and vocab_size is 500"));
+}
+
+#[test]
+fn an_empty_quantization_config_is_none() {
+    changed("llama", |files| edit(files, CONFIG, |config| config["quantization_config"] = json!({})));
+}
+
+#[test]
+fn a_class_in_other_letters_is_the_same_class() {
+    let opened = changed("llama", |files| {
+        edit(files, CONFIG, |config| config["architectures"] = json!(["LLaMAForCausalLM"]));
+    });
+    assert_eq!(opened.graph.model.architecture, "LlamaForCausalLM");
+}
+
+#[test]
+fn a_type_whose_code_comes_with_the_checkpoint_is_compiled_by_its_class() {
+    let opened = changed("deepseek_v3", |files| {
+        edit(files, CONFIG, |config| {
+            config["model_type"] = json!("kimi_k2");
+            config["auto_map"] = json!({"AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"});
+        });
+    });
+    assert_eq!(opened.graph.model.architecture, "DeepseekV3ForCausalLM");
+    assert_eq!(
+        opened.notes,
+        [
+            "the checkpoint brings code of its own (auto_map), which is not read: it is compiled as transformers' DeepseekV3ForCausalLM"
+        ]
+    );
+    let said = fault("deepseek_v3", |files| {
+        edit(files, CONFIG, |config| config["model_type"] = json!("llama"));
+    });
+    assert!(said.contains("model_type") || said.contains("is of the type"), "{said}");
+}
+
+#[test]
+fn numbers_that_only_python_writes_are_read() {
+    changed("llama", |files| {
+        let text = String::from_utf8(files.0[CONFIG].clone()).unwrap();
+        let text = text.trim_end().trim_end_matches('}').to_owned()
+            + r#", "bad_words_ids": [0.0, Infinity], "typical_p": NaN}"#;
+        files.0.insert(CONFIG.to_owned(), text.into_bytes());
+    });
+    let said = fault("llama", |files| {
+        let text = String::from_utf8(files.0[CONFIG].clone()).unwrap();
+        let text =
+            text.trim_end().trim_end_matches('}').to_owned() + r#", "partial_rotary_factor": Infinity}"#;
+        files.0.insert(CONFIG.to_owned(), text.into_bytes());
+    });
+    assert!(said.contains("partial_rotary_factor has to be a number"), "{said}");
+}
+
+#[test]
+fn the_older_name_of_a_scaling_counts_where_there_is_no_newer() {
+    let scaling = |kind: serde_json::Value| {
+        changed("llama3_rope", |files| {
+            edit(files, CONFIG, |config| {
+                let key = if config["rope_scaling"].is_object() { "rope_scaling" } else { "rope_parameters" };
+                if kind.is_string() {
+                    config[key]["type"] = kind;
+                }
+            });
+        })
+        .graph
+        .bodies
+        .clone()
+    };
+    assert_eq!(scaling(json!("default")), scaling(json!(null)));
+}
+
+#[test]
+fn other_layouts_of_the_weights_beside_the_shards_are_not_read() {
+    changed("llama", |files| {
+        shard(files, 2);
+        files.0.insert("consolidated.safetensors".to_owned(), vec![1, 2, 3]);
+        files.0.insert("pytorch_model.bin".to_owned(), vec![1, 2, 3]);
+    });
+}
+
+#[test]
+fn weights_that_forge_does_not_read_come_with_the_way_out() {
+    let only = |name: &str| {
+        fault("llama", |files| {
+            files.0.remove(WEIGHTS);
+            files.0.insert(name.to_owned(), vec![0; 9]);
+        })
+    };
+    assert!(only("pytorch_model-00001-of-00002.bin").contains("save_pretrained(OUT)"));
+    assert!(only("consolidated.safetensors").contains("fetch the files that transformers reads"));
+    assert!(only("adapter_model.safetensors").contains("is a LoRA adapter: merge it"));
+}
+
+#[test]
+fn a_git_lfs_pointer_is_named_as_one() {
+    const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n";
+    for name in [WEIGHTS, CONFIG, "generation_config.json"] {
+        let said = fault("llama", |files| {
+            files.0.insert(name.to_owned(), POINTER.into());
+        });
+        assert!(
+            said.contains(&format!("{name} is a Git LFS pointer")) && said.contains("git lfs pull"),
+            "{said}"
+        );
+    }
+    let gguf = Memory([("model.gguf".to_owned(), POINTER.into())].into());
+    let said = read(&gguf).unwrap_err()[0].to_string();
+    assert!(said.contains("model.gguf is a Git LFS pointer"), "{said}");
+}
+
+#[test]
+fn a_copy_of_a_tied_head_has_to_be_equal() {
+    let copy = |change: fn(&mut Vec<u8>)| {
+        let mut files = model("gemma2");
+        let mut all = tensors(&files.0[WEIGHTS]);
+        let mut head = all.iter().find(|tensor| tensor.name == "model.embed_tokens.weight").unwrap().clone();
+        head.name = "lm_head.weight".to_owned();
+        change(&mut head.bytes);
+        all.push(head);
+        files.0.insert(WEIGHTS.to_owned(), file(&all));
+        read(&files)
+    };
+    assert_eq!(copy(|_| {}).unwrap().ignored, ["lm_head.weight"]);
+    assert!(copy(|bytes| bytes[9] ^= 1).unwrap_err()[0].to_string().contains("is not equal to"));
+}
