@@ -142,6 +142,10 @@ pub(crate) struct CompileArguments {
     /// Leave out golden.json: compiles faster, and the program's `verify` has nothing to compare with.
     #[arg(long)]
     pub(crate) no_golden: bool,
+    /// List config keys and tensors that have no effect.
+    #[arg(short, long)]
+    #[allow(dead_code, reason = "the list is not written yet")]
+    pub(crate) verbose: bool,
 }
 
 /// What kind of GPU a program can compute on, beside the CPU.

@@ -210,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn verbosity_is_no_part_of_the_command_that_makes_a_crate() {
+        for words in [["model", "-v"], ["model", "--verbose"]] {
+            let arguments = parsed(&words);
+            assert!(arguments.verbose);
+            assert_eq!(command_line(&arguments), "forge compile model --quant keep");
+        }
+        assert!(!parsed(&["model"]).verbose);
+    }
+
+    #[test]
     fn a_word_is_one_line_whatever_is_in_it() {
         assert_eq!(shell_word("a'b\n\\\u{85}//! c"), r"$'a\x27b\x0a\x5c\xc2\x85//! c'");
         assert_eq!(shell_word("größe"), "'größe'");

@@ -79,6 +79,8 @@ fn cache_directory() -> Result<PathBuf, Failure> {
 /// Everything that a compiled crate depends on.
 fn fingerprint(arguments: &CompileArguments, checkpoint: &Directory) -> u64 {
     let mut hasher = DefaultHasher::new();
+    // Verbosity does not change the crate.
+    let arguments = CompileArguments { verbose: false, ..arguments.clone() };
     format!("{arguments:?}").hash(&mut hasher);
     checkpoint.root().canonicalize().ok().hash(&mut hasher);
     for file in checkpoint.files() {
