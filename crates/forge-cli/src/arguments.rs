@@ -144,7 +144,6 @@ pub(crate) struct CompileArguments {
     pub(crate) no_golden: bool,
     /// List config keys and tensors that have no effect.
     #[arg(short, long)]
-    #[allow(dead_code, reason = "the list is not written yet")]
     pub(crate) verbose: bool,
 }
 

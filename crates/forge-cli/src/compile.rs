@@ -8,6 +8,7 @@ use crate::auto;
 use crate::checkpoint::Directory;
 use crate::doctor;
 use crate::failure::Failure;
+use crate::left_out;
 use crate::options::{command_line, name, options, shell_word};
 use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
@@ -185,6 +186,7 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
         forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     say_model(&opened);
+    left_out::say(&opened, arguments.verbose);
     if let Some(bits) = bits {
         options = auto::choose(&mut opened, &checkpoint, options, bits)?;
     }
@@ -380,6 +382,7 @@ fn summary(planned: &Planned, written: &Summary, out: &Path) -> serde_json::Valu
             "context": plan.context,
             "slots": plan.slots,
         },
+        "left_out": left_out::to_json(&planned.opened),
         "decode": counts,
         "weights": written.weights,
         "errors": {"all": written.error(), "layers": written.layers()},

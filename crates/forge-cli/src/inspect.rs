@@ -4,6 +4,7 @@ use crate::arguments::{CompileArguments, Stage};
 use crate::checkpoint::Directory;
 use crate::compile;
 use crate::failure::Failure;
+use crate::left_out;
 use crate::terminal::{self, grouped, size};
 use forge_frontend::{Checkpoint, Tensors};
 use forge_planner::{Chip, Forecast, chip_table};
@@ -47,12 +48,17 @@ pub(crate) fn command(arguments: &CompileArguments, stage: Stage, as_json: bool)
     terminal::print(&text)
 }
 
-/// Files and tensors, which can be shown even where the model cannot be compiled.
+/// Files and tensors, which can be shown even where the model cannot be compiled; where it can, what of them is left out.
 fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Failure> {
     let checkpoint = Directory::find(&arguments.model)?;
     let root = checkpoint.root().to_owned();
     let tensors =
         Tensors::open(&checkpoint).map_err(|faults| Failure::Faults { faults, root: root.clone() })?;
+    let reading = forge_frontend::Options {
+        name: String::new(),
+        allow_unknown: arguments.allow_unknown.clone(),
+    };
+    let opened = forge_frontend::read_model(&checkpoint, &reading).ok();
     let files: Vec<(String, u64)> = checkpoint
         .files()
         .into_iter()
@@ -63,10 +69,11 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Fai
         .collect();
     if as_json {
         let files: std::collections::BTreeMap<_, _> = files.into_iter().collect();
-        return Ok(format!(
-            "{:#}\n",
-            json!({"root": root.display().to_string(), "files": files, "tensors": tensors})
-        ));
+        let mut all = json!({"root": root.display().to_string(), "files": files, "tensors": tensors});
+        if let Some(opened) = &opened {
+            all["left_out"] = left_out::to_json(opened);
+        }
+        return Ok(format!("{all:#}\n"));
     }
     let mut text = format!("checkpoint {}\n", root.display());
     for (file, bytes) in files {
@@ -86,5 +93,6 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Fai
         ));
     }
     text.push_str(&format!("{} numbers\n", grouped(numbers)));
+    text.push_str(&opened.as_ref().map(left_out::listed).unwrap_or_default());
     Ok(text)
 }

@@ -13,6 +13,7 @@ mod doctor;
 mod failure;
 mod fetch;
 mod inspect;
+mod left_out;
 mod options;
 mod output;
 mod run;
