@@ -1,15 +1,17 @@
 //! Reading a configuration so that nothing in it goes unnoticed.
 //!
-//! A [`Config`] remembers every key that it was asked for. What is in the file and was never asked for is a fault,
-//! because a model compiled without it could give wrong text. Getters never fail: they note the fault and return a
+//! A [`Config`] remembers every key that it was asked for. A key that is in the file and was never asked for is a fault where
+//! the reference implementation reads it ([`crate::reference`]), because a model compiled without it could give wrong text; where
+//! the reference does not read it either, it is accepted and listed. Getters never fail: they note the fault and return a
 //! harmless stand-in, so that all faults of a file are found at once. A key whose value is null counts as absent.
 
 use crate::json::Document;
 use crate::nearest::nearest;
+use crate::reference;
 use forge_ir::Diagnostic;
 use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A configuration file and what is known of it so far.
 pub(crate) struct Config {
@@ -17,6 +19,12 @@ pub(crate) struct Config {
     conventions: Conventions,
     asked: RefCell<BTreeSet<String>>,
     passed: RefCell<BTreeSet<String>>,
+    /// The types of models, by the paths of the objects that configure them.
+    models: RefCell<BTreeMap<String, &'static str>>,
+    /// Keys that were accepted without being read.
+    ignored: RefCell<Vec<String>>,
+    /// What a user should know of them.
+    notes: RefCell<Vec<String>>,
     /// Keys whose empty objects count as absent.
     empty: RefCell<BTreeSet<String>>,
     faults: RefCell<Vec<Diagnostic>>,
@@ -40,6 +48,20 @@ pub(crate) struct Section<'a> {
     config: &'a Config,
     path: String,
     map: Option<&'a Map<String, Value>>,
+}
+
+/// A key of the file that nothing asked for.
+struct Unread<'a> {
+    /// The path of the object that it is in; empty for the whole file.
+    object: String,
+    key: &'a str,
+    value: &'a Value,
+}
+
+impl Unread<'_> {
+    fn path(&self) -> String {
+        if self.object.is_empty() { self.key.to_owned() } else { format!("{}.{}", self.object, self.key) }
+    }
 }
 
 /// Which keys of a configuration mean something to its architecture, by their paths and whether they are there or not.
@@ -67,6 +89,9 @@ impl Config {
             conventions,
             asked: RefCell::default(),
             passed: RefCell::default(),
+            models: RefCell::default(),
+            ignored: RefCell::default(),
+            notes: RefCell::default(),
             empty: RefCell::default(),
             faults: RefCell::default(),
             broken: Cell::new(false),
@@ -91,40 +116,79 @@ impl Config {
         self.faults.into_inner()
     }
 
+    /// What a user should know of keys that were accepted without being read.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.borrow().clone()
+    }
+
     /// The keys that something asked for, and those that were passed over and nothing asked for.
     pub(crate) fn keys(&self) -> Keys {
         let (read, passed) = (self.asked.borrow(), self.passed.borrow());
         Keys {
             read: read.iter().cloned().collect(),
             inert: passed.difference(&read).cloned().collect(),
-            ignored: Vec::new(),
+            ignored: self.ignored.borrow().clone(),
         }
     }
 
-    /// Every key that nothing asked for and that is not allowed to be there unknown.
-    pub(crate) fn unknown_keys(&self, allowed: &[String]) -> Vec<String> {
-        let mut unknown = Vec::new();
-        self.unknown(&self.root(), allowed, &mut unknown);
-        // In an order of ours: that of the file is kept or not as the program is built.
-        unknown.sort();
-        unknown
+    /// Every key that nothing asked for, whether or not it has an effect, and that is not allowed to be there unknown.
+    pub(crate) fn unread_keys(&self, allowed: &[String]) -> Vec<String> {
+        self.unread(allowed).iter().map(Unread::path).collect()
     }
 
-    /// Notes a fault for every such key.
-    pub(crate) fn refuse_unknown(&self, family: &str, allowed: &[String]) {
-        let unknown = self.unknown_keys(allowed);
+    fn unread(&self, allowed: &[String]) -> Vec<Unread<'_>> {
+        let mut unread = Vec::new();
+        self.find_unread(&self.root(), allowed, &mut unread);
+        // In an order of ours: that of the file is kept or not as the program is built.
+        unread.sort_by_key(Unread::path);
+        unread
+    }
+
+    /// Whether an unread key has an effect in the reference implementation.
+    fn has_effect(&self, Unread { object, key, value }: &Unread<'_>) -> bool {
+        let models = self.models.borrow();
+        let inside = |model: &str| match model {
+            "" => Some(object.as_str()),
+            _ => object.strip_prefix(model).filter(|rest| rest.is_empty() || rest.starts_with('.')),
+        };
+        // The innermost object that configures a model.
+        let owner = models.iter().rev().find_map(|(path, model)| Some((inside(path)?, *model)));
+        let model = owner.and_then(|(inner, model)| Some((inner, reference::model(model)?)));
+        model.is_none_or(|(inner, model)| model.has_effect(inner.trim_start_matches('.'), key, value))
+    }
+
+    /// Accepts every unread key that has no effect in the reference implementation, and notes a fault for every other one.
+    pub(crate) fn refuse_unread(&self, family: &str, allowed: &[String]) {
+        let (unknown, ignored): (Vec<Unread<'_>>, Vec<Unread<'_>>) =
+            self.unread(allowed).into_iter().partition(|unread| self.has_effect(unread));
         let (asked, passed) = (self.asked.borrow(), self.passed.borrow());
-        for path in unknown {
-            let message = format!("this configuration has a key that forge does not know: {path}");
+        for unread in &ignored {
+            // Of the same object, and not there itself.
+            let (path, Unread { object, key, .. }) = (unread.path(), unread);
+            let siblings = asked.iter().filter_map(|known| {
+                let (parent, name) = known.rsplit_once('.').unwrap_or(("", known));
+                (parent == *object && self.document.key(known).is_none()).then_some(name)
+            });
+            if let Some(known) = nearest(key, siblings) {
+                self.notes.borrow_mut().push(format!(
+                    "{} has {path}, which transformers does not read; it reads {known}, which is not there",
+                    self.document.file
+                ));
+            }
+        }
+        *self.ignored.borrow_mut() = ignored.iter().map(Unread::path).collect();
+        for unread in unknown {
+            let (path, Unread { object, key, .. }) = (unread.path(), &unread);
+            let release = reference::release();
+            let message = format!("transformers {release} reads the key {path}, and forge does not");
             let mut fault = Diagnostic::new("F0207", message);
             if let Some(span) = self.document.key(&path) {
                 fault = fault.at(&self.document.file, span, format!("not a key of {family}"));
             }
             // Of the same object only: a key is not missed where another kind of thing is told.
-            let (object, key) = path.rsplit_once('.').unwrap_or(("", &path));
             let siblings = asked.union(&passed).filter_map(|known| {
                 let (parent, known) = known.rsplit_once('.').unwrap_or(("", known));
-                (parent == object).then_some(known)
+                (parent == *object).then_some(known)
             });
             if let Some(known) = nearest(key, siblings) {
                 fault = fault.note(format!("the nearest key that forge knows is {known}"));
@@ -151,13 +215,13 @@ impl Config {
         }
     }
 
-    fn unknown(&self, section: &Section<'_>, allowed: &[String], unknown: &mut Vec<String>) {
+    fn find_unread<'a>(&'a self, section: &Section<'a>, allowed: &[String], unread: &mut Vec<Unread<'a>>) {
         for (key, value) in section.map.into_iter().flatten() {
             let path = section.path_of(key);
             if !section.was_known(key) && !allowed.contains(&path) {
-                unknown.push(path);
+                unread.push(Unread { object: section.path.clone(), key, value });
             } else if let (true, Some(map)) = (self.was_opened(&path), value.as_object()) {
-                self.unknown(&Section { config: self, path, map: Some(map) }, allowed, unknown);
+                self.find_unread(&Section { config: self, path, map: Some(map) }, allowed, unread);
             }
         }
     }
@@ -185,6 +249,11 @@ impl<'a> Section<'a> {
         self.config.asked.borrow_mut().insert(self.path_of(key));
         let is_empty = || self.config.empty.borrow().contains(&self.path_of(key));
         self.map?.get(key).filter(|value| !value.is_null() && !is_empty())
+    }
+
+    /// Says that the object configures a model of this type.
+    pub(crate) fn configures(&self, model_type: &'static str) {
+        self.config.models.borrow_mut().insert(self.path.clone(), model_type);
     }
 
     /// Notes that a key is known and has no effect, unless it is asked for as well.

@@ -76,6 +76,24 @@ pub(crate) fn way_out(name: &str, document: &Document) -> Vec<String> {
     notes
 }
 
+/// Keys that most configurations have and that say nothing of what is computed: no reason to call one unlike an architecture.
+const BOOKKEEPING: [&str; 14] = [
+    "_name_or_path",
+    "attention_dropout",
+    "auto_map",
+    "do_sample",
+    "dtype",
+    "id2label",
+    "initializer_range",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+];
+
 /// What an architecture makes of a configuration: the keys that it does not read, and what is wrong with those it does.
 struct Try {
     class: &'static str,
@@ -90,7 +108,9 @@ fn nearest(name: &str, document: &Document) -> Vec<String> {
         let config = Config::new(document.clone(), Conventions::default());
         (architecture.read)(&config.root());
         around(&config, architecture.family);
-        Try { class: architecture.class, unknown: config.unknown_keys(&[]), faults: config.faults() }
+        let mut unknown = config.unread_keys(&[]);
+        unknown.retain(|path| !BOOKKEEPING.contains(&path.rsplit('.').next().unwrap_or(path)));
+        Try { class: architecture.class, unknown, faults: config.faults() }
     });
     let tries: Vec<Try> = tries.collect();
     let whole: Vec<&str> =

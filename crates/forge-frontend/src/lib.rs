@@ -1,15 +1,16 @@
 //! From a Hugging Face checkpoint to a graph.
 //!
 //! [`read_model`] takes a [`Checkpoint`], which somebody else opens, and gives an [`Opened`] model: its validated
-//! graph and the places of its tensors. Nothing else is to be had from a checkpoint, and nothing in one is passed
-//! over: a configuration key that no architecture asked for, a tensor that nothing uses and one that is missing are
-//! faults, told all at once, each with the nearest known name and the way out.
+//! graph and the places of its tensors. Nothing else is to be had from a checkpoint, and nothing that has an effect is passed
+//! over: a configuration key that the reference implementation reads and forge does not, a tensor that nothing uses and one that
+//! is missing are faults, told all at once, each with the nearest known name and the way out.
 //!
 //! # How it is laid out
 //!
 //! * `checkpoint`, `header`, `tensors`: files, the header of a safetensors file, the tensors of all files; `shapes`:
 //!   a checkpoint made of a configuration alone.
-//! * `json`, `config`, `inert`: a configuration that remembers what was asked of it; keys without effect.
+//! * `json`, `config`: a configuration that remembers what was asked of it. `reference`: which keys the reference implementation
+//!   reads; `inert`: keys without effect that this does not tell.
 //! * `quantised`, `microscaled`: matrices that are stored as codes; `converted`: what else MLX's converters change; `gguf`: a file that has everything, translated into such texts and
 //!   tensors.
 //! * `architectures`: one file each. It reads the configuration into a description made of shared parts, `decoder`,
@@ -41,6 +42,7 @@ mod microscaled;
 mod mlp;
 mod nearest;
 mod quantised;
+mod reference;
 mod rope;
 mod scaling;
 mod shapes;
@@ -182,8 +184,10 @@ fn describe(
     }
     let quantization = quantised::read(&root);
     inert::check(&root, architecture.family);
-    config.refuse_unknown(architecture.family, &options.allow_unknown);
+    root.configures(architecture.family);
+    config.refuse_unread(architecture.family, &options.allow_unknown);
     config.refuse_absent(&options.allow_unknown);
+    notes.extend(config.notes());
 
     let (broken, keys) = (config.is_broken(), config.keys());
     let mut faults = config.faults();

@@ -7,7 +7,7 @@ use crate::inert;
 /// its tensors are there, and what else is to be said of the two together.
 pub(crate) fn read<T>(
     config: &Section<'_>,
-    [wrapper, family]: [&str; 2],
+    [wrapper, family]: [&'static str; 2],
     read: impl Fn(&Section<'_>) -> T,
     place: impl FnOnce(&Section<'_>, &mut T),
 ) -> T {
@@ -17,6 +17,7 @@ pub(crate) fn read<T>(
     };
     let why = format!("forge knows {wrapper} with a text model of its own alone");
     text.only("model_type", family, &why);
+    text.configures(family);
     let mut model = read(&text);
     place(&text, &mut model);
     for key in ["bos_token_id", "eos_token_id"] {

@@ -4,4 +4,5 @@ pub mod bench_peers;
 pub mod member;
 pub mod models;
 pub mod random_model;
+pub mod reference_keys;
 pub mod shapes;

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use xtask::bench_peers;
 use xtask::models;
 use xtask::random_model;
+use xtask::reference_keys;
 use xtask::shapes::{self, Question};
 
 /// The chores of this project.
@@ -54,6 +55,15 @@ enum Chore {
     },
     /// Write docs/models.md: what forge compiles, told by the architectures' own files.
     Models,
+    /// Write which configuration keys Hugging Face transformers reads, from the sources of an installed package.
+    ///
+    /// The compiler accepts keys that transformers never reads, and refuses those that it reads and forge does not. Needs Python 3
+    /// and `pip install transformers`; no torch.
+    ReferenceKeys {
+        /// The Python that has the package.
+        #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+        python: String,
+    },
     /// Write a checkpoint with random weights: the same bytes every time.
     RandomModel {
         /// A config.json to write weights for; without it, a Llama of 1.1 billion parameters.
@@ -136,6 +146,7 @@ fn main() -> ExitCode {
             gpu::times::pack(&out, &shapes, tunable, tuned.as_deref())
         }
         Chore::Models => models::write(),
+        Chore::ReferenceKeys { python } => reference_keys::write(&python),
         Chore::RandomModel { config, shard, skewed, out } => {
             random_model::write_from(config.as_deref(), shard, skewed, &out)
         }

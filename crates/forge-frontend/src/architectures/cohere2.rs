@@ -39,13 +39,5 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.attention.output_bias = bias;
     model.windows = Windows::of_all_but(config, model.layers, model.context, 4);
     model.unrotated = (0..model.layers).map(|layer| !model.windows.include(layer)).collect();
-    // What published files tell of the same once more.
-    config.only("position_embedding_type", "rope_gptj", "forge knows Cohere 2 with rotations alone");
-    config.only("rotary_pct", 1.0, "forge knows Cohere 2 with heads that rotate as a whole");
-    config.only("order_of_interleaved_layers", "local_attn_first", "forge knows windows first alone");
-    config.only("use_gated_activation", true, "forge knows Cohere 2 with gates alone");
-    config.only("use_parallel_block", true, "forge knows Cohere 2 with parallel branches alone");
-    config.only("use_embedding_sharing", true, "forge knows Cohere 2 with the embeddings for a head alone");
-    config.only("use_qk_norm", false, "forge knows Cohere 2 without norms of heads");
     Box::new(model)
 }

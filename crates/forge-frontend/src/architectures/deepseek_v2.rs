@@ -38,8 +38,6 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         Some("group_limited_greedy") => experts.choice.groups = groups(config, &experts, 1, [1, 1]),
         Some(_) => config.refuse("topk_method", "forge knows greedy and group_limited_greedy", &[]),
     }
-    config.only("scoring_func", "softmax", "forge knows DeepSeek V2 with a softmax of scores alone");
-    config.only("moe_layer_freq", 1, "forge knows DeepSeek V2 with experts in every layer but the first few");
     experts.share(config, &model.mlp, model.layers, [2, 0]);
     model.experts = Some(experts);
     Box::new(model)

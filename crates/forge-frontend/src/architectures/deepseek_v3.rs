@@ -36,9 +36,6 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     experts.choice.shares = config.flag_or("norm_topk_prob", true);
     experts.choice.factor = config.number_or("routed_scaling_factor", 2.5) as f32;
     experts.choice.groups = groups(config, &experts, 2, [8, 4]);
-    config.only("topk_method", "noaux_tc", "forge knows DeepSeek V3 with corrected scores alone");
-    config.only("scoring_func", "sigmoid", "forge knows DeepSeek V3 with sigmoids of scores alone");
-    config.only("moe_layer_freq", 1, "forge knows DeepSeek V3 with experts in every layer but the first few");
     experts.share(config, &model.mlp, model.layers, [1, 3]);
     model.experts = Some(experts);
     // Layers past the last guess further tokens, which changes none.

@@ -27,11 +27,5 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
         rotated: true,
         ..HeadNorm::of_heads(model.norm)
     });
-    config.only("mlp_bias", false, "forge knows Hunyuan without biases of the feed-forward network");
-    config.only("use_qk_norm", true, "forge knows Hunyuan with norms of heads alone");
-    config.only("use_cla", false, "forge knows Hunyuan with keys and values of every layer's own");
-    config.only("norm_type", "rms", "forge knows Hunyuan with root-mean-square norms alone");
-    config.only("use_rotary_pos_emb", true, "forge knows Hunyuan with rotations alone");
-    config.only("add_classification_head", false, "forge knows Hunyuan as a model of text alone");
     Box::new(model)
 }

@@ -26,12 +26,6 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     model.attention.joined = Some("qkv_proj");
     model.mlp.joined = Some("gate_up_proj");
-    for key in ["attention_bias", "mlp_bias", "lm_head_bias"] {
-        config.only(key, false, "forge knows Phi 3 without biases");
-    }
-    for key in ["full_attn_mod", "interpolate_factor"] {
-        config.only(key, 1, "forge knows Phi 3 with layers that are all alike");
-    }
     // Without scaled positions it means nothing.
     config.pass_over("original_max_position_embeddings");
     // Unlike elsewhere, absent it is none.

@@ -50,7 +50,7 @@ pub(super) fn plain(config: &Section<'_>, read: impl Fn(&Section<'_>) -> Decoder
 /// A text model beside what sees pictures.
 pub(super) fn wrap(
     config: &Section<'_>,
-    families: [&str; 2],
+    families: [&'static str; 2],
     read: impl Fn(&Section<'_>) -> Decoder,
 ) -> Box<dyn Blueprint> {
     Box::new(wrapped::read(config, families, read, |_, model| {
@@ -73,7 +73,6 @@ pub(super) fn read_with_pictures(config: &Section<'_>, defaults: &Defaults) -> D
             positions.pass_over("mrope_interleaved");
         }
     }
-    config.only("attn_output_gate", true, "forge knows Qwen 3.5 with gates behind attention alone");
     read_mixed(config, defaults, Stored::Apart)
 }
 

@@ -20,6 +20,8 @@ fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     model.mlp.bias = config.flag_or("mlp_bias", false);
     model.unrotated = unrotated(config, model.layers);
     config.only("use_sliding_window", false, "forge computes attention to everything in SmolLM3");
+    // Of layers with a window, of which there are none.
+    config.pass_over("sliding_window");
     config.only("layer_types", "full_attention", "forge computes attention to everything in SmolLM3");
     Box::new(model)
 }

@@ -499,17 +499,17 @@ fn what_a_model_does_not_need_is_left_out_knowingly() {
 fn unknown_keys_may_be_allowed() {
     let mut files = model("llama");
     edit(&mut files, "config.json", |config| {
-        config["mystery"] = json!(1);
-        config["rope_scaling"] = json!({"type": "default", "fog": 2});
+        config["attention_chunk_size"] = json!(1);
+        config["rope_scaling"] = json!({"type": "default", "beta_fast": 2});
     });
     assert_eq!(read(&files).unwrap_err().len(), 2);
     let allowing = |keys: &[&str]| {
         let allow_unknown = keys.iter().map(|key| (*key).to_owned()).collect();
         read_model(&files, &Options { name: "test".to_owned(), allow_unknown })
     };
-    allowing(&["mystery", "rope_scaling.fog"]).unwrap();
+    allowing(&["attention_chunk_size", "rope_scaling.beta_fast"]).unwrap();
     // One that is not there is a slip of the pen, and what was meant is another.
-    let faults = allowing(&["mystery", "rope_scaling.fog", "rope_scaling.frog", "nope"]).unwrap_err();
+    let faults = allowing(&["attention_chunk_size", "rope_scaling.beta_fast", "rope_scaling.frog", "nope"]).unwrap_err();
     let said: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
     assert_eq!(
         said,

@@ -74,6 +74,42 @@ fn rows_past_the_vocabulary_are_left_out() {
 }
 
 #[test]
+fn keys_that_transformers_never_reads_have_no_effect() {
+    let plain = changed("llama", |_| {});
+    let opened = changed("llama", |files| {
+        edit(files, CONFIG, |config| {
+            config["pretraining_tp"] = json!(2);
+            config["is_llama_config"] = json!(true);
+            config["transformers.js_config"] = json!({"dtype": "q4"});
+            // Read, and the default of the class.
+            config["is_causal"] = json!(true);
+            config["rope_scaling"] = json!({"rope_type": "default", "fog": 1});
+        });
+    });
+    assert_eq!(opened.graph.to_string(), plain.graph.to_string());
+    let ignored = ["is_causal", "is_llama_config", "pretraining_tp", "rope_scaling.fog", "transformers.js_config"];
+    for key in ignored {
+        assert!(opened.keys.ignored.iter().any(|path| path == key), "{key}: {:?}", opened.keys.ignored);
+    }
+    let said = fault("llama", |files| edit(files, CONFIG, |config| config["is_causal"] = json!(false)));
+    assert!(said.contains("reads the key is_causal, and forge does not"), "{said}");
+}
+
+#[test]
+fn a_key_that_looks_misspelt_is_noted() {
+    let opened = changed("llama", |files| {
+        edit(files, CONFIG, |config| {
+            config.as_object_mut().unwrap().remove("rms_norm_eps");
+            config["rms_norm_epsilon"] = json!(1e-5);
+        });
+    });
+    assert_eq!(
+        opened.notes,
+        ["config.json has rms_norm_epsilon, which transformers does not read; it reads rms_norm_eps, which is not there"]
+    );
+}
+
+#[test]
 fn an_empty_quantization_config_is_none() {
     changed("llama", |files| edit(files, CONFIG, |config| config["quantization_config"] = json!({})));
 }

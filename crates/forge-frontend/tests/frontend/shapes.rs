@@ -152,7 +152,7 @@ fn what_no_checkpoint_can_hold_is_refused() {
         }),
         ["F0306"]
     );
-    assert_eq!(refused(&|config| config["mystery"] = json!(1)), ["F0207"]);
+    assert_eq!(refused(&|config| config["attention_chunk_size"] = json!(1)), ["F0207"]);
     assert_eq!(refused(&|config| config["vocab_size"] = json!("many")), ["F0204"]);
 }
 

@@ -1,0 +1,88 @@
+//! Which configuration keys the reference implementation reads: Hugging Face transformers, by the type of the model.
+//!
+//! `reference_keys.json` is what `cargo xtask reference-keys` found in its sources. A key that transformers never reads has no effect
+//! there, and is accepted here; one that it reads and forge does not is accepted at the value that it has without the key.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+/// What was found in the sources of a release of transformers.
+#[derive(Deserialize)]
+struct Reference {
+    /// The release.
+    transformers: String,
+    /// By `model_type`.
+    models: BTreeMap<String, Model>,
+}
+
+/// What the code of a model reads of its configuration.
+#[derive(Deserialize)]
+pub(crate) struct Model {
+    /// The values that the configuration class has without the keys; null where they have to be given, or are computed.
+    keys: BTreeMap<String, Value>,
+    /// The keys that it reads of objects in the configuration, by the objects' names.
+    #[serde(default)]
+    nested: BTreeMap<String, BTreeSet<String>>,
+}
+
+static REFERENCE: LazyLock<Reference> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("reference_keys.json"))
+        .unwrap_or_else(|error| panic!("reference_keys.json, which is part of forge: {error}"))
+});
+
+/// The release of transformers whose sources were read.
+pub(crate) fn release() -> &'static str {
+    &REFERENCE.transformers
+}
+
+/// What is known of models of a type.
+pub(crate) fn model(model_type: &str) -> Option<&'static Model> {
+    REFERENCE.models.get(model_type)
+}
+
+impl Model {
+    /// Whether a key has an effect in transformers that it would not have if it were left out. `object` is the path of the object
+    /// that it is in, below that of the model: empty, or `rope_parameters`.
+    pub(crate) fn has_effect(&self, object: &str, key: &str, value: &Value) -> bool {
+        match object.split('.').next() {
+            None | Some("") => self.keys.get(key).is_some_and(|default| !is_same(default, value)),
+            Some(object) => self.nested.get(object).is_none_or(|keys| keys.contains(key)),
+        }
+    }
+}
+
+/// Whether two values are one; 1 and 1.0 are.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        (a, b) => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::architectures;
+    use serde_json::json;
+
+    #[test]
+    fn every_architecture_has_a_reference() {
+        for architecture in architectures::ALL {
+            assert!(model(architecture.family).is_some(), "{}", architecture.family);
+        }
+    }
+
+    #[test]
+    fn a_key_has_an_effect_where_the_reference_reads_it_and_it_is_not_the_default() {
+        let llama = model("llama").unwrap();
+        assert!(llama.has_effect("", "attention_bias", &json!(true)));
+        assert!(!llama.has_effect("", "attention_bias", &json!(false)));
+        assert!(!llama.has_effect("", "pretraining_tp", &json!(2)));
+        assert!(!llama.has_effect("", "is_llama_config", &json!(true)));
+        assert!(llama.has_effect("rope_parameters", "factor", &json!(8)));
+        assert!(llama.has_effect("rope_parameters.full_attention", "factor", &json!(8)));
+        assert!(!llama.has_effect("rope_parameters", "fog", &json!(8)));
+    }
+}

@@ -1,0 +1,81 @@
+//! `cargo xtask reference-keys`: the configuration keys that the reference implementation reads, from its sources.
+//!
+//! The sources are Python's, so what reads them is a Python script of this folder, which needs nothing but Python's own `ast`. It
+//! parses an installed transformers package and runs none of it. The result is committed; the frontend decides by it which unread
+//! keys of a checkpoint have no effect.
+
+use forge_frontend::families;
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the result is.
+pub const FILE: &str = "crates/forge-frontend/src/reference_keys.json";
+
+const SCRIPT: &str = include_str!("reference_keys.py");
+
+/// Reads the transformers package that `python` imports, and writes [`FILE`].
+///
+/// # Errors
+/// What cannot be run, found or written.
+pub fn write(python: &str) -> Result<(), String> {
+    let [folder, release] = installed(python)?;
+    let types: Vec<String> =
+        families().iter().map(|family| format!("{}={}", family.model_type, family.class)).collect();
+    let found = read(python, Path::new(&folder), &release, &types)?;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FILE);
+    std::fs::write(&path, laid_out(&found)).map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("{}: transformers {release}, {} model types", path.display(), types.len());
+    Ok(())
+}
+
+/// The folder and the release of the transformers package that `python` imports.
+fn installed(python: &str) -> Result<[String; 2], String> {
+    const QUESTION: &str = "import importlib.util, importlib.metadata as m; print(importlib.util.find_spec('transformers').submodule_search_locations[0]); print(m.version('transformers'))";
+    let answer = run(Command::new(python).args(["-c", QUESTION])).map_err(|_| {
+        format!("{python} has no transformers package: {python} -m pip install transformers, or name another Python with --python")
+    })?;
+    let mut lines = answer.lines().map(str::to_owned);
+    let mut next = || lines.next().ok_or_else(|| format!("{python} does not say where transformers is"));
+    Ok([next()?, next()?])
+}
+
+/// What the script makes of a package's sources, for these `TYPE=CLASS`.
+///
+/// # Errors
+/// What the script says of sources that it cannot read.
+pub fn read(python: &str, folder: &Path, release: &str, types: &[String]) -> Result<Value, String> {
+    let answer = run(Command::new(python).args(["-c", SCRIPT]).arg(folder).arg(release).args(types))?;
+    serde_json::from_str(&answer).map_err(|error| error.to_string())
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let python = PathBuf::from(command.get_program());
+    let output = command.output().map_err(|error| format!("{}: {error}", python.display()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(said.lines().last().unwrap_or("the script failed").to_owned());
+    }
+    String::from_utf8(output.stdout).map_err(|error| error.to_string())
+}
+
+/// The result as text: a key on each line, so that the next release's changes can be read.
+fn laid_out(found: &Value) -> String {
+    let mut text = format!("{{\n  \"transformers\": {},\n  \"models\": {{\n", found["transformers"]);
+    let models = found["models"].as_object().into_iter().flatten();
+    let models: Vec<String> = models
+        .map(|(model_type, model)| {
+            let lines = |object: &str| -> Vec<String> {
+                let entries = model[object].as_object().into_iter().flatten();
+                entries.map(|(key, value)| format!("        \"{key}\": {value}")).collect()
+            };
+            let mut text = format!("    \"{model_type}\": {{\n      \"keys\": {{\n");
+            let _ = write!(text, "{}\n      }},\n      \"nested\": {{\n", lines("keys").join(",\n"));
+            let _ = write!(text, "{}\n      }}\n    }}", lines("nested").join(",\n"));
+            text
+        })
+        .collect();
+    let _ = write!(text, "{}\n  }}\n}}\n", models.join(",\n"));
+    text
+}
