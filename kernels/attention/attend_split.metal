@@ -8,7 +8,7 @@
 // once. They know halves: of queries and weights there are the nearest and what these leave. Nobody waits for others before
 // the end, where simdgroups join their sums.
 //{% else %}
-// A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with 8
+// A simdgroup takes blocks of {{ block }} positions, straight from memory to registers. Lanes that share a position: {{ lanes }}, with {{ 8 * packets|length }}
 // channels each; what they load serves {{ heads_each }} heads. Nobody waits for others before the end, where simdgroups join their
 // sums.{% endif %} The softmax is online: sums are scaled down whenever the maximum grows. It takes powers of 2, and scores accordingly.
 {% if ring %}

@@ -3,16 +3,22 @@
 {% set past = lanes * 8 > pitch %}
 {% set place = "place" if past else "channel" %}
 {% set head = "min(first + h, " ~ (group - 1) ~ "u)" if idle_heads else "(first + h)" if head_parts > 1 else "h" %}
+{% set vectors = 2 * packets|length %}
+{% macro at(further) %}{{ " + " ~ further ~ "u" if further else "" }}{% endmacro %}
 {% macro load_block() %}
         #pragma unroll
         for (uint u = 0u; u < {{ loads }}u; u++) {
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
 {% if quantised %}
             device const uchar* record = cached_keys + ulong(p{{ around }}) * {{ record }}ul;
-            key[u][0] = {{ load }}(record, channel, {{ width }}u);
-            key[u][1] = {{ load }}(record, channel + 4u, {{ width }}u);
+{% for packet, further in packets %}
+            key[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);
+            key[u][{{ 2 * packet + 1 }}] = {{ load }}(record, channel{{ at(further + 4) }}, {{ width }}u);
+{% endfor %}
 {% else %}
-            {{ load }}(cached_keys + ulong(p{{ around }}) * {{ width }}ul, channel{{ bound }}, key[u]);
+{% for packet, further in packets %}
+            {{ load }}(cached_keys + ulong(p{{ around }}) * {{ width }}ul, channel{{ at(further) }}{{ bound }}, key[u]{{ " + " ~ 2 * packet if packet else "" }});
+{% endfor %}
 {% endif %}
         }
         #pragma unroll
@@ -20,14 +26,22 @@
             const uint p = min(start + {{ at_once }}u * u + offset, end - 1u);
 {% if quantised %}
             device const uchar* record = cached_values + ulong(p{{ around }}) * {{ record }}ul;
-            value[u][0] = {{ load }}(record, channel, {{ width }}u);
-            value[u][1] = {{ load }}(record, channel + 4u, {{ width }}u);
+{% for packet, further in packets %}
+            value[u][{{ 2 * packet }}] = {{ load }}(record, channel{{ at(further) }}, {{ width }}u);
+            value[u][{{ 2 * packet + 1 }}] = {{ load }}(record, channel{{ at(further + 4) }}, {{ width }}u);
+{% endfor %}
 {% else %}
-            {{ load }}(cached_values + ulong(p{{ around }}) * {{ width }}ul, channel{{ bound }}, value[u]);
+{% for packet, further in packets %}
+            {{ load }}(cached_values + ulong(p{{ around }}) * {{ width }}ul, channel{{ at(further) }}{{ bound }}, value[u]{{ " + " ~ 2 * packet if packet else "" }});
+{% endfor %}
 {% endif %}
         }
 {% endmacro %}
+{% if vectors > 2 %}
+    // This lane's first 8 channels, after which it has every {{ lanes * 8 }}th 8, and which of {{ at_once }} neighbouring positions it has; this simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
+{% else %}
     // This lane's 8 channels, and which of {{ at_once }} neighbouring positions it has; this simdgroup's positions{{ " and heads" if head_parts > 1 else "" }}.
+{% endif %}
     const uint channel = lane % {{ lanes }}u * 8u;
     const uint offset = lane / {{ lanes }}u;
 {% if head_parts > 1 %}
@@ -38,8 +52,8 @@
 {% endif %}
 
     // The first keys and values are under way while queries are prepared. Positions past the last repeat it.
-    {{ vector }} key[{{ loads }}][2];
-    {{ vector }} value[{{ loads }}][2];
+    {{ vector }} key[{{ loads }}][{{ vectors }}];
+    {{ vector }} value[{{ loads }}][{{ vectors }}];
     uint start = begin + part * {{ block }}u;
     bool more = start < end;
     if (more) {
@@ -52,13 +66,14 @@
 {% endif %}
     float maximum[{{ heads_each }}];
     float total[{{ heads_each }}];
-    float4 sums[{{ heads_each }}][2];
+    float4 sums[{{ heads_each }}][{{ vectors }}];
     #pragma unroll
     for (uint h = 0u; h < {{ heads_each }}u; h++) {
         maximum[h] = -1.0e38f;
         total[h] = 0.0f;
-        sums[h][0] = float4(0.0f);
-        sums[h][1] = float4(0.0f);
+{% for v in range(vectors) %}
+        sums[h][{{ v }}] = float4(0.0f);
+{% endfor %}
     }
 {% if sinks %}
 
@@ -80,8 +95,8 @@
         #pragma unroll
         for (uint h = 0u; h < {{ heads_each }}u; h++) {
             threadgroup const float4* query = (threadgroup const float4*)(shared + {{ head }} * {{ pitch }}u + {{ place }});
-            float score = dot(query[0], key[0]) + dot(query[1], key[1]);
-{% if lanes * 8 != pitch %}
+            float score = {% for _, further in packets %}{{ " + " if further else "" }}dot(query[{{ further // 4 }}], key[{{ further // 4 }}]) + dot(query[{{ further // 4 + 1 }}], key[{{ further // 4 + 1 }}]){% endfor %};
+{% if lanes * 8 > pitch %}
             score = channel < {{ pitch }}u ? score : 0.0f;
 {% endif %}
 {% for distance in within %}
@@ -102,8 +117,10 @@
             total[h] = weight;
             maximum[h] = score;
 {% endif %}
-            sums[h][0] = weight * value[0];
-            sums[h][1] = weight * value[1];
+{% for packet, further in packets %}
+            sums[h][{{ 2 * packet }}] = weight * value[{{ further // 4 }}];
+            sums[h][{{ 2 * packet + 1 }}] = weight * value[{{ further // 4 + 1 }}];
+{% endfor %}
         }
     }
 {% endif %}
@@ -115,14 +132,16 @@
 {% if staged %}
             threadgroup const float4* query = (threadgroup const float4*)(shared + {{ head }} * {{ pitch }}u + {{ place }});
 {% else %}
-            float4 query[2];
-            {{ query_load }}(q + (first_head + {{ head }}) * {{ width }}u, channel{{ bound }}, query);
+            float4 query[{{ vectors }}];
+{% for packet, further in packets %}
+            {{ query_load }}(q + (first_head + {{ head }}) * {{ width }}u, channel{{ at(further) }}{{ bound }}, query{{ " + " ~ 2 * packet if packet else "" }});
+{% endfor %}
 {% endif %}
             float scores[{{ loads }}];
             float highest = maximum[h];
             #pragma unroll
             for (uint u = 0u; u < {{ loads }}u; u++) {
-                float score = dot(float4(key[u][0]), query[0]) + dot(float4(key[u][1]), query[1]);
+                float score = {% for packet, further in packets %}{% set of_query = further // 4 if staged else 2 * packet %}{{ " + " if packet else "" }}dot(float4(key[u][{{ 2 * packet }}]), query[{{ of_query }}]) + dot(float4(key[u][{{ 2 * packet + 1 }}]), query[{{ of_query + 1 }}]){% endfor %};
 {% for distance in within %}
                 score += simd_shuffle_xor(score, ushort({{ distance }}));
 {% endfor %}
@@ -142,14 +161,16 @@
             const float keep = exp2(maximum[h] - highest);
             maximum[h] = highest;
             total[h] *= keep;
-            sums[h][0] *= keep;
-            sums[h][1] *= keep;
+{% for v in range(vectors) %}
+            sums[h][{{ v }}] *= keep;
+{% endfor %}
             #pragma unroll
             for (uint u = 0u; u < {{ loads }}u; u++) {
                 const float weight = exp2(scores[u] - highest);
                 total[h] += weight;
-                sums[h][0] += weight * float4(value[u][0]);
-                sums[h][1] += weight * float4(value[u][1]);
+{% for v in range(vectors) %}
+                sums[h][{{ v }}] += weight * float4(value[u][{{ v }}]);
+{% endfor %}
             }
         }
 
@@ -173,8 +194,9 @@
             total[h] += simd_shuffle_xor(total[h], ushort({{ distance }}));
             #pragma unroll
             for (uint c = 0u; c < 4u; c++) {
-                sums[h][0][c] += simd_shuffle_xor(sums[h][0][c], ushort({{ distance }}));
-                sums[h][1][c] += simd_shuffle_xor(sums[h][1][c], ushort({{ distance }}));
+{% for v in range(vectors) %}
+                sums[h][{{ v }}][c] += simd_shuffle_xor(sums[h][{{ v }}][c], ushort({{ distance }}));
+{% endfor %}
             }
 {% endfor %}
             threadgroup float* own = shared + (simdgroup_id * {{ joined }}u + j) * {{ sums_pitch }}u;
@@ -184,8 +206,10 @@
                 *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
             }
 {% else %}
-            *(threadgroup float4*)(own + channel) = sums[h][0];
-            *(threadgroup float4*)(own + channel + 4u) = sums[h][1];
+{% for packet, further in packets %}
+            *(threadgroup float4*)(own + channel{{ at(further) }}) = sums[h][{{ 2 * packet }}];
+            *(threadgroup float4*)(own + channel{{ at(further + 4) }}) = sums[h][{{ 2 * packet + 1 }}];
+{% endfor %}
 {% endif %}
             if (lane == 0u) {
                 own[{{ pitch }}] = maximum[h];

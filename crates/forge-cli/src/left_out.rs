@@ -13,7 +13,11 @@ pub(crate) fn say(opened: &Opened, is_verbose: bool) {
     if !tensors.is_empty() {
         let noun = if tensors.len() == 1 { "tensor" } else { "tensors" };
         let bytes = size(bytes(opened));
-        terminal::more(&format!("{} {noun} left out ({bytes}): {}", tensors.len(), groups(tensors).join(", ")));
+        terminal::more(&format!(
+            "{} {noun} left out ({bytes}): {}",
+            tensors.len(),
+            groups(tensors).join(", ")
+        ));
     }
     if !is_verbose {
         return;

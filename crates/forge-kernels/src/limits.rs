@@ -10,15 +10,15 @@ use forge_ir::{Format, Long, Rotation};
 pub use self::latent::prologue_fits as latent_prologue_fits;
 use crate::catalogue::{SUPPORT, unit_name};
 use crate::context::{
-    DEFAULT_MEMORY, LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes, packet_columns, packet_elements,
-    queries_fit, sums_bytes, tile_bytes,
+    LINES, LINES_MEMORY, WIDEST_HEAD, WIDEST_LINE, grouped_bytes, head_memory, packet_columns,
+    packet_elements, queries_fit, sums_bytes, tile_bytes,
 };
 use crate::error::KernelError;
 use crate::knobs::attention::UNIT_HEADS;
 use crate::spec::{Argmax, Attend, AttendKnobs, Brings, Each, Function, HeadNorm, Sample, Spec};
 
-/// The widest head: registers hold the sums of one.
-const WIDEST_HEAD: usize = 256;
+/// A head that is wider than others, of two packets a lane: registers hold the sums of four.
+const DOUBLE_HEAD: usize = 512;
 
 /// The widest result that shares are joined to: a thread has a channel.
 const WIDEST_JOIN: usize = 1024;
@@ -274,8 +274,8 @@ impl Limits<'_> {
         self.holds("the head's width", width, width.is_multiple_of(2), || {
             "even: channels turn in pairs; pad the head with a channel of zeros".to_owned()
         })?;
-        self.holds("the head's width", width, width <= WIDEST_HEAD, || {
-            format!("at most {WIDEST_HEAD}: a wider head needs a kernel of its own")
+        self.holds("the head's width", width, width <= WIDEST_HEAD || width == DOUBLE_HEAD, || {
+            format!("at most {WIDEST_HEAD}, or {DOUBLE_HEAD}")
         })?;
         self.holds("the number of query heads", query_heads, query_heads.is_multiple_of(key_heads), || {
             format!("a multiple of the key heads, which are {key_heads}")
@@ -309,7 +309,8 @@ impl Limits<'_> {
             format!("from {parts}, each with {heads_each} heads of {group}, to 32")
         })?;
         self.holds("loads", loads, (1..=16).contains(&loads), || "from 1 to 16".to_owned())?;
-        self.memory("the threadgroup memory of sums", sums_bytes(simdgroups, attend.width))
+        let (bytes, most) = (sums_bytes(simdgroups, attend.width), head_memory(attend.width));
+        self.memory("the threadgroup memory of sums", bytes, most)
     }
 
     fn tile_of_lines(
@@ -323,18 +324,18 @@ impl Limits<'_> {
         if lines != LINES {
             self.holds("lines", lines, lines == 8, || format!("8 or {LINES}"))?;
             self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
-            return self.memory(what, tile_bytes(tile, width));
+            return self.memory(what, tile_bytes(tile, width), head_memory(width));
         }
         self.holds("tile", tile, [16, 32].contains(&tile), || "16 or 32".to_owned())?;
         self.holds("the head's width", width, width <= WIDEST_LINE, || {
             format!("at most {WIDEST_LINE}: registers hold the sums of 16 lines")
         })?;
         let bytes = grouped_bytes(tile, width, cache);
-        self.holds(what, bytes, bytes <= LINES_MEMORY, || format!("at most {LINES_MEMORY} bytes"))
+        self.memory(what, bytes, LINES_MEMORY)
     }
 
-    fn memory(&self, what: &'static str, bytes: usize) -> Result<(), KernelError> {
-        self.holds(what, bytes, bytes <= DEFAULT_MEMORY, || format!("at most {DEFAULT_MEMORY} bytes"))
+    fn memory(&self, what: &'static str, bytes: usize, most: usize) -> Result<(), KernelError> {
+        self.holds(what, bytes, bytes <= most, || format!("at most {most} bytes"))
     }
 
     fn rotation(&self, rotation: &Rotation, width: usize) -> Result<(), KernelError> {

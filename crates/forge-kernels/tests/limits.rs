@@ -89,7 +89,7 @@ fn refusals() {
         ),
         refusal("a", Spec::AttendJoin(AttendJoin { query_heads: 0, width: 8, gates: None })),
         refusal("a", attend(4, 2, 7, Format::F16, 1.0)),
-        refusal("a", attend(4, 2, 512, Format::F16, 1.0)),
+        refusal("a", attend(4, 2, 384, Format::F16, 1.0)),
         refusal("a", attend(5, 2, 64, Format::F16, 1.0)),
         refusal("a", attend(64, 1, 64, Format::F16, 1.0)),
         refusal("a", attend(4, 2, 64, Format::Q4_0, 1.0)),
@@ -110,7 +110,7 @@ fn refusals() {
     kernel `a`: the number of partial sums of squares is 0; leave the kernel out of the plan
     kernel `a`: the number of query heads is 0; leave the kernel out of the plan
     kernel `a`: the head's width is 7, and must be even: channels turn in pairs; pad the head with a channel of zeros
-    kernel `a`: the head's width is 512, and must be at most 256: a wider head needs a kernel of its own
+    kernel `a`: the head's width is 384, and must be at most 256, or 512
     kernel `a`: the number of query heads is 5, and must be a multiple of the key heads, which are 2
     kernel `a`: the number of query heads that read one key head is 64, and must be at most 32: repeat key heads until it is
     kernel `a`: keys and values in q4_0; attention reads f32, f16 and q8_0, so choose one of these

@@ -150,8 +150,10 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     if let Some(own) = own {
         config.pass_over("global_head_dim");
         let usual = (whole.width, whole.key_heads);
+        // Layers' numbers may have zeros before them, so that all are of one length: `05`.
+        let of = |layer: usize| own.keys().find(|key| key.parse() == Ok(layer));
         let shape = |layer: usize| {
-            own.section(&layer.to_string()).map_or(usual, |own| {
+            of(layer).and_then(|key| own.section(key)).map_or(usual, |own| {
                 (own.count_or("head_dim", usual.0), own.count_or("num_key_value_heads", usual.1))
             })
         };

@@ -33,6 +33,7 @@ const WINDOW: usize = 128;
 fn read(config: &Section<'_>) -> Box<dyn Blueprint> {
     let mut model = Decoder::read(config, &DEFAULTS);
     // Gates open as `swiglu_alpha` says, and nothing else reads it.
+    config.only("hidden_act", "silu", "clamped gates are those of silu");
     microscaled::read(config);
     let bias = config.flag_or("attention_bias", true);
     model.attention.input_bias = bias;

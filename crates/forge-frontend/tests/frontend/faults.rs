@@ -61,7 +61,7 @@ const CONFIGURATIONS: &[(&str, Change)] = &[
     ("a key that transformers reads", set!("attention_chunk_size": 128)),
     (
         "a key of a section that transformers reads",
-        set!("rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 1})
+        set!("rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 1}),
     ),
     (
         "wrong types",

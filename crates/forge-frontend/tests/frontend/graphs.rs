@@ -509,7 +509,8 @@ fn unknown_keys_may_be_allowed() {
     };
     allowing(&["attention_chunk_size", "rope_scaling.beta_fast"]).unwrap();
     // One that is not there is a slip of the pen, and what was meant is another.
-    let faults = allowing(&["attention_chunk_size", "rope_scaling.beta_fast", "rope_scaling.frog", "nope"]).unwrap_err();
+    let faults = allowing(&["attention_chunk_size", "rope_scaling.beta_fast", "rope_scaling.frog", "nope"])
+        .unwrap_err();
     let said: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
     assert_eq!(
         said,

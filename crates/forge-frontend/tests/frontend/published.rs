@@ -87,7 +87,8 @@ fn keys_that_transformers_never_reads_have_no_effect() {
         });
     });
     assert_eq!(opened.graph.to_string(), plain.graph.to_string());
-    let ignored = ["is_causal", "is_llama_config", "pretraining_tp", "rope_scaling.fog", "transformers.js_config"];
+    let ignored =
+        ["is_causal", "is_llama_config", "pretraining_tp", "rope_scaling.fog", "transformers.js_config"];
     for key in ignored {
         assert!(opened.keys.ignored.iter().any(|path| path == key), "{key}: {:?}", opened.keys.ignored);
     }
@@ -105,7 +106,9 @@ fn a_key_that_looks_misspelt_is_noted() {
     });
     assert_eq!(
         opened.notes,
-        ["config.json has rms_norm_epsilon, which transformers does not read; it reads rms_norm_eps, which is not there"]
+        [
+            "config.json has rms_norm_epsilon, which transformers does not read; it reads rms_norm_eps, which is not there"
+        ]
     );
 }
 

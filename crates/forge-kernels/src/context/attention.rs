@@ -52,8 +52,23 @@ pub(super) fn distances(first: usize, end: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Channels of a head that a lane of `attend_split` has: 16 bytes of halves.
-pub(crate) const CHANNELS: usize = 8;
+/// Channels of a packet of a lane of `attend_split`: 16 bytes of halves.
+const PACKET: usize = 8;
+
+/// Lanes of `attend_split` that share a position of a head.
+fn lanes(width: usize) -> usize {
+    width.div_ceil(PACKET).next_power_of_two().min(32)
+}
+
+/// Packets of a head of a position that a lane of `attend_split` has, one every so many lanes.
+fn packets(width: usize) -> usize {
+    width.div_ceil(PACKET * lanes(width))
+}
+
+/// Channels of a head that a lane of `attend_split` has.
+pub(crate) fn channels(width: usize) -> usize {
+    PACKET * packets(width)
+}
 
 /// Threadgroup memory for the query heads of a threadgroup of `attend_split`.
 const QUERY_MEMORY: usize = 8 * 1024;
@@ -66,7 +81,7 @@ const UNIT_SUMS_MEMORY: usize = 18 * 1024;
 
 /// Floats between heads in the threadgroup memory of `attend_split`: the width in whole lanes.
 fn query_pitch(width: usize) -> usize {
-    width.next_multiple_of(CHANNELS)
+    width.next_multiple_of(PACKET)
 }
 
 /// Whether `attend_split` has room for the query heads that read one key head.
@@ -133,6 +148,8 @@ pub(super) struct SplitContext<'a> {
     threads: usize,
     /// Lanes that share a position.
     lanes: usize,
+    /// The packets of a lane: each one's number, and how far its first channel is from that of the first.
+    packets: Vec<[usize; 2]>,
     /// Positions that a simdgroup loads at once.
     at_once: usize,
     /// How often it does in a block.
@@ -171,7 +188,7 @@ impl<'a> SplitContext<'a> {
         let position_parts = (simdgroups / head_parts).max(1);
         let simdgroups = head_parts * position_parts;
         let (_, bytes) = element(spec.cache);
-        let lanes = spec.width.div_ceil(CHANNELS).next_power_of_two();
+        let lanes = lanes(spec.width);
         let at_once = 32 / lanes;
         let pitch = query_pitch(spec.width);
         let sums_pitch = sums_pitch(spec.width);
@@ -184,9 +201,9 @@ impl<'a> SplitContext<'a> {
             (false, false) => 0,
         };
         // Of halves and of floats.
-        let (loads_of, bound) = if spec.width == CHANNELS * lanes {
+        let (loads_of, bound) = if spec.width == channels(spec.width) * lanes {
             (["half8_whole", "float8_whole"], String::new())
-        } else if spec.width.is_multiple_of(CHANNELS) {
+        } else if spec.width.is_multiple_of(PACKET) {
             (["half8_guarded", "float8_guarded"], format!(", {}u", spec.width))
         } else {
             (["half8_single", "float8_single"], format!(", {}u", spec.width))
@@ -215,6 +232,7 @@ impl<'a> SplitContext<'a> {
             simdgroups,
             threads: 32 * simdgroups,
             lanes,
+            packets: (0..packets(spec.width)).map(|packet| [packet, packet * PACKET * lanes]).collect(),
             at_once,
             loads,
             block: at_once * loads,

@@ -18,8 +18,8 @@ use serde::Serialize;
 
 pub(crate) use project::{Tile, group_outputs};
 
-pub(crate) use self::attention::{CHANNELS, element, queries_fit, sums_bytes, tile_bytes, unfolded_bytes};
 use self::attention::{JoinContext, SplitContext, TiledContext};
+pub(crate) use self::attention::{channels, element, queries_fit, sums_bytes, tile_bytes, unfolded_bytes};
 use self::attention_grouped::GroupedContext;
 pub(crate) use self::attention_grouped::{LINES, LINES_MEMORY, WIDEST_LINE, grouped_bytes};
 use self::experts::{InnerContext, RouteContext, SumContext};
@@ -36,6 +36,14 @@ use crate::spec::{Argmax, ArgmaxJoin, Embed, Sample, Spec};
 
 /// Threadgroup memory that lets at least two threadgroups share a core.
 pub(crate) const DEFAULT_MEMORY: usize = 16 * 1024;
+
+/// The widest head of which a lane has one packet of channels.
+pub(crate) const WIDEST_HEAD: usize = 256;
+
+/// Threadgroup memory of attention of heads of `width` channels at most: a core of Apple's has room for one threadgroup of wide ones.
+pub(crate) fn head_memory(width: usize) -> usize {
+    if width <= WIDEST_HEAD { DEFAULT_MEMORY } else { LINES_MEMORY }
+}
 
 /// Columns in a packet, which a lane loads at once: 16 bytes of weights, or a block of what does not divide so.
 pub(crate) const fn packet_columns(format: Format) -> usize {

@@ -4,8 +4,8 @@
 
 use super::Family;
 use crate::context::{
-    CHANNELS, DEFAULT_MEMORY, LINES, LINES_MEMORY, WIDEST_LINE, element, grouped_bytes, queries_fit,
-    sums_bytes, tile_bytes,
+    LINES, LINES_MEMORY, WIDEST_LINE, channels, element, grouped_bytes, head_memory, queries_fit, sums_bytes,
+    tile_bytes,
 };
 use crate::spec::{AttendKnobs, Rows};
 use forge_ir::Format;
@@ -59,7 +59,7 @@ impl AttendKnobs {
             return AttendKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
         }
         let has_parts = group > rule.heads_each;
-        let fits = sums_bytes(OF_PARTS, width) <= DEFAULT_MEMORY;
+        let fits = sums_bytes(OF_PARTS, width) <= head_memory(width);
         if has_parts && fits { AttendKnobs { simdgroups: OF_PARTS, ..rule } } else { rule }
     }
 
@@ -67,12 +67,12 @@ impl AttendKnobs {
     pub fn for_heads(query_heads: usize, key_heads: usize, width: usize, cache: Format) -> AttendKnobs {
         let group = (query_heads / key_heads.max(1)).max(1);
         let heads_each = group.div_ceil(group.div_ceil(HEADS_EACH));
-        let tile = [32, 16, 8].into_iter().find(|tile| tile_bytes(*tile, width) <= DEFAULT_MEMORY);
+        let tile = [32, 16, 8].into_iter().find(|tile| tile_bytes(*tile, width) <= head_memory(width));
         AttendKnobs {
             simdgroups: SIMDGROUPS,
             heads_each,
             units: false,
-            loads: most_loads(heads_each, cache),
+            loads: most_loads(heads_each, width, cache),
             tile: tile.unwrap_or(8),
             lines: 8,
         }
@@ -93,7 +93,7 @@ impl AttendKnobs {
     ) -> Vec<AttendKnobs> {
         let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
         if rows == Rows::Many {
-            let tiles = [8, 16, 32].into_iter().filter(|tile| tile_bytes(*tile, width) <= DEFAULT_MEMORY);
+            let tiles = [8, 16, 32].into_iter().filter(|tile| tile_bytes(*tile, width) <= head_memory(width));
             let of_a_head = tiles.map(|tile| AttendKnobs { tile, ..rule });
             let grouped = grouped_tiles(width, cache).map(|tile| AttendKnobs { tile, lines: LINES, ..rule });
             return of_a_head.chain(grouped).collect();
@@ -107,8 +107,8 @@ impl AttendKnobs {
         for simdgroups in [4, 8, 16] {
             for &heads_each in &heads {
                 let fits = group.div_ceil(heads_each) <= simdgroups
-                    && sums_bytes(simdgroups, width) <= DEFAULT_MEMORY;
-                let most = most_loads(heads_each, cache);
+                    && sums_bytes(simdgroups, width) <= head_memory(width);
+                let most = most_loads(heads_each, width, cache);
                 for loads in [most / 4, most / 2, most].into_iter().filter(|loads| fits && *loads > 0) {
                     tried.push(AttendKnobs { simdgroups, heads_each, loads, ..rule });
                 }
@@ -117,8 +117,9 @@ impl AttendKnobs {
         if AttendKnobs::can_take_units(group, width, cache) {
             let of_units = AttendKnobs { heads_each: group.min(UNIT_HEADS), units: true, loads: 1, ..rule };
             let parts = group.div_ceil(UNIT_HEADS);
-            let fits =
-                |simdgroups: &usize| *simdgroups >= parts && sums_bytes(*simdgroups, width) <= DEFAULT_MEMORY;
+            let fits = |simdgroups: &usize| {
+                *simdgroups >= parts && sums_bytes(*simdgroups, width) <= head_memory(width)
+            };
             tried.extend(
                 [4, 8, 16].into_iter().filter(fits).map(|simdgroups| AttendKnobs { simdgroups, ..of_units }),
             );
@@ -134,9 +135,9 @@ fn grouped_tiles(width: usize, cache: Format) -> impl DoubleEndedIterator<Item =
 }
 
 /// How often registers have room for what a simdgroup loads.
-fn most_loads(heads_each: usize, cache: Format) -> usize {
+fn most_loads(heads_each: usize, width: usize, cache: Format) -> usize {
     let bytes = if heads_each == 1 { 2 * UNDER_WAY } else { UNDER_WAY };
-    bytes / (CHANNELS * element(cache).1)
+    (bytes / (channels(width) * element(cache).1)).max(1)
 }
 
 #[cfg(test)]
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn what_the_rule_chooses_is_tried() {
         for (query_heads, key_heads) in [(1, 1), (4, 2), (9, 3), (10, 2), (32, 1), (14, 2), (40, 8)] {
-            for width in [6, 64, 80, 128, 256] {
+            for width in [6, 64, 80, 128, 256, 512] {
                 for cache in [Format::F32, Format::F16, Format::Q8_0] {
                     let rule = AttendKnobs::for_heads(query_heads, key_heads, width, cache);
                     for rows in [Rows::One, Rows::Few, Rows::Many] {

@@ -77,7 +77,7 @@ impl Limits<'_> {
         self.holds("tile", tile, [8, 16, 32].contains(&tile), || "8, 16 or 32".to_owned())?;
         self.holds("tile", tile, operand != Operand::F16, || "of singles, and not of halves".to_owned())?;
         let bytes = unfolded_bytes(tile, keys.saturating_add(turned), values);
-        self.memory("the threadgroup memory of a tile", bytes)
+        self.memory("the threadgroup memory of a tile", bytes, DEFAULT_MEMORY)
     }
 
     fn line(&self, width: usize, turned: usize, cache: Format) -> Result<(), KernelError> {

@@ -49,7 +49,7 @@ enum Effect {
     /// The model is as it was.
     None,
     Refused,
-    /// How long a text may be, or the tokens that begin and end it, are others.
+    /// How long a text may be, the tokens that begin and end it, or what the user is told of the checkpoint are others.
     Beside,
     /// Logits are others.
     Computed,
@@ -59,10 +59,12 @@ fn effect(case: &Case, files: &Memory) -> Effect {
     let Some(opened) = read(files) else { return Effect::Refused };
     let (own, other) = (&case.opened.graph, &opened.graph);
     let same_name = |graph: &Graph| forge_ir::Model { name: String::new(), ..graph.model.clone() };
-    let is_beside = same_name(own) != same_name(other);
+    let is_beside = same_name(own) != same_name(other) || case.opened.notes != opened.notes;
     let is_computed =
         (&own.bodies, &own.layers, &own.weights) != (&other.bodies, &other.layers, &other.weights);
     match () {
+        // There are fewer logits, or more.
+        () if own.model.vocabulary != other.model.vocabulary => Effect::Computed,
         () if is_computed && computes_another(case, &opened, files) => Effect::Computed,
         () if is_beside => Effect::Beside,
         () => Effect::None,

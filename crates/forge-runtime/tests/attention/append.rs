@@ -116,6 +116,7 @@ fn rotate_append_norms_turns_and_fills_the_cache() {
         (5, 6, 2, 10, 5, Pairing::Interleaved, Format::F16, (both, norm)),
         (9, 3, 3, 64, 16, Pairing::Half, Format::F16, (both, None)),
         (4, 2, 1, 256, 128, Pairing::Interleaved, Format::F32, (both, None)),
+        (2, 2, 1, 512, 64, Pairing::Half, Format::F16, (keys, of_values)),
         (3, 2, 1, 6, 0, Pairing::Half, Format::F32, (both, None)),
         (7, 4, 2, 128, 64, Pairing::Half, Format::F32, (both, norm)),
         (6, 4, 2, 18, 8, Pairing::Half, Format::F32, (both, turned)),

@@ -95,7 +95,9 @@ fn rows_see_the_numbers_that_codes_stand_for() {
     kernel_under_test!(SHAPE, cpu::Attend, cpu::attend);
     let mut random = Random(32);
     let kernel = kernel("attend", vec!["q", "keys", "values", "slots", "positions", "heads"], run);
-    for (width, rows, window) in [(32, 1, None), (64, 9, Some(20)), (96, 30, None), (256, 2, None)] {
+    for (width, rows, window) in
+        [(32, 1, None), (64, 9, Some(20)), (96, 30, None), (256, 2, None), (512, 1, None)]
+    {
         let caches = [0; 2].map(|_| coded(&random.numbers(HEADS * CONTEXT * width), width));
         let q = random.numbers(rows * 3 * HEADS * width);
         let shape = |cache| cpu::Attend {

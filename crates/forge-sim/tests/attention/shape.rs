@@ -442,6 +442,16 @@ pub(crate) fn shapes() -> Vec<Shape> {
             ..plain(5, 1, 96, Format::Q8_0)
         },
         Shape { gated: true, brings: Brings::KeysValuesAndGates, ..plain(9, 1, 256, Format::F16) },
+        // Heads of two packets a lane: with queries that are prepared, in threadgroup memory and neither; values made of keys.
+        Shape {
+            norm: of_values,
+            brings: Brings::Keys,
+            rotation: rotation(64, Pairing::Half, 1.0),
+            ..plain(4, 1, 512, Format::F16)
+        },
+        Shape { norm, softcap: Some(2.0), ..plain(3, 1, 512, Format::F32) },
+        Shape { sinks: true, ..plain(8, 1, 512, Format::F16) },
+        Shape { window: Some(40), norm: of_values, ..plain(2, 2, 512, Format::Q8_0) },
         // Queries that do not fit threadgroup memory, and so nothing to prepare them in.
         Shape { sinks: true, ..plain(9, 1, 256, Format::F16) },
         Shape { softcap: Some(1.0), ..plain(18, 1, 126, Format::F32) },
