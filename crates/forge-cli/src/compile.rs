@@ -14,7 +14,7 @@ use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
 use crate::texts;
 use forge_frontend::{Checkpoint, Opened};
-use forge_ir::Graph;
+use forge_ir::{Graph, Op, encoded_tolerances};
 use forge_kernels::ptx;
 use forge_metal::{CrateFiles, CrateOptions, ReportFacts};
 use forge_planner::{Chip, Load, Options, Plan, predict};
@@ -267,6 +267,7 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Failu
     let text = json!({
         "model": plan.model.name,
         "tolerance": {"bound": tolerance.bound, "reason": tolerance.reason},
+        "int8_activations": int8_bounds(planned),
         "sequences": golden,
     });
     staging.write("golden.json", format!("{text}\n").as_bytes())?;
@@ -276,6 +277,23 @@ fn certify(planned: &Planned, staging: &Staging) -> Result<(usize, usize), Failu
         &format!("reference logits of {} texts, {rows} tokens   {seconds:.1} s", golden.len()),
     );
     Ok((golden.len(), rows))
+}
+
+/// How far int8 activations, the CPU device's default for quantized weights, may move logits: a bound for each share of the
+/// positions that has one.
+fn int8_bounds(planned: &Planned) -> Vec<serde_json::Value> {
+    let Planned { opened, plan, .. } = planned;
+    if !plan.weights.iter().any(|packed| packed.format.is_quantised()) {
+        return Vec::new();
+    }
+    let has_router =
+        |apply| opened.graph.body(apply).nodes.iter().any(|node| matches!(node.op, Op::Route(_)));
+    let tolerances = encoded_tolerances(opened.graph.layers.iter().any(has_router));
+    let bounds =
+        [0.5, 0.9, 1.0].into_iter().zip(tolerances).filter(|(_, tolerance)| tolerance.bound.is_finite());
+    bounds
+        .map(|(share, tolerance)| json!({"share": share, "bound": tolerance.bound, "reason": tolerance.reason}))
+        .collect()
 }
 
 /// Numbers in the model's weights.

@@ -17,8 +17,22 @@ pub struct Golden {
     pub model: String,
     /// How far logits may lie from the reference.
     pub tolerance: Tolerance,
+    /// How far int8 activations may move logits, where the CPU device has such for this model's weights; else empty.
+    #[serde(default)]
+    pub int8_activations: Vec<ActivationBound>,
     /// What was computed.
     pub sequences: Vec<Sequence>,
+}
+
+/// A bound on how far int8 activations move the logits of a share of the positions, from those of f32 activations.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ActivationBound {
+    /// The share of positions, the nearest first, that the bound is for: 0.5 for the median, 1 for all.
+    pub share: f64,
+    /// Largest difference allowed at any of them, in standard deviations of the position's logits.
+    pub bound: f64,
+    /// Why this much.
+    pub reason: String,
 }
 
 /// A bound and where it comes from.

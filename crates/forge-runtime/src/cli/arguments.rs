@@ -94,7 +94,7 @@ pub(super) enum Command {
     Profile(Profile),
     /// Find out which layouts of its products and of its attention this GPU is fastest with
     Tune(Tune),
-    /// Compare this device's logits with the reference's
+    /// Compare this device's logits with the reference's, and on a CPU int8 activations with f32
     Verify(Verify),
     /// Say what the model is and what memory it takes
     Info(Info),

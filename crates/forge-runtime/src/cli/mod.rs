@@ -3,6 +3,7 @@
 //! One file a command. `output` is the one way to standard output, `progress` tells on standard error how far something
 //! long has come.
 
+mod activations;
 mod arguments;
 mod bench;
 mod chat;

@@ -1,8 +1,12 @@
-//! `verify`: whether this device computes what the reference computed. It asks for exact products, as the reference's are.
+//! `verify`: whether this device computes what the reference computed.
+//!
+//! The reference has f32 activations, so the first comparison is with these. On the CPU int8 activations are the default where
+//! weights are quantized: they are compared with f32 activations of the same device, unless `--exact` turns them off.
 
 use super::super::golden::Golden;
 use super::super::model::Model;
-use super::super::open::{Program, Setup};
+use super::super::open::{DeviceKind, Program, Setup};
+use super::activations::{Divergence, all_logits};
 use super::arguments::{Common, Verify};
 use super::output::{Outcome, print, print_json};
 use serde_json::json;
@@ -10,17 +14,23 @@ use serde_json::json;
 /// Feeds every golden sequence and compares; right only if all are within the bound.
 pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Verify) -> Outcome {
     let golden = Golden::read(&common.setup().path(program, "golden.json"))?;
-    let bound = golden.tolerance.bound;
-    let mut engine = Setup { exact: true, ..common.setup() }.engine::<M>(program, Some(golden.longest()))?;
-    let device = engine.device().describe();
+    let (bound, setup) = (golden.tolerance.bound, common.setup());
+    let has_int8 =
+        setup.kind(program) == DeviceKind::Cpu && !setup.exact && !golden.int8_activations.is_empty();
+    let engine = |exact| Setup { exact, ..setup.clone() }.engine::<M>(program, Some(golden.longest()));
+    let mut engine_f32 = engine(true)?;
+    let device = engine_f32.device().describe();
     let (mut ok, mut worst) = (true, 0.0_f64);
     let mut rows = Vec::new();
     if !command.json {
-        print(&format!("{} on {device}; bound {bound:e} standard deviations\n", golden.model))?;
+        print(&format!("{} on {device}\n", golden.model))?;
+        print(&format!(
+            "f32 activations, compared with the reference logits; bound {bound:e} standard deviations\n"
+        ))?;
         print(&format!("{:>6}  {:<24} {:>12}  {:<10} next id\n", "ids", "passes", "distance", ""))?;
     }
     for sequence in &golden.sequences {
-        let distance = sequence.measure(&mut engine)?;
+        let distance = sequence.measure(&mut engine_f32)?;
         let within = distance.worst <= bound;
         ok &= within;
         worst = worst.max(distance.worst);
@@ -48,8 +58,23 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Verify
             ))?;
         }
     }
+    let f32_ok = ok;
+    let mut int8 = None;
+    if has_int8 {
+        let exact = all_logits(&golden, &mut engine_f32)?;
+        // One copy of the weights at a time.
+        drop(engine_f32);
+        let found = Divergence::between(&exact, &all_logits(&golden, &mut engine(false)?)?);
+        ok &= found.is_within(&golden.int8_activations);
+        if !command.json {
+            print("int8 activations, the default on CPUs, compared with f32 activations\n")?;
+            print(&found.text(&golden.int8_activations))?;
+        }
+        int8 = Some(found.json(&golden.int8_activations));
+    }
     if command.json {
         print_json(&json!({
+            "f32_ok": f32_ok, "int8_activations": int8,
             "ok": ok, "model": golden.model, "device": device, "bound": bound, "worst": finite(worst), "sequences": rows,
         }))?;
     } else {

@@ -313,6 +313,31 @@ fn verify_says_whether_the_device_computes_the_model() {
 }
 
 #[test]
+fn verify_measures_the_default_path_as_well() {
+    let folder = directory(0.0);
+    let result = json(&folder, "verify --json --device cpu");
+    let int8 = &result["int8_activations"];
+    assert_eq!((&int8["ok"], &int8["positions"]), (&true.into(), &34.into()));
+    let number = |name: &str| int8[name].as_f64().unwrap();
+    assert!(number("kl_mean") > 0.0 && number("kl_mean") <= number("kl_max"), "{int8}");
+    assert!(number("same_top_token") > 0.5, "{int8}");
+    let said = text(&run(&folder, "verify --device cpu").stdout);
+    assert!(said.contains("int8 activations") && said.contains("KL divergence"), "{said}");
+    // With --exact there is no rounding to measure.
+    assert!(json(&folder, "verify --json --device cpu --exact")["int8_activations"].is_null());
+    // Where int8 activations lose more than they may, the program is not right, though its f32 logits are.
+    let path = folder.path().join("golden.json");
+    let mut golden: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    golden["int8_activations"][0]["bound"] = serde_json::json!(1e-6);
+    std::fs::write(&path, golden.to_string()).unwrap();
+    let output = run(&folder, "verify --json --device cpu");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let found = [&result["ok"], &result["f32_ok"], &result["int8_activations"]["ok"]];
+    assert_eq!(found, [&Value::Bool(false), &Value::Bool(true), &Value::Bool(false)]);
+}
+
+#[test]
 fn info_counts_memory_to_the_byte() {
     let folder = directory(0.0);
     let weights = std::fs::metadata(folder.path().join("weights.safetensors")).unwrap().len();

@@ -1,0 +1,185 @@
+//! What int8 activations cost: the logits that the CPU device gives by default, beside those that it gives with `--exact`.
+//!
+//! Every position of every golden sequence is compared. The bounds are on distances, in standard deviations of the f32 logits, and
+//! come with golden.json. They bound KL divergence, too: where no logit of a position moves by more than d, KL divergence is
+//! at most d²/2 nats (Hoeffding's lemma), so it is stated and has no bound of its own.
+
+use super::super::completion::log_sum;
+use super::super::device::Device;
+use super::super::engine::{Engine, Want};
+use super::super::failure::Failure;
+use super::super::golden::{ActivationBound, Golden, largest};
+use super::super::model::Model;
+use serde_json::{Value, json};
+
+/// The logits of every position of every golden sequence, each fed in the sequence's own passes.
+pub(super) fn all_logits<M: Model, D: Device>(
+    golden: &Golden,
+    engine: &mut Engine<M, D>,
+) -> Result<Vec<Vec<f32>>, Failure> {
+    let mut logits = Vec::new();
+    for sequence in &golden.sequences {
+        engine.truncate(0, 0);
+        let mut ids = &sequence.ids[..];
+        for &count in &sequence.chunks {
+            let (chunk, rest) = ids.split_at(count);
+            logits.extend(engine.feed(0, chunk, Want::AllLogits)?.logits);
+            ids = rest;
+        }
+    }
+    Ok(logits)
+}
+
+/// How far the logits of int8 activations are from those of f32 activations.
+pub(super) struct Divergence {
+    /// KL divergence of each position, in nats.
+    kl: Vec<f64>,
+    /// The largest difference of each position, in standard deviations of the f32 logits; ascending.
+    distances: Vec<f64>,
+    /// Positions whose most probable token is the same.
+    same: usize,
+}
+
+impl Divergence {
+    /// Compares position by position.
+    pub(super) fn between(exact: &[Vec<f32>], rounded: &[Vec<f32>]) -> Divergence {
+        let pairs = || exact.iter().zip(rounded);
+        let mut distances: Vec<f64> = pairs().map(|(p, q)| distance(p, q)).collect();
+        distances.sort_by(f64::total_cmp);
+        Divergence {
+            kl: pairs().map(|(p, q)| kl_divergence(p, q)).collect(),
+            distances,
+            same: pairs().filter(|(p, q)| largest(p) == largest(q)).count(),
+        }
+    }
+
+    /// The distance that this share of the positions do not exceed.
+    fn quantile(&self, share: f64) -> f64 {
+        let place = (share * self.distances.len() as f64).ceil() as usize;
+        self.distances.get(place.max(1) - 1).copied().unwrap_or(f64::INFINITY)
+    }
+
+    fn mean_kl(&self) -> f64 {
+        self.kl.iter().sum::<f64>() / self.kl.len() as f64
+    }
+
+    fn largest_kl(&self) -> f64 {
+        self.kl.iter().copied().fold(0.0, f64::max)
+    }
+
+    fn same_share(&self) -> f64 {
+        self.same as f64 / self.distances.len() as f64
+    }
+
+    /// Whether every bound holds. A logit that is not a number is infinitely far, and beyond any bound.
+    pub(super) fn is_within(&self, bounds: &[ActivationBound]) -> bool {
+        let holds = |bound: &ActivationBound| self.quantile(bound.share) <= bound.bound;
+        self.quantile(1.0).is_finite() && bounds.iter().all(holds)
+    }
+
+    /// For people, two lines.
+    pub(super) fn text(&self, bounds: &[ActivationBound]) -> String {
+        let distances: Vec<String> = [(0.5, "median"), (0.9, "90th percentile"), (1.0, "largest")]
+            .into_iter()
+            .map(|(share, name)| match bounds.iter().find(|bound| bound.share == share) {
+                Some(bound) => format!("{name} {:.3} (bound {})", self.quantile(share), bound.bound),
+                None => format!("{name} {:.3} (no bound)", self.quantile(share)),
+            })
+            .collect();
+        format!(
+            "  KL divergence {:.2e} nats on average, {:.2e} at most; same most probable token at {} of {} positions\n\
+             \x20 largest difference of a position, standard deviations: {}   {}\n",
+            self.mean_kl(),
+            self.largest_kl(),
+            self.same,
+            self.distances.len(),
+            distances.join(", "),
+            if self.is_within(bounds) { "ok" } else { "TOO FAR" },
+        )
+    }
+
+    /// For scripts.
+    pub(super) fn json(&self, bounds: &[ActivationBound]) -> Value {
+        let finite = |number: f64| number.min(f64::MAX);
+        json!({
+            "ok": self.is_within(bounds),
+            "positions": self.distances.len(),
+            "kl_mean": finite(self.mean_kl()),
+            "kl_max": finite(self.largest_kl()),
+            "same_top_token": self.same_share(),
+            "distance": {
+                "median": finite(self.quantile(0.5)),
+                "p90": finite(self.quantile(0.9)),
+                "max": finite(self.quantile(1.0)),
+            },
+            "bounds": bounds.iter().map(|bound| json!({"share": bound.share, "bound": bound.bound})).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The largest difference, in standard deviations of `exact`; infinite where a logit is not a number.
+fn distance(exact: &[f32], rounded: &[f32]) -> f64 {
+    let count = exact.len() as f64;
+    let mean = exact.iter().copied().map(f64::from).sum::<f64>() / count;
+    let variance = exact.iter().map(|logit| (f64::from(*logit) - mean).powi(2)).sum::<f64>() / count;
+    let differences = exact.iter().zip(rounded).map(|(p, q)| f64::from(p - q).abs());
+    let worst =
+        differences.fold(0.0, |worst: f64, next| if next.is_nan() { f64::INFINITY } else { worst.max(next) });
+    if worst == 0.0 { 0.0 } else { worst / variance.sqrt() }
+}
+
+/// KL divergence of the distribution of `rounded` from that of `exact`, in nats; infinite where it is not a number.
+fn kl_divergence(exact: &[f32], rounded: &[f32]) -> f64 {
+    let (p_sum, q_sum) = (log_sum(exact), log_sum(rounded));
+    let terms = exact.iter().zip(rounded).map(|(&p, &q)| {
+        let (p, q) = (f64::from(p) - p_sum, f64::from(q) - q_sum);
+        p.exp() * (p - q)
+    });
+    let sum: f64 = terms.sum();
+    // Rounding can take a divergence of nothing below zero.
+    if sum.is_nan() { f64::INFINITY } else { sum.max(0.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(share: f64, bound: f64) -> ActivationBound {
+        ActivationBound { share, bound, reason: String::new() }
+    }
+
+    #[test]
+    fn divergence_of_two_distributions() {
+        // p = (1/2, 1/2), q = (3/4, 1/4): KL(p, q) = ln 2 - ln 3 / 2.
+        let kl = kl_divergence(&[0.0, 0.0], &[3.0_f32.ln(), 0.0]);
+        assert!((kl - (2.0_f64.ln() - 3.0_f64.ln() / 2.0)).abs() < 1e-6, "{kl}");
+        assert_eq!(kl_divergence(&[1.0, 2.0], &[f32::NAN, 2.0]), f64::INFINITY);
+        // A standard deviation of 2, and a difference of 1.
+        assert_eq!(distance(&[-2.0, 2.0], &[-1.0, 2.0]), 0.5);
+        assert_eq!(distance(&[3.0, 3.0], &[3.0, 3.0]), 0.0);
+    }
+
+    #[test]
+    fn each_bound_is_on_its_share_of_the_positions() {
+        let exact = vec![vec![-1.0, 1.0]; 10];
+        let rounded: Vec<Vec<f32>> = (0..10).map(|index| vec![-1.0, 1.0 + index as f32]).collect();
+        let found = Divergence::between(&exact, &rounded);
+        assert_eq!([0.5, 0.9, 1.0].map(|share| found.quantile(share)), [4.0, 8.0, 9.0]);
+        assert!(found.is_within(&[bound(0.5, 4.0), bound(0.9, 8.0), bound(1.0, 9.0)]));
+        for (share, limit) in [(0.5, 3.9), (0.9, 7.9), (1.0, 8.9)] {
+            assert!(!found.is_within(&[bound(share, limit)]));
+        }
+        let broken = Divergence::between(&exact[..1], &[vec![f32::NAN, 1.0]]);
+        assert!(!broken.is_within(&[]), "what is not a number is beyond any bound");
+    }
+
+    #[test]
+    fn bounds_on_distances_bound_the_divergence() {
+        let exact: Vec<f32> = (0..50).map(|id| ((id * 37 % 50) as f32 / 9.0).sin() * 3.0).collect();
+        for step in [0.01_f32, 0.1, 0.5] {
+            let rounded: Vec<f32> =
+                exact.iter().enumerate().map(|(id, x)| x + if id % 3 == 0 { step } else { -step }).collect();
+            assert!(kl_divergence(&exact, &rounded) <= f64::from(step * step) / 2.0);
+        }
+    }
+}
