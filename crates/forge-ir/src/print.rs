@@ -15,7 +15,8 @@ impl Display for Graph {
             "  hidden {} · vocabulary {} · context {}",
             model.hidden, model.vocabulary, model.context
         )?;
-        writeln!(f, "  begin {:?} · end {:?}", model.specials.begin, model.specials.end)?;
+        let begin = model.specials.begin.map_or_else(|| "none".to_owned(), |token| token.to_string());
+        writeln!(f, "  begin {begin} · end {:?}", model.specials.end)?;
         writeln!(f, "prologue {}", self.body(&self.prologue).name)?;
         let mut first = 0;
         while first < self.layers.len() {
