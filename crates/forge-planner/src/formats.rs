@@ -232,23 +232,30 @@ fn choosing(graph: &Graph) -> BTreeSet<WeightId> {
     all
 }
 
-/// The faults of matrices whose rows are not whole superblocks, one for all layers' matrices of a name.
+/// The faults of matrices whose rows are not whole superblocks, one for each format.
 fn unpadded(graph: &Graph, formats: &[Format]) -> Vec<Diagnostic> {
-    let mut kinds = BTreeSet::new();
-    let mut faults = Vec::new();
+    let mut misfits: BTreeMap<Format, BTreeMap<String, usize>> = BTreeMap::new();
     for (weight, format) in graph.weights.iter().zip(formats) {
-        let (columns, kind) = (weight.columns(), kind(&weight.tensor));
-        if format.takes(columns) || !kinds.insert(kind.clone()) {
-            continue;
+        if !format.takes(weight.columns()) {
+            misfits.entry(*format).or_default().insert(kind(&weight.tensor), weight.columns());
         }
-        let message = format!(
-            "{} has {columns} columns: {format} takes whole superblocks, of {SUPERBLOCK}",
-            weight.tensor
-        );
-        let note = format!("--quant-override {kind}=affine4_32 gives it another format, and so would q8_0");
-        faults.push(Diagnostic::new("F0507", message).note(note));
     }
-    faults
+    let fault = |(format, kinds): (Format, BTreeMap<String, usize>)| {
+        let listed: Vec<String> =
+            kinds.iter().map(|(kind, columns)| format!("{kind} has {columns}")).collect();
+        let message =
+            format!("{format} takes rows of a multiple of {SUPERBLOCK} columns, and {}", listed.join(", "));
+        let note = match kinds.keys().collect::<Vec<_>>()[..] {
+            [kind] => {
+                format!("--quant-override {kind}=affine4_32 gives it another format, and so would q8_0")
+            }
+            _ => "--quant-override PATTERN=affine4_32 gives them another format, and so would q8_0; \
+                  --quant Q4_K_M or Q5_K_M chooses one that fits by itself"
+                .to_owned(),
+        };
+        Diagnostic::new("F0507", message).note(note)
+    };
+    misfits.into_iter().map(fault).collect()
 }
 
 /// The faults of experts whose gates and ups are to be stored differently, one for all layers.
@@ -384,11 +391,17 @@ mod tests {
         assert_eq!(
             told,
             [
-                "table has 4 columns: q5_k takes whole superblocks, of 256",
-                "in_a has 4 columns: q6_k takes whole superblocks, of 256",
+                "q5_k takes rows of a multiple of 256 columns, and table has 4",
+                "q6_k takes rows of a multiple of 256 columns, and in_a has 4",
             ]
         );
         assert!(faults.iter().all(|fault| fault.code == "F0507"));
+        // Of many matrices the hint is given once.
+        let options = Options { quant: Quant::To(Format::Q4K), ..Options::default() };
+        let faults = Formats::new(&graph, &options).err().expect("no matrix fits");
+        let [fault] = &faults[..] else { panic!("one fault: {faults:?}") };
+        assert!(fault.message.contains("in_a has 4, in_b has 4"), "{}", fault.message);
+        assert!(fault.notes.len() == 1 && fault.notes[0].contains("Q4_K_M"), "{:?}", fault.notes);
     }
 
     #[test]
