@@ -41,7 +41,10 @@ clients "$url"
 serve "$packages/tools" $((port + 1))
 clients "http://127.0.0.1:$((port + 1))"
 "$python" "$here/harness.py" "$url/v1" "$crate" "$program"
-if has chromium page.py; then "$python" "$here/page.py" "$url"; fi
+if has chromium page.py; then
+    "$python" "$here/page.py" "$url"
+    "$python" "$here/scripted_page.py"
+fi
 "$python" "$here/soak.py" "$url" "$minutes" 64 "${servers[0]}"
 for proxy in haproxy nginx; do
     if has "$proxy" replicas.py; then "$python" "$here/replicas.py" "$program" "$proxy"; fi
