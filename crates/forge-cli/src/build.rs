@@ -5,6 +5,7 @@ use crate::terminal;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Whose program lies in a build folder under a package's name.
 ///
@@ -45,6 +46,9 @@ impl Stamp {
         std::fs::write(&self.file, &self.directory).map_err(|error| Failure::write(&self.file, &error))
     }
 }
+
+/// How often there is a line where there is no terminal.
+const BETWEEN_LINES: Duration = Duration::from_secs(15);
 
 /// How much of a crate is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,12 +92,20 @@ pub(crate) fn build(crate_directory: &Path, target: Option<&Path>, parts: Parts)
     let errors = child.stderr.take();
     let shown = spinner.clone();
     let said = std::thread::spawn(move || {
-        let mut said = Vec::new();
+        let (mut said, mut compiled) = (Vec::new(), 0);
+        let (begun, mut told) = (Instant::now(), Instant::now());
         for line in errors.into_iter().flat_map(|errors| BufReader::new(errors).lines()).map_while(Result::ok)
         {
             let line = line.trim().to_owned();
             if line.starts_with("Compiling") || line.starts_with("Downloaded") {
                 shown.set_message(line.to_lowercase());
+                compiled += usize::from(line.starts_with("Compiling"));
+                // Where there is no terminal, a line now and then.
+                if shown.is_hidden() && told.elapsed() >= BETWEEN_LINES {
+                    told = Instant::now();
+                    let seconds = begun.elapsed().as_secs();
+                    terminal::more(&format!("{}: crate {compiled}, {seconds} s", line.to_lowercase()));
+                }
             }
             said.push(line);
         }

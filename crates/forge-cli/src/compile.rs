@@ -84,6 +84,7 @@ pub(crate) fn compile(
     texts::check(&planned)?;
 
     // Pack: the weight file, streamed.
+    staging.check_room(plan.weight_bytes())?;
     let written = pack(&planned, &staging)?;
 
     // Render: everything that is text.

@@ -14,12 +14,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(15);
 
 /// Sees to it that the hub's cache has what was asked for. Gives where it lies: a directory, or the file that was picked.
 pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Failure> {
-    let failed = |error: forge_hub::Error| match error {
-        forge_hub::Error::Repository(message) => {
-            Failure::other(format!("there is no directory {} here; {message}", request.repository))
-        }
-        error => Failure::other(error.to_string()),
-    };
+    let failed = |error| explained(error, &request.repository);
     let settings = Settings::from_environment().map_err(failed)?;
     let mut view = View {
         bar: None,
@@ -36,6 +31,21 @@ pub(crate) fn fetch(request: &Request) -> Result<PathBuf, Failure> {
     Ok(match fetched.file {
         Some(file) => fetched.snapshot.join(file),
         None => fetched.snapshot,
+    })
+}
+
+/// What went wrong, and the ways to go on without the hub.
+fn explained(error: forge_hub::Error, repository: &str) -> Failure {
+    Failure::other(match error {
+        forge_hub::Error::Repository(message) => {
+            format!("there is no directory {repository} here; {message}")
+        }
+        // A server that is not reached, or answers what makes no sense.
+        error @ (forge_hub::Error::GaveUp(_) | forge_hub::Error::Answer(_)) => format!(
+            "{error}\n{repository} is no directory here, so it was looked up on the hub. Without the hub: set \
+             HF_HUB_OFFLINE=1 to use what the cache has, or give the path of a directory or of a GGUF file"
+        ),
+        error => error.to_string(),
     })
 }
 
@@ -117,6 +127,22 @@ impl View {
     fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_that_is_not_reached_is_told_with_the_ways_around_it() {
+        let error = forge_hub::Error::GaveUp("https://hub: Connection refused, 6 times in a row".to_owned());
+        let Failure::Other(said) = explained(error, "owner/name") else {
+            panic!("it is not the command line")
+        };
+        for part in ["Connection refused", "owner/name", "HF_HUB_OFFLINE=1", "path of a directory"] {
+            assert!(said.contains(part), "{said}");
         }
     }
 }

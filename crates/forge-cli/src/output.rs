@@ -5,6 +5,7 @@
 //! such a directory is ever replaced.
 
 use crate::failure::Failure;
+use crate::terminal::{self, size};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,7 @@ pub(crate) fn clean_up_when_interrupted() {
         for directory in staged.iter() {
             let _ = fs::remove_dir_all(directory);
         }
+        terminal::interrupted(if staged.is_empty() { "" } else { "; nothing was written" });
         std::process::exit(130);
     };
     // Without a handler an interrupted compilation leaves its hidden staging directory behind, and nothing worse.
@@ -106,11 +108,27 @@ impl Staging {
         File::create(&path).map_err(|error| Failure::write(&path, &error))
     }
 
+    /// Refuses to begin a file of so many bytes that the disk has no room for.
+    pub(crate) fn check_room(&self, needed: u64) -> Result<(), Failure> {
+        match free_space(&self.directory) {
+            Some(free) => has_room(&self.target, needed, free),
+            None => Ok(()),
+        }
+    }
+
     /// Puts the crate in place. What was there before is gone only once the new one stands.
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        let (staged, target) = (&self.directory, &self.target);
         // Ctrl-C waits until it is either done or undone.
-        let _held = self::staged();
+        let mut held = staged();
+        self.put_in_place()?;
+        // Of a crate that was put in place there is nothing here any more.
+        held.retain(|directory| *directory != self.directory);
+        Ok(())
+    }
+
+    /// [`Staging::finish`], while no signal is handled.
+    fn put_in_place(&self) -> Result<(), Failure> {
+        let (staged, target) = (&self.directory, &self.target);
         // Compiling takes a while, and something may have come to be there.
         replaceable(target, self.force, &self.sources)?;
         open_to_readers(staged);
@@ -155,6 +173,34 @@ impl Drop for Staging {
         let _ = fs::remove_dir_all(&self.directory);
         staged.retain(|directory| *directory != self.directory);
     }
+}
+
+/// Bytes that a file in this directory can have, where the system tells.
+#[cfg(unix)]
+fn free_space(directory: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(directory).ok()?;
+    // Some file systems that are programs of their own tell nothing.
+    (disk.f_blocks > 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_space(_: &Path) -> Option<u64> {
+    None
+}
+
+/// Whether there is room for the weights of a crate at `target`, and a little more for its text.
+fn has_room(target: &Path, weights: u64, free: u64) -> Result<(), Failure> {
+    const TEXT: u64 = 16_000_000;
+    if weights + TEXT <= free {
+        return Ok(());
+    }
+    Err(Failure::other(format!(
+        "{}: no space left: the crate takes {} and the disk has {} free; free {} or choose another -o",
+        target.display(),
+        size(weights + TEXT),
+        size(free),
+        size(weights + TEXT - free),
+    )))
 }
 
 /// Where a file or a directory lies, and the files of the directory, of which each may be a link.
@@ -320,6 +366,23 @@ mod tests {
         assert!(compile(&target, false, &[], appears).is_err());
         assert_eq!(names(root.path()), ["out"]);
         assert!(target.is_symlink());
+    }
+
+    #[test]
+    fn a_disk_that_is_too_small_is_told_before_it_is_filled() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("out");
+        assert!(has_room(&target, 1_000_000_000, 1_016_000_000).is_ok());
+        let Err(Failure::Other(said)) = has_room(&target, 1_000_000_000, 500_000_000) else {
+            panic!("it does not fit")
+        };
+        for part in ["takes 1.02 GB", "has 500 MB free", "free 516 MB"] {
+            assert!(said.contains(part), "{said}");
+        }
+        let staging = Staging::begin(&target, false, &[]).unwrap();
+        staging.check_room(1).unwrap();
+        let Err(Failure::Other(said)) = staging.check_room(1 << 62) else { panic!("no disk is so large") };
+        assert!(said.contains("no space left"), "{said}");
     }
 
     #[test]

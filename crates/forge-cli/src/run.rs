@@ -35,15 +35,24 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
             &format!("in {seconds:.0} s; the next build of any model takes a fraction of it"),
         );
     }
-    let status = Command::new(&program)
-        .args(program_arguments)
-        .status()
-        .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?;
-    match status.code() {
+    become_program(Command::new(&program).args(program_arguments))
+        .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?
+}
+
+/// The program takes this process's place, so that signals are its own: Ctrl-C ends an answer of a chat, not the chat.
+#[cfg(unix)]
+fn become_program(command: &mut Command) -> std::io::Result<Result<(), Failure>> {
+    use std::os::unix::process::CommandExt;
+    Err(command.exec())
+}
+
+#[cfg(not(unix))]
+fn become_program(command: &mut Command) -> std::io::Result<Result<(), Failure>> {
+    Ok(match command.status()?.code() {
         Some(0) => Ok(()),
         Some(code) => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
         None => Err(Failure::Said(130)),
-    }
+    })
 }
 
 /// What of the program is needed for these arguments: the server only by who serves, or asks what there is.

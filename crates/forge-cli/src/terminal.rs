@@ -49,6 +49,13 @@ pub(crate) fn error(message: &str) {
     let _ = writeln!(anstream::stderr(), "{FAULT}error{FAULT:#}: {message}");
 }
 
+/// The last line of a command that a signal ended.
+pub(crate) fn interrupted(more: &str) {
+    // A bar or a spinner may stand in the line.
+    let start = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
+    let _ = writeln!(anstream::stderr(), "{start}interrupted{more}");
+}
+
 /// A line of a report that is bad news.
 pub(crate) fn fault_line(what: &str) -> String {
     format!("{FAULT}fault{FAULT:#}: {what}")

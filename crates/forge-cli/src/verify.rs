@@ -174,6 +174,9 @@ fn replay(
         .map_err(|error| Failure::other(format!("the recording cannot be replayed: {error}")))?;
     replay.counting_traffic();
     let bar = terminal::steps_bar("Verifying", recording.steps() as u64);
+    if bar.is_hidden() {
+        terminal::stage("Verifying", &format!("text {text} of {of}, {} dispatches", recording.steps()));
+    }
     bar.set_message(format!("text {text} of {of}"));
     let report = replay.run(&mut |_, done| bar.set_position(done as u64));
     bar.finish_and_clear();
