@@ -177,6 +177,8 @@ fn damaged_weights_are_refused() {
 fn wrong_command_lines_are_told_from_wrong_models() {
     let llama = model("llama");
     refused(&llama, &["--quant", "q9_9"], 2, &["q9_9", "q4_0"]);
+    refused(&llama, &["--quant", "q80"], 2, &["did you mean q8_0?"]);
+    refused(&llama, &["--quant", "q4_1"], 2, &["affine4_32"]);
     refused(&llama, &["--quant", "auto:many"], 2, &["auto:many", "auto:5"]);
     refused(&llama, &["--quant", "auto:1"], 1, &["too few", "the least"]);
     refused(&llama, &["--quant-override", "lm_head=q9_9"], 2, &["lm_head=q9_9", "q4_0"]);
@@ -257,12 +259,21 @@ fn an_interrupted_compilation_leaves_nothing() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new(forge());
         command.arg("compile").arg(&llama).arg("-o").arg(folder.path().join("out"));
-        let mut child = command.stderr(Stdio::null()).spawn().expect("forge was built");
+        let child = command.stderr(Stdio::piped()).spawn().expect("forge was built");
         std::thread::sleep(whole * part / 20);
         // A program that is done already, and was not waited for, takes a signal without complaint.
         let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
         assert!(sent.expect("there is kill").success());
-        let status = child.wait().expect("it was started");
+        let output = child.wait_with_output().expect("it was started");
+        let (status, said) = (output.status, said(&output));
+        match status.code() {
+            Some(130) => {
+                assert!(said.trim_end().ends_with("interrupted; nothing was written"), "{said}");
+                assert!(!folder.path().join("out").exists(), "{said}");
+            }
+            // It was done before the signal came, or had not begun.
+            code => assert!(code.is_none_or(|code| code == 0), "{status}: {said}"),
+        }
         let entries = std::fs::read_dir(folder.path()).expect("it exists").flatten();
         let left: Vec<_> = entries.map(|entry| entry.file_name()).filter(|name| name != "out").collect();
         assert!(left.is_empty(), "{status} after {part}/20 of {whole:?}: {left:?}");

@@ -95,6 +95,13 @@ pub(crate) fn choose(
         .map(|(packed, place)| if packed.format == stand_in { choices[*place] } else { packed.format })
         .collect();
     say_choice(&matrices, &formats, spent as f64 / weights as f64, bits);
+    let most: u64 = offers.iter().filter_map(|offers| offers.iter().map(|offer| offer.bits).max()).sum();
+    let most = most as f64 / weights as f64;
+    if bits > most {
+        terminal::warning(&format!(
+            "--quant {PREFIX}{bits}: the largest format that it chooses among, {stand_in}, takes {most:.3} bits a weight; use f16 for 16"
+        ));
+    }
     let mut overrides = by_name(graph, &matrices, &formats, stand_in);
     overrides.extend(options.overrides);
     Ok(Options { quant: Quant::To(stand_in), overrides, ..options })

@@ -9,7 +9,7 @@ use crate::checkpoint::Directory;
 use crate::doctor;
 use crate::failure::Failure;
 use crate::left_out;
-use crate::options::{command_line, name, options, shell_word};
+use crate::options::{Choice, command_line, name, options, shell_word};
 use crate::output::{MARKER, Staging};
 use crate::terminal::{self, count, grouped, size};
 use crate::texts;
@@ -178,7 +178,7 @@ fn translate(
 
 /// The stages that write nothing: open, read, plan.
 pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
-    let (mut options, bits) = options(arguments)?;
+    let (mut options, choice) = options(arguments)?;
     let checkpoint = Directory::find(&arguments.model)?;
     let name = name(arguments, &checkpoint)?;
     let root = checkpoint.root().to_owned();
@@ -188,9 +188,11 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     say_model(&opened);
     left_out::say(&opened, arguments.verbose);
-    if let Some(bits) = bits {
-        options = auto::choose(&mut opened, &checkpoint, options, bits)?;
-    }
+    options = match choice {
+        Some(Choice::Bits(bits)) => auto::choose(&mut opened, &checkpoint, options, bits)?,
+        Some(Choice::Mix(mix)) => mix.choose(&mut opened, &checkpoint, options)?,
+        None => options,
+    };
     opened.graph = forge_planner::untie(opened.graph, &options).map_err(faults)?;
     let plan = forge_planner::plan(&opened.graph, &options).map_err(faults)?;
     Ok(Planned { checkpoint, opened, options, plan, name })

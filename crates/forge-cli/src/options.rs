@@ -4,35 +4,41 @@ use crate::arguments::CompileArguments;
 use crate::auto;
 use crate::checkpoint::Directory;
 use crate::failure::Failure;
-use forge_ir::Format;
+use crate::format_names::{Named, cache_format, named};
+use crate::mix::Mix;
 use forge_planner::{Chip, Fusion, Options, Override, Quant, Tuned};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The planner's options, and the bits a weight that formats are to be chosen for; or what is wrong with the arguments.
-pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f64>), Failure> {
+/// How a format is chosen for each matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Choice {
+    /// So many bits a weight on average, where they help most.
+    Bits(f64),
+    /// By the roles of matrices.
+    Mix(&'static Mix),
+}
+
+/// The planner's options, and how formats are to be chosen, if one format is not for all; or what is wrong with the arguments.
+pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<Choice>), Failure> {
     let words = format!("--quant {}", arguments.quant);
-    let (quant, bits) = match arguments.quant.strip_prefix(auto::PREFIX) {
+    let auto =
+        arguments.quant.get(..auto::PREFIX.len()).filter(|start| start.eq_ignore_ascii_case(auto::PREFIX));
+    let (quant, choice) = match auto.map(|start| &arguments.quant[start.len()..]) {
         Some(bits) => {
             let number = bits.parse().ok().filter(|bits: &f64| bits.is_finite() && *bits > 0.0);
             let wrong = || Failure::misuse(format!("{words}: it is a number of bits, as in auto:5"));
-            (Quant::Keep, Some(number.ok_or_else(wrong)?))
+            (Quant::Keep, Some(Choice::Bits(number.ok_or_else(wrong)?)))
         }
-        None => (quant(&arguments.quant, &words)?, None),
+        None => match named(&arguments.quant, &words)? {
+            Named::Quant(quant) => (quant, None),
+            Named::Mix(mix) => (Quant::Keep, Some(Choice::Mix(mix))),
+        },
     };
     let overrides = arguments.quant_override.iter().map(|text| quant_override(text));
     let overrides = overrides.collect::<Result<_, _>>()?;
-    let cache = match &arguments.kv {
-        None => None,
-        Some(name) => Some(
-            Format::from_name(name)
-                .filter(|format| matches!(format, Format::F32 | Format::F16 | Format::Q8_0))
-                .ok_or_else(|| {
-                    Failure::misuse(format!("--kv {name}: keys and values are cached as f32, f16 or q8_0"))
-                })?,
-        ),
-    };
+    let cache = arguments.kv.as_deref().map(cache_format).transpose()?;
     let slots = usize::from(arguments.slots);
     let disabled = disabled_fusions(&arguments.disable_fusion)?;
     let named = arguments.chip.as_deref().map(chip).transpose()?;
@@ -41,15 +47,7 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<f
     let max_context = arguments.max_context;
     let chunk = chip.map_or(Options::default().chunk, Chip::chunk);
     let options = Options { quant, overrides, cache, max_context, slots, disabled, chip, tuned, chunk };
-    Ok((options, bits))
-}
-
-/// The format of that name, asked for by these words.
-fn quant(name: &str, words: &str) -> Result<Quant, Failure> {
-    Quant::from_name(name).ok_or_else(|| {
-        let formats = Format::ALL.map(Format::name).join(", ");
-        Failure::misuse(format!("{words}: no such format; there are keep, {formats}"))
-    })
+    Ok((options, choice))
 }
 
 /// `PATTERN=FORMAT`
@@ -58,7 +56,13 @@ fn quant_override(text: &str) -> Result<Override, Failure> {
     let (pattern, name) = text
         .rsplit_once('=')
         .ok_or_else(|| Failure::misuse(format!("{words}: it is PATTERN=FORMAT, as in lm_head=q8_0")))?;
-    let quant = quant(name, &words)?;
+    let quant = match named(name, &words)? {
+        Named::Quant(quant) => quant,
+        Named::Mix(mix) => {
+            let why = "is a mix of formats for a whole model; name one format, as in lm_head=q6_k";
+            return Err(Failure::misuse(format!("{words}: {} {why}", mix.name)));
+        }
+    };
     Override::new(pattern, quant).map_err(|why| Failure::misuse(format!("{words}: {why}")))
 }
 
@@ -217,6 +221,23 @@ mod tests {
             assert_eq!(command_line(&arguments), "forge compile model --quant keep");
         }
         assert!(!parsed(&["model"]).verbose);
+    }
+
+    #[test]
+    fn formats_are_named_in_any_case_and_mixes_are_for_whole_models() {
+        let quant = |words: &[&str]| options(&parsed(&[&["model"], words].concat()));
+        let (asked, choice) =
+            quant(&["--quant", "Q8_0", "--quant-override", "lm_head=F16", "--kv", "Q8_0"]).unwrap();
+        assert_eq!((asked.quant.to_string(), choice), ("q8_0".to_owned(), None));
+        assert_eq!(asked.overrides[0].to().to_string(), "f16");
+        assert_eq!(asked.cache.map(|format| format.name()), Some("q8_0"));
+        let (_, choice) = quant(&["--quant", "q4_k_m"]).unwrap();
+        assert_eq!(choice, Mix::from_name("Q4_K_M").map(Choice::Mix));
+        assert_eq!(quant(&["--quant", "AUTO:5"]).unwrap().1, Some(Choice::Bits(5.0)));
+        let Err(Failure::Misuse(said)) = quant(&["--quant-override", "lm_head=Q4_K_M"]) else {
+            panic!("it is a mix")
+        };
+        assert!(said.contains("whole model") && said.contains("lm_head=q6_k"), "{said}");
     }
 
     #[test]

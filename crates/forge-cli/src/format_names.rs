@@ -1,0 +1,176 @@
+//! Names of number formats as people type them: in any case, llama.cpp's mixes, formats that forge does not have, and mistakes.
+
+use crate::failure::Failure;
+use crate::mix::Mix;
+use forge_ir::Format;
+use forge_planner::Quant;
+use strsim::osa_distance;
+
+/// Every group of formats, in few words.
+const SUMMARY: &str = "keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k, mxfp4, affine2 to affine8, auto:BITS, or a mix such as Q4_K_M";
+
+/// Beginnings of names of formats that forge does not have, and what to use instead. The first that fits counts.
+const UNSUPPORTED: [(&str, &str); 14] = [
+    ("q4_1", "affine4_32, which stores the same numbers"),
+    ("q5_0", "affine5_32"),
+    ("q5_1", "affine5_32, which stores the same numbers"),
+    ("q8_", "q8_0"),
+    ("q2_k", "affine2, or auto:2.6"),
+    ("q3_k", "affine3, or auto:3.5"),
+    ("iq1", "affine2"),
+    ("iq2", "affine2, or auto:2.6"),
+    ("iq3", "affine3, or auto:3.5"),
+    ("iq4", "q4_k, or Q4_K_M"),
+    ("tq", "affine2"),
+    ("nvfp4", "mxfp4"),
+    ("fp8", "q8_0"),
+    ("f8", "q8_0"),
+];
+
+/// What `--quant` or an override of it can name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Named {
+    /// One format, or the checkpoint's own.
+    Quant(Quant),
+    /// A format for each matrix by its role.
+    Mix(&'static Mix),
+}
+
+/// What a name means; `words` are how it was given on the command line.
+pub(crate) fn named(name: &str, words: &str) -> Result<Named, Failure> {
+    let plain = name.to_ascii_lowercase();
+    if let Some(quant) = Quant::from_name(&plain) {
+        return Ok(Named::Quant(quant));
+    }
+    if let Some(mix) = Mix::from_name(&plain) {
+        return Ok(Named::Mix(mix));
+    }
+    let advice = match near(&plain) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => match UNSUPPORTED.iter().find(|(start, _)| plain.starts_with(start)) {
+            Some((_, instead)) => format!("forge does not store it; use {instead}"),
+            None => format!("use {SUMMARY}"),
+        },
+    };
+    Err(Failure::misuse(format!("{words}: unknown number format; {advice}")))
+}
+
+/// The format of cached keys and values.
+pub(crate) fn cache_format(name: &str) -> Result<Format, Failure> {
+    let plain = name.to_ascii_lowercase();
+    let formats = [Format::F32, Format::F16, Format::Q8_0];
+    formats.into_iter().find(|format| format.name() == plain).ok_or_else(|| {
+        let meant = formats.iter().find(|format| spelled(&plain) == spelled(format.name()));
+        let advice = match (meant, plain.as_str()) {
+            (Some(format), _) => format!("did you mean {format}?"),
+            (None, "bf16") => "use f16".to_owned(),
+            (None, _) => "use f32, f16 or q8_0, which takes the least memory".to_owned(),
+        };
+        Failure::misuse(format!("--kv {name}: keys and values are not cached in this format; {advice}"))
+    })
+}
+
+/// The name without what people spell differently.
+fn spelled(name: &str) -> String {
+    let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+    let letters = letters.to_ascii_lowercase();
+    letters
+        .strip_prefix("float")
+        .or(letters.strip_prefix("fp"))
+        .map_or(letters.clone(), |bits| format!("f{bits}"))
+}
+
+/// The one name that is meant, if it is clear: another spelling of it, or one letter off.
+fn near(name: &str) -> Option<String> {
+    let all = || {
+        let formats = Format::ALL.into_iter().map(|format| format.name().to_owned());
+        formats.chain(Mix::ALL.iter().map(|mix| mix.name.to_owned())).chain(["keep".to_owned()])
+    };
+    let short = |it: &String| spelled(it) == spelled(name);
+    // `q8` and `int8` are q8_0 to most people.
+    let usual = match spelled(name).as_str() {
+        "q8" | "int8" | "i8" => Some("q8_0"),
+        "q4" | "int4" | "i4" => Some("q4_0"),
+        "bfloat16" => Some("bf16"),
+        "half" => Some("f16"),
+        "single" | "full" => Some("f32"),
+        "none" => Some("keep"),
+        _ => None,
+    };
+    if let Some(found) = usual.map(str::to_owned).or_else(|| all().find(short)) {
+        return Some(found);
+    }
+    if UNSUPPORTED.iter().any(|(start, _)| name.starts_with(start)) {
+        return None;
+    }
+    let mut one_off = all().filter(|it| osa_distance(name, &it.to_ascii_lowercase()) == 1);
+    one_off.next().filter(|_| one_off.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(name: &str) -> String {
+        match named(name, &format!("--quant {name}")) {
+            Err(Failure::Misuse(said)) => said,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn names_are_understood_in_any_case() {
+        for (name, format) in
+            [("Q8_0", Format::Q8_0), ("q4_K", Format::Q4K), ("BF16", Format::Bf16), ("F32", Format::F32)]
+        {
+            assert_eq!(named(name, "").unwrap(), Named::Quant(Quant::To(format)), "{name}");
+        }
+        assert_eq!(named("KEEP", "").unwrap(), Named::Quant(Quant::Keep));
+        for name in ["Q4_K_M", "q4_k_m", "Q5_K_S"] {
+            let Named::Mix(mix) = named(name, "").unwrap() else { panic!("{name} is a mix") };
+            assert_eq!(mix.name.to_ascii_lowercase(), name.to_ascii_lowercase());
+        }
+        for (name, format) in [("F16", Format::F16), ("Q8_0", Format::Q8_0), ("f32", Format::F32)] {
+            assert_eq!(cache_format(name).unwrap(), format);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_corrected() {
+        for (name, meant) in [
+            ("q80", "q8_0"),
+            ("q8-0", "q8_0"),
+            ("q8", "q8_0"),
+            ("int8", "q8_0"),
+            ("fp16", "f16"),
+            ("float32", "f32"),
+            ("bfloat16", "bf16"),
+            ("q4_km", "Q4_K_M"),
+            ("q4km", "Q4_K_M"),
+            ("mxfp", "mxfp4"),
+            ("kepe", "keep"),
+        ] {
+            assert_eq!(said(name), format!("--quant {name}: unknown number format; did you mean {meant}?"));
+        }
+        let Err(Failure::Misuse(said)) = cache_format("fp16") else { panic!("it is no name") };
+        assert!(said.ends_with("did you mean f16?"), "{said}");
+    }
+
+    #[test]
+    fn formats_that_forge_lacks_are_replaced_in_the_advice() {
+        for (name, instead) in [
+            ("Q4_1", "affine4_32"),
+            ("q3_k_m", "affine3"),
+            ("IQ4_XS", "q4_k"),
+            ("q2_K", "affine2"),
+            ("fp8", "q8_0"),
+        ] {
+            let said = said(name);
+            assert!(said.contains("forge does not store it; use ") && said.contains(instead), "{said}");
+        }
+        let said = said("q9_9");
+        assert!(said.contains("q4_0") && said.len() < 200, "no list of fifty names: {said}");
+        let Err(Failure::Misuse(said)) = cache_format("q4_0") else { panic!("it is not cached") };
+        assert!(said.contains("--kv q4_0") && said.contains("q8_0"), "{said}");
+    }
+}
