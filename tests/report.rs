@@ -3,7 +3,7 @@
 use forge_frontend::{Checkpoint, Memory, Options as Reading, Shapes, read_model};
 use forge_ir::{Format, Graph};
 use forge_metal::{CrateOptions, Measurement, ReportFacts, Verdict, report, with_measurements};
-use forge_planner::{Chip, Fusion, Options, Plan, Quant, plan};
+use forge_planner::{Chip, Fusion, Load, Options, Plan, Quant, plan, predict};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;
 use tests::{model, models, root};
@@ -144,6 +144,15 @@ fn check(name: &str, plan: &Plan, page: &str, document: &Document<'_>) {
         |text: &str| document.descendants().any(|node| node.text().is_some_and(|it| it.contains(text)));
     assert!(says("Most was lost in layer 1 2.00%, embed 1.00%. Of single weights, in"), "{name}");
     assert!(says("predicted") && says("None was measured") && says("Nothing yet"), "{name}");
+    // Where the timeline has more dispatches than the head of the page counts, the head has both numbers and the reason.
+    let shown = predict(plan, Chip::common(), Load::decode(plan.context.min(1024) as u64)).dispatches;
+    let counted = plan.counts(Load::decode(1)).dispatches as u64;
+    assert!(
+        says(&format!(": {shown} dispatches")) || says(&format!(", {shown} dispatches")),
+        "{name}: the timeline"
+    );
+    assert_eq!(says(&format!("; {shown} at position ")), shown > counted, "{name}: the reason");
+    assert!(says("not in every pass") && says("Colours only tell buffers apart"), "{name}: legends");
     let chosen: Vec<Node<'_, '_>> =
         document.descendants().filter(|node| node.attribute("checked").is_some()).collect();
     assert!(chosen.len() == 1 && chosen[0].attribute("id") == Some("chip-m4-max"), "{name}");

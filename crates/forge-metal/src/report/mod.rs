@@ -137,7 +137,7 @@ fn context(
         architecture: plan.model.architecture.clone(),
         command: options.command.clone(),
         version: options.version,
-        facts: key_facts(plan, options),
+        facts: key_facts(plan, options, chip),
         sections: sections(graph, plan),
         steps: steps(plan, &chips),
         chips: chips.iter().map(|drawn| chip_text(plan, drawn, drawn.name == chip.name)).collect(),
@@ -167,7 +167,7 @@ fn context(
     }
 }
 
-fn key_facts(plan: &Plan, options: &CrateOptions) -> Vec<(&'static str, String)> {
+fn key_facts(plan: &Plan, options: &CrateOptions, chip: &Chip) -> Vec<(&'static str, String)> {
     let counts = plan.counts(Load::decode(1));
     let layers = plan.applications.len() - 2;
     let of_layers: usize = counts.dispatches_per_layer.iter().sum();
@@ -178,12 +178,27 @@ fn key_facts(plan: &Plan, options: &CrateOptions) -> Vec<(&'static str, String)>
     let formats = plan.bytes_by_format().into_iter();
     let formats: Vec<String> =
         formats.map(|(format, bytes)| format!("{} {}", names::size(bytes), format.name())).collect();
+    // What the timeline shows is a longer text, whose attention may be split.
+    let shown = typical(plan, chip).dispatches;
+    let more = match shown.checked_sub(counts.dispatches as u64) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(
+            "; {shown} at position {} on {}, as the timeline shows: attention is split among threadgroups there, and \
+             {more} more dispatches join its parts",
+            names::grouped(shown_position(plan)),
+            chip.name
+        ),
+    };
     vec![
         ("layers", layers.to_string()),
         ("parameters", names::grouped(options.parameters)),
         (
             "a decoded token",
-            format!("{} dispatches: {a_layer} and {}", counts.dispatches, counts.dispatches - of_layers),
+            format!(
+                "{} dispatches: {a_layer} and {}{more}",
+                counts.dispatches,
+                counts.dispatches - of_layers
+            ),
         ),
         ("barriers", counts.barriers.to_string()),
         ("weights", formats.join(", ")),
@@ -252,9 +267,14 @@ fn chip_text(plan: &Plan, chip: &'static Chip, chosen: bool) -> ChipText {
     }
 }
 
+/// The position of the token whose steps are shown.
+fn shown_position(plan: &Plan) -> u64 {
+    plan.context.min(1024) as u64
+}
+
 /// The token whose steps are shown.
 fn typical(plan: &Plan, chip: &Chip) -> Prediction {
-    predict(plan, chip, Load::decode(plan.context.min(1024) as u64))
+    predict(plan, chip, Load::decode(shown_position(plan)))
 }
 
 /// The steps of a token with their times on each chip. How often a cache is split depends on the chip; of a step that

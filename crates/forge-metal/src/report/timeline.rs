@@ -1,6 +1,8 @@
 //! A decoded token in time: all of it, and each kind of layer enlarged, with its dispatches and barriers. Predicted.
 
 use super::canvas::{Anchor, Canvas, FONT, fitted, spread};
+use super::shown_position;
+use crate::names;
 use forge_planner::{Plan, Prediction, StepTime, Time};
 use std::collections::BTreeMap;
 
@@ -45,7 +47,12 @@ fn whole(canvas: &mut Canvas, plan: &Plan, token: &Prediction) {
         *steps += 1;
     }
     let seconds = token.time.seconds();
-    let text = format!("one token: {:.3} ms predicted, {} dispatches", seconds * 1e3, token.dispatches);
+    let text = format!(
+        "one token, at position {}: {:.3} ms predicted, {} dispatches",
+        names::grouped(shown_position(plan)),
+        seconds * 1e3,
+        token.dispatches
+    );
     canvas.text((MARGIN, 10.0), Anchor::Start, "", &text);
     let scale = (WIDTH - 2.0 * MARGIN) / seconds;
     let (mut x, mut edges, mut index) = (MARGIN, Vec::new(), 0);
