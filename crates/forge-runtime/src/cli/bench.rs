@@ -120,7 +120,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench)
 fn reading(bytes: u64, per_second: f64, best: f64) -> String {
     let reached = bytes as f64 * per_second;
     format!(
-        "an id reads {}: {} a second, {:.0}% of the {} that it reads at best",
+        "decode: {} of weights a token × {per_second:.1} tok/s = {}/s, {:.0}% of the {}/s that memory gives",
         human(bytes),
         human(reached as u64),
         100.0 * reached / best,
@@ -130,9 +130,10 @@ fn reading(bytes: u64, per_second: f64, best: f64) -> String {
 
 /// What a prompt is read with, and how fast.
 fn multiplying(operations: u64, per_second: f64, best: Operations) -> String {
-    let billions = |operations: f64| format!("{:.0} G", operations / 1e9);
+    let billions = |operations: f64| operations / 1e9;
     format!(
-        "an id of a prompt takes {:.1} M operations: {} a second; at best it does {} with codes and {} with singles",
+        "prefill: {:.1} million operations a token × {per_second:.1} tok/s = {:.0} GOP/s; the device can do {:.0} GOP/s in int8 and {:.0} \
+         GFLOP/s in f32",
         operations as f64 / 1e6,
         billions(operations as f64 * per_second),
         billions(best.codes),
@@ -386,6 +387,18 @@ mod tests {
     #[test]
     fn bytes_are_told_beside_what_can_be_read() {
         let said = reading(1_170_000_000, 37.0, 52e9);
-        assert_eq!(said, "an id reads 1.17 GB: 43.29 GB a second, 83% of the 52.00 GB that it reads at best");
+        assert_eq!(
+            said,
+            "decode: 1.17 GB of weights a token × 37.0 tok/s = 43.29 GB/s, 83% of the 52.00 GB/s that memory gives"
+        );
+    }
+
+    #[test]
+    fn operations_have_units_and_the_device_s_best_beside_them() {
+        let said = multiplying(221_600_000, 388.0, Operations { codes: 339e9, singles: 120e9 });
+        assert_eq!(
+            said,
+            "prefill: 221.6 million operations a token × 388.0 tok/s = 86 GOP/s; the device can do 339 GOP/s in int8 and 120 GFLOP/s in f32"
+        );
     }
 }

@@ -75,36 +75,53 @@ const HELP: &str = "\
 /save FILE    write the conversation as JSON
 /load FILE    go on with one that was written
 /stats        how fast the last answer was, and how much room is left
-/quit         end; so does Ctrl-D. Ctrl-C ends an answer";
+/quit         end; so does Ctrl-D. Ctrl-C ends an answer
+//TEXT        send a message that begins with a slash: //usr is /usr
+TEXT \\       a backslash at the end of a line: the message goes on in the next line";
 
 impl<M: Model> Talk<M> {
     /// Reads lines and answers them. Where nobody watches, it tells in the end whether all of them were right.
     fn converse(&mut self, name: &str) -> Outcome {
         let is_watched = stdin().is_terminal() && stderr().is_terminal();
         if is_watched {
-            remark(&format!("{name} on {}. /help says what else can be typed.", self.session.describe()));
+            remark(&format!(
+                "{name} on {}. /help lists commands; a line that ends with \\ goes on in the next.",
+                self.session.describe()
+            ));
         }
         let mut all_right = true;
         let mut editor = DefaultEditor::new().map_err(|error| Failure::wrong(error.to_string()))?;
+        // Lines of a message that goes on in the next.
+        let mut pending = String::new();
         loop {
-            let line = match editor.readline(if is_watched { "> " } else { "" }) {
+            let prompt = if pending.is_empty() { "> " } else { "… " };
+            let line = match editor.readline(if is_watched { prompt } else { "" }) {
                 Ok(line) => line,
+                // The last line of a file may end with a backslash.
+                Err(ReadlineError::Eof) if !pending.is_empty() => String::new(),
                 Err(ReadlineError::Eof) => return Ok(is_watched || all_right),
                 Err(ReadlineError::Interrupted) => {
+                    pending.clear();
                     remark(&"Ctrl-D or /quit ends the conversation.");
                     continue;
                 }
                 Err(error) => return Err(Failure::wrong(format!("standard input: {error}")).into()),
             };
+            if let Some(begun) = line.strip_suffix('\\') {
+                pending.push_str(begun);
+                pending.push('\n');
+                continue;
+            }
+            let line = std::mem::take(&mut pending) + &line;
             let line = line.trim();
             if line.is_empty() {
                 continue;
             }
             let _ = editor.add_history_entry(line);
-            let outcome = match line.strip_prefix('/') {
-                Some("quit" | "exit") => return Ok(is_watched || all_right),
-                Some(asked) => self.obey(asked),
-                None => self.say(line),
+            let outcome = match Typed::of(line) {
+                Typed::Command("quit" | "exit") => return Ok(is_watched || all_right),
+                Typed::Command(asked) => self.obey(asked),
+                Typed::Message(text) => self.say(text),
             };
             match outcome {
                 // What one message did wrong does not end the conversation.
@@ -153,12 +170,27 @@ impl<M: Model> Talk<M> {
         match word {
             "help" => remark(&HELP),
             "stats" => remark(&self.stats()),
-            "system" => self.set_system(rest),
+            "system" => {
+                self.set_system(rest);
+                remark(&match rest {
+                    "" => "system message removed".to_owned(),
+                    _ => format!("system message set, {} characters", rest.chars().count()),
+                });
+            }
             "reset" => self.messages.retain(|message| message.role == "system"),
             "retry" => return self.retry(),
-            "save" => save(rest, &self.messages)?,
-            "load" => self.messages = load(rest)?,
-            _ => return Err(Failure::misuse(format!("/{word} is not known; /help lists what is")).into()),
+            "save" => {
+                save(rest, &self.messages)?;
+                remark(&format!("{} saved to {rest}", counted(&self.messages)));
+            }
+            "load" => {
+                self.messages = load(rest)?;
+                remark(&format!("{} loaded from {rest}", counted(&self.messages)));
+            }
+            _ => {
+                let advice = "/help lists commands, and // sends a message that begins with a slash";
+                return Err(Failure::misuse(format!("/{word}: unknown command; {advice}")).into());
+            }
         }
         Ok(())
     }
@@ -194,6 +226,34 @@ impl<M: Model> Talk<M> {
     }
 }
 
+/// A line of a conversation.
+#[derive(Debug, PartialEq)]
+enum Typed<'a> {
+    /// What follows the slash.
+    Command(&'a str),
+    /// What is said to the model.
+    Message(&'a str),
+}
+
+impl Typed<'_> {
+    /// A slash begins a command, and two a message that begins with one.
+    fn of(line: &str) -> Typed<'_> {
+        match line.strip_prefix('/') {
+            Some(message) if message.starts_with('/') => Typed::Message(message),
+            Some(command) => Typed::Command(command),
+            None => Typed::Message(line),
+        }
+    }
+}
+
+/// `1 message`, `3 messages`.
+fn counted(messages: &[Message]) -> String {
+    match messages.len() {
+        1 => "1 message".to_owned(),
+        count => format!("{count} messages"),
+    }
+}
+
 /// A variable of the template: a name and JSON, or else text.
 fn variable(text: &str) -> Result<(String, Value), Failure> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
@@ -218,4 +278,21 @@ fn load(path: &str) -> Result<Vec<Message>, Failure> {
     let trouble = |what: String| Failure::misuse(format!("{path}: {what}"));
     let text = std::fs::read(path).map_err(|error| trouble(error.to_string()))?;
     serde_json::from_slice(&text).map_err(|error| trouble(format!("is not a list of messages: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slash_begins_a_command_and_two_begin_a_message() {
+        for (line, typed) in [
+            ("/help", Typed::Command("help")),
+            ("/save a b", Typed::Command("save a b")),
+            ("//usr/bin", Typed::Message("/usr/bin")),
+            ("a/b", Typed::Message("a/b")),
+        ] {
+            assert_eq!(Typed::of(line), typed);
+        }
+    }
 }

@@ -40,10 +40,24 @@ impl Losses {
         self.sum / self.count as f64
     }
 
-    /// The standard error of the mean.
-    fn error(self) -> f64 {
+    /// The standard error of the mean; one token has none.
+    fn error(self) -> Option<f64> {
+        if self.count < 2 {
+            return None;
+        }
         let variance = self.squares / self.count as f64 - self.mean() * self.mean();
-        (variance.max(0.0) / self.count as f64).sqrt()
+        Some((variance.max(0.0) / self.count as f64).sqrt())
+    }
+
+    /// The measured perplexity, in a line.
+    fn text(self) -> String {
+        let (loss, perplexity) = (self.mean(), self.mean().exp());
+        match self.error() {
+            Some(error) => {
+                format!("perplexity {perplexity:.6} ± {:.6} · loss {loss:.6} a token", perplexity * error)
+            }
+            None => format!("perplexity {perplexity:.6} · loss {loss:.6} · one token has no standard error"),
+        }
     }
 }
 
@@ -115,11 +129,7 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perple
             "seconds": seconds,
         }))?;
     } else {
-        print(&format!(
-            "perplexity {:.6} ± {:.6} · loss {loss:.6} a token\n",
-            loss.exp(),
-            loss.exp() * error
-        ))?;
+        print(&format!("{}\n", losses.text()))?;
         remark(&format!(
             "{} texts · {} tokens, {:.1}/s · context {} · {}",
             texts.len(),
@@ -196,6 +206,17 @@ fn measure<M: Model, D: Device>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_token_has_no_standard_error() {
+        let mut losses = Losses::default();
+        losses.add(2.0);
+        assert_eq!(losses.error(), None);
+        assert!(losses.text().ends_with("one token has no standard error") && !losses.text().contains('±'));
+        losses.add(4.0);
+        assert_eq!(losses.error(), Some(0.5_f64.sqrt()));
+        assert!(losses.text().starts_with("perplexity 20.085537 ± 14.20"), "{}", losses.text());
+    }
 
     #[test]
     fn texts_lie_between_separators() {

@@ -211,7 +211,7 @@ fn chat_answers_once_or_line_by_line() {
     assert_eq!(output.status.code(), Some(1), "nobody watched, and two lines were not understood");
     assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&first), words(&second)));
     let said = text(&output.stderr);
-    for part in ["generated 4 tokens", "of 64 positions", "/nonsense is not known", "nowhere.json: "] {
+    for part in ["generated 4 tokens", "of 64 positions", "/nonsense: unknown command", "nowhere.json: "] {
         assert!(said.contains(part), "should say {part}: {said}");
     }
     // The conversation that was saved goes on; an answer can be had again, and everything forgotten.
@@ -219,6 +219,30 @@ fn chat_answers_once_or_line_by_line() {
     let line = format!("chat -n 4 --temperature 0 --load {}", saved.display());
     let output = say(&folder, &line, "/retry\n/reset\nw7 w8\n");
     assert_eq!(text(&output.stdout), format!("{}\n{}\n", words(&second), words(&first)));
+    // Commands say what they did. Two slashes begin a message, and a backslash goes on with it in the next line.
+    let mut command = program(&folder, "chat -n 1 --temperature 0");
+    command.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = "w7 \\\nw8\n//w9\n/system w5\n/save more.json\n/load more.json\n/system\n";
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let did = [
+        "system message set, 2 characters",
+        "saved to more.json",
+        "loaded from more.json",
+        "system message removed",
+    ];
+    for part in did {
+        assert!(said.contains(part), "should say {part}: {said}");
+    }
+    let saved = std::fs::read_to_string(folder.path().join("more.json")).unwrap();
+    let saved: Vec<Value> = serde_json::from_str(&saved).unwrap();
+    let contents = |role: &str| -> Vec<&str> {
+        saved.iter().filter(|it| it["role"] == role).map(|it| it["content"].as_str().unwrap()).collect()
+    };
+    assert_eq!((contents("system"), contents("user")), (vec!["w5"], vec!["w7 \nw8", "/w9"]));
     // A message that does not fit is refused, and the conversation is as it was.
     let long = format!("{}\nw7 w8\n", "w5 ".repeat(80));
     let output = say(&folder, "chat -n 4 --temperature 0", &long);

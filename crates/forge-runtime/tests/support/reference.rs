@@ -165,8 +165,9 @@ impl Reference {
                     json!({ "ids": ids, "chunks": chunks, "logits": logits, "deviation": deviation })
                 })
                 .collect();
-        let int8 = [(0.5, 0.15), (0.9, 0.5), (1.0, 1.0)]
-            .map(|(share, bound)| json!({ "share": share, "bound": bound, "reason": "as the compiler has it" }));
+        let int8 = [(0.5, 0.15), (0.9, 0.5), (1.0, 1.0)].map(
+            |(share, bound)| json!({ "share": share, "bound": bound, "reason": "as the compiler has it" }),
+        );
         let golden = json!({
             "model": "tiny",
             "tolerance": { "bound": 1e-3, "reason": "keys and values are cached in f16" },
