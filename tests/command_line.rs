@@ -203,6 +203,33 @@ fn wrong_command_lines_are_told_from_wrong_models() {
 }
 
 #[test]
+fn more_bits_than_any_format_has_are_told() {
+    let inspect = |quant: &str| {
+        let llama = model("llama").display().to_string();
+        said(&forge_with(&["inspect", &llama, "--quant", quant, "--stage", "plan"]))
+    };
+    let (far, near) = (inspect("auto:99"), inspect("auto:6"));
+    assert!(far.contains("auto:99: there is no larger format to choose than q8_0, 8.5"), "{far}");
+    assert!(!near.contains("larger format"), "{near}");
+}
+
+#[test]
+fn mixes_choose_formats_by_tensor_and_one_that_fits() {
+    let (said, code, _) = compile(&model("llama"), &["--quant", "Q4_K_M", "--no-golden"]);
+    assert_eq!(code, Some(0), "{said}");
+    // Rows of 64 and 56 columns: the output and sensitive layers in q8_0 for q6_k, the others in affine4_32 for q4_k.
+    assert!(said.contains("Q4_K_M as llama.cpp mixes it: q8_0 × 3, affine4_32 × 13; 16 have rows"), "{said}");
+    // The user's own overrides go before the mix.
+    let more = ["--quant", "q4_k_m", "--quant-override", "*=f16", "--no-golden", "--json"];
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (from, out) = (model("llama").display().to_string(), folder.path().join("out").display().to_string());
+    let output = forge_with(&[&["compile", &from, "-o", &out][..], &more].concat());
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let formats: Vec<&String> = summary["formats"].as_object().expect("bytes by format").keys().collect();
+    assert!(!formats.iter().any(|format| format.contains("affine") || *format == "q8_0"), "{formats:?}");
+}
+
+#[test]
 fn only_what_forge_made_is_replaced() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let out = folder.path().join("out").display().to_string();

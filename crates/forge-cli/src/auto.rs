@@ -95,11 +95,11 @@ pub(crate) fn choose(
         .map(|(packed, place)| if packed.format == stand_in { choices[*place] } else { packed.format })
         .collect();
     say_choice(&matrices, &formats, spent as f64 / weights as f64, bits);
-    let most: u64 = offers.iter().filter_map(|offers| offers.iter().map(|offer| offer.bits).max()).sum();
-    let most = most as f64 / weights as f64;
-    if bits > most {
+    let (spent, largest) = (spent as f64 / weights as f64, choices[0]);
+    let is_largest = |(packed, format): (&&Packed, &Format)| packed.format != stand_in || *format == largest;
+    if bits > spent && matrices.iter().zip(&formats).all(is_largest) {
         terminal::warning(&format!(
-            "--quant {PREFIX}{bits}: the largest format that it chooses among, {stand_in}, takes {most:.3} bits a weight; use f16 for 16"
+            "--quant {PREFIX}{bits}: there is no larger format to choose than {largest}, {spent:.3} bits a weight here; for 16 use f16"
         ));
     }
     let mut overrides = by_name(graph, &matrices, &formats, stand_in);

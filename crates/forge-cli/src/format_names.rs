@@ -10,11 +10,12 @@ use strsim::osa_distance;
 const SUMMARY: &str = "keep, f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k, mxfp4, affine2 to affine8, auto:BITS, or a mix such as Q4_K_M";
 
 /// Beginnings of names of formats that forge does not have, and what to use instead. The first that fits counts.
-const UNSUPPORTED: [(&str, &str); 14] = [
+const UNSUPPORTED: [(&str, &str); 15] = [
     ("q4_1", "affine4_32, which stores the same numbers"),
     ("q5_0", "affine5_32"),
     ("q5_1", "affine5_32, which stores the same numbers"),
-    ("q8_", "q8_0"),
+    ("q8_1", "q8_0"),
+    ("q8_k", "q8_0"),
     ("q2_k", "affine2, or auto:2.6"),
     ("q3_k", "affine3, or auto:3.5"),
     ("iq1", "affine2"),
@@ -140,6 +141,7 @@ mod tests {
         for (name, meant) in [
             ("q80", "q8_0"),
             ("q8-0", "q8_0"),
+            ("Q8_O", "q8_0"),
             ("q8", "q8_0"),
             ("int8", "q8_0"),
             ("fp16", "f16"),
