@@ -33,16 +33,15 @@ impl Access {
     }
 
     /// The origin to be named in the response, if a page of another origin asks and may.
-    fn check(&self, path: &str, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
-        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-        let host = text(header::HOST).unwrap_or_default();
+    fn check_origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+        let host = text(headers, header::HOST).unwrap_or_default();
         let is_ours = is_this_machine(host) || self.origins.iter().any(|origin| is_same(origin, host));
         if self.is_local && self.keys.is_empty() && !is_ours {
             let message =
                 format!("this server answers to localhost, not to {host:?}, unless --allow-origin names it");
             return Err(Refusal::new(StatusCode::FORBIDDEN, message));
         }
-        let origin = match headers.get(header::ORIGIN) {
+        match headers.get(header::ORIGIN) {
             Some(origin) if !is_same(origin.to_str().unwrap_or_default(), host) => {
                 let named = |allowed: &String| allowed == "*" || origin == allowed.as_str();
                 if !self.origins.iter().any(named) {
@@ -51,27 +50,39 @@ impl Access {
                     );
                     return Err(Refusal::new(StatusCode::FORBIDDEN, message));
                 }
-                Some(origin.clone())
+                Ok(Some(origin.clone()))
             }
-            _ => None,
-        };
-        let shown = text(header::AUTHORIZATION);
-        if !OPEN.contains(&path) && !self.knows(shown.unwrap_or_default()) {
-            let message = match shown {
-                Some(_) => "the key that was shown is not this server's: Authorization: Bearer ...",
-                None => "this server wants its key: Authorization: Bearer ...",
-            };
-            return Err(Refusal::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"));
+            _ => Ok(None),
         }
-        Ok(origin)
+    }
+
+    /// Whether a request shows a key, if it has to.
+    fn check_key(&self, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+        let shown = text(headers, header::AUTHORIZATION);
+        if OPEN.contains(&path) || self.knows(shown.unwrap_or_default()) {
+            return Ok(());
+        }
+        let message = match shown {
+            Some(_) => "the key that was shown is not this server's: Authorization: Bearer ...",
+            None => "this server wants its key: Authorization: Bearer ...",
+        };
+        Err(Refusal::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
     }
 
     /// Whether a header has one of the keys. How long that takes says nothing about them.
     fn knows(&self, authorization: &str) -> bool {
-        let shown = authorization.strip_prefix("Bearer ").unwrap_or_default();
+        let shown = match authorization.split_once(' ') {
+            Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
+            _ => "",
+        };
         let known = self.keys.iter().fold(false, |known, key| known | same(shown.as_bytes(), key.as_bytes()));
         known || self.keys.is_empty()
     }
+}
+
+/// A header's text.
+fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// Whether two texts are the same, in a time that depends on the length of the first alone.
@@ -98,23 +109,31 @@ fn is_same(origin: &str, host: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
 }
 
-/// Asks every request for what it has to show.
+/// Asks every request for what it has to show. A page that may ask can read every response, errors too.
 pub(super) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
-    let is_preflight = request.method() == Method::OPTIONS && request.headers().contains_key(header::ORIGIN);
-    // A preflight has no key, and asks for nothing but leave.
-    let path = if is_preflight { OPEN[0] } else { request.uri().path() };
-    let origin = match service.access.check(path, request.headers()) {
+    let headers = request.headers();
+    let is_preflight = request.method() == Method::OPTIONS && headers.contains_key(header::ORIGIN);
+    let origin = match service.access.check_origin(headers) {
         Ok(origin) => origin,
         Err(refusal) => return refusal.into_response(),
     };
-    let mut response =
-        if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
+    let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    // A preflight has no key, and asks for nothing but leave.
+    let key = if is_preflight { Ok(()) } else { service.access.check_key(request.uri().path(), headers) };
+    let mut response = match key {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) if is_preflight => StatusCode::NO_CONTENT.into_response(),
+        Ok(()) => next.run(request).await,
+    };
     let headers = response.headers_mut();
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        let exposed = HeaderValue::from_static("retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
         if is_preflight {
-            let allowed = HeaderValue::from_static("authorization, content-type");
+            // Clients send headers of their own, none of which means anything here.
+            let allowed = wanted.unwrap_or(HeaderValue::from_static("authorization, content-type"));
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
         }

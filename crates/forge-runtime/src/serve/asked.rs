@@ -6,6 +6,7 @@ use super::super::sampler::Sampling;
 use super::calls::Calls;
 use super::fields::Fields;
 use super::grammar::Grammar;
+use super::grammar_limits::{check_lark, check_regex, check_schema};
 use super::refusal::Refusal;
 use super::service::Service;
 use super::tools::Tools;
@@ -46,7 +47,7 @@ impl Asked {
         let seed = fields.take::<i64>("seed")?.map(|seed| seed as u64).unwrap_or_else(new_seed);
         let texts = fields.count("n", 1, service.queue.most() as u64)?.unwrap_or(1);
         let [old, new] =
-            ["max_tokens", "max_completion_tokens"].map(|name| fields.count(name, least, u64::MAX));
+            ["max_tokens", "max_completion_tokens"].map(|name| fields.count_or_unlimited(name, least));
         let settings = Settings {
             sampling: sampling(fields, &service.sampling, service.info.vocabulary)?,
             seed,
@@ -89,9 +90,9 @@ fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, Refusal> {
     }
 }
 
-/// A seed that nobody can foresee.
+/// A seed that nobody can foresee, below 2^53: JavaScript keeps no larger number exactly.
 fn new_seed() -> u64 {
-    RandomState::new().hash_one(0)
+    RandomState::new().hash_one(0) >> 11
 }
 
 fn sampling(fields: &mut Fields, ordinary: &Sampling, vocabulary: u32) -> Result<Sampling, Refusal> {
@@ -129,7 +130,22 @@ fn sampling(fields: &mut Fields, ordinary: &Sampling, vocabulary: u32) -> Result
             .unwrap_or(ordinary.frequency_penalty),
         bias,
     };
-    sampling.check().map_err(|message| Refusal::new(axum::http::StatusCode::BAD_REQUEST, message))?;
+    sampling.check().map_err(|message| {
+        // The message begins with the name of the field.
+        let names = [
+            "temperature",
+            "typical_p",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        ];
+        match names.into_iter().find(|name| message.replace(['-', ' '], "_").contains(name)) {
+            Some(name) => Refusal::of(name, message),
+            None => Refusal::new(axum::http::StatusCode::BAD_REQUEST, message),
+        }
+    })?;
     Ok(sampling)
 }
 
@@ -165,7 +181,18 @@ fn grammar(fields: &mut Fields) -> Result<(&'static str, Option<Grammar>), Refus
     ];
     let mut asked = ways.into_iter().filter(|(_, grammar)| grammar.is_some());
     match (asked.next(), asked.next()) {
-        (one, None) => Ok(one.unwrap_or(("response_format", None))),
+        (Some((field, Some(grammar))), None) => {
+            let checked = match &grammar {
+                Grammar::Schema(schema) => check_schema(schema),
+                Grammar::Regex(expression) => check_regex(expression),
+                Grammar::Lark(grammar) => check_lark(grammar),
+                Grammar::After { .. } => Ok(()),
+            };
+            let refused =
+                |failure: Failure| Refusal::of(field, failure.to_string()).code("grammar_too_complex");
+            checked.map(|()| (field, Some(grammar))).map_err(refused)
+        }
+        (_, None) => Ok(("response_format", None)),
         (_, Some((field, _))) => {
             Err(Refusal::of(field, "one of `response_format` and `guided_...`, not several"))
         }

@@ -50,6 +50,10 @@ pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refusal> {
         return Err(Refusal::of("messages", "`messages` is empty"));
     }
     for message in &mut messages {
+        // As OpenAI's clients send it beside calls of functions.
+        if message.content.is_null() {
+            message.content = Value::String(String::new());
+        }
         if let Value::Array(parts) = &message.content {
             let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
             let Some(texts) = texts else {
@@ -71,9 +75,23 @@ pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Message>, Refusal> {
 
 /// What else the template is told.
 pub(super) fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
-    let mut variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let mut variables = template_variables(fields)?;
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         variables.insert("reasoning_effort".to_owned(), Value::String(effort));
     }
     Ok(variables)
+}
+
+/// `chat_template_kwargs`: variables that are not the server's to set.
+pub(super) fn template_variables(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+    const NAME: &str = "chat_template_kwargs";
+    const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+    let variables: Map<String, Value> = fields.take(NAME)?.unwrap_or_default();
+    match variables.keys().find(|name| RESERVED.contains(&name.as_str()) || name.ends_with("_token")) {
+        Some(name) => Err(Refusal::of(
+            NAME,
+            format!("`{NAME}` cannot set `{name}`, which the server sets; leave it out"),
+        )),
+        None => Ok(variables),
+    }
 }

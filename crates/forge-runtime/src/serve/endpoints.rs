@@ -1,7 +1,7 @@
 //! The endpoints: which paths there are, and what each makes of a body.
 //!
-//! Reading a body, rendering a conversation, encoding it and compiling a grammar take a while for long ones, so that
-//! happens aside; the thread that serves connections never waits for it.
+//! Reading a body, rendering a conversation and encoding it take a while for long ones, so that happens aside; the thread
+//! that serves connections never waits for it. Requests with a grammar go on on threads of their own.
 
 use super::access::guard;
 use super::answer::Answer;
@@ -156,10 +156,32 @@ async fn aside<T: Send + 'static>(
 ) -> Result<T, Refusal> {
     let most = BODY.max(BODY_FOR_POSITION * service.context as usize);
     let bytes = read(body, most).await?;
-    let done = tokio::task::spawn_blocking(move || work(&service, Fields::parse(&bytes)?)).await;
-    done.unwrap_or_else(|_| {
+    let of_thread = service.clone();
+    let begun = tokio::task::spawn_blocking(move || {
+        let fields = Fields::parse(&bytes)?;
+        Ok(match fields.may_have_grammar() {
+            true => Begin::WithGrammar(fields, work),
+            false => Begin::Done(work(&of_thread, fields)?),
+        })
+    });
+    let begun = begun.await.unwrap_or_else(|_| {
         Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "this request made a part of the server fail"))
-    })
+    })?;
+    match begun {
+        Begin::Done(done) => Ok(done),
+        Begin::WithGrammar(fields, work) => {
+            let (prepared, of_thread) = (service.clone(), service.clone());
+            let prepare = move || prepared.grammars.prepare();
+            service.grammar_threads.run(prepare, move || work(&of_thread, fields)).await
+        }
+    }
+}
+
+/// What has become of a request when its body has been read.
+enum Begin<T, W> {
+    Done(T),
+    /// It goes on on a thread that compiles grammars.
+    WithGrammar(Fields, W),
 }
 
 async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {

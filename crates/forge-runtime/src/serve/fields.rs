@@ -26,6 +26,23 @@ const HARMLESS: [&str; 9] = [
     "model",
 ];
 
+/// What the parser says of a value, in words of JSON rather than of Rust.
+fn in_words_of_json(error: &str) -> String {
+    let words = [
+        ("expected u64", "expected a whole number, 0 or more"),
+        ("expected u32", "expected a whole number, 0 or more"),
+        ("expected i64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected an object"),
+        ("invalid type: map", "invalid type: object"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("struct Message", "a message"),
+    ];
+    words.iter().fold(error.to_owned(), |error, (rust, json)| error.replace(rust, json))
+}
+
 impl Fields {
     /// The fields of a JSON object.
     pub(super) fn parse(body: &[u8]) -> Result<Fields, Refusal> {
@@ -45,8 +62,22 @@ impl Fields {
         let Some(value) = self.0.shift_remove(name) else { return Ok(None) };
         match serde_json::from_value(value) {
             Ok(value) => Ok(Some(value)),
-            Err(error) => Err(Refusal::of(name, format!("`{name}`: {error}"))),
+            Err(error) => {
+                Err(Refusal::of(name, format!("`{name}`: {}", in_words_of_json(&error.to_string()))))
+            }
         }
+    }
+
+    /// Whether a grammar may have to be compiled for these fields.
+    pub(super) fn may_have_grammar(&self) -> bool {
+        let is_text = |format: &Value| format["type"] == "text";
+        self.0.iter().any(|(name, value)| match name.as_str() {
+            "tools" => value.as_array().is_none_or(|tools| !tools.is_empty()),
+            "response_format" => !is_text(value),
+            "text" => value.get("format").is_some_and(|format| !is_text(format)),
+            "guided_json" | "guided_regex" | "guided_grammar" => true,
+            _ => false,
+        })
     }
 
     /// Another name, or place, for a field.
@@ -81,6 +112,15 @@ impl Fields {
             }
             count => Ok(count.map(|count| count as usize)),
         }
+    }
+
+    /// A whole number, or -1, with which some clients say that there is no limit.
+    pub(super) fn count_or_unlimited(&mut self, name: &str, least: u64) -> Result<Option<usize>, Refusal> {
+        if self.0.get(name).is_some_and(|value| *value == -1) {
+            self.0.shift_remove(name);
+            return Ok(Some(usize::MAX));
+        }
+        self.count(name, least, u64::MAX)
     }
 
     /// A field that is understood in one way only.

@@ -6,12 +6,21 @@
 use super::super::completion::Constraint;
 use super::super::failure::Failure;
 use super::super::model::Info;
+use super::grammar_limits::set_parser_limits;
+use super::watchdog::{Watch, Watchdog};
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory, token_bytes_from_tokenizer_json};
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{CancellationHandle, Matcher, ParserFactory, token_bytes_from_tokenizer_json};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long one step through a grammar may take: a mask, or a token.
+const STEP: Duration = Duration::from_millis(500);
+/// How long the steps of one text may take together, and how much longer for each token. Other clients wait meanwhile.
+const STEPS: Duration = Duration::from_secs(3);
+const STEPS_FOR_TOKEN: Duration = Duration::from_millis(20);
 
 /// What a text has to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,11 +43,26 @@ pub(super) enum Grammar {
     },
 }
 
-/// Makes constraints out of grammars.
+/// Compiles grammars.
 pub(super) struct Grammars {
     tokenizer: PathBuf,
     info: Info,
-    factory: OnceLock<Result<ParserFactory, String>>,
+    factory: OnceLock<Result<(ParserFactory, Watchdog), String>>,
+}
+
+/// A grammar that has been compiled, for any number of texts.
+pub(super) struct CompiledGrammar {
+    opening: Option<Opening>,
+    matcher: Matcher,
+    watch: Watch,
+}
+
+/// What comes before a grammar holds, and what the bytes of tokens are.
+#[derive(Clone)]
+struct Opening {
+    text: &'static str,
+    id: Option<u32>,
+    environment: TokEnv,
 }
 
 impl Grammars {
@@ -47,36 +71,50 @@ impl Grammars {
         Grammars { tokenizer, info, factory: OnceLock::new() }
     }
 
-    /// A constraint for one text; [`Failure::Misuse`] if the grammar is not understood.
-    pub(super) fn constraint(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, Failure> {
-        let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(|error| {
-            Failure::misuse(format!("this model's tokenizer leaves no way to follow a grammar: {error}"))
-        })?;
-        let compiled = match grammar.clone() {
+    /// Reads the tokenizer, unless that has been done.
+    pub(super) fn prepare(&self) {
+        self.factory.get_or_init(|| {
+            let watchdog = Watchdog::start().map_err(|error| error.to_string())?;
+            Ok((self.factory()?, watchdog))
+        });
+    }
+
+    /// Compiles a grammar; [`Failure::Misuse`] if it is not understood, or too complex.
+    pub(super) fn compile(&self, grammar: &Grammar) -> Result<CompiledGrammar, Failure> {
+        self.prepare();
+        let (factory, watchdog) = match self.factory.get() {
+            Some(Ok(factory)) => (&factory.0, &factory.1),
+            Some(Err(error)) => {
+                let message = format!("this model's tokenizer leaves no way to follow a grammar: {error}");
+                return Err(Failure::misuse(message));
+            }
+            None => return Err(Failure::wrong("the tokenizer has not been read")),
+        };
+        let top = match grammar.clone() {
             Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(with_few_blanks(schema)),
             Grammar::Regex(expression) => TopLevelGrammar::from_regex(&expression),
             Grammar::Lark(grammar) | Grammar::After { grammar, .. } => TopLevelGrammar::from_lark(grammar),
         };
-        let mut matcher = Matcher::new(factory.create_parser(compiled));
-        // Some grammars turn out to have no beginning only when one is asked for.
-        let error = matcher.get_error().or_else(|| {
-            let begins = matcher.compute_mask_or_eos().is_ok_and(|mask| !mask.is_zero());
-            (!begins).then(|| "no text of it has a beginning".to_owned())
-        });
-        match (error, grammar) {
-            (Some(error), _) => Err(Failure::misuse(format!("the grammar is not understood: {error}"))),
-            (None, &Grammar::After { opening, opening_id, .. }) => {
-                let environment = factory.tok_env().clone();
-                Ok(Box::new(Waiting {
-                    opening,
-                    opening_id,
-                    environment,
-                    written: Vec::new(),
-                    is_open: None,
-                    matcher,
-                }))
+        let mut matcher = Matcher::new(factory.create_parser(top)).into_cancellable();
+        if let Some(error) = matcher.get_error() {
+            return Err(Failure::misuse(described(&error)));
+        }
+        let opening = match *grammar {
+            Grammar::After { opening, opening_id, .. } => {
+                Some(Opening { text: opening, id: opening_id, environment: factory.tok_env().clone() })
             }
-            (None, _) => Ok(Box::new(Following(matcher))),
+            _ => None,
+        };
+        let watch = watchdog.watch();
+        // Some grammars turn out to have no beginning, or to be too complex, only when one is asked for.
+        let handle = matcher.cancellation_handle().unwrap_or_default();
+        let begins = watch.step(&handle, STEP, || matcher.compute_mask_or_eos());
+        match begins {
+            Ok(mask) if mask.is_zero() => {
+                Err(Failure::misuse("the grammar is not understood: no text of it has a beginning"))
+            }
+            Ok(_) => Ok(CompiledGrammar { opening, matcher, watch }),
+            Err(error) => Err(Failure::misuse(described(&error.to_string()))),
         }
     }
 
@@ -95,6 +133,7 @@ impl Grammars {
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
         factory.quiet();
+        set_parser_limits(factory.limits_mut());
         Ok(factory)
     }
 }
@@ -115,82 +154,150 @@ pub(super) fn with_few_blanks(schema: Value) -> Value {
     }
 }
 
+/// What a client is told of an error of the grammar library: not how the library came to it.
+fn described(error: &str) -> String {
+    // What the library says when one of its limits is reached.
+    const TOO_COMPLEX: [&str; 9] = [
+        "operation cancelled",
+        "fuel",
+        "too big",
+        "too large",
+        "too many expressions",
+        "Too many items",
+        "Current row has",
+        "lexer precomputation",
+        "deeply nested",
+    ];
+    /// Characters of a message.
+    const MOST: usize = 300;
+    if error.contains("NoExtension") {
+        return "the grammar is not understood: no text of it has a beginning".to_owned();
+    }
+    if TOO_COMPLEX.iter().any(|sign| error.contains(sign)) {
+        return "the grammar is too complex; simplify it".to_owned();
+    }
+    if error.contains("panic") || error.contains("<state>") {
+        return "the grammar is not understood: it uses something that is not supported, or in a way that is not"
+            .to_owned();
+    }
+    let error = error.replace("<non-verbose/>", "");
+    let mut short: String = error.trim().chars().take(MOST).collect();
+    if short.len() < error.trim().len() {
+        short.push_str(" ...");
+    }
+    format!("the grammar is not understood: {short}")
+}
+
+impl CompiledGrammar {
+    /// A constraint for one text.
+    pub(super) fn constraint(&self) -> Box<dyn Constraint> {
+        let matcher = self.matcher.clone().into_cancellable();
+        let handle = matcher.cancellation_handle().unwrap_or_default();
+        let following =
+            Following { matcher, handle, watch: self.watch.clone(), spent: Duration::ZERO, tokens: 0 };
+        match &self.opening {
+            Some(opening) => {
+                Box::new(Waiting { opening: opening.clone(), written: Vec::new(), is_open: None, following })
+            }
+            None => Box::new(following),
+        }
+    }
+}
+
 /// A text on its way through a grammar.
-struct Following(Matcher);
+struct Following {
+    matcher: Matcher,
+    /// Cancels a step of the matcher.
+    handle: CancellationHandle,
+    watch: Watch,
+    /// What the steps so far have taken.
+    spent: Duration,
+    tokens: u32,
+}
+
+impl Following {
+    /// Takes a step, within the limits on time.
+    fn step<T, E: std::fmt::Display>(
+        &mut self,
+        step: impl FnOnce(&mut Matcher) -> Result<T, E>,
+    ) -> Result<T, Failure> {
+        let too_complex =
+            || Failure::misuse("the grammar became too complex while the text was written; simplify it");
+        if self.spent > STEPS + STEPS_FOR_TOKEN * self.tokens {
+            return Err(too_complex());
+        }
+        let start = Instant::now();
+        let done = self.watch.step(&self.handle, STEP, || step(&mut self.matcher));
+        self.spent += start.elapsed();
+        done.map_err(|_| too_complex())
+    }
+}
 
 impl Constraint for Following {
+    /// Leaves the logits of the tokens that may follow.
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
-        mask(&mut self.0, logits)
+        let mask: SimpleVob = self.step(Matcher::compute_mask_or_eos)?;
+        if mask.is_zero() {
+            return Err(Failure::wrong("the grammar lets no token of this model's follow"));
+        }
+        for (id, logit) in (0..).zip(logits.iter_mut()) {
+            if !mask.is_allowed(id) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
     }
 
     fn accept(&mut self, id: u32) -> Result<(), Failure> {
-        self.0.consume_token(id).map_err(failed)
+        self.tokens += 1;
+        self.step(|matcher| matcher.consume_token(id))
     }
 
     fn is_complete(&mut self) -> bool {
-        self.0.is_stopped()
+        self.matcher.is_stopped()
     }
 }
 
 /// A text that is free until an opening.
 struct Waiting {
-    opening: &'static str,
-    opening_id: Option<u32>,
-    /// Knows the bytes of ids.
-    environment: TokEnv,
+    opening: Opening,
     /// The end of what has been written.
     written: Vec<u8>,
     /// Whether the grammar holds; unknown while it may still come to.
     is_open: Option<bool>,
-    matcher: Matcher,
+    following: Following,
 }
 
 impl Constraint for Waiting {
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
         match self.is_open {
-            Some(true) => mask(&mut self.matcher, logits),
+            Some(true) => self.following.mask(logits),
             _ => Ok(()),
         }
     }
 
     fn accept(&mut self, id: u32) -> Result<(), Failure> {
         match self.is_open {
-            Some(true) => return self.matcher.consume_token(id).map_err(failed),
+            Some(true) => return self.following.accept(id),
             Some(false) => return Ok(()),
             None => {}
         }
-        if self.opening.is_empty() {
-            self.is_open = Some(self.matcher.try_consume_tokens(&[id]).map_err(failed)? == 1);
+        let Opening { text, id: opening_id, environment } = &self.opening;
+        if text.is_empty() {
+            let taken = self.following.step(|matcher| matcher.try_consume_tokens(&[id]))?;
+            self.is_open = Some(taken == 1);
             return Ok(());
         }
-        self.written.extend(self.environment.tok_trie().token(id));
-        if Some(id) == self.opening_id || self.written.ends_with(self.opening.as_bytes()) {
+        self.written.extend(environment.tok_trie().token(id));
+        if Some(id) == *opening_id || self.written.ends_with(text.as_bytes()) {
             self.is_open = Some(true);
         }
-        let old = self.written.len().saturating_sub(self.opening.len());
+        let old = self.written.len().saturating_sub(text.len());
         self.written.drain(..old);
         Ok(())
     }
 
     fn is_complete(&mut self) -> bool {
-        self.is_open == Some(true) && self.matcher.is_stopped()
+        self.is_open == Some(true) && self.following.is_complete()
     }
-}
-
-/// Leaves the logits of the ids that may follow.
-fn mask(matcher: &mut Matcher, logits: &mut [f32]) -> Result<(), Failure> {
-    let mask = matcher.compute_mask_or_eos().map_err(failed)?;
-    if mask.is_zero() {
-        return Err(Failure::wrong("the grammar lets no token of this model's follow"));
-    }
-    for (id, logit) in (0..).zip(logits.iter_mut()) {
-        if !mask.is_allowed(id) {
-            *logit = f32::NEG_INFINITY;
-        }
-    }
-    Ok(())
-}
-
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::wrong(format!("the grammar cannot be followed: {error}"))
 }

@@ -14,6 +14,8 @@ mod dialect;
 mod endpoints;
 mod fields;
 mod grammar;
+mod grammar_limits;
+mod grammar_threads;
 mod items;
 mod job;
 mod listener;
@@ -30,6 +32,7 @@ mod service;
 mod shape;
 mod slots;
 mod tools;
+mod watchdog;
 
 use super::device::Device;
 use super::engine::Engine;
@@ -40,6 +43,7 @@ use super::template::Template;
 use super::text::Text;
 use access::Access;
 use grammar::Grammars;
+use grammar_threads::GrammarThreads;
 use metrics::Metrics;
 use queue::Queue;
 use scheduler::Scheduler;
@@ -146,6 +150,7 @@ impl Server {
             template,
             sampling,
             grammars: Grammars::new(tokenizer, M::INFO),
+            grammar_threads: GrammarThreads::default(),
             queue,
             metrics: metrics.clone(),
             access: Access::new(address.ip(), options.api_keys, options.origins),

@@ -32,11 +32,15 @@ impl Refusal {
         Refusal { code: Some(code), ..self }
     }
 
+    /// After how many seconds another try may succeed.
+    pub(super) fn retry_after(self, seconds: u64) -> Refusal {
+        Refusal { retry_after: Some(seconds), ..self }
+    }
+
     /// Too many are waiting.
     pub(super) fn busy(seconds: u64) -> Refusal {
         let message = "the server is busy: as many requests are waiting as may wait";
-        let busy = Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full");
-        Refusal { retry_after: Some(seconds), ..busy }
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full").retry_after(seconds)
     }
 
     /// As the body of a response or an event says it.

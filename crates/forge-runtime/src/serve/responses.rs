@@ -29,7 +29,7 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
         messages.push(Message::system(instructions));
     }
     conversation(fields.need("input")?, &mut messages)?;
-    let mut variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let mut variables = super::chat::template_variables(fields)?;
     let reasoning: Map<String, Value> = fields.take("reasoning")?.unwrap_or_default();
     if let Some(effort) = reasoning.get("effort").cloned() {
         variables.insert("reasoning_effort".to_owned(), effort);
@@ -79,6 +79,7 @@ fn conversation(input: Value, messages: &mut Vec<Message>) -> Result<(), Refusal
     for item in items {
         let text = |value: &Value| match value {
             Value::String(text) => Some(text.clone()),
+            Value::Null => Some(String::new()),
             Value::Array(parts) => {
                 let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
                 texts.map(|texts| texts.join("\n"))

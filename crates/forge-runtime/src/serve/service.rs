@@ -10,7 +10,8 @@ use super::access::Access;
 use super::answer::{Answer, Shape, Usage};
 use super::asked::Asked;
 use super::fields::Fields;
-use super::grammar::Grammars;
+use super::grammar::{CompiledGrammar, Grammars};
+use super::grammar_threads::GrammarThreads;
 use super::metrics::Metrics;
 use super::queue::Queue;
 use super::refusal::Refusal;
@@ -31,6 +32,7 @@ pub(super) struct Service {
     /// How ids are chosen unless a request says otherwise.
     pub(super) sampling: Sampling,
     pub(super) grammars: Grammars,
+    pub(super) grammar_threads: GrammarThreads,
     pub(super) queue: Queue,
     pub(super) metrics: Arc<Metrics>,
     pub(super) access: Access,
@@ -103,20 +105,17 @@ impl Service {
         self.check_count(prompts.len(), asked)?;
         let mut texts = Vec::new();
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
+        prompts.iter().try_for_each(|prompt| self.check_prompt(prompt))?;
+        let grammar = asked.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
+        let grammar = grammar.map_err(|failure| match failure {
+            Failure::Misuse(message) => Refusal::of(asked.grammar_field, message),
+            failure @ Failure::Wrong(_) => failure.into(),
+        })?;
         for prompt in prompts {
-            self.check_prompt(&prompt)?;
             for number in 0..asked.texts as u64 {
                 let settings =
                     Settings { seed: asked.settings.seed.wrapping_add(number), ..asked.settings.clone() };
-                let constraint = match &asked.grammar {
-                    Some(grammar) => {
-                        Some(self.grammars.constraint(grammar).map_err(|failure| match failure {
-                            Failure::Misuse(message) => Refusal::of(asked.grammar_field, message),
-                            failure @ Failure::Wrong(_) => failure.into(),
-                        })?)
-                    }
-                    None => None,
-                };
+                let constraint = grammar.as_ref().map(CompiledGrammar::constraint);
                 let end = self.info.end;
                 let completion = Completion::new(Some(&self.text), end, &prompt, settings, constraint);
                 let echo = asked.echo.then(|| Echo::new(&self.text, asked.settings.logprobs));

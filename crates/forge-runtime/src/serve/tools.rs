@@ -7,6 +7,7 @@ use super::super::template::{Message, Template};
 use super::super::text::Text;
 use super::dialect::Dialect;
 use super::grammar::{Grammar, Grammars, with_few_blanks};
+use super::grammar_limits::check_schema;
 use super::refusal::Refusal;
 use serde_json::{Value, json};
 
@@ -96,7 +97,11 @@ impl Tools {
             Choice::Named(name) => function["name"] == name.as_str(),
             _ => true,
         });
+        // Each is compiled by itself first, to see whether it is understood.
+        let offered: Vec<&Value> = offered.collect();
+        check_schema(&offered.iter().filter_map(|function| function.get("parameters")).cloned().collect())?;
         let calls: Vec<Value> = offered
+            .into_iter()
             .map(|function| {
                 let arguments = arguments(function, grammars)?;
                 Ok(json!({
@@ -107,7 +112,9 @@ impl Tools {
                 }))
             })
             .collect::<Result<_, Failure>>()?;
-        let call = with_few_blanks(json!({ "anyOf": calls }));
+        let call = json!({ "anyOf": calls });
+        check_schema(&call)?;
+        let call = with_few_blanks(call);
         let calls = self.dialect.grammar(&call, self.several && !matches!(self.choice, Choice::Named(_)));
         let opening = match self.dialect.opening_id(text) {
             Some(id) => format!("<[{id}]>"),
@@ -140,7 +147,8 @@ fn arguments(function: &Value, grammars: &Grammars) -> Result<Value, Failure> {
     let any = json!({ "type": "object" });
     let Some(schema) = function.get("parameters").filter(|schema| !schema.is_null()) else { return Ok(any) };
     let schema = closed(schema);
-    match grammars.constraint(&Grammar::Schema(schema.clone())) {
+    check_schema(&schema)?;
+    match grammars.compile(&Grammar::Schema(schema.clone())) {
         Ok(_) => Ok(schema),
         Err(Failure::Misuse(message)) if function["strict"] == true => {
             Err(Failure::Misuse(format!("function {}: {message}", function["name"])))

@@ -129,6 +129,31 @@ fn what_is_not_understood_is_refused_by_name() {
             "max_output_tokens",
             "`max_output_tokens` is 1 or more, not 0",
         ),
+        (PLAINLY, json!({ "prompt": "w5", "top_p": 0 }), 400, "top_p", "more than 0"),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": "x" }), 400, "max_tokens", "expected a whole number"),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": -2 }), 400, "max_tokens", "`max_tokens`"),
+        (PLAINLY, json!({ "prompt": "w5", "max_tokens": -1 }), 200, "", ""),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "assistant", "content": null }, { "role": "user" }], "max_tokens": 1 }),
+            200,
+            "",
+            "",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": "w5" }], "chat_template_kwargs": { "bos_token": "w6" } }),
+            400,
+            "chat_template_kwargs",
+            "cannot set `bos_token`",
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": "w5" }], "chat_template_kwargs": { "messages": [] } }),
+            400,
+            "chat_template_kwargs",
+            "cannot set `messages`",
+        ),
         ("/v1/nowhere", json!({}), 404, "", "there is nothing at /v1/nowhere"),
         ("/v1/models", json!({}), 405, "", "/v1/models does not take POST"),
     ] {
@@ -222,6 +247,18 @@ fn only_who_may_gets_an_answer() {
     }
     assert_eq!(ask("GET", "/health", &[]).status, 200);
     assert_eq!(ask("GET", "/metrics", &[]).status, 401);
+    assert_eq!(ask("GET", "/v1/models", &[("authorization", "bearer second")]).status, 200);
+    // A page reads that its key is wrong.
+    let refused = ask("GET", "/v1/models", &[("Origin", "https://friend.example")]);
+    assert_eq!(refused.status, 401);
+    assert!(refused.head.contains("access-control-allow-origin: https://friend.example"), "{}", refused.head);
+    let wanted = ("Access-Control-Request-Headers", "authorization,content-type,x-stainless-lang");
+    let preflight = ask("OPTIONS", CHAT, &[("Origin", "https://friend.example"), wanted]);
+    assert!(
+        preflight.head.contains(&format!("access-control-allow-headers: {}", wanted.1)),
+        "{}",
+        preflight.head
+    );
     let preflight = ask("OPTIONS", CHAT, &[("Origin", "https://friend.example")]);
     assert_eq!(preflight.status, 204);
     assert!(

@@ -1,0 +1,122 @@
+//! Requests that are made to take the server's stack, time or memory.
+
+use crate::served::*;
+use serde_json::{Map, Value, json};
+use std::time::{Duration, Instant};
+
+/// A schema whose definitions refer to one another in a chain.
+fn chain(length: usize, link: impl Fn(Value) -> Value) -> Value {
+    let next = |index: usize| json!({ "$ref": format!("#/$defs/d{}", index + 1) });
+    let mut definitions: Map<String, Value> =
+        (0..length).map(|index| (format!("d{index}"), link(next(index)))).collect();
+    definitions.insert(format!("d{length}"), json!({ "type": "string" }));
+    json!({ "$defs": definitions, "$ref": "#/$defs/d0" })
+}
+
+/// A grammar of rules in a chain.
+fn rules(length: usize, name: &str) -> String {
+    let rules: Vec<String> =
+        (0..length).map(|index| format!("{name}{index}: \"a\" {name}{}", index + 1)).collect();
+    format!("start: {name}0\n{}\n{name}{length}: \"b\"\n", rules.join("\n"))
+}
+
+fn guided(field: &str, value: impl Into<Value>) -> Value {
+    json!({ "prompt": "abc", "max_tokens": 2, field: value.into() })
+}
+
+/// A request with a grammar, and a part of the error that it has to get; an empty part where it may be answered.
+fn grammars() -> Vec<(Value, &'static str)> {
+    const DEEP: &str = "nested deeper than 100 levels";
+    let object = |next| json!({ "type": "object", "properties": { "a": next }, "required": ["a"] });
+    let mut of_format = guided("response_format", json!({ "type": "json_schema" }));
+    of_format["response_format"]["json_schema"] = json!({ "name": "x", "schema": chain(300, object) });
+    let words = |count: usize| (0..count).map(|index| format!("\"w{index}\"")).collect::<Vec<_>>();
+    vec![
+        (of_format, DEEP),
+        (guided("guided_json", chain(800, |next| next)), DEEP),
+        (guided("guided_json", chain(600, |next| json!({ "anyOf": [next] }))), DEEP),
+        (guided("guided_json", chain(600, |next| json!({ "allOf": [next, next] }))), DEEP),
+        (guided("guided_json", chain(1000, |next| json!({ "type": "array", "items": next }))), DEEP),
+        (guided("guided_json", json!({ "const": "x".repeat(200_000) })), "128 KiB of text"),
+        (guided("guided_json", json!({ "const": (0..20_000).collect::<Vec<_>>() })), "more than 5000 values"),
+        (guided("guided_json", json!({ "const": "x".repeat(60_000) })), ""),
+        (guided("guided_regex", "a*".repeat(20_000)), "more than 16 KiB"),
+        (guided("guided_regex", "a*".repeat(5_000)), "more than 250 repetitions"),
+        (guided("guided_regex", "(a{0,99}b?){0,99}".repeat(40)), ""),
+        (guided("guided_grammar", rules(1000, "r")), ""),
+        (guided("guided_grammar", rules(5000, "T")), "more than 32 KiB"),
+        (guided("guided_grammar", format!("start: {}", words(20_000).join("|"))), "more than 32 KiB"),
+        (guided("guided_grammar", format!("start: {}", words(3_000).join("|"))), "more than 2000 lines"),
+        (guided("guided_grammar", "start: s\ns: s s | s s s | \"a\" | \"aa\" |\n".to_owned()), ""),
+        (
+            guided("guided_grammar", format!("start: {}\"a\"{}", "(".repeat(9000), ")".repeat(9000))),
+            "too complex",
+        ),
+    ]
+}
+
+#[test]
+fn grammars_that_are_too_large_are_refused() {
+    let served = serve(&Setting { letters: true, ..PLAIN });
+    for (body, part) in grammars() {
+        let start = Instant::now();
+        let response = served.post(PLAINLY, &body);
+        let what: String = body.to_string().chars().take(200).collect();
+        assert!(start.elapsed() < Duration::from_secs(6), "{what}: {:?}", start.elapsed());
+        if part.is_empty() {
+            assert!([200, 400].contains(&response.status), "{what}: {}", response.body);
+        } else {
+            assert_eq!(response.status, 400, "{what}: {}", response.body);
+            assert!(response.body.contains(part), "{what}: {}", response.body);
+        }
+        for internal in ["backtrace", "panic", "<state>", "non-verbose", "src/"] {
+            assert!(!response.body.contains(internal), "{what}: {}", response.body);
+        }
+    }
+    served.end();
+    let served = serve(&Setting { letters: true, template: Some(crate::constrained::TAGGED), ..PLAIN });
+    let tool = |parameters: Value| json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
+    let object = |next| json!({ "type": "object", "properties": { "a": next }, "required": ["a"] });
+    for (tools, part) in [
+        (vec![tool(chain(300, object))], "nested deeper"),
+        (
+            vec![
+                tool(
+                    json!({ "type": "object", "properties": { "a": { "enum": (0..90).collect::<Vec<_>>() } } })
+                );
+                60
+            ],
+            "more than 5000 values",
+        ),
+    ] {
+        let body = json!({ "messages": [{ "role": "user", "content": "abc" }], "tools": tools });
+        let response = served.post(CHAT, &body);
+        assert_eq!(response.status, 400, "{}", response.body);
+        assert!(response.body.contains(part), "{}", response.body);
+        assert_eq!(response.json()["error"]["param"], "tools");
+    }
+    served.end();
+}
+
+#[test]
+fn other_requests_do_not_wait_for_grammars() {
+    let served = serve(&Setting { letters: true, ..PLAIN });
+    served.post(PLAINLY, &guided("guided_regex", "a"));
+    // Each takes a good part of a second.
+    let slow = guided("guided_regex", r"(\pL|\d)?".repeat(240));
+    let asked: Vec<_> = (0..30).map(|_| served.ask(PLAINLY, &slow)).collect();
+    let start = Instant::now();
+    for _ in 0..3 {
+        served.answer(PLAINLY, &json!({ "prompt": "abc", "max_tokens": 1 }));
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    // Some find no place to wait, and are told when to come again.
+    let responses: Vec<_> = asked.into_iter().map(crate::support::http::Asked::response).collect();
+    let refused: Vec<_> = responses.iter().filter(|response| response.status == 503).collect();
+    assert!(!refused.is_empty() && refused.len() < 30, "{} of 30", refused.len());
+    for response in refused {
+        assert_eq!(response.json()["error"]["code"], "grammar_queue_full");
+        assert!(response.head.to_lowercase().contains("retry-after: "), "{}", response.head);
+    }
+    served.end();
+}
