@@ -67,6 +67,19 @@ impl Text {
             .map_err(|error| Failure::wrong(format!("ids cannot be made text: {error}")))
     }
 
+    /// The text of `tokens`, special ones as they are written.
+    pub fn decode_with_special(&self, tokens: &[u32]) -> Result<String, Failure> {
+        let tokenizer = self.tokenizer()?;
+        guarded(|| tokenizer.decode(tokens, false))
+            .map_err(|error| Failure::wrong(format!("the tokens cannot be decoded: {error}")))
+    }
+
+    /// The texts of tokens that control the model, such as those between the turns of a conversation.
+    pub fn control_texts(&self) -> Result<Vec<String>, Failure> {
+        let added = self.tokenizer()?.get_added_vocabulary().get_added_tokens_decoder();
+        Ok(added.values().filter(|token| token.special).map(|token| token.content.clone()).collect())
+    }
+
     /// Text that grows id by id.
     pub fn stream(&self) -> TextStream {
         TextStream { text: self.clone(), ids: Vec::new(), start: 0, given: String::new() }

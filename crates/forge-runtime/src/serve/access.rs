@@ -109,6 +109,11 @@ fn is_same(origin: &str, host: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
 }
 
+/// Whether a request is answered also when there are too many connections.
+pub(super) fn is_open_path<B>(request: &axum::http::Request<B>) -> bool {
+    ["/health", "/ready"].contains(&request.uri().path())
+}
+
 /// Asks every request for what it has to show. A page that may ask can read every response, errors too.
 pub(super) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
     let headers = request.headers();

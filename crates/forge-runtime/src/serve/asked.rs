@@ -21,6 +21,8 @@ pub(super) struct Asked {
     pub(super) texts: usize,
     /// Whether each begins with its prompt.
     pub(super) echo: bool,
+    /// The field that has the prompt.
+    pub(super) prompt_field: &'static str,
     /// What the texts have to be.
     pub(super) grammar: Option<Grammar>,
     /// The field that says so.
@@ -57,7 +59,17 @@ impl Asked {
             logprobs: None,
         };
         let (grammar_field, grammar) = grammar(fields)?;
-        Ok(Asked { settings, texts, echo: false, grammar, grammar_field, calls: None, stream, include_usage })
+        Ok(Asked {
+            prompt_field: "prompt",
+            settings,
+            texts,
+            echo: false,
+            grammar,
+            grammar_field,
+            calls: None,
+            stream,
+            include_usage,
+        })
     }
 }
 
@@ -214,5 +226,15 @@ fn response_format(format: &Value) -> Result<Option<Grammar>, Refusal> {
             }
         }
         _ => refused("the type of `response_format` is text, json_object or json_schema"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_seed_is_a_number_of_javascript() {
+        assert!((0..100).map(|_| new_seed()).all(|seed| seed < 1 << 53));
     }
 }

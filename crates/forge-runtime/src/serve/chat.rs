@@ -27,6 +27,7 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
         service.template.as_ref(),
     )?;
     let mut asked = Asked::take(fields, service, 1, usize::MAX)?;
+    asked.prompt_field = "messages";
     if let Some(tools) = &tools {
         asked.offer(tools, service)?;
     }

@@ -11,7 +11,7 @@ use super::refusal::{Refusal, json_response, typed};
 use super::service::Service;
 use super::{chat, plain, responses};
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -185,6 +185,12 @@ enum Begin<T, W> {
 }
 
 async fn read(body: Body, most: usize) -> Result<Bytes, Refusal> {
+    // What a Content-Length says is not waited for.
+    let said = body.size_hint().lower();
+    if said > most as u64 {
+        let message = format!("the body has {said} bytes; the limit is {most}");
+        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
     match tokio::time::timeout(BODY_TIME, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
@@ -203,6 +209,12 @@ async fn tokenize(State(service): Shared, body: Body) -> Outcome {
             Some(text) => Some(text),
             None => fields.take("content")?,
         };
+        if text.is_none() && fields.get("messages").is_none() {
+            return Err(Refusal::of(
+                "prompt",
+                "`prompt` (or `content`) with a text, or `messages`, is missing",
+            ));
+        }
         let tokens = match text {
             Some(text) => service.text.encode(&text, specials)?,
             None => {
@@ -221,7 +233,12 @@ async fn detokenize(State(service): Shared, body: Body) -> Outcome {
         service.check_model(&mut fields)?;
         let tokens: Vec<u32> = fields.need("tokens")?;
         fields.finish()?;
-        let text = service.text.decode(&tokens)?;
+        let vocabulary = service.info.vocabulary;
+        if let Some(token) = tokens.iter().find(|&&token| token >= vocabulary) {
+            let message = format!("token {token} is outside the vocabulary of {vocabulary}");
+            return Err(Refusal::of("tokens", message));
+        }
+        let text = service.text.decode_with_special(&tokens)?;
         Ok(json!({ "prompt": text, "content": text }))
     });
     Ok(json_response(StatusCode::OK, &answer.await?))

@@ -57,6 +57,11 @@ impl Fields {
         }
     }
 
+    /// A field's value, which stays there.
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
     /// A field, if it is there.
     pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
         let Some(value) = self.0.shift_remove(name) else { return Ok(None) };

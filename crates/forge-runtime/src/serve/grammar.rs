@@ -1,18 +1,18 @@
 //! Grammars: text that has to be JSON, to follow a schema, to match an expression.
 //!
-//! llguidance keeps, for one text, which bytes may come next, and gives the ids whose bytes they are. What an id's bytes
-//! are is read from `tokenizer.json`. Making that ready takes a moment and is done when the first grammar is asked for.
+//! llguidance keeps, for one text, which bytes may come next, and gives the ids whose bytes they are. Making
+//! that ready takes a moment and is done when the first grammar is asked for.
 
 use super::super::completion::Constraint;
 use super::super::failure::Failure;
 use super::super::model::Info;
 use super::grammar_limits::set_parser_limits;
+use super::token_bytes::TokenBytes;
 use super::watchdog::{Watch, Watchdog};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{CancellationHandle, Matcher, ParserFactory, token_bytes_from_tokenizer_json};
+use llguidance::{CancellationHandle, Matcher, ParserFactory};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub(super) enum Grammar {
 
 /// Compiles grammars.
 pub(super) struct Grammars {
-    tokenizer: PathBuf,
+    token_bytes: Arc<TokenBytes>,
     info: Info,
     factory: OnceLock<Result<(ParserFactory, Watchdog), String>>,
 }
@@ -66,9 +66,9 @@ struct Opening {
 }
 
 impl Grammars {
-    /// For the model's tokenizer, `tokenizer.json`.
-    pub(super) fn new(tokenizer: PathBuf, info: Info) -> Grammars {
-        Grammars { tokenizer, info, factory: OnceLock::new() }
+    /// For the tokens of the model.
+    pub(super) fn new(token_bytes: Arc<TokenBytes>, info: Info) -> Grammars {
+        Grammars { token_bytes, info, factory: OnceLock::new() }
     }
 
     /// Reads the tokenizer, unless that has been done.
@@ -91,7 +91,7 @@ impl Grammars {
             None => return Err(Failure::wrong("the tokenizer has not been read")),
         };
         let top = match grammar.clone() {
-            Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(with_few_blanks(schema)),
+            Grammar::Schema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
             Grammar::Regex(expression) => TopLevelGrammar::from_regex(&expression),
             Grammar::Lark(grammar) | Grammar::After { grammar, .. } => TopLevelGrammar::from_lark(grammar),
         };
@@ -119,14 +119,10 @@ impl Grammars {
     }
 
     fn factory(&self) -> Result<ParserFactory, String> {
-        let text = std::fs::read(&self.tokenizer).map_err(|error| error.to_string())?;
-        let tokenizer: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-        let mut bytes = token_bytes_from_tokenizer_json(&tokenizer).map_err(|error| error.to_string())?;
-        // Ids that the head has and the tokenizer does not mean nothing, and are never allowed.
-        bytes.resize(self.info.vocabulary as usize, Vec::new());
+        let bytes = self.token_bytes.all()?;
         let end = self.info.end.first().copied();
         let info = TokRxInfo::new(self.info.vocabulary, end.unwrap_or(llguidance::toktrie::INVALID_TOKEN));
-        let mut trie = TokTrie::from(&info, &bytes);
+        let mut trie = TokTrie::from(&info, bytes);
         if !self.info.end.is_empty() {
             trie = trie.with_eos_tokens(self.info.end);
         }
@@ -138,20 +134,26 @@ impl Grammars {
     }
 }
 
+/// A schema whose JSON has nothing between tokens.
+pub(super) fn compact(schema: Value) -> Value {
+    with_option(schema, "whitespace_flexible", json!(false))
+}
+
 /// A schema whose JSON has a blank, or a line and its indentation, between tokens. Where as many may stand as one likes,
 /// a small model may like nothing else until its text is cut.
 pub(super) fn with_few_blanks(schema: Value) -> Value {
+    with_option(schema, "whitespace_pattern", json!(r" |\n {0,40}|\n\t{0,10}"))
+}
+
+/// A schema with an option of llguidance's, unless it has that.
+fn with_option(mut schema: Value, name: &str, value: Value) -> Value {
     const OPTIONS: &str = "x-guidance";
-    match schema {
-        Value::Object(mut fields) => {
-            let options = fields.entry(OPTIONS).or_insert_with(|| json!({}));
-            if let Value::Object(options) = options {
-                options.entry("whitespace_pattern").or_insert_with(|| json!(r" |\n {0,40}|\n\t{0,10}"));
-            }
-            Value::Object(fields)
-        }
-        other => other,
+    if let Value::Object(fields) = &mut schema
+        && let Value::Object(options) = fields.entry(OPTIONS).or_insert_with(|| json!({}))
+    {
+        options.entry(name).or_insert(value);
     }
+    schema
 }
 
 /// What a client is told of an error of the grammar library: not how the library came to it.

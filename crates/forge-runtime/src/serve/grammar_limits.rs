@@ -78,6 +78,11 @@ impl SchemaSize {
                     }
                     self.bytes += name.len();
                     match (name.as_str(), value) {
+                        // Options of llguidance's, some of which are expressions.
+                        ("x-guidance", Value::Object(options)) => {
+                            let texts = options.values().filter_map(Value::as_str);
+                            texts.into_iter().try_for_each(check_regex)?;
+                        }
                         ("pattern", Value::String(pattern)) if !is_named_member => check_regex(pattern)?,
                         ("properties" | "patternProperties", Value::Object(properties))
                             if !is_named_member && properties.len() > SCHEMA_PROPERTIES =>

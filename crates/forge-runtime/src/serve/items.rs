@@ -4,13 +4,15 @@ use super::super::completion::{End, Piece};
 use super::answer::{Event, Shape, Usage};
 use super::calls::{Calls, Part};
 use super::shape::{call_id, now, random_id};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A response: its items so far.
 pub(super) struct ResponseShape {
     id: String,
     created: u64,
     model: &'static str,
+    /// What the request set, as the response repeats it.
+    settings: Map<String, Value>,
     reader: Option<Calls>,
     items: Vec<Item>,
     end: Option<End>,
@@ -24,6 +26,8 @@ struct Item {
     /// Words, or arguments.
     text: String,
     is_done: bool,
+    /// Whether it ended before it was whole.
+    is_cut: bool,
 }
 
 enum Kind {
@@ -37,7 +41,11 @@ impl Item {
     }
 
     fn json(&self) -> Value {
-        let status = if self.is_done { "completed" } else { "in_progress" };
+        let status = match (self.is_done, self.is_cut) {
+            (_, true) => "incomplete",
+            (true, false) => "completed",
+            (false, false) => "in_progress",
+        };
         match &self.kind {
             Kind::Message => {
                 let content =
@@ -54,9 +62,14 @@ impl Item {
 
 impl ResponseShape {
     /// A response of `model`, with nothing in it yet.
-    pub(super) fn new(model: &'static str, reader: Option<Calls>) -> ResponseShape {
+    pub(super) fn new(
+        model: &'static str,
+        settings: Map<String, Value>,
+        reader: Option<Calls>,
+    ) -> ResponseShape {
         ResponseShape {
-            id: random_id("resp"),
+            settings,
+            id: random_id("resp_"),
             created: now(),
             model,
             reader,
@@ -82,12 +95,15 @@ impl ResponseShape {
                 "total_tokens": usage.prompt + usage.written,
             })
         });
-        json!({
+        let mut response = json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": null,
-            "incomplete_details": details, "model": self.model, "store": false, "parallel_tool_calls": true,
-            "tool_choice": "auto", "tools": [], "metadata": {},
+            "incomplete_details": details, "model": self.model, "store": false,
             "output": self.items.iter().map(Item::json).collect::<Vec<_>>(), "usage": usage,
-        })
+        });
+        for (name, value) in &self.settings {
+            response[name] = value.clone();
+        }
+        response
     }
 
     fn event(&mut self, name: &'static str, mut data: Value) -> Event {
@@ -106,8 +122,14 @@ impl ResponseShape {
     fn open(&mut self, kind: Kind, events: &mut Vec<Event>) {
         self.close(events);
         let is_message = matches!(kind, Kind::Message);
-        let prefix = if is_message { "msg" } else { "fc" };
-        self.items.push(Item { id: random_id(prefix), kind, text: String::new(), is_done: false });
+        let prefix = if is_message { "msg_" } else { "fc_" };
+        self.items.push(Item {
+            id: random_id(prefix),
+            kind,
+            text: String::new(),
+            is_done: false,
+            is_cut: false,
+        });
         let (index, id) = self.place();
         let item = self.items[index].json();
         events.push(self.event("response.output_item.added", json!({ "output_index": index, "item": item })));
@@ -197,6 +219,9 @@ impl Shape for ResponseShape {
             self.end = piece.end;
             if self.items.is_empty() {
                 self.open(Kind::Message, &mut events);
+            }
+            if let Some(item) = self.items.last_mut() {
+                item.is_cut = matches!(piece.end, Some(End::Count | End::Context | End::Interrupted));
             }
             self.close(&mut events);
         }

@@ -2,18 +2,23 @@
 
 use super::super::failure::Failure;
 use super::Stop;
+use super::access::is_open_path;
+use super::connections::Connections;
 use super::endpoints::router;
 use super::patient::Patient;
+use super::refusal::Refusal;
 use super::service::Service;
+use axum::response::IntoResponse;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::io::{Write, stderr};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 
 /// How long a connection may take to say what it wants.
 const HEADER_TIME: Duration = Duration::from_secs(30);
@@ -23,6 +28,8 @@ const HEADER_BYTES: usize = 64 << 10;
 const ASIDE: usize = 4;
 /// Connections beyond those that are being answered or wait.
 const SPARE: usize = 64;
+/// Connections beyond these, which are for asking whether the server lives.
+const RESERVE: usize = 16;
 
 /// Takes an address, or says who may have it.
 pub(super) fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Failure> {
@@ -53,18 +60,15 @@ pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(wrong)?;
         let mut signals = Signals::new().map_err(wrong)?;
-        let connections = Arc::new(Semaphore::new(service.queue.most() + SPARE));
+        let most = service.queue.most() + SPARE;
+        let connections = Arc::new(Connections::default());
         let router = TowerToHyperService::new(router(service.clone()));
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(HEADER_BYTES);
         let graceful = GracefulShutdown::new();
         loop {
-            let accepted = async {
-                let place = connections.clone().acquire_owned().await;
-                (listener.accept().await, place)
-            };
-            let (accepted, place) = tokio::select! {
-                accepted = accepted => accepted,
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
                 () = signals.next() => break,
                 () = stop.0.notified() => break,
             };
@@ -75,12 +79,29 @@ pub(super) fn run(listener: TcpListener, service: Arc<Service>, stop: &Stop) -> 
             };
             // Events are small, and each is wanted at once.
             let _ = stream.set_nodelay(true);
+            // Where all are answered, and those in reserve too, there is nothing to be done for another.
+            let Some(open) = connections.open(most, RESERVE) else { continue };
+            let (all, router, state) = (connections.clone(), router.clone(), open.state());
+            let respond = service_fn(move |request| {
+                let is_full = all.count() > most && !is_open_path(&request);
+                let (state, router) = (state.clone(), router.clone());
+                async move {
+                    let request = state.receive(request);
+                    let response = match is_full {
+                        true => Refusal::overloaded().into_response(),
+                        false => router.call(request).await?,
+                    };
+                    Ok::<_, Infallible>(state.answer(response))
+                }
+            });
             let connection =
-                graceful.watch(http.serve_connection(TokioIo::new(Patient::new(stream)), router.clone()));
+                graceful.watch(http.serve_connection(TokioIo::new(Patient::new(stream)), respond));
             tokio::spawn(async move {
                 // A connection that breaks is the client's business.
-                let _ = connection.await;
-                drop(place);
+                tokio::select! {
+                    _ = connection => {}
+                    () = open.closed() => {}
+                }
             });
         }
         drop(listener);

@@ -1,10 +1,11 @@
 //! What a server has done so far, for `/metrics` in the format of Prometheus.
 
 use super::super::experts::Counts;
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A number that only grows, or a level.
 #[derive(Debug, Default)]
@@ -40,6 +41,9 @@ impl Time {
     }
 }
 
+/// Ends of texts that are remembered.
+const ENDS: usize = 16;
+
 /// Everything that is counted.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
@@ -69,6 +73,8 @@ pub(super) struct Metrics {
     pub(super) first: Time,
     /// Time from the arrival of texts to their ends.
     pub(super) whole: Time,
+    /// When the latest texts ended.
+    ends: Mutex<VecDeque<Instant>>,
     /// Texts being written.
     pub(super) active: Count,
     /// Texts that wait for a slot.
@@ -89,6 +95,24 @@ struct Streaming {
 }
 
 impl Metrics {
+    /// A text has come to its end, so long after it arrived.
+    pub(super) fn finish(&self, whole: Duration) {
+        self.whole.add(whole);
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        if ends.len() == ENDS {
+            ends.pop_front();
+        }
+        ends.push_back(Instant::now());
+        drop(ends);
+        self.finished.add(1);
+    }
+
+    /// How far apart the ends of the latest texts are, the time since the last one included; none if that is not known.
+    pub(super) fn interval(&self) -> Option<Duration> {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.front().map(|first| first.elapsed() / ends.len() as u32)
+    }
+
     /// Experts are streamed from a disk that gives so many bytes a second; what has been read so far was for nobody's text.
     pub(super) fn stream(&self, disk: f64, before: Counts) {
         let streaming = Streaming { before, counts: Counts::default(), disk };

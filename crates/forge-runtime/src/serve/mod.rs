@@ -10,6 +10,8 @@ mod answer;
 mod asked;
 mod calls;
 mod chat;
+mod connections;
+mod control_tokens;
 mod dialect;
 mod endpoints;
 mod fields;
@@ -31,6 +33,7 @@ mod scheduler;
 mod service;
 mod shape;
 mod slots;
+mod token_bytes;
 mod tools;
 mod watchdog;
 
@@ -53,6 +56,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use token_bytes::TokenBytes;
 use tokio::sync::Notify;
 
 /// How a model is served.
@@ -96,6 +100,9 @@ impl Stop {
 impl Server {
     /// Takes the address, before anything that takes longer.
     pub fn listen(options: Options) -> Result<Server, Failure> {
+        if options.aliases.iter().any(|alias| alias.trim().is_empty()) {
+            return Err(Failure::misuse("an alias is empty: --alias takes a name"));
+        }
         let (listener, address) = listener::listen(&options.host, options.port)?;
         if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
             return Err(Failure::misuse(format!(
@@ -142,6 +149,7 @@ impl Server {
         Server::check_slots::<M>(slots)?;
         let metrics = Arc::new(Metrics::default());
         let (queue, jobs) = Queue::new(slots, options.queue, metrics.clone());
+        let token_bytes = Arc::new(TokenBytes::new(tokenizer, M::INFO.vocabulary));
         let service = Arc::new(Service {
             info: M::INFO,
             context: engine.context(),
@@ -149,7 +157,8 @@ impl Server {
             text,
             template,
             sampling,
-            grammars: Grammars::new(tokenizer, M::INFO),
+            grammars: Grammars::new(token_bytes.clone(), M::INFO),
+            token_bytes,
             grammar_threads: GrammarThreads::default(),
             queue,
             metrics: metrics.clone(),

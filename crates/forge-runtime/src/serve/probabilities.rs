@@ -2,6 +2,7 @@
 
 use super::super::completion::Logprobs;
 use super::super::text::Text;
+use super::token_bytes::TokenBytes;
 use serde_json::{Map, Value, json};
 
 /// What is told of ids. Of the first of a text nobody says how probable it was.
@@ -10,10 +11,13 @@ pub(super) struct Tokens(pub(super) Vec<(u32, Option<Logprobs>)>);
 
 impl Tokens {
     /// Of a chat completion.
-    pub(super) fn of_chat(&self, text: &Text) -> Value {
+    pub(super) fn of_chat(&self, text: &Text, bytes: &TokenBytes) -> Value {
         let entry = |id: u32, logprob: f32| {
-            let token = text.decode(&[id]).unwrap_or_default();
-            json!({ "token": token, "logprob": finite(logprob), "bytes": token.as_bytes() })
+            let (token, bytes) = match bytes.of(id) {
+                Some(bytes) => (String::from_utf8_lossy(bytes).into_owned(), json!(bytes)),
+                None => (text.decode_with_special(&[id]).unwrap_or_default(), Value::Null),
+            };
+            json!({ "token": token, "logprob": finite(logprob), "bytes": bytes })
         };
         let content = self.0.iter().map(|(id, logprobs)| {
             let Some(logprobs) = logprobs else { return Value::Null };

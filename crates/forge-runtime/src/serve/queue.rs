@@ -5,7 +5,7 @@ use super::job::{Job, Update};
 use super::metrics::Metrics;
 use super::refusal::Refusal;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -56,11 +56,26 @@ impl Queue {
         Ok(receiver)
     }
 
-    /// Seconds until there may be room: what a text takes, as often as slots have to be waited for.
+    /// Seconds until half of those who wait have been served, at the pace of the latest texts.
     fn patience(&self) -> u64 {
-        let finished = self.metrics.finished.get().max(1) as f64;
-        let each = self.metrics.whole.seconds() / finished;
-        let rounds = (self.most - self.slots) as f64 / self.slots as f64;
-        (each * rounds.max(1.0)).ceil().clamp(1.0, 60.0) as u64
+        const UNKNOWN: u64 = 5;
+        let texts = (self.most - self.slots).div_ceil(2).max(1) as f64;
+        let seconds = |interval: Duration| (interval.as_secs_f64() * texts).ceil().clamp(1.0, 60.0) as u64;
+        self.metrics.interval().map_or(UNKNOWN, seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_wait_follows_from_the_latest_texts() {
+        let metrics = Arc::new(Metrics::default());
+        let (queue, _jobs) = Queue::new(2, 64, metrics.clone());
+        assert_eq!(queue.patience(), 5);
+        // Texts that took long each, and ended one right after another.
+        (0..20).for_each(|_| metrics.finish(Duration::from_secs(60)));
+        assert_eq!(queue.patience(), 1);
     }
 }

@@ -37,6 +37,12 @@ impl Refusal {
         Refusal { retry_after: Some(seconds), ..self }
     }
 
+    /// There are too many connections.
+    pub(super) fn overloaded() -> Refusal {
+        let message = "too many connections are open; try again later";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).code("too_many_connections").retry_after(1)
+    }
+
     /// Too many are waiting.
     pub(super) fn busy(seconds: u64) -> Refusal {
         let message = "the server is busy: as many requests are waiting as may wait";

@@ -24,6 +24,7 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
     fields.only("background", &json!(false), "is false: an answer goes to whoever asks for it")?;
     fields.only("truncation", &json!("disabled"), "is disabled: a prompt is read whole or refused")?;
     fields.only("include", &json!([]), "is empty: there is nothing more to include")?;
+    let mut settings = settings(fields);
     let mut messages = Vec::new();
     if let Some(instructions) = fields.take::<String>("instructions")? {
         messages.push(Message::system(instructions));
@@ -49,6 +50,7 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
         fields.set("max_completion_tokens", count.into());
     }
     let mut asked = Asked::take(fields, service, 1, usize::MAX)?;
+    asked.prompt_field = "input";
     if asked.texts != 1 {
         return Err(Refusal::of("n", "a response is one text"));
     }
@@ -58,9 +60,27 @@ pub(super) fn begin(service: &Service, fields: &mut Fields) -> Result<(Asked, An
     std::mem::take(fields).finish()?;
     let described = tools.as_ref().map_or(&[][..], |tools| &tools.described);
     let prompt = service.conversation(&messages, described, &variables)?;
-    let shape = ResponseShape::new(service.info.name, asked.calls.clone());
+    settings.insert("temperature".to_owned(), json!(asked.settings.sampling.temperature));
+    settings.insert("top_p".to_owned(), json!(asked.settings.sampling.top_p));
+    let shape = ResponseShape::new(service.info.name, settings, asked.calls.clone());
     let answer = service.begin(&asked, vec![prompt], Box::new(shape))?;
     Ok((asked, answer))
+}
+
+/// What a response repeats of its request, and what holds where the request says nothing.
+fn settings(fields: &Fields) -> Map<String, Value> {
+    let ordinary = json!({
+        "instructions": null, "max_output_tokens": null, "metadata": {}, "parallel_tool_calls": true,
+        "previous_response_id": null, "reasoning": null, "text": { "format": { "type": "text" } },
+        "tool_choice": "auto", "tools": [], "truncation": "disabled", "user": null,
+    });
+    let Value::Object(mut settings) = ordinary else { return Map::new() };
+    for (name, value) in &mut settings {
+        if let Some(said) = fields.get(name) {
+            *value = said.clone();
+        }
+    }
+    settings
 }
 
 /// Items as messages.

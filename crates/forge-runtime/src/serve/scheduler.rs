@@ -333,8 +333,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             work.tell(Update::Piece(last));
         }
         if end.is_some() {
-            self.metrics.whole.add(work.job.arrived.elapsed());
-            self.metrics.finished.add(1);
+            self.metrics.finish(work.job.arrived.elapsed());
             self.free(index);
         }
         Ok(())

@@ -9,6 +9,7 @@ use super::super::text::Text;
 use super::access::Access;
 use super::answer::{Answer, Shape, Usage};
 use super::asked::Asked;
+use super::control_tokens;
 use super::fields::Fields;
 use super::grammar::{CompiledGrammar, Grammars};
 use super::grammar_threads::GrammarThreads;
@@ -16,6 +17,7 @@ use super::metrics::Metrics;
 use super::queue::Queue;
 use super::refusal::Refusal;
 use super::shape::{CompletionShape, Kind};
+use super::token_bytes::TokenBytes;
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -32,6 +34,7 @@ pub(super) struct Service {
     /// How ids are chosen unless a request says otherwise.
     pub(super) sampling: Sampling,
     pub(super) grammars: Grammars,
+    pub(super) token_bytes: Arc<TokenBytes>,
     pub(super) grammar_threads: GrammarThreads,
     pub(super) queue: Queue,
     pub(super) metrics: Arc<Metrics>,
@@ -78,9 +81,10 @@ impl Service {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
         };
         let conversation = Conversation { messages, tools, variables, answer: true };
-        let text =
-            template.render(&conversation).map_err(|failure| Refusal::of("messages", failure.to_string()))?;
-        Ok(self.text.encode(&text, false)?)
+        control_tokens::encode(&self.text, template, &conversation).map_err(|failure| match failure {
+            Failure::Misuse(message) => Refusal::of("messages", message),
+            failure @ Failure::Wrong(_) => failure.into(),
+        })
     }
 
     /// Has texts written after each prompt, as a completion of either kind.
@@ -91,7 +95,12 @@ impl Service {
         kind: Kind,
     ) -> Result<Answer, Refusal> {
         let choices = self.check_count(prompts.len(), asked)?;
-        let shape = CompletionShape::new(kind, self.info.name, self.text.clone(), choices, asked);
+        if asked.settings.logprobs.is_some() {
+            // Read here, where it may take a moment; what is not known is left out of the answer.
+            let _ = self.token_bytes.all();
+        }
+        let (text, bytes) = (self.text.clone(), self.token_bytes.clone());
+        let shape = CompletionShape::new(kind, self.info.name, text, bytes, choices, asked);
         self.begin(asked, prompts, Box::new(shape))
     }
 
@@ -105,7 +114,7 @@ impl Service {
         self.check_count(prompts.len(), asked)?;
         let mut texts = Vec::new();
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
-        prompts.iter().try_for_each(|prompt| self.check_prompt(prompt))?;
+        prompts.iter().try_for_each(|prompt| self.check_prompt(asked.prompt_field, prompt))?;
         let grammar = asked.grammar.as_ref().map(|grammar| self.grammars.compile(grammar)).transpose();
         let grammar = grammar.map_err(|failure| match failure {
             Failure::Misuse(message) => Refusal::of(asked.grammar_field, message),
@@ -137,9 +146,9 @@ impl Service {
     }
 
     /// A prompt is read whole or not at all.
-    pub(super) fn check_prompt(&self, prompt: &[u32]) -> Result<(), Refusal> {
+    pub(super) fn check_prompt(&self, field: &str, prompt: &[u32]) -> Result<(), Refusal> {
         if prompt.is_empty() {
-            return Err(Refusal::of("prompt", "the prompt is empty, and there is nothing to go on from"));
+            return Err(Refusal::of(field, "the prompt is empty, and there is nothing to go on from"));
         }
         if prompt.len() > self.context as usize {
             let message = format!(
@@ -148,12 +157,12 @@ impl Service {
                 self.context,
                 self.info.context
             );
-            return Err(Refusal::of("prompt", message).code("context_length_exceeded"));
+            return Err(Refusal::of(field, message).code("context_length_exceeded"));
         }
         match prompt.iter().find(|&&id| id >= self.info.vocabulary) {
             Some(id) => {
                 let message = format!("token {id} is outside the vocabulary of {}", self.info.vocabulary);
-                Err(Refusal::of("prompt", message))
+                Err(Refusal::of(field, message))
             }
             None => Ok(()),
         }

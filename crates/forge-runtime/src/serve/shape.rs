@@ -6,8 +6,10 @@ use super::answer::{Event, Shape, Usage};
 use super::asked::Asked;
 use super::calls::{Calls, Part};
 use super::probabilities::Tokens;
+use super::token_bytes::TokenBytes;
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Which of the two.
@@ -26,6 +28,7 @@ pub(super) struct CompletionShape {
     /// Whether the stream's events speak of usage: of none, until the last.
     include_usage: bool,
     text: Text,
+    bytes: Arc<TokenBytes>,
     choices: Vec<Choice>,
 }
 
@@ -68,6 +71,7 @@ impl CompletionShape {
         kind: Kind,
         model: &'static str,
         text: Text,
+        bytes: Arc<TokenBytes>,
         choices: usize,
         asked: &Asked,
     ) -> CompletionShape {
@@ -76,7 +80,7 @@ impl CompletionShape {
             logprobs: asked.settings.logprobs.map(|_| Tokens::default()),
             ..Choice::default()
         };
-        let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+        let prefix = if kind == Kind::Chat { "chatcmpl-" } else { "cmpl-" };
         CompletionShape {
             kind,
             id: random_id(prefix),
@@ -84,6 +88,7 @@ impl CompletionShape {
             model,
             include_usage: asked.include_usage,
             text,
+            bytes,
             choices: vec![choice; choices],
         }
     }
@@ -112,7 +117,7 @@ impl CompletionShape {
 
     fn choice(&self, index: usize, said: Value, logprobs: Option<&Tokens>, end: Option<&str>) -> Value {
         let logprobs = logprobs.map_or(Value::Null, |tokens| match self.kind {
-            Kind::Chat => tokens.of_chat(&self.text),
+            Kind::Chat => tokens.of_chat(&self.text, &self.bytes),
             Kind::Plain => tokens.of_plain(&self.text),
         });
         let mut choice = Map::new();
@@ -269,7 +274,7 @@ impl Shape for CompletionShape {
 
 /// An id that nobody else has.
 pub(super) fn random_id(prefix: &str) -> String {
-    format!("{prefix}-{:016x}", RandomState::new().hash_one(0))
+    format!("{prefix}{:016x}", RandomState::new().hash_one(0))
 }
 
 /// An id of a call, as the strictest of templates wants it: nine letters and digits.

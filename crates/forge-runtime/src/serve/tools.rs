@@ -6,7 +6,7 @@ use super::super::failure::Failure;
 use super::super::template::{Message, Template};
 use super::super::text::Text;
 use super::dialect::Dialect;
-use super::grammar::{Grammar, Grammars, with_few_blanks};
+use super::grammar::{Grammar, Grammars, compact, with_few_blanks};
 use super::grammar_limits::check_schema;
 use super::refusal::Refusal;
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ impl Tools {
                 grammar: format!("start: calls\n{calls}"),
             },
             (Choice::Auto, Some(Grammar::Schema(schema))) => {
-                let schema = with_few_blanks(schema);
+                let schema = compact(schema);
                 Grammar::Lark(format!("start: answer | {opening} calls\nanswer: %json {schema}\n{calls}"))
             }
             (_, Some(Grammar::Regex(_) | Grammar::Lark(_) | Grammar::After { .. })) => {

@@ -31,6 +31,7 @@ fn text_follows_a_grammar() {
             assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
             let pet: Value =
                 serde_json::from_str(text(&answer)).unwrap_or_else(|error| panic!("{error}: {answer}"));
+            assert!(!text(&answer).contains([' ', '\n']), "{answer}");
             assert!(pet["kind"] == "cat" || pet["kind"] == "dog", "{pet}");
             assert!((0..=20).contains(&pet["age"].as_i64().unwrap()), "{pet}");
         }

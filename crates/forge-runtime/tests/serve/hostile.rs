@@ -25,7 +25,7 @@ fn guided(field: &str, value: impl Into<Value>) -> Value {
 }
 
 /// A request with a grammar, and a part of the error that it has to get; an empty part where it may be answered.
-fn grammars() -> Vec<(Value, &'static str)> {
+pub(crate) fn grammars() -> Vec<(Value, &'static str)> {
     const DEEP: &str = "nested deeper than 100 levels";
     let object = |next| json!({ "type": "object", "properties": { "a": next }, "required": ["a"] });
     let mut of_format = guided("response_format", json!({ "type": "json_schema" }));
@@ -119,4 +119,75 @@ fn other_requests_do_not_wait_for_grammars() {
         assert!(response.head.to_lowercase().contains("retry-after: "), "{}", response.head);
     }
     served.end();
+}
+
+/// Connections that say nothing, or half of something, take nobody's place.
+#[test]
+fn idle_connections_lock_nobody_out() {
+    use std::io::{Read, Write};
+    let served = serve(&PLAIN);
+    let open = || std::net::TcpStream::connect(served.address).unwrap();
+    // 68 may be answered or wait, there are 64 places more, and 16 in reserve.
+    let mut connections = Vec::new();
+    for index in 0..200 {
+        let mut connection = open();
+        match index % 4 {
+            0 => {}
+            1 => connection.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: 127.").unwrap(),
+            2 => connection
+                .write_all(
+                    b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+                )
+                .unwrap(),
+            _ => {
+                connection.write_all(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+                assert!(connection.read(&mut [0; 1000]).unwrap() > 0);
+            }
+        }
+        connections.push(connection);
+    }
+    let start = Instant::now();
+    assert_eq!(served.get("/health").status, 200);
+    served.answer(PLAINLY, &json!({ "prompt": "w5", "max_tokens": 1 }));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(connections);
+    served.end();
+}
+
+/// What a head says of its body is enough to refuse it.
+#[test]
+fn a_body_that_is_announced_as_too_large_is_refused_at_once() {
+    use std::io::{Read, Write};
+    let served = serve(&PLAIN);
+    let mut connection = std::net::TcpStream::connect(served.address).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    connection
+        .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10000000\r\n\r\n")
+        .unwrap();
+    let mut head = [0; 12];
+    connection.read_exact(&mut head).unwrap();
+    assert_eq!(&head[9..], b"413");
+    served.end();
+}
+
+/// As ChatML has it, where each letter is a token.
+const TURNS: &str =
+    "{% for message in messages %}<s>{{ message.role }}\n{{ message.content | trim }}</s>{% endfor %}<s>";
+
+#[test]
+fn control_tokens_in_content_are_text() {
+    let tokens = |template: &'static str, content: &str| {
+        let served = serve(&Setting { letters: true, template: Some(template), ..PLAIN });
+        let body = json!({ "messages": [{ "role": "user", "content": content }] });
+        let tokens = served.answer("/tokenize", &body)["tokens"].clone();
+        served.end();
+        tokens.as_array().unwrap().iter().filter(|token| [1, 2].contains(&token.as_u64().unwrap())).count()
+    };
+    assert_eq!(tokens(TURNS, "abc"), 3);
+    for content in ["a</s><s>b", " <s>", "</s>", "<<s>s>", "\n<s>a</s>\n"] {
+        assert_eq!(tokens(TURNS, content), 3, "{content:?}");
+    }
+    // What a template changes is not known again.
+    let upper = "<s>{{ messages[0].content | upper | lower }}";
+    assert_eq!(tokens(upper, "a<s>A"), 2);
 }

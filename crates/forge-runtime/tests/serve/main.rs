@@ -12,6 +12,7 @@ mod support;
 mod answers;
 mod company;
 mod constrained;
+mod fuzz;
 mod hostile;
 mod probabilities;
 mod refusals;

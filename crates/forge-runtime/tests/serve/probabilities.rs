@@ -84,3 +84,19 @@ fn a_prompt_is_given_back_as_if_it_had_been_written() {
     assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], all.len() - 1);
     served.end();
 }
+
+#[test]
+fn bytes_are_those_of_the_token() {
+    let served = serve(&Setting { letters: true, ..PLAIN });
+    // The first is the blank as the tokenizer writes it, the second a special token.
+    for (token, shown, bytes) in [(21, " ", json!([32])), (1, "<s>", json!([60, 115, 62]))] {
+        let question = json!({
+            "messages": [{ "role": "user", "content": "abc" }], "max_tokens": 1, "temperature": 0,
+            "logprobs": true, "logit_bias": { token.to_string(): 100 },
+        });
+        let answer = served.answer(CHAT, &question);
+        let entry = &answer["choices"][0]["logprobs"]["content"][0];
+        assert_eq!((&entry["token"], &entry["bytes"]), (&json!(shown), &bytes), "{answer}");
+    }
+    served.end();
+}

@@ -120,6 +120,14 @@ fn what_is_not_understood_is_refused_by_name() {
             "messages",
             "`tool_calls` is a list, not 5",
         ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": "w5 ".repeat(80) }] }),
+            400,
+            "messages",
+            "the context here is 64",
+        ),
+        ("/v1/responses", json!({ "input": "w5 ".repeat(80) }), 400, "input", "the context here is 64"),
         ("/v1/responses", json!({ "input": "w5", "text": 5 }), 400, "text", "`text`"),
         ("/v1/responses", json!({ "input": "w5", "reasoning": 5 }), 400, "reasoning", "`reasoning`"),
         (
@@ -205,6 +213,12 @@ fn the_small_endpoints_answer() {
     let chat = served.answer("/tokenize", &json!({ "messages": [{ "role": "user", "content": "w5" }] }));
     assert_eq!(chat["tokens"], json!([1, 10, 5, 12]));
     assert_eq!(served.answer("/detokenize", &json!({ "tokens": [5, 6] }))["prompt"], "w5 w6");
+    assert_eq!(served.answer("/detokenize", &json!({ "tokens": [1, 5] }))["prompt"], "<s> w5");
+    let outside = served.post("/detokenize", &json!({ "tokens": [5, 50] }));
+    assert_eq!(outside.status, 400);
+    assert!(outside.body.contains("token 50 is outside the vocabulary of 50"), "{}", outside.body);
+    let nameless = served.post("/tokenize", &json!({ "text": "w5" }));
+    assert!(nameless.body.contains("`prompt` (or `content`)"), "{}", nameless.body);
     served.answer(PLAINLY, &json!({ "prompt": "w5 w6", "max_tokens": 3, "ignore_eos": true }));
     for (name, value) in
         [("tokens_total", 3.0), ("prompt_tokens_total", 3.0), ("texts_finished_total", 1.0), ("slots", 4.0)]
@@ -277,4 +291,19 @@ fn only_who_may_gets_an_answer() {
         assert_eq!(response.status, status, "{host}");
     }
     served.end();
+}
+
+#[test]
+fn an_alias_has_a_name() {
+    let options = crate::runtime::serve::Options {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        api_keys: Vec::new(),
+        insecure: false,
+        queue: 1,
+        origins: Vec::new(),
+        aliases: vec![String::new()],
+    };
+    let failure = crate::runtime::serve::Server::listen(options).err().unwrap();
+    assert!(failure.to_string().contains("an alias is empty"), "{failure}");
 }

@@ -17,6 +17,11 @@ fn responses_are_the_same_answers_in_another_shape() {
     let chat = served.answer(CHAT, &chat);
     assert_eq!(whole["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"]);
     assert_eq!((&whole["status"], &whole["usage"]["output_tokens"]), (&json!("incomplete"), &json!(9)));
+    assert_eq!(whole["output"][0]["status"], "incomplete");
+    assert!(whole["id"].as_str().unwrap().starts_with("resp_"), "{whole}");
+    // What was asked for is repeated.
+    assert_eq!((&whole["instructions"], &whole["max_output_tokens"]), (&json!("w20"), &json!(9)));
+    assert_eq!((&whole["temperature"], &whole["tools"]), (&json!(0.0), &json!([])));
     question["stream"] = true.into();
     let body = served.post("/v1/responses", &question).body;
     let events: Vec<Value> = body
