@@ -150,10 +150,11 @@ fn read_attention(config: &Section<'_>, decoder: &mut Decoder) -> Attention {
     if let Some(own) = own {
         config.pass_over("global_head_dim");
         let usual = (whole.width, whole.key_heads);
-        // Layers' numbers may have zeros before them, so that all are of one length: `05`.
-        let of = |layer: usize| own.keys().find(|key| key.parse() == Ok(layer));
+        // transformers pads the indices with zeros to one length.
+        let digits = decoder.layers.saturating_sub(1).to_string().len();
         let shape = |layer: usize| {
-            of(layer).and_then(|key| own.section(key)).map_or(usual, |own| {
+            let section = (1..=digits).find_map(|width| own.section(&format!("{layer:0width$}")));
+            section.map_or(usual, |own| {
                 (own.count_or("head_dim", usual.0), own.count_or("num_key_value_heads", usual.1))
             })
         };

@@ -336,6 +336,42 @@ fn caps_may_be_left_out() {
     assert_eq!(caps(json!({"final_logit_softcapping": null})), [5.0, 5.0]);
 }
 
+/// transformers pads the keys of `per_layer_config` to as many digits as the longest has.
+#[test]
+fn per_layer_config_keys_may_be_zero_padded() {
+    let layers_of = |padded: bool| {
+        let mut files = model("gemma4_moe");
+        edit(&mut files, "config.json", |config| {
+            let own = config["per_layer_config"]["1"].take();
+            let kinds: Vec<&str> = (0..11)
+                .map(|layer| ["sliding_attention", "full_attention"][layer % 2])
+                .chain(["full_attention"])
+                .collect();
+            config["layer_types"] = json!(kinds);
+            config["num_hidden_layers"] = json!(kinds.len());
+            let layers = (0..kinds.len()).filter(|layer| kinds[*layer] == "full_attention");
+            let key = |layer: usize| if padded { format!("{layer:02}") } else { layer.to_string() };
+            config["per_layer_config"] = layers.map(|layer| (key(layer), own.clone())).collect();
+        });
+        edit_weights(&mut files, |all| {
+            let layers: Vec<Raw> =
+                all.iter().filter(|raw| raw.name.starts_with("model.layers.")).cloned().collect();
+            for raw in layers {
+                let rest = raw.name.strip_prefix("model.layers.").unwrap();
+                let (from, module) = rest.split_once('.').unwrap();
+                for layer in 2..12 {
+                    let kind = usize::from(layer == 11 || layer % 2 == 1);
+                    if from == kind.to_string() {
+                        all.push(Raw { name: format!("model.layers.{layer}.{module}"), ..raw.clone() });
+                    }
+                }
+            }
+        });
+        read(&files).unwrap_or_else(|faults| panic!("padded: {padded}: {faults:#?}")).graph
+    };
+    assert_eq!(layers_of(true), layers_of(false));
+}
+
 #[test]
 fn text_models_may_be_wrapped() {
     let gemma_3 = json!({
