@@ -169,6 +169,8 @@ impl Config {
                 let (parent, name) = known.rsplit_once('.').unwrap_or(("", known));
                 (parent == *object && self.document.key(known).is_none()).then_some(name)
             });
+            // Names of special tokens are alike and none of them is meant by another.
+            let siblings = siblings.filter(|name| !name.contains("_token_"));
             if let Some(known) = nearest(key, siblings) {
                 self.notes.borrow_mut().push(format!(
                     "{} has {path}, which transformers does not read; it reads {known}, which is not there",
