@@ -2,9 +2,9 @@
 //!
 //! Nothing in it is written by hand twice: an architecture's sentence is the first of its own file, its keys and kinds of
 //! positions are what its reader answers, and what its models have is read from the graphs of the models that are compared
-//! with transformers. Whether it is compiled is what the planner says to those.
+//! with transformers. A class is listed where the planner plans a published configuration of it, in `tests/published`.
 
-use forge_frontend::{Family, Memory, Options, families, read_model};
+use forge_frontend::{Family, Memory, Options, Shapes, families, read_model};
 use forge_ir::{Activation, Format, Gating, Graph, Op, Pairing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -38,6 +38,9 @@ struct Oracle {
     is_planned: bool,
 }
 
+/// Where published configurations are.
+const PUBLISHED: &str = "tests/published";
+
 /// Where such models are; of the first of these the program is compared.
 const FOLDERS: [&str; 3] = ["tests/models", "crates/forge-reference/tests/models", "tests/odd"];
 
@@ -46,19 +49,20 @@ const FOLDERS: [&str; 3] = ["tests/models", "crates/forge-reference/tests/models
 /// # Errors
 /// What cannot be read.
 pub fn page() -> Result<String, String> {
-    let (families, oracles) = (families(), oracles()?);
+    let (families, oracles, published) = (families(), oracles()?, published()?);
     let usual = usual_keys(&families);
     let of_class = |class: &'static str| oracles.iter().filter(move |oracle| oracle.class == class);
     let (compiled, read): (Vec<&Family>, Vec<&Family>) =
-        families.iter().partition(|family| of_class(family.class).any(|oracle| oracle.is_planned));
+        families.iter().partition(|family| published.contains_key(family.class));
     let mut text = String::from(HEAD);
     for family in compiled {
-        let proof = of_class(family.class).filter(|oracle| oracle.is_whole);
+        let proof = of_class(family.class).filter(|oracle| oracle.is_whole && oracle.is_planned);
         let names: Vec<String> = proof.map(|oracle| code(&oracle.name)).collect();
         let scalings = family.scalings.as_deref().unwrap_or("learned");
         let proof = if names.is_empty() { "none of its own".to_owned() } else { names.join(", ") };
-        let _ =
-            writeln!(text, "| {} | {} | {scalings} | {proof} |", code(family.class), code(family.model_type));
+        let (class, kind) = (code(family.class), code(family.model_type));
+        let name = &published[family.class];
+        let _ = writeln!(text, "| {class} | {kind} | {scalings} | {name} | {proof} |");
     }
     if !read.is_empty() {
         text.push_str(READ);
@@ -96,7 +100,9 @@ pub fn page() -> Result<String, String> {
         }
         let hub: Vec<String> =
             family.hub.iter().map(|name| format!("[{name}](https://huggingface.co/{name})")).collect();
-        let _ = writeln!(text, "- on the hub: {}", hub.join(", "));
+        if !hub.is_empty() {
+            let _ = writeln!(text, "- on the hub: {}", hub.join(", "));
+        }
     }
     Ok(text)
 }
@@ -105,26 +111,26 @@ const HEAD: &str = "<!-- Written by `cargo xtask models` from the architectures'
 
 # Models
 
-What forge compiles. A configuration decides: it names a class that is listed here, and every key in it is one that this
-class's reader knows, or that means nothing in any architecture. Anything else stops the compiler, which then says which
-architecture is nearest and what of the configuration that one would not read. How to add one:
+What forge compiles. The class that a configuration names decides. A key of the configuration that transformers never reads
+for this class has no effect and is listed by `forge compile -v`; one that transformers reads and forge does not stops the
+compiler, unless it has its default. For a class that is not listed the compiler says which one is nearest. How to add one:
 [adding-a-model.md](adding-a-model.md).
 
 The models in the last column are in `tests/models`, a hundred thousand parameters each, with logits that Hugging Face
-transformers computed; the program, the reference and the emulated Metal kernels are compared with them. Repositories of the
-hub are named for orientation, by their published configurations: they are no part of the tests.
+transformers computed; the program, the reference and the emulated Metal kernels are compared with them. The published
+configuration of each class is in `tests/published`; a test plans a program of each, without its weights.
 
-| class | `model_type` | scaled positions | compared with transformers |
-|---|---|---|---|
+| class | `model_type` | scaled positions | published configuration | compared with transformers |
+|---|---|---|---|---|
 ";
 
 const READ: &str = "
-## Not compiled yet
+## Compiled, without a published configuration
 
-Of these, forge knows what they compute, and its reference computes what transformers does. There are no kernels yet for some
-of it, so the planner refuses them; `forge inspect --stage graph` shows them.
+No published configuration of these classes is among the tests. Their models in `tests/models` or `tests/odd` are compared with
+transformers like all others.
 
-| class | `model_type` | the reference is compared with transformers |
+| class | `model_type` | compared with transformers |
 |---|---|---|
 ";
 
@@ -140,6 +146,30 @@ fn usual_keys(families: &[Family]) -> BTreeSet<String> {
     }
     let most = readers.into_iter().filter(|(_, readers)| 4 * readers >= 3 * families.len());
     most.map(|(key, _)| key.clone()).collect()
+}
+
+/// A published configuration of each class, by its repository: those of which a program is planned.
+fn published() -> Result<BTreeMap<String, String>, String> {
+    let folder = root().join(PUBLISHED);
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut published = BTreeMap::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let text = fs::read_to_string(&path).map_err(failed)?;
+        let file: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let name = file["name"].as_str().unwrap_or_default().to_owned();
+        let faults = |faults: Vec<forge_ir::Diagnostic>| {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            format!("{name} is not compiled: {}", faults.join("; "))
+        };
+        let options = Options { name: name.clone(), ..Options::default() };
+        let shapes = Shapes::new(&file["config"].to_string(), &options).map_err(faults)?;
+        let graph = read_model(&shapes, &options).map_err(faults)?.graph;
+        let class = graph.model.architecture.clone();
+        forge_planner::plan(&graph, &forge_planner::Options::default()).map_err(faults)?;
+        published.insert(class, name);
+    }
+    Ok(published)
 }
 
 /// What an architecture's own file says of it first.
@@ -267,6 +297,16 @@ mod tests {
     fn the_page_is_that_of_the_architectures() {
         let written = fs::read_to_string(root().join(PAGE)).unwrap_or_default();
         assert!(written == page().unwrap(), "{PAGE} is stale: cargo xtask models");
+    }
+
+    /// A class that names repositories has the configuration of one in the tests, and is compiled from it.
+    #[test]
+    fn every_class_with_a_repository_is_compiled_from_a_published_configuration() {
+        let published = published().unwrap();
+        for Family { class, hub, .. } in families() {
+            let is_known = published.contains_key(class);
+            assert!(is_known || hub.is_empty(), "{PUBLISHED} has no configuration of {class}");
+        }
     }
 
     #[test]

@@ -192,6 +192,43 @@ fn every_key_says_something() {
     assert!(silent.is_empty(), "{silent:#?}");
 }
 
+/// Keys that transformers reads, of models of tests/models; the last four are keys that forge does not read.
+const READ_BY_THE_REFERENCE: [(&str, &str); 20] = [
+    ("llama", "rms_norm_eps"),
+    ("llama", "hidden_act"),
+    ("llama", "attention_bias"),
+    ("llama", "tie_word_embeddings"),
+    ("llama3_rope", "max_position_embeddings"),
+    ("gemma2", "query_pre_attn_scalar"),
+    ("gemma2", "attn_logit_softcapping"),
+    ("gemma2", "final_logit_softcapping"),
+    ("gemma2", "sliding_window"),
+    ("granite", "residual_multiplier"),
+    ("granite", "logits_scaling"),
+    ("cohere2", "logit_scale"),
+    ("qwen3_moe", "norm_topk_prob"),
+    ("qwen3_moe", "num_experts_per_tok"),
+    ("deepseek_v3", "routed_scaling_factor"),
+    ("gpt_oss", "swiglu_limit"),
+    ("llama", "attention_chunk_size"),
+    ("qwen3", "is_causal"),
+    ("mistral", "layer_types"),
+    ("olmo2", "sliding_window"),
+];
+
+#[test]
+fn what_the_reference_reads_changes_the_logits_or_is_refused() {
+    let cases = cases();
+    for (name, key) in READ_BY_THE_REFERENCE {
+        let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no model {name}"));
+        let most = changes(case, key).into_iter().max();
+        assert!(
+            matches!(most, Some(Effect::Computed | Effect::Refused | Effect::Beside)),
+            "{name} {key}: {most:?}"
+        );
+    }
+}
+
 #[test]
 fn every_tensor_says_something() {
     for case in cases() {
