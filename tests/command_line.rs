@@ -49,9 +49,8 @@ fn refused(checkpoint: &Path, more: &[&str], code: i32, named: &[&str]) {
 
 #[test]
 fn configurations_that_are_not_understood_are_refused() {
-    let cases: [(Value, &[&str]); 5] = [
-        (json!({"attn_temperature_tuning": 4.0}), &["attn_temperature_tuning", "--allow-unknown"]),
-        (json!({"num_key_value_head": 2}), &["num_key_value_head", "num_key_value_heads"]),
+    let cases: [(Value, &[&str]); 4] = [
+        (json!({"attention_chunk_size": 4}), &["attention_chunk_size", "--allow-unknown"]),
         (json!({"hidden_act": "quick_gelu"}), &["hidden_act", "quick_gelu"]),
         (json!({"rope_scaling": {"rope_type": "wavy", "factor": 2.0}}), &["wavy"]),
         (json!({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}), &["Mamba"]),
@@ -68,10 +67,21 @@ fn configurations_that_are_not_understood_are_refused() {
 
 #[test]
 fn an_unknown_key_can_be_allowed_by_name() {
-    let copy = broken(|config| config["attn_temperature_tuning"] = json!(4.0));
+    let copy = broken(|config| config["attention_chunk_size"] = json!(4));
     let (said, code, left) =
-        compile(copy.path(), &["--allow-unknown", "attn_temperature_tuning", "--no-golden"]);
+        compile(copy.path(), &["--allow-unknown", "attention_chunk_size", "--no-golden"]);
     assert_eq!((code, left), (Some(0), 1), "{said}");
+}
+
+#[test]
+fn a_key_without_effect_is_listed_on_request() {
+    let copy = broken(|config| config["is_llama_config"] = json!(true));
+    let (said, code, _) = compile(copy.path(), &["--no-golden", "-v"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("no effect: is_llama_config"), "{said}");
+    let (said, code, _) = compile(copy.path(), &["--no-golden"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("is_llama_config"), "{said}");
 }
 
 #[test]
