@@ -245,7 +245,8 @@ def fields(package, module, node):
         elif isinstance(statement, ast.Assign) and last_name(statement.targets[0]) == "attribute_map":
             aliases.update(ast.literal_eval(statement.value))
         elif isinstance(statement, ast.FunctionDef) and not statement.name.startswith("validate"):
-            if not (module.name == "configuration_utils" and statement.name != "__post_init__"):
+            # Base classes take what belongs to no model: labels, settings of generation, data types.
+            if module.name.startswith("models."):
                 methods.append(statement)
     return defaults, aliases, methods
 
@@ -284,6 +285,13 @@ def computed(methods, keys):
         if not more:
             return keys
         keys = keys | more
+
+
+def taken(methods):
+    """The further arguments that a configuration class takes, which are keys of the file that are no fields."""
+    fields_and_taken = set().union(*(own(method) for method in methods)) if methods else set()
+    loaded = {inner.attr for method in methods for inner in ast.walk(method) if isinstance(inner, ast.Attribute)}
+    return fields_and_taken - loaded
 
 
 def own(node):
@@ -338,13 +346,13 @@ def model(package, model_type, class_name):
                 reader.visit(method)
         # The mixin moves these into `rope_parameters`.
         keys |= {"rope_scaling", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
-    keys = computed(methods, keys)
+    keys = computed(methods, keys | taken(methods))
     # An alias is the key that it stands for.
     for alias, key in aliases.items():
         if alias in keys or key in keys:
             keys |= {alias, key}
     methods_of_class = {method.name for method in methods if not any(last_name(d) == "property" for d in method.decorator_list)}
-    methods_of_class |= {"get_text_config", "to_dict", "sub_configs", "per_layer_config"} - set(defaults)
+    methods_of_class |= {"get_text_config", "standardize_rope_params", "sub_configs", "to_dict"} - set(defaults)
     keys = sorted(keys - methods_of_class)
     nested = {name: sorted(reader.nested.get("rope_parameters", ())) for name in sorted(ROPE_OBJECTS & set(keys))}
     known = {**reader.defaults, **{alias: defaults.get(key) for alias, key in aliases.items()}, **defaults}

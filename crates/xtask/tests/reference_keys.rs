@@ -34,6 +34,7 @@ class MistConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         self.window = self.window if self.windowed else None
+        base = kwargs.pop("window_base", 10_000)
         super().__post_init__(**kwargs)
 
     def validate_architecture(self):
@@ -105,6 +106,7 @@ fn a_key_is_read_where_it_reaches_the_logits() {
         "scale",
         "tie_word_embeddings",
         "window",
+        "window_base",
         "windowed",
     ];
     assert_eq!(keys, expected);

@@ -94,6 +94,9 @@ fn keys_that_transformers_never_reads_have_no_effect() {
     }
     let said = fault("llama", |files| edit(files, CONFIG, |config| config["is_causal"] = json!(false)));
     assert!(said.contains("reads the key is_causal, and forge does not"), "{said}");
+    let own = json!({"0": {"head_dim": 8}});
+    let said = fault("llama", |files| edit(files, CONFIG, |config| config["per_layer_config"] = own));
+    assert!(said.contains("reads the key per_layer_config, and forge does not"), "{said}");
 }
 
 #[test]
