@@ -6,9 +6,14 @@
 //! `raise_exception`. Nothing is added to what it gives: a rendered conversation is encoded without special tokens, for
 //! the template has written them.
 
+mod json;
+mod methods;
+mod python;
+mod source;
+
 use super::failure::{Failure, panic_message};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, ValueKind, merge_maps};
+use minijinja::value::{Serde, merge_maps};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -130,7 +135,7 @@ impl Template {
         let mut environment = environment()?;
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             if let Some(source) = source {
-                on_a_high_stack(|| environment.add_template_owned(name, without_marks(source)))?.map_err(
+                on_a_high_stack(|| environment.add_template_owned(name, source::prepare(source)))?.map_err(
                     |error| Failure::wrong(format!("the chat template cannot be read: {error:#}")),
                 )?;
             }
@@ -191,8 +196,8 @@ fn environment() -> Result<Environment<'static>, Failure> {
     environment.set_fuel(Some(FUEL));
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.map_err(|error| Failure::wrong(error.to_string()))?);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_filter("tojson", tojson);
+    python::install(&mut environment);
+    environment.add_filter("tojson", json::tojson);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
     });
@@ -207,88 +212,6 @@ fn environment() -> Result<Environment<'static>, Failure> {
         }
     });
     Ok(environment)
-}
-
-/// `{% generation %}` and its end mark what training is about, and render as nothing.
-fn without_marks(source: &str) -> String {
-    let mut text = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let (before, block) = (&rest[..start], &rest[start..start + length + 2]);
-        let word = block.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
-        text.push_str(before);
-        match word {
-            // Statements without effect, so that what the marks do to the blanks around them stays.
-            "generation" | "endgeneration" => text.push_str(&block.replacen(word, "set generation = 0", 1)),
-            _ => text.push_str(block),
-        }
-        rest = &rest[start + length + 2..];
-    }
-    text.push_str(rest);
-    text
-}
-
-/// JSON as Python's `json.dumps(value, ensure_ascii=False, indent=...)` writes it.
-fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // What transformers accepts and sets as it is set here already.
-    let _: Option<bool> = options.get("ensure_ascii")?;
-    options.assert_all_used()?;
-    let mut text = String::new();
-    dump(value, indent, 0, &mut text)?;
-    Ok(Value::from_safe_string(text))
-}
-
-fn dump(value: &Value, indent: Option<usize>, depth: usize, text: &mut String) -> Result<(), Error> {
-    let line = |text: &mut String, depth: usize| {
-        if let Some(indent) = indent {
-            text.push('\n');
-            text.extend(std::iter::repeat_n(' ', indent * depth));
-        }
-    };
-    let comma = if indent.is_some() { "," } else { ", " };
-    let (open, close, keyed) = match value.kind() {
-        ValueKind::Map => ('{', '}', true),
-        ValueKind::Seq | ValueKind::Iterable => ('[', ']', false),
-        _ => {
-            text.push_str(&scalar(value)?);
-            return Ok(());
-        }
-    };
-    text.push(open);
-    let mut is_empty = true;
-    for item in value.try_iter()? {
-        text.push_str(if is_empty { "" } else { comma });
-        is_empty = false;
-        line(text, depth + 1);
-        if keyed {
-            text.push_str(&quoted(&item.to_string()));
-            text.push_str(": ");
-            dump(&value.get_item(&item)?, indent, depth + 1, text)?;
-        } else {
-            dump(&item, indent, depth + 1, text)?;
-        }
-    }
-    if !is_empty {
-        line(text, depth);
-    }
-    text.push(close);
-    Ok(())
-}
-
-fn scalar(value: &Value) -> Result<String, Error> {
-    match value.kind() {
-        ValueKind::None => Ok("null".to_owned()),
-        ValueKind::Bool => Ok(value.is_true().to_string()),
-        ValueKind::Number => Ok(value.to_string()),
-        ValueKind::String => Ok(quoted(value.as_str().unwrap_or_default())),
-        kind => Err(Error::new(ErrorKind::BadSerialization, format!("{kind} has no JSON"))),
-    }
-}
-
-fn quoted(text: &str) -> String {
-    Json::from(text).to_string()
 }
 
 /// The texts of special tokens, which the file gives as strings or as objects with a content.

@@ -85,6 +85,105 @@ fn templates_say_what_pythons_say() {
     }
 }
 
+/// What transformers 5.24 with jinja2 3.1.6 renders of the same.
+#[test]
+fn values_have_pythons_semantics() {
+    let variables = json!({
+        "nil": null, "text": "a\u{e9}<\"'&", "items": [1, 1.5, null, true, "it's", {"z": 1, "a": "\u{2014}"}],
+        "numbers": [1e20, 1e16, 1e15, 1e-5, 0.0001, 0.1], "nested": {"b": [1, 2.0], "a": {"x": "\u{1f600}"}}, "empty": {},
+    });
+    for (source, expected) in [
+        // Tests of kinds.
+        (
+            "{{ nil is iterable }}{{ nothing is iterable }}{{ 'a' is iterable }}{{ 1 is iterable }}",
+            "FalseTrueTrueFalse",
+        ),
+        (
+            "{{ nil is sequence }}{{ 'a' is sequence }}{{ {} is sequence }}{{ 1 is sequence }}",
+            "FalseTrueTrueFalse",
+        ),
+        (
+            "{{ items[:2] is sequence }}{{ items[:2] }}{{ numbers[:1] }}{{ items[:2]|tojson }}",
+            "True[1, 1.5][1e+20][1, 1.5]",
+        ),
+        // Texts of values.
+        ("{{ nil }}{{ nil ~ nil|string }}{{ true }}{{ nothing }}", "NoneNoneNoneTrue"),
+        ("{% macro show(x) %}{{ x }}{% endmacro %}{{ show(nil) }}", "None"),
+        ("{{ items }}", "[1, 1.5, None, True, \"it's\", {'z': 1, 'a': '\u{2014}'}]"),
+        ("{{ ('a',) }}{{ ['both \\' \"', 'line\\n'] }}", "('a',)['both \\' \"', 'line\\n']"),
+        ("{{ numbers }}{{ numbers[0] }}", "[1e+20, 1e+16, 1000000000000000.0, 1e-05, 0.0001, 0.1]1e+20"),
+        ("{{ items|join(',') }}", "1,1.5,None,True,it's,{'z': 1, 'a': '\u{2014}'}"),
+        ("{{ [{'a': 1}, {'a': none}]|join('-', attribute='a') }}", "1-None"),
+        // JSON.
+        ("{{ nested|tojson(separators=(',', ':')) }}", "{\"b\":[1,2.0],\"a\":{\"x\":\"\u{1f600}\"}}"),
+        (
+            "{{ nested|tojson(separators=[',', ':'], sort_keys=true) }}",
+            "{\"a\":{\"x\":\"\u{1f600}\"},\"b\":[1,2.0]}",
+        ),
+        ("{{ nested.a|tojson(ensure_ascii=true) }}", r#"{"x": "\ud83d\ude00"}"#),
+        ("{{ nested.a|tojson(false, 1) }}", "{\n \"x\": \"\u{1f600}\"\n}"),
+        ("{{ nested.b|tojson(indent='-', separators=(';', '=')) }}", "[\n-1;\n-2.0\n]"),
+        (
+            "{{ numbers|tojson }}{{ empty|tojson(indent=2) }}{{ nil|tojson }}",
+            "[1e+20, 1e+16, 1000000000000000.0, 1e-05, 0.0001, 0.1]{}null",
+        ),
+        ("{{ {'a': 1, 2: 3, none: 4, true: 5}|tojson }}", r#"{"a": 1, "2": 3, "null": 4, "true": 5}"#),
+        ("{{ [1, 2]|map('string')|list|tojson }}", r#"["1", "2"]"#),
+        // Escapes.
+        ("{{ text|e }}{{ '<'|safe|e }}{{ '<'|safe|forceescape }}", "a\u{e9}&lt;&#34;&#39;&amp;<&lt;"),
+        ("{{ ['<']|tojson|e }}", "[&#34;&lt;&#34;]"),
+        // Loops.
+        ("{% for c in 'ab' %}{{ c }}{{ loop.last }}{{ loop.length }}{% endfor %}", "aFalse2bTrue2"),
+        (
+            "{% for k, v in nothing|items if k %}{% endfor %}{% for x in nothing %}{% else %}-{% endfor %}",
+            "-",
+        ),
+        (
+            "{% for k, v in empty.get('x', {'a': 1})|items %}{{ k }}{{ v }}{{ loop.last }}{% endfor %}",
+            "a1True",
+        ),
+        ("{{ nothing|length }}{{ empty|length }}{{ text|count }}", "006"),
+        // A generator is true even when it is empty, and is iterated over once.
+        ("{% set x = []|select %}{{ 'true' if x }}{{ [1]|select|list }}", "true[1]"),
+        ("{% set x = [1]|map('abs') %}{{ x|list }}{{ x|list }}", "[1][]"),
+        // Numbers.
+        ("{{ '12'|int }}{{ 'x'|int }}{{ '3.9'|int }}{{ 'x'|int(7) }}{{ nil|int }}", "120370"),
+        ("{{ '1.5'|float }}{{ 'x'|float }}{{ 2|float }}", "1.50.02.0"),
+        // Methods.
+        (
+            "{{ 'abca'.index('c') }}{{ 'abca'.rindex('a') }}{{ 'a-b-c'.partition('-') }}",
+            "23('a', '-', 'b-c')",
+        ),
+        ("{{ 'a-b-c'.rpartition('-') }}{{ 'abc'.partition('-') }}", "('a-b', '-', 'c')('abc', '', '')"),
+        ("{{ 'a-b-c'.rsplit('-', 1) }}{{ ' a  b c '.rsplit(none, 1) }}", "['a-b', 'c'][' a  b', 'c']"),
+        ("{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('c') }}{{ '-7'.zfill(4) }}", "bcab-007"),
+        ("{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3, '.') }}|{{ 'a'.center(4) }}|", "a  |..a| a  |"),
+        ("{{ [5, 6].index(6) }}{{ {'a': 1}.copy() }}", "1{'a': 1}"),
+    ] {
+        let rendered = render(source, &json!([]), &[], &variables);
+        assert_eq!(rendered.as_deref(), Ok(expected), "{source}");
+    }
+}
+
+#[test]
+fn what_python_rejects_is_rejected() {
+    for (source, expected) in [
+        ("{% for x in nil %}{% endfor %}", "none is not iterable"),
+        ("{% for x in nil if x %}{% endfor %}", "none is not iterable"),
+        ("{{ nil|join(',') }}", "none is not iterable"),
+        ("{% for k, v in nil|items %}{% endfor %}", "items needs a mapping, not none"),
+        ("{{ [1]|map('string')|tojson }}", "iterator has no JSON"),
+        ("{{ [1]|select|length }}", "cannot calculate length"),
+        ("{{ nothing|tojson }}", "undefined has no JSON"),
+        ("{{ 1|tojson(separators=[',']) }}", "tojson needs two separators, not 1"),
+        ("{{ 1|tojson(escape=true) }}", "unknown keyword argument 'escape'"),
+        ("{{ 'abc'.index('x') }}", "the text is not in the string"),
+    ] {
+        let message = render(source, &json!([]), &[], &json!({ "nil": null })).unwrap_err();
+        assert!(message.contains(expected), "{source}: {message}");
+    }
+}
+
 #[test]
 fn what_a_template_refuses_is_said() {
     let messages = json!([{ "role": "system", "content": "x" }]);
