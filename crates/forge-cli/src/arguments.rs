@@ -92,8 +92,8 @@ pub(crate) struct CompileArguments {
     /// A checkpoint's directory, a GGUF file, or owner/name on the Hugging Face hub.
     ///
     /// Of a GGUF file that is split, any part. On the hub: owner/name, owner/name@revision, and of a repository that holds GGUF
-    /// files owner/name:file.gguf or owner/name:Q4_K_M. What of it is not in the hub's cache is fetched into it. HF_TOKEN says
-    /// who asks, HF_HUB_CACHE where the cache is, HF_ENDPOINT where the hub is; HF_HUB_OFFLINE=1 keeps off the network.
+    /// files owner/name:file.gguf or owner/name:Q4_K_M. What of it is not in the hub's cache is fetched into it. HF_TOKEN is
+    /// the access token, HF_HUB_CACHE the cache's directory, HF_ENDPOINT the hub's address; HF_HUB_OFFLINE=1 disables the network.
     pub(crate) model: String,
     /// Number format of matrices: keep, f16, q8_0, q4_0, Q4_K_M, auto:5, ... (see --help).
     ///

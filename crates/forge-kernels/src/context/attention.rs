@@ -52,7 +52,7 @@ pub(super) fn distances(first: usize, end: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Channels of a packet of a lane of `attend_split`: 16 bytes of halves.
+/// Channels that a lane of `attend_split` loads at once: 16 bytes in f16.
 const PACKET: usize = 8;
 
 /// Lanes of `attend_split` that share a position of a head.

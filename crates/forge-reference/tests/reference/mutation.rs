@@ -49,7 +49,7 @@ enum Effect {
     /// The model is as it was.
     None,
     Refused,
-    /// How long a text may be, the tokens that begin and end it, or what the user is told of the checkpoint are others.
+    /// The context length, the BOS or EOS tokens, or the notes for the user differ.
     Beside,
     /// Logits are others.
     Computed,

@@ -102,7 +102,7 @@ fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, Refusal> {
     }
 }
 
-/// A seed that nobody can foresee, below 2^53: JavaScript keeps no larger number exactly.
+/// An unpredictable seed below 2^53, the largest range of integers that JavaScript represents exactly.
 fn new_seed() -> u64 {
     RandomState::new().hash_one(0) >> 11
 }

@@ -156,7 +156,7 @@ fn with_option(mut schema: Value, name: &str, value: Value) -> Value {
     schema
 }
 
-/// What a client is told of an error of the grammar library: not how the library came to it.
+/// The message for a client about an error of the grammar library, without the library's internals.
 fn described(error: &str) -> String {
     // What the library says when one of its limits is reached.
     const TOO_COMPLEX: [&str; 9] = [

@@ -60,7 +60,7 @@ impl GrammarThreads {
             .name("grammar".to_owned())
             .stack_size(STACK)
             .spawn(move || {
-                // A thread cannot be stopped: it counts as running until it ends, also when nobody waits for it.
+                // A thread cannot be stopped: it counts as running until it ends, even after its request has been answered.
                 let _permit = permit;
                 prepare();
                 let _ = begin.send(());

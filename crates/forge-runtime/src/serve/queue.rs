@@ -56,7 +56,7 @@ impl Queue {
         Ok(receiver)
     }
 
-    /// Seconds until half of those who wait have been served, at the pace of the latest texts.
+    /// Seconds until half of the queued requests have been served, at the rate of the latest ones.
     fn patience(&self) -> u64 {
         const UNKNOWN: u64 = 5;
         let texts = (self.most - self.slots).div_ceil(2).max(1) as f64;

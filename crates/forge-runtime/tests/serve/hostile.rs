@@ -110,7 +110,7 @@ fn other_requests_do_not_wait_for_grammars() {
         served.answer(PLAINLY, &json!({ "prompt": "abc", "max_tokens": 1 }));
     }
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    // Some find no place to wait, and are told when to come again.
+    // Requests beyond the queue's length get 503 with Retry-After.
     let responses: Vec<_> = asked.into_iter().map(crate::support::http::Asked::response).collect();
     let refused: Vec<_> = responses.iter().filter(|response| response.status == 503).collect();
     assert!(!refused.is_empty() && refused.len() < 30, "{} of 30", refused.len());
@@ -121,7 +121,7 @@ fn other_requests_do_not_wait_for_grammars() {
     served.end();
 }
 
-/// Connections that say nothing, or half of something, take nobody's place.
+/// Idle connections and incomplete requests do not block other clients.
 #[test]
 fn idle_connections_lock_nobody_out() {
     use std::io::{Read, Write};
