@@ -43,7 +43,7 @@ impl Format {
             ValueKind::None | ValueKind::Undefined => None,
             ValueKind::String => Some(values[1].to_string()),
             ValueKind::Bool => Some(" ".repeat(usize::from(values[1].is_true()))),
-            _ => Some(" ".repeat(usize::try_from(i64::try_from(values[1].clone())?).unwrap_or(0))),
+            _ => Some(" ".repeat(python::width(i64::try_from(values[1].clone())?)?)),
         };
         let item_separator = if indent.is_some() { "," } else { ", " };
         let (mut item_separator, mut key_separator) = (item_separator.to_owned(), ": ".to_owned());

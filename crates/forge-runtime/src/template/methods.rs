@@ -1,5 +1,6 @@
 //! Methods of Python's strings, lists and dictionaries that the engine's own set lacks.
 
+use super::python;
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
@@ -77,7 +78,8 @@ fn string_method(string: &str, name: &str, arguments: &[Value]) -> Result<Option
             Value::from(string.strip_suffix(suffix).unwrap_or(string))
         }
         "ljust" | "rjust" | "center" => {
-            let (width, fill): (usize, Option<&str>) = from_args(arguments)?;
+            let (width, fill): (i64, Option<&str>) = from_args(arguments)?;
+            let width = python::width(width)?;
             let missing = width.saturating_sub(string.chars().count());
             let left = match name {
                 "ljust" => 0,
@@ -88,7 +90,8 @@ fn string_method(string: &str, name: &str, arguments: &[Value]) -> Result<Option
             Value::from(format!("{}{string}{}", fill.repeat(left), fill.repeat(missing - left)))
         }
         "zfill" => {
-            let (width,): (usize,) = from_args(arguments)?;
+            let (width,): (i64,) = from_args(arguments)?;
+            let width = python::width(width)?;
             let (sign, digits) = string.split_at(usize::from(string.starts_with(['-', '+'])));
             let missing = width.saturating_sub(string.chars().count());
             Value::from(format!("{sign}{}{digits}", "0".repeat(missing)))

@@ -232,6 +232,16 @@ fn parse_float(text: &str) -> Option<f64> {
     text.trim().replace('_', "").parse().ok()
 }
 
+/// The widest padding or indentation that a template may ask for: memory is not a template's to exhaust.
+const MAX_WIDTH: usize = 1000;
+
+/// A width in characters; a negative one is 0, as in Python.
+pub(super) fn width(width: i64) -> Result<usize, Error> {
+    let width = usize::try_from(width).unwrap_or(0);
+    let is_allowed = width <= MAX_WIDTH;
+    is_allowed.then_some(width).ok_or_else(|| invalid(format!("a width of {width} is above {MAX_WIDTH}")))
+}
+
 /// The value of a number that is not an integer.
 pub(super) fn float(value: &Value) -> Option<f64> {
     let is_float = value.kind() == ValueKind::Number && !value.is_integer();
