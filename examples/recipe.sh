@@ -19,10 +19,10 @@ mkdir -p "$out"
 measure() {
     name=$1
     shift
-    forge compile "$model" -o "$out/$name" --name "$name" --force --no-golden "$@" 2> "$out/$name.log" ||
+    forge compile "$model" -o "$out/$name" --name "$name" --force --no-reference-logits "$@" 2> "$out/$name.log" ||
         { cat "$out/$name.log" >&2; exit 1; }
     program="cargo run --release --quiet --no-default-features --manifest-path $out/$name/Cargo.toml --"
-    found=$($program perplexity "$text" --separator "* * *" --end --json)
+    found=$($program perplexity "$text" --separator "* * *" --append-eos --json)
     perplexity=$(echo "$found" | sed 's/.*"perplexity":\([0-9.]*\).*/\1/')
     bytes=$(wc -c < "$out/$name/weights.safetensors")
     printf '%-8s %10s bytes   perplexity %.7s   %s\n' "$name" "$bytes" "$perplexity" "$*"

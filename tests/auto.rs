@@ -18,7 +18,8 @@ struct Compiled {
 fn compiled(checkpoint: &Path, quant: &str) -> Compiled {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, to) = (checkpoint.display().to_string(), folder.path().join("out").display().to_string());
-    let output = forge_with(&["compile", &from, "-o", &to, "--quant", quant, "--no-golden", "--json"]);
+    let output =
+        forge_with(&["compile", &from, "-o", &to, "--quant", quant, "--no-reference-logits", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
     let file =

@@ -50,7 +50,7 @@ fn refused(checkpoint: &Path, more: &[&str], code: i32, named: &[&str]) {
 #[test]
 fn configurations_that_are_not_understood_are_refused() {
     let cases: [(Value, &[&str]); 4] = [
-        (json!({"attention_chunk_size": 4}), &["attention_chunk_size", "--allow-unknown"]),
+        (json!({"attention_chunk_size": 4}), &["attention_chunk_size", "--ignore-config-key"]),
         (json!({"hidden_act": "quick_gelu"}), &["hidden_act", "quick_gelu"]),
         (json!({"rope_scaling": {"rope_type": "wavy", "factor": 2.0}}), &["wavy"]),
         (json!({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}), &["Mamba"]),
@@ -69,24 +69,24 @@ fn configurations_that_are_not_understood_are_refused() {
 fn an_unknown_key_can_be_allowed_by_name() {
     let copy = broken(|config| config["attention_chunk_size"] = json!(4));
     let (said, code, left) =
-        compile(copy.path(), &["--allow-unknown", "attention_chunk_size", "--no-golden"]);
+        compile(copy.path(), &["--ignore-config-key", "attention_chunk_size", "--no-reference-logits"]);
     assert_eq!((code, left), (Some(0), 1), "{said}");
 }
 
 #[test]
 fn a_key_without_effect_is_listed_on_request() {
     let copy = broken(|config| config["is_llama_config"] = json!(true));
-    let (said, code, _) = compile(copy.path(), &["--no-golden", "-v"]);
+    let (said, code, _) = compile(copy.path(), &["--no-reference-logits", "-v"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("no effect: is_llama_config"), "{said}");
-    let (said, code, _) = compile(copy.path(), &["--no-golden"]);
+    let (said, code, _) = compile(copy.path(), &["--no-reference-logits"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("is_llama_config"), "{said}");
 }
 
 #[test]
 fn a_key_that_is_to_be_allowed_has_to_be_there() {
-    refused(&model("llama"), &["--allow-unknown", "nope"], 1, &["config.json has no key nope"]);
+    refused(&model("llama"), &["--ignore-config-key", "nope"], 1, &["config.json has no key nope"]);
 }
 
 #[test]
@@ -142,13 +142,13 @@ fn a_chat_template_that_cannot_be_read_is_told_and_nothing_is_said_of_chat() {
     ] {
         let path = copy.path().join(file);
         std::fs::write(&path, text).expect("it is writable");
-        let (said, code, left) = compile(copy.path(), &["--no-golden"]);
+        let (said, code, left) = compile(copy.path(), &["--no-reference-logits"]);
         assert_eq!((code, left), (Some(0), 1), "{said}");
         assert!(said.contains("warning: ") && said.contains("chat"), "{said}");
         assert!(said.contains("-- generate -p"), "{said}");
         std::fs::remove_file(&path).expect("it was just written");
     }
-    let (said, code, _) = compile(copy.path(), &["--no-golden"]);
+    let (said, code, _) = compile(copy.path(), &["--no-reference-logits"]);
     assert!(code == Some(0) && !said.contains("warning: "), "{said}");
 }
 
@@ -196,10 +196,10 @@ fn wrong_command_lines_are_told_from_wrong_models() {
     refused(&llama, &["--quant-override", "{lm_head=q8_0"], 2, &["brace"]);
     refused(&llama, &["--quant-override", "lm_hed=q8_0"], 1, &["lm_hed", "there are lm_head, "]);
     refused(&llama, &["--quant-override", "model.norm=q8_0"], 1, &["model.norm", "vectors"]);
-    refused(&llama, &["--kv", "q4_0"], 2, &["--kv"]);
+    refused(&llama, &["--kv-cache-type", "q4_0"], 2, &["--kv-cache-type"]);
     refused(&llama, &["--quants", "f32"], 2, &["--quant"]);
-    refused(&llama, &["--slots", "0"], 2, &["slots"]);
-    refused(&llama, &["--slots", "4097"], 2, &["slots", "4096"]);
+    refused(&llama, &["--report-slots", "0"], 2, &["slots"]);
+    refused(&llama, &["--report-slots", "4097"], 2, &["slots", "4096"]);
     refused(&llama, &["--name", "llama\nfn main() {}"], 2, &["--name", "cannot be printed"]);
     refused(&llama, &["--name", ""], 2, &["--name", "neither a letter nor a digit"]);
     refused(&llama, &["--chip", "m4-mx"], 2, &["m4-mx", "did you mean m4-max", "m1-ultra"]);
@@ -225,12 +225,12 @@ fn more_bits_than_any_format_has_are_told() {
 
 #[test]
 fn mixes_choose_formats_by_tensor_and_one_that_fits() {
-    let (said, code, _) = compile(&model("llama"), &["--quant", "Q4_K_M", "--no-golden"]);
+    let (said, code, _) = compile(&model("llama"), &["--quant", "Q4_K_M", "--no-reference-logits"]);
     assert_eq!(code, Some(0), "{said}");
     // Rows of 64 and 56 columns: the output and sensitive layers in q8_0 for q6_k, the others in affine4_32 for q4_k.
     assert!(said.contains("Q4_K_M as llama.cpp mixes it: q8_0 × 3, affine4_32 × 13; 16 have rows"), "{said}");
     // The user's own overrides go before the mix.
-    let more = ["--quant", "q4_k_m", "--quant-override", "*=f16", "--no-golden", "--json"];
+    let more = ["--quant", "q4_k_m", "--quant-override", "*=f16", "--no-reference-logits", "--json"];
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, out) = (model("llama").display().to_string(), folder.path().join("out").display().to_string());
     let output = forge_with(&[&["compile", &from, "-o", &out][..], &more].concat());
@@ -245,7 +245,7 @@ fn only_what_forge_made_is_replaced() {
     let out = folder.path().join("out").display().to_string();
     let llama = model("llama").display().to_string();
     let compile = |more: &[&str]| {
-        let arguments: Vec<&str> = ["compile", &llama, "-o", &out, "--no-golden"]
+        let arguments: Vec<&str> = ["compile", &llama, "-o", &out, "--no-reference-logits"]
             .iter()
             .copied()
             .chain(more.iter().copied())
@@ -270,7 +270,7 @@ fn a_checkpoint_in_the_crate_before_is_not_replaced_with_it() {
     let compile = |from: &Path, more: &[&str]| {
         let (from, to) = (from.display().to_string(), out.display().to_string());
         let arguments: Vec<&str> =
-            ["compile", &from, "-o", &to, "--no-golden"].iter().chain(more).copied().collect();
+            ["compile", &from, "-o", &to, "--no-reference-logits"].iter().chain(more).copied().collect();
         let output = forge_with(&arguments);
         (output.status.code(), said(&output))
     };
@@ -347,7 +347,7 @@ fn standard_output_that_takes_nothing_is_told_and_one_that_is_closed_is_not() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let out = folder.path().join("out").display().to_string();
     let llama = model("llama").display().to_string();
-    let compile = ["compile", &llama, "-o", &out, "--no-golden", "--force", "--json"];
+    let compile = ["compile", &llama, "-o", &out, "--no-reference-logits", "--force", "--json"];
     for arguments in [&compile[..], &["doctor"], &["completions", "bash"], &["--help"], &["--version"]] {
         let run = |stdout: Stdio| {
             let output = Command::new(forge()).args(arguments).stdout(stdout).output();
@@ -381,7 +381,7 @@ fn a_crate_has_of_cuda_what_it_is_asked_for() {
             &shown,
             "--name",
             "llama",
-            "--no-golden",
+            "--no-reference-logits",
             "--chip",
             "m4-max",
             "--target",

@@ -244,7 +244,7 @@ pub struct Built {
     pub format: String,
     /// What `--quant-override` was.
     pub overrides: &'static [&'static str],
-    /// What `--kv` was.
+    /// What `--kv-cache-type` was.
     pub kv: Option<&'static str>,
     /// What `--disable-fusion` was.
     pub disabled: BTreeSet<Fusion>,
@@ -423,7 +423,7 @@ fn compile(built: &Built) {
     };
     let mut arguments = vec!["--quant", &built.format];
     if let Some(format) = built.kv.or((built.format == "keep").then_some("f32")) {
-        arguments.extend(["--kv", format]);
+        arguments.extend(["--kv-cache-type", format]);
     }
     for it in built.overrides {
         arguments.extend(["--quant-override", it]);
@@ -432,7 +432,7 @@ fn compile(built: &Built) {
         arguments.extend(["--disable-fusion", fusion.name()]);
     }
     if TUNABLE.contains(&built.model.as_str()) && is_emulated(built) {
-        arguments.push("--tunable");
+        arguments.push("--with-tuning");
     }
     compile_member(&checkpoint, &arguments, &built.directory);
 }
@@ -493,7 +493,7 @@ impl Built {
 
     /// Runs the program, exact on the CPU; it must succeed. Gives what it printed.
     pub fn run(&self, arguments: &[&str]) -> String {
-        self.run_by_default(&[arguments, &["--exact"]].concat())
+        self.run_by_default(&[arguments, &["--f32-activations"]].concat())
     }
 
     /// The same as those have it who ask for nothing: rows are encoded where weights are codes.

@@ -19,7 +19,8 @@ fn memory(checkpoint: &Path) -> Memory {
 fn compiled(checkpoint: &Path, quant: &str) -> Result<(Vec<u8>, Value), String> {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, to) = (checkpoint.display().to_string(), folder.path().join("out").display().to_string());
-    let output = forge_with(&["compile", &from, "-o", &to, "--quant", quant, "--no-golden", "--json"]);
+    let output =
+        forge_with(&["compile", &from, "-o", &to, "--quant", quant, "--no-reference-logits", "--json"]);
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }

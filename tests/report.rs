@@ -50,6 +50,7 @@ fn page(name: &str, graph: &Graph, plan: &Plan) -> String {
     let options = CrateOptions {
         cuda: false,
         tunable: false,
+        runtime: None,
         name: name.to_owned(),
         parameters: 1234,
         converses: false,

@@ -52,7 +52,7 @@ fn checkpoint(name: &str, window: Option<usize>) -> PathBuf {
 fn ringed(name: &str, window: Option<usize>, workspace: &Path) -> Ringed {
     let from = checkpoint(name, window);
     let directory = workspace.join(format!("{}-rings", name.replace('_', "-")));
-    compile_member(&from, &["--quant", "f32", "--no-golden"], &directory);
+    compile_member(&from, &["--quant", "f32", "--no-reference-logits"], &directory);
     let file = |file: &str| (file.to_owned(), std::fs::read(from.join(file)).expect("it has this file"));
     let memory = Memory(BTreeMap::from(["config.json", "model.safetensors"].map(file)));
     let opened =
@@ -172,7 +172,7 @@ fn memory_is_what_the_plan_says() {
         // Longer than a ring, as long, and shorter.
         for (context, slots) in [(CONTEXT, 1), (700, 3), (320, 2), (100, 1)] {
             let size = [context.to_string(), slots.to_string()];
-            let info = it.built.json(&["info", "--json", "--context", &size[0], "--slots", &size[1]]);
+            let info = it.built.json(&["info", "--json", "--ctx-size", &size[0], "--slots", &size[1]]);
             let stated = info["memory"]["kv_bytes"].as_u64();
             assert_eq!(stated, Some(plan.state_bytes(context, slots)), "{} {size:?}", it.built.model);
             // What a device is asked for: the buffers of a recording.
@@ -180,9 +180,9 @@ fn memory_is_what_the_plan_says() {
             let path = file.display().to_string();
             it.built.run(&[
                 "record",
-                "--ids",
+                "--token-ids",
                 "1,2",
-                "--context",
+                "--ctx-size",
                 &size[0],
                 "--slots",
                 &size[1],
@@ -199,7 +199,8 @@ fn memory_is_what_the_plan_says() {
     // The compiler says the same before anything is built.
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (from, to) = (checkpoint("mistral", None).display().to_string(), folder.path().join("out"));
-    let output = forge_with(&["compile", &from, "-o", &to.display().to_string(), "--no-golden", "--json"]);
+    let output =
+        forge_with(&["compile", &from, "-o", &to.display().to_string(), "--no-reference-logits", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     // Two layers of two heads of 16, keys and values in halves, 320 positions of 1024.
     assert_eq!(summary["memory"]["kv_bytes"], 2 * 2 * 2 * 16 * 2 * 320);

@@ -1,7 +1,7 @@
 //! Crates that tests compile, as members of one workspace: cargo builds dependencies once and models side by side.
 //!
-//! The runtime is the same in every crate: here it is built once, for all of them, from the folder of which `forge` pastes it. Crates
-//! as users have them, whole, are the business of the examples' tests.
+//! They share the runtime's folder of this repository (`forge compile --runtime`). Crates that carry their own runtime are built by
+//! the tests of the examples.
 
 use crate::{executables, forge, root, run, scratch};
 use std::collections::BTreeMap;
@@ -12,21 +12,23 @@ use xtask::member::make_member;
 /// Compiles a checkpoint into a member of a workspace, which is called what its directory is. Files that have not changed
 /// keep their times, so that cargo builds only what has.
 pub fn compile_member(checkpoint: &Path, arguments: &[&str], directory: &Path) {
-    compile_with(checkpoint, arguments, directory, &[]);
+    compile_with(checkpoint, arguments, directory, false);
 }
 
 /// The same, of a program that can serve.
 pub fn compile_server(checkpoint: &Path, arguments: &[&str], directory: &Path) {
-    compile_with(checkpoint, arguments, directory, &["serve"]);
+    compile_with(checkpoint, arguments, directory, true);
 }
 
-fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, features: &[&str]) {
+fn compile_with(checkpoint: &Path, arguments: &[&str], directory: &Path, has_server: bool) {
     let name = directory.file_name().expect("a directory has a name").to_string_lossy();
     let fresh = tempfile::tempdir().expect("a temporary directory");
     let out = fresh.path().join(&*name);
     let (from, to) = (checkpoint.display().to_string(), out.display().to_string());
-    run(Command::new(forge()).args(["compile", &from, "-o", &to, "--name", &name]).args(arguments));
-    let made = make_member(&out, &root().join("crates/forge-runtime"), features);
+    let runtime = root().join("crates/forge-runtime").display().to_string();
+    let command = ["compile", &from, "-o", &to, "--name", &name, "--runtime", &runtime];
+    run(Command::new(forge()).args(command).args(arguments));
+    let made = make_member(&out, has_server);
     made.unwrap_or_else(|error| panic!("{error}"));
     update(&out, directory);
 }
@@ -86,14 +88,7 @@ pub(crate) fn build_with(
     if !lock.exists() {
         let _ = std::fs::copy(root().join("Cargo.lock"), lock);
     }
-    // The server is the same in every crate, and is tested where it is written: there is one where a crate asks the runtime for it.
-    let arguments = [
-        "build",
-        "--release",
-        "--workspace",
-        "--no-default-features",
-        "--message-format=json-render-diagnostics",
-    ];
+    let arguments = ["build", "--release", "--workspace", "--message-format=json-render-diagnostics"];
     let mut command = Command::new(env!("CARGO"));
     let target = scratch().join(target);
     command.args(arguments).current_dir(workspace).env("CARGO_TARGET_DIR", &target);

@@ -1,30 +1,38 @@
-//! Embeds the runtime's source, and the page that it serves: writes a list of (path, text) for every file of `forge-runtime/src`.
+//! Embeds what every crate carries: the runtime's source and its manifest.
 //!
-//! `include_dir` would do the same, but on stable Rust it does not notice changed files, and a stale runtime in new
-//! crates is a fault that nobody would see.
+//! `include_dir` would embed the source, too, but on stable Rust it does not notice changed files.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+/// The line of the runtime's manifest from which on nothing is copied.
+const MARKER: &str = "# Only in forge's repository:\n";
+
 fn main() {
-    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"))
-        .join("../forge-runtime/src");
-    println!("cargo:rerun-if-changed={}", root.display());
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../forge-runtime");
+    for path in ["src", "Cargo.toml"] {
+        println!("cargo:rerun-if-changed={}", root.join(path).display());
+    }
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("the runtime has a manifest");
+    let (manifest, _) = manifest.split_once(MARKER).expect("the runtime's manifest has the marker");
     let mut files = Vec::new();
-    collect(&root, &mut files);
+    collect(&root.join("src"), &mut files);
     files.sort();
-    let mut list = String::from("&[\n");
+    let mut list = String::new();
     for path in files {
         println!("cargo:rerun-if-changed={}", path.display());
         let inside =
             path.strip_prefix(&root).expect("it was found there").to_string_lossy().replace('\\', "/");
-        // The runtime is a crate here and a module there.
-        let name = if inside == "lib.rs" { "mod.rs" } else { &inside };
-        writeln!(list, "    ({name:?}, include_str!({:?})),", path.display().to_string()).expect("memory");
+        writeln!(list, "    ({inside:?}, include_str!({:?})),", path.display().to_string()).expect("memory");
     }
-    list.push_str("]\n");
-    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets it")).join("runtime_files.rs");
-    std::fs::write(out, list).expect("the build folder is writable");
+    let text =
+        format!("const MANIFEST: &str = {manifest:?};\n\nconst FILES: &[(&str, &str)] = &[\n{list}];\n");
+    let out = PathBuf::from(variable("OUT_DIR")).join("runtime.rs");
+    std::fs::write(out, text).expect("the build folder is writable");
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).expect("cargo sets it")
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {

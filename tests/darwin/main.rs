@@ -45,8 +45,9 @@ fn programs_of_all_models_are_clean_and_link() {
     let names = models();
     for name in &names {
         // One has all that there is to choose from beside its kernels.
-        let more = (name == TUNABLE).then_some("--tunable");
-        let arguments: Vec<&str> = ["--quant", "f32", "--no-golden"].into_iter().chain(more).collect();
+        let more = (name == TUNABLE).then_some("--with-tuning");
+        let arguments: Vec<&str> =
+            ["--quant", "f32", "--no-reference-logits"].into_iter().chain(more).collect();
         // What one of them asks of the runtime, all get: the server.
         let compile = if *name == names[0] { compile_server } else { compile_member };
         compile(&model(name), &arguments, &workspace.join(name));

@@ -39,11 +39,11 @@ fn built() -> &'static Program {
         compile_server(&model(MODEL), &["--quant", "f32"], &directory);
         let mut programs = build_together(&workspace, [name.clone()].into_iter(), Work::Little);
         let program = programs.remove(&name).expect("it was built");
-        let experts = format!("streamed:{}", enough(&program));
+        let experts = format!("stream:{}", enough(&program));
         let ids = question(false)["prompt"].to_string();
         let count = COUNT.to_string();
         let mut command = Command::new(&program);
-        command.args(["generate", "--ids", ids.trim_matches(['[', ']']), "-n", &count]);
+        command.args(["generate", "--token-ids", ids.trim_matches(['[', ']']), "-n", &count]);
         command.args(["--temperature", "0", "--ignore-eos", "--json", "--device", "cpu"]);
         let whole: Value = serde_json::from_slice(&run(&mut command).stdout).expect("it is JSON");
         let text = whole["text"].as_str().expect("it is text").to_owned();
@@ -53,7 +53,7 @@ fn built() -> &'static Program {
 
 /// The least memory for experts that the program says is enough.
 fn enough(program: &Path) -> u64 {
-    let refused = Command::new(program).args(["info", "--device", "cpu", "--experts", "streamed:1"]).output();
+    let refused = Command::new(program).args(["info", "--device", "cpu", "--experts", "stream:1"]).output();
     let said = String::from_utf8(refused.expect("the program runs").stderr).expect("it is text");
     let number = said.split_once(" bytes are enough").and_then(|(before, _)| before.rsplit(' ').next());
     number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{said}"))

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tests::{Work, build_together, compile_member, run, scratch};
 
 /// Memory of seats. All experts have 241 MB: one in six can sit, seven times as many as a row of a layer has.
-const SEATS: &str = "streamed:40M";
+const SEATS: &str = "stream:40M";
 
 /// Positions of a slot: for the prompt and the ids that follow.
 const CONTEXT: &str = "128";
@@ -59,7 +59,7 @@ fn built() -> &'static Program {
 /// The program with experts where they are to be, and the same slot in every case.
 fn program(experts: &str, command: &str) -> Command {
     let mut it = Command::new(&built().path);
-    it.args([command, "--json", "--device", "cpu", "--threads", "2", "--context", CONTEXT]);
+    it.args([command, "--json", "--device", "cpu", "--threads", "2", "--ctx-size", CONTEXT]);
     it.args(["--experts", experts]);
     it
 }
@@ -91,7 +91,7 @@ impl Ran {
 fn generate(experts: &str, limit: Option<u64>) -> Ran {
     let prompt: Vec<String> = (0..60).map(|index| (index * index * 31 % 509).to_string()).collect();
     let mut command = program(experts, "generate");
-    command.args(["--ids", &prompt.join(","), "-n", "24", "--temperature", "0", "--ignore-eos"]);
+    command.args(["--token-ids", &prompt.join(","), "-n", "24", "--temperature", "0", "--ignore-eos"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(limit) = limit {
         let most = libc::rlimit { rlim_cur: limit, rlim_max: limit };
@@ -163,7 +163,7 @@ fn with_memory_for_a_third_of_its_weights_a_model_writes_what_it_writes_with_all
 #[test]
 fn the_limit_is_one() {
     let limit = built().weights / 3;
-    let refused = generate(&format!("streamed:{limit}"), Some(limit));
+    let refused = generate(&format!("stream:{limit}"), Some(limit));
     show("seats as large as the limit", &refused);
     assert!(!refused.status.success(), "{}", refused.answer);
     assert!(refused.said.contains("no memory for experts"), "{}", refused.said);

@@ -8,10 +8,10 @@ fn a_text_does_not_tell_when_weights_were_copied() {
     let prompt = id_list(&(0..9).map(|index| index * index * 31 % 60).collect::<Vec<u32>>());
     shared_out(all_built().iter(), |built| {
         for sampling in [["--temperature", "0"], ["--temperature", "1"]] {
-            let of_a_text = ["generate", "--ids", &prompt, "-n", "24", "--seed", "5", "--ignore-eos"];
+            let of_a_text = ["generate", "--token-ids", &prompt, "-n", "24", "--seed", "5", "--ignore-eos"];
             let arguments = [&of_a_text[..], &sampling].concat();
             let copied = built.run_by_default(&arguments);
-            let mapped = built.run_by_default(&[&arguments[..], &["--mapped"]].concat());
+            let mapped = built.run_by_default(&[&arguments[..], &["--mmap"]].concat());
             assert_eq!(copied, mapped, "{}, {sampling:?}", built.name());
         }
     });

@@ -35,7 +35,7 @@ fn held_out_stories_are_as_probable_as_transformers_has_them() {
     for ((format, bound), program) in FORMATS.iter().zip(programs()) {
         let file = root().join("examples/fable/held-out.txt");
         let mut command = Command::new(program);
-        command.arg("perplexity").arg(file).args(["--separator", "* * *", "--end", "--json"]);
+        command.arg("perplexity").arg(file).args(["--separator", "* * *", "--append-eos", "--json"]);
         let found: Value = serde_json::from_slice(&run(&mut command).stdout).unwrap();
         assert_eq!(found["tokens"], expected["tokens"], "{format}");
         let ratio = found["perplexity"].as_f64().unwrap() / expected["perplexity"].as_f64().unwrap();

@@ -20,7 +20,7 @@ fn record(built: &Built, slots: usize, cores: usize, chunks: &[usize]) -> Record
     let ids: Vec<u32> = (0..chunks.iter().sum::<usize>() as u32).map(|index| index * 31 % 300).collect();
     let chunks = chunks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    let arguments = ["record", "--all", "--ids", &id_list(&ids), "--chunks", &chunks, "--output"];
+    let arguments = ["record", "--all", "--token-ids", &id_list(&ids), "--chunks", &chunks, "--output"];
     run(process::Command::new(&built.program)
         .args(arguments)
         .arg(file.path())

@@ -84,7 +84,7 @@ fn logits_equal_those_of_transformers() {
     every_crate(|built| {
         let mut complaints = Vec::new();
         for (prompt, _, expected) in golden(&built.model) {
-            let found = built.json(&["logits", "--ids", &id_list(&prompt), "--json"]);
+            let found = built.json(&["logits", "--token-ids", &id_list(&prompt), "--json"]);
             let distance = distance(&numbers(&found["logits"]), &expected);
             println!("{} {} ids: {distance:.1e}", built.name(), prompt.len());
             if exact(built) && distance > bound(built) {
@@ -100,12 +100,12 @@ fn logits_equal_those_of_transformers() {
 fn every_position_equals_the_last_of_its_prefix() {
     every_crate(|built| {
         let prompt: Vec<u32> = (0..23).map(|index| index * 97 % 60).collect();
-        let all = built.json(&["logits", "--ids", &id_list(&prompt), "--all", "--json"]);
+        let all = built.json(&["logits", "--token-ids", &id_list(&prompt), "--all", "--json"]);
         let rows = all["logits"].as_array().expect("one row a position");
         assert_eq!(rows.len(), prompt.len());
         let mut complaints = Vec::new();
         for length in [1, 2, prompt.len() - 1] {
-            let alone = built.json(&["logits", "--ids", &id_list(&prompt[..length]), "--json"]);
+            let alone = built.json(&["logits", "--token-ids", &id_list(&prompt[..length]), "--json"]);
             let distance = distance(&numbers(&rows[length - 1]), &numbers(&alone["logits"]));
             if distance > bound(built) {
                 complaints.push(format!("position {} differs by {distance:.1e}", length - 1));
@@ -122,7 +122,7 @@ fn encoded_rows_are_near_the_exact_ones() {
         let distances = |count: u32| {
             let prompt: Vec<u32> = (0..count).map(|index| index * index * 31 % 60).collect();
             let list = id_list(&prompt);
-            let arguments = ["logits", "--ids", &list, "--all", "--json"];
+            let arguments = ["logits", "--token-ids", &list, "--all", "--json"];
             let rows = |text: String| -> Vec<Vec<f64>> {
                 let answer: Value = serde_json::from_str(&text).expect("it is JSON");
                 answer["logits"].as_array().into_iter().flatten().map(numbers).collect()
@@ -171,7 +171,7 @@ fn programs_agree_with_the_reference() {
         let mut complaints = Vec::new();
         for level in &levels {
             let mut command = Command::new(&built.program);
-            command.args(["verify", "--json", "--device", "cpu", "--threads", "2"]).env("FORGE_CPU", level);
+            command.args(["verify", "--json", "--device", "cpu", "--threads", "2"]).env("FORGE_ISA", level);
             let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
             let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             println!("{} by {level}: worst {}", built.name(), report["worst"]);
@@ -190,7 +190,7 @@ fn programs_agree_with_the_reference() {
 fn levels(built: &Built) -> Vec<String> {
     let mut command = Command::new(&built.program);
     let output =
-        command.args(["logits", "--ids", "1", "--device", "cpu"]).env("FORGE_CPU", "others").output();
+        command.args(["logits", "--token-ids", "1", "--device", "cpu"]).env("FORGE_ISA", "others").output();
     let said = String::from_utf8(output.expect("it runs").stderr).expect("programs print UTF-8");
     let names = said.trim().rsplit_once("this machine has ").map(|(_, names)| names.to_owned());
     let levels: Vec<String> =
@@ -219,7 +219,7 @@ fn greedy_text_is_the_reference_s() {
             let count = expected.len().to_string();
             let arguments = [
                 "generate",
-                "--ids",
+                "--token-ids",
                 &id_list(&prompt),
                 "-n",
                 &count,
@@ -302,11 +302,11 @@ fn memory_is_what_the_plan_says() {
             return vec![];
         }
         let plan = built.planned().1;
-        let info = built.json(&["info", "--json", "--context", "70", "--slots", "3"]);
+        let info = built.json(&["info", "--json", "--ctx-size", "70", "--slots", "3"]);
         // What a device is asked for: the buffers of a recording.
         let file = scratch().join(format!("{}.recording.json", built.name()));
         let path = file.display().to_string();
-        built.run(&["record", "--ids", "1,2", "--context", "70", "--slots", "3", "-o", &path]);
+        built.run(&["record", "--token-ids", "1,2", "--ctx-size", "70", "--slots", "3", "-o", &path]);
         let recording = std::fs::read(&file).expect("it was written");
         let recording: Value = serde_json::from_slice(&recording).expect("it is JSON");
         let bytes = [&info["memory"]["kv_bytes"], &recording["buffers"]["state"]["bytes"]].map(Value::as_u64);
@@ -336,7 +336,7 @@ fn the_same_seed_gives_the_same_text() {
     let generate = |seed: &str| {
         built.run(&[
             "generate",
-            "--ids",
+            "--token-ids",
             "1,2,3",
             "-n",
             "20",
@@ -359,11 +359,11 @@ fn the_same_seed_gives_the_same_text() {
 fn what_cannot_be_is_refused() {
     let built = &all_built()[0];
     let cases: [(&[&str], i32, &str); 5] = [
-        (&["logits", "--ids", "1,99999", "--json"], 2, "99999"),
-        (&["generate", "--ids", "1", "--context", "100000000"], 2, "context"),
+        (&["logits", "--token-ids", "1,99999", "--json"], 2, "99999"),
+        (&["generate", "--token-ids", "1", "--ctx-size", "100000000"], 2, "context"),
         (&["generate", "--no-such-flag"], 2, "--no-such-flag"),
-        (&["generate", "--ids", "1,x"], 2, "x"),
-        (&["generate", "--ids", "1,2,3,4,5,6,7,8,9", "--context", "8"], 2, "9 positions"),
+        (&["generate", "--token-ids", "1,x"], 2, "x"),
+        (&["generate", "--token-ids", "1,2,3,4,5,6,7,8,9", "--ctx-size", "8"], 2, "9 positions"),
     ];
     for (arguments, code, named) in cases {
         let output = Command::new(&built.program).args(arguments).output().expect("it runs");

@@ -25,7 +25,7 @@ fn measured(built: &Built, more: Value) -> Value {
 #[test]
 fn every_step_of_a_profile_is_a_command_buffer_with_a_time() {
     for built in emulated().0.into_iter().take(3) {
-        let info = built.json(&["info", "--json", "--context", "20"]);
+        let info = built.json(&["info", "--json", "--ctx-size", "20"]);
         let found = &measured(built, json!({ "profile": true }))["profiles"];
         assert_eq!(found["complaints"], json!([]), "{}: {found}", built.name());
         let steps =

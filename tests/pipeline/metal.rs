@@ -211,7 +211,7 @@ fn the_emulated_metal_draws_what_the_host_draws() {
 #[test]
 fn ids_are_as_many_dispatches_and_barriers_as_info_tells_and_a_barrier_stands_between_those_of_a_pass() {
     every_model(|built| {
-        let info = built.json(&["info", "--json", "--context", "32"]);
+        let info = built.json(&["info", "--json", "--ctx-size", "32"]);
         let told = ["dispatches", "barriers"].map(|what| info["decode"][what].as_u64().expect("it is told"));
         let check = |(lead, draw): ((u32, usize), Option<Draw>)| {
             let text = Text { draw, ..Text::greedy(vec![1, 2, 3], 22, 32, lead) };
@@ -358,7 +358,7 @@ fn longest_weight(built: &Built) -> usize {
 
 /// Bytes of the shortest buffers that hold what a model writes, and show all of its weights if there are several.
 fn shortest_buffer(built: &Built) -> usize {
-    let info = built.json(&["info", "--json", "--context", "32"]);
+    let info = built.json(&["info", "--json", "--ctx-size", "32"]);
     let own = ["kv_bytes", "arena_bytes"].map(|what| info["memory"][what].as_u64().expect("it is told"));
     let weights = longest_weight(built).next_multiple_of(PAGE) + PAGE;
     own.into_iter().fold(weights, |most, bytes| most.max(bytes as usize)).next_multiple_of(PAGE)

@@ -96,7 +96,7 @@ fn found(
     let file = scratch().join(format!("{}.routes.json", built.name()));
     let path = file.display().to_string();
     let list: Vec<String> = chunks.iter().map(usize::to_string).collect();
-    built.run(&["record", "--ids", &id_list(text), "--chunks", &list.join(","), "-o", &path]);
+    built.run(&["record", "--token-ids", &id_list(text), "--chunks", &list.join(","), "-o", &path]);
     let recording = std::fs::read_to_string(&file).expect("it was written");
     let recording = cut(Recording::parse(&recording).expect("it is a recording"), plan);
     let weights = built.directory.join("weights.safetensors");

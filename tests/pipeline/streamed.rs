@@ -21,7 +21,7 @@ fn text(output: Output) -> String {
 
 /// The least memory that the program says is enough.
 pub(crate) fn enough(built: &Built) -> Option<u64> {
-    let refused = said(built, "streamed:1", &["info"]);
+    let refused = said(built, "stream:1", &["info"]);
     let message = String::from_utf8(refused.stderr).expect("it is text");
     assert!(!refused.status.success(), "a byte is no room for experts");
     let words: Vec<&str> = message.split_whitespace().collect();
@@ -36,7 +36,7 @@ const TOLD_OF: &str = "qwen3_moe";
 fn what_is_read_is_told(built: &Built, enough: u64) {
     let bench = ["bench", "-p", "4", "-n", "6", "-r", "1", "--json"];
     let told: Value =
-        serde_json::from_str(&text(said(built, &format!("streamed:{enough}"), &bench))).expect("JSON");
+        serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &bench))).expect("JSON");
     for (result, test) in told["results"].as_array().expect("two results").iter().zip(["pp4", "tg6"]) {
         let number = |name: &str| result[name].as_f64().unwrap_or_else(|| panic!("{test} has no {name}"));
         assert_eq!(result["test"], test);
@@ -89,19 +89,19 @@ fn streamed_experts_compute_what_resident_ones_do() {
         let Some(enough) = enough else { return 0 };
         records_lie_on_pages(built);
         for arguments in [
-            vec!["logits", "--ids", &list, "--all", "--json"],
-            vec!["logits", "--ids", "1,2,3", "--all", "--json"],
-            vec!["logits", "--ids", "7", "--json"],
-            vec!["generate", "--ids", "1,2,3", "-n", "16", "--temperature", "0", "--ignore-eos"],
+            vec!["logits", "--token-ids", &list, "--all", "--json"],
+            vec!["logits", "--token-ids", "1,2,3", "--all", "--json"],
+            vec!["logits", "--token-ids", "7", "--json"],
+            vec!["generate", "--token-ids", "1,2,3", "-n", "16", "--temperature", "0", "--ignore-eos"],
         ] {
             let resident = text(said(built, "resident", &arguments));
-            for residence in [&format!("streamed:{enough}"), &format!("streamed:{}", enough * 2), "mapped"] {
+            for residence in [&format!("stream:{enough}"), &format!("stream:{}", enough * 2), "mmap"] {
                 let found = text(said(built, residence, &arguments));
                 assert_eq!(found, resident, "{}, {residence}, {arguments:?}", built.name());
             }
         }
         let told: Value =
-            serde_json::from_str(&text(said(built, &format!("streamed:{enough}"), &["info", "--json"])))
+            serde_json::from_str(&text(said(built, &format!("stream:{enough}"), &["info", "--json"])))
                 .expect("JSON");
         if built.model == TOLD_OF && !is_told.swap(true, Ordering::Relaxed) {
             what_is_read_is_told(built, enough);

@@ -61,6 +61,18 @@ pub(crate) fn command(
     Ok(())
 }
 
+/// The path of a runtime's directory, as a crate's manifest has it.
+fn runtime_directory(directory: &Path) -> Result<String, Failure> {
+    let manifest = directory.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).map_err(|error| Failure::read(&manifest, &error))?;
+    if !text.lines().any(|line| line == "name = \"forge-runtime\"") {
+        let shown = directory.display();
+        return Err(Failure::misuse(format!("--runtime {shown}: not the directory of a forge runtime")));
+    }
+    let directory = directory.canonicalize().map_err(|error| Failure::read(directory, &error))?;
+    Ok(directory.display().to_string())
+}
+
 /// Compiles a checkpoint into a crate at `out`. Gives what was planned, and what was written of weights.
 pub(crate) fn compile(
     arguments: &CompileArguments,
@@ -93,7 +105,8 @@ pub(crate) fn compile(
         parameters: parameters(graph),
         converses: texts::converses(&planned),
         cuda: arguments.cuda(),
-        tunable: arguments.tunable,
+        tunable: arguments.with_tuning,
+        runtime: arguments.runtime.as_deref().map(runtime_directory).transpose()?,
         command: command_line(arguments),
         version: env!("CARGO_PKG_VERSION"),
     };
@@ -102,29 +115,19 @@ pub(crate) fn compile(
     if let Some(clang) = &clang {
         let kernels = |target: &ptx::Target| format!("src/{}", target.file);
         translate(clang, "src/kernels.metal", kernels, &mut files)?;
-        if arguments.tunable {
+        if arguments.with_tuning {
             translate(clang, forge_metal::LAYOUTS, forge_metal::layouts_ptx, &mut files)?;
         }
     }
     for (path, bytes) in &files {
         staging.write(path, bytes)?;
     }
-    let lines = |ours: bool| {
-        let texts = files
-            .iter()
-            .filter(|(path, _)| path.starts_with("src/runtime/") != ours && path.starts_with("src/"))
-            .filter(|(path, _)| !path.ends_with(".ptx") && !path.starts_with("src/layouts."));
-        texts.map(|(_, bytes)| bytes.iter().filter(|byte| **byte == b'\n').count() as u64).sum::<u64>()
-    };
-    terminal::stage(
-        "Rendering",
-        &format!(
-            "{}  {} lines of your model, {} of runtime",
-            out.display(),
-            grouped(lines(true)),
-            grouped(lines(false))
-        ),
-    );
+    let texts = files
+        .iter()
+        .filter(|(path, _)| path.starts_with("src/"))
+        .filter(|(path, _)| !path.ends_with(".ptx") && !path.starts_with("src/layouts."));
+    let lines: usize = texts.map(|(_, bytes)| bytes.iter().filter(|byte| **byte == b'\n').count()).sum();
+    terminal::stage("Rendering", &format!("{}  {} lines in src", out.display(), grouped(lines as u64)));
     for file in texts::ALL {
         if let Some(bytes) = texts::text(&planned, file)? {
             staging.write(file, &bytes)?;
@@ -132,7 +135,7 @@ pub(crate) fn compile(
     }
 
     // Certify: the reference's logits, from the very bytes that were written.
-    let golden = if arguments.no_golden { None } else { Some(certify(&planned, &staging)?) };
+    let golden = if arguments.no_reference_logits { None } else { Some(certify(&planned, &staging)?) };
 
     // Draw: the page that shows what was made.
     let errors = written.weights.iter().map(|stat| (stat.name.clone(), stat.error)).collect();
@@ -184,7 +187,7 @@ pub(crate) fn plan(arguments: &CompileArguments) -> Result<Planned, Failure> {
     let root = checkpoint.root().to_owned();
     let faults = |faults| Failure::Faults { faults, root: root.clone() };
     let frontend =
-        forge_frontend::Options { name: name.clone(), allow_unknown: arguments.allow_unknown.clone() };
+        forge_frontend::Options { name: name.clone(), allow_unknown: arguments.ignore_config_key.clone() };
     let mut opened = forge_frontend::read_model(&checkpoint, &frontend).map_err(faults)?;
     say_model(&opened);
     left_out::say(&opened, arguments.verbose);

@@ -67,7 +67,9 @@ pub(crate) fn cache_format(name: &str) -> Result<Format, Failure> {
             (None, "bf16") => "use f16".to_owned(),
             (None, _) => "use f32, f16 or q8_0, which takes the least memory".to_owned(),
         };
-        Failure::misuse(format!("--kv {name}: keys and values are not cached in this format; {advice}"))
+        Failure::misuse(format!(
+            "--kv-cache-type {name}: keys and values are not cached in this format; {advice}"
+        ))
     })
 }
 
@@ -173,6 +175,6 @@ mod tests {
         let said = said("q9_9");
         assert!(said.contains("q4_0") && said.len() < 200, "no list of fifty names: {said}");
         let Err(Failure::Misuse(said)) = cache_format("q4_0") else { panic!("it is not cached") };
-        assert!(said.contains("--kv q4_0") && said.contains("q8_0"), "{said}");
+        assert!(said.contains("--kv-cache-type q4_0") && said.contains("q8_0"), "{said}");
     }
 }

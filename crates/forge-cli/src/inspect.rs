@@ -55,7 +55,7 @@ fn checkpoint(arguments: &CompileArguments, as_json: bool) -> Result<String, Fai
     let tensors =
         Tensors::open(&checkpoint).map_err(|faults| Failure::Faults { faults, root: root.clone() })?;
     let reading =
-        forge_frontend::Options { name: String::new(), allow_unknown: arguments.allow_unknown.clone() };
+        forge_frontend::Options { name: String::new(), allow_unknown: arguments.ignore_config_key.clone() };
     let opened = forge_frontend::read_model(&checkpoint, &reading).ok();
     let files: Vec<(String, u64)> = checkpoint
         .files()

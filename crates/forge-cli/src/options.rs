@@ -38,8 +38,8 @@ pub(crate) fn options(arguments: &CompileArguments) -> Result<(Options, Option<C
     };
     let overrides = arguments.quant_override.iter().map(|text| quant_override(text));
     let overrides = overrides.collect::<Result<_, _>>()?;
-    let cache = arguments.kv.as_deref().map(cache_format).transpose()?;
-    let slots = usize::from(arguments.slots);
+    let cache = arguments.kv_cache_type.as_deref().map(cache_format).transpose()?;
+    let slots = usize::from(arguments.report_slots);
     let disabled = disabled_fusions(&arguments.disable_fusion)?;
     let named = arguments.chip.as_deref().map(chip).transpose()?;
     let chip = named.or_else(|| arguments.cuda().then(Chip::common_card));
@@ -154,8 +154,10 @@ pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
 pub(crate) fn command_line(arguments: &CompileArguments) -> String {
     let mut text =
         format!("forge compile {} --quant {}", shell_word(&arguments.model), shell_word(&arguments.quant));
-    let several =
-        [("--quant-override", &arguments.quant_override), ("--allow-unknown", &arguments.allow_unknown)];
+    let several = [
+        ("--quant-override", &arguments.quant_override),
+        ("--ignore-config-key", &arguments.ignore_config_key),
+    ];
     for (option, values) in several {
         for value in values {
             text += &format!(" {option} {}", shell_word(value));
@@ -163,16 +165,17 @@ pub(crate) fn command_line(arguments: &CompileArguments) -> String {
     }
     let options = [
         arguments.name.as_ref().map(|name| format!("--name {}", shell_word(name))),
-        arguments.kv.as_ref().map(|kv| format!("--kv {kv}")),
+        arguments.kv_cache_type.as_ref().map(|kv| format!("--kv-cache-type {kv}")),
         arguments.max_context.map(|context| format!("--max-context {context}")),
         arguments.chip.as_ref().map(|chip| format!("--chip {chip}")),
         arguments.cuda().then(|| "--target metal,cuda".to_owned()),
         arguments.tuned.as_ref().map(|path| format!("--tuned {}", shell_word(&path.to_string_lossy()))),
-        arguments.tunable.then(|| "--tunable".to_owned()),
-        (arguments.slots != 1).then(|| format!("--slots {}", arguments.slots)),
+        arguments.runtime.as_ref().map(|path| format!("--runtime {}", shell_word(&path.to_string_lossy()))),
+        arguments.with_tuning.then(|| "--with-tuning".to_owned()),
+        (arguments.report_slots != 1).then(|| format!("--report-slots {}", arguments.report_slots)),
         (!arguments.disable_fusion.is_empty())
             .then(|| format!("--disable-fusion {}", arguments.disable_fusion.join(","))),
-        arguments.no_golden.then(|| "--no-golden".to_owned()),
+        arguments.no_reference_logits.then(|| "--no-reference-logits".to_owned()),
     ];
     for option in options.into_iter().flatten() {
         text.push(' ');
@@ -199,8 +202,9 @@ mod tests {
     fn a_command_to_copy_is_what_was_typed() {
         let words =
             ["with space/it's a model", "--quant", "q8_0", "--quant-override", "*.{up,down}_proj=q4_0"];
-        let more = ["--quant-override", "lm_head=q8_0", "--allow-unknown", "new_key", "--name", "my model"];
-        let more = [&more[..], &["--tuned", "$HOME/my table.json", "--no-golden"]].concat();
+        let more =
+            ["--quant-override", "lm_head=q8_0", "--ignore-config-key", "new_key", "--name", "my model"];
+        let more = [&more[..], &["--tuned", "$HOME/my table.json", "--no-reference-logits"]].concat();
         let text = command_line(&parsed(&[&words[..], &more].concat()));
         assert_eq!(
             shlex::split(&text).unwrap(),
@@ -227,7 +231,8 @@ mod tests {
     fn formats_are_named_in_any_case_and_mixes_are_for_whole_models() {
         let quant = |words: &[&str]| options(&parsed(&[&["model"], words].concat()));
         let (asked, choice) =
-            quant(&["--quant", "Q8_0", "--quant-override", "lm_head=F16", "--kv", "Q8_0"]).unwrap();
+            quant(&["--quant", "Q8_0", "--quant-override", "lm_head=F16", "--kv-cache-type", "Q8_0"])
+                .unwrap();
         assert_eq!((asked.quant.to_string(), choice), ("q8_0".to_owned(), None));
         assert_eq!(asked.overrides[0].to().to_string(), "f16");
         assert_eq!(asked.cache.map(|format| format.name()), Some("q8_0"));

@@ -1,7 +1,7 @@
 //! `forge run`: compile into a cache, build, run.
 //!
 //! A crate's place in the cache is the hash of what it is made from: the checkpoint's files with their sizes and times,
-//! the options, and this compiler. Crates there share one build folder, so dependencies are built once.
+//! the options, and this compiler. Crates in the cache share one runtime and one build directory, so dependencies are built once.
 
 use crate::arguments::CompileArguments;
 use crate::build::Parts;
@@ -11,7 +11,7 @@ use crate::output::MARKER;
 use crate::{build, compile, options, terminal};
 use forge_frontend::Checkpoint;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `forge run`.
@@ -24,7 +24,9 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
     if crate_directory.join(MARKER).is_file() {
         terminal::stage("Compiled", &format!("before: {}", crate_directory.display()));
     } else {
-        compile::compile(arguments, &crate_directory, true)?;
+        let runtime = arguments.runtime.clone().map_or_else(|| shared_runtime(&cache), Ok)?;
+        let arguments = CompileArguments { runtime: Some(runtime), ..arguments.clone() };
+        compile::compile(&arguments, &crate_directory, true)?;
     }
     let started = std::time::Instant::now();
     let program = build::build(&crate_directory, Some(&cache.join("target")), parts(program_arguments))?;
@@ -37,6 +39,33 @@ pub(crate) fn command(arguments: &CompileArguments, program_arguments: &[String]
     }
     become_program(Command::new(&program).args(program_arguments))
         .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?
+}
+
+/// The runtime that crates of the cache share. Its directory is named by its content, so compilers of several versions can use one
+/// cache.
+fn shared_runtime(cache: &Path) -> Result<PathBuf, Failure> {
+    let files = forge_metal::runtime();
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    let directory = cache.join(format!("runtime-{:016x}", hasher.finish()));
+    if directory.is_dir() {
+        return Ok(directory);
+    }
+    std::fs::create_dir_all(cache).map_err(|error| Failure::write(cache, &error))?;
+    let staging = tempfile::tempdir_in(cache).map_err(|error| Failure::write(cache, &error))?;
+    for (path, bytes) in &files {
+        let file = staging.path().join(path);
+        let parent = file.parent().unwrap_or(cache);
+        std::fs::create_dir_all(parent)
+            .and_then(|()| std::fs::write(&file, bytes))
+            .map_err(|error| Failure::write(&file, &error))?;
+    }
+    match std::fs::rename(staging.path(), &directory) {
+        // Another process was faster.
+        Err(_) if directory.is_dir() => Ok(directory),
+        Err(error) => Err(Failure::write(&directory, &error)),
+        Ok(()) => Ok(directory),
+    }
 }
 
 /// The program takes this process's place, so that signals are its own: Ctrl-C ends an answer of a chat, not the chat.

@@ -122,7 +122,7 @@ fn golden(directory: &Path) -> Result<Golden, Failure> {
     let path = directory.join("golden.json");
     if !path.is_file() {
         return Err(Failure::other(format!(
-            "{} is missing: the crate was compiled with --no-golden, and there is nothing to compare with",
+            "{} is missing: the crate was compiled with --no-reference-logits, and there is nothing to compare with",
             path.display()
         )));
     }
@@ -147,12 +147,12 @@ fn record(
     let file =
         tempfile::NamedTempFile::new().map_err(|error| Failure::write(&std::env::temp_dir(), &error))?;
     let output = Command::new(program)
-        .args(["record", "--ids", &list(&ids), "--chunks", &list(&chunks), "--output"])
+        .args(["record", "--token-ids", &list(&ids), "--chunks", &list(&chunks), "--output"])
         .arg(file.path())
         .arg("--model-dir")
         .arg(directory)
-        .args(["--slots", &slots.to_string(), "--context", &context.to_string()])
-        .args(["--chain", &(if is_followed { FOLLOWING } else { 0 }).to_string()])
+        .args(["--slots", &slots.to_string(), "--ctx-size", &context.to_string()])
+        .args(["--tokens-per-pass", &(if is_followed { FOLLOWING } else { 0 }).to_string()])
         .args(all.then_some("--all"))
         .output()
         .map_err(|error| Failure::other(format!("{} cannot be run: {error}", program.display())))?;

@@ -197,7 +197,7 @@ impl Config {
             }
             let fault = fault
                 .note("a model compiled without it could give wrong text, so nothing was written")
-                .note(format!("if you know that it has no effect: --allow-unknown {path}"));
+                .note(format!("if you know that it has no effect: --ignore-config-key {path}"));
             // Not a reason to leave the tensors unchecked: the description is complete without the key.
             self.faults.borrow_mut().push(fault);
         }
@@ -208,12 +208,12 @@ impl Config {
         let Document { file, value, .. } = &self.document;
         let Some(map) = value.as_object() else { return };
         for path in allowed.iter().filter(|path| self.document.key(path).is_none()) {
-            let message = format!("{file} has no key {path}, which --allow-unknown names");
+            let message = format!("{file} has no key {path}, which --ignore-config-key names");
             let mut fault = Diagnostic::new("F0207", message);
             if let Some(found) = nearest(path, map.keys().map(String::as_str)) {
                 fault = fault.note(format!("it has {found}"));
             }
-            self.faults.borrow_mut().push(fault.note(format!("leave out --allow-unknown {path}")));
+            self.faults.borrow_mut().push(fault.note(format!("leave out --ignore-config-key {path}")));
         }
     }
 

@@ -41,7 +41,7 @@ pub fn tolerance(cache: Format) -> Tolerance {
     }
 }
 
-/// How far logits may lie from those that the same program gives with `--exact`, where its weights are codes
+/// How far logits may lie from those that the same program gives with `--f32-activations`, where its weights are codes
 /// and the CPU device encodes the rows that it multiplies by them: those of a text's middle position, when positions are in the
 /// order of their distance, those of nine in ten, and those of any. Where a model chooses experts a choice may turn out otherwise,
 /// and that position's logits are then those of other experts.

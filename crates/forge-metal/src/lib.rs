@@ -9,10 +9,12 @@
 //!
 //! [`report()`] gives the page of pictures that lies beside the crate's source.
 //!
-//! The runtime that every crate carries is `forge-runtime`'s own source, embedded when this crate is built.
+//! The runtime that every crate depends on, and carries unless it is told otherwise, is `forge-runtime`'s own source, embedded
+//! when this crate is built.
 
 mod cache_text;
 mod cpu;
+mod features;
 mod fields_text;
 mod kernels_text;
 mod layouts_text;
@@ -23,7 +25,7 @@ mod report;
 mod runtime_files;
 mod section_text;
 mod steps_text;
-mod targets;
 
-pub use render::{CrateFiles, CrateOptions, LAYOUTS, RenderError, layouts_ptx, render};
+pub use render::{CrateFiles, CrateOptions, LAYOUTS, RUNTIME, RenderError, layouts_ptx, render};
 pub use report::{Measurement, ReportFacts, Verdict, report, with_measurements};
+pub use runtime_files::runtime;

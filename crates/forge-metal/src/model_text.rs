@@ -1,8 +1,9 @@
 //! What `model.rs` and the crate's other texts are made of.
 
 use crate::cache_text::{CacheText, cache_text, record};
+use crate::features::features;
 use crate::fields_text::{FieldText, ScratchText, outer_fields, scratches};
-use crate::render::CrateOptions;
+use crate::render::{CrateOptions, RUNTIME};
 use crate::report::cache_phrase;
 use crate::section_text::{SchedulesText, SectionText, schedules, section_text};
 use crate::steps_text::Caller;
@@ -12,6 +13,7 @@ use forge_kernels::spec::{ExpertsInner, LatentAttend};
 use forge_kernels::{Spec, ptx};
 use forge_planner::{Application, FEW, Load, MAX_SHARES, Plan, SPLIT_POSITIONS, Section, pass_cost};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 #[derive(Serialize)]
 pub(crate) struct Context {
@@ -21,6 +23,9 @@ pub(crate) struct Context {
     /// The crate's name as Rust code spells it.
     library: String,
     converses: bool,
+    /// The folder of the runtime, and the features that it has.
+    runtime: String,
+    features: BTreeSet<&'static str>,
     /// The texts for NVIDIA GPUs, from the oldest; none where the crate is not for them.
     cuda: &'static [ptx::Target],
     /// Whether there are other layouts to choose from.
@@ -154,6 +159,8 @@ impl Context {
             library: names::crate_name(&options.name).replace('-', "_"),
             binary: names::crate_name(&options.name),
             converses: options.converses,
+            features: features(plan, options),
+            runtime: options.runtime.clone().unwrap_or_else(|| RUNTIME.to_owned()),
             cuda: if options.cuda { &ptx::TARGETS } else { &[] },
             tunable: options.tunable,
             model: model_text(plan, options),

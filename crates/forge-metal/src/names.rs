@@ -1,5 +1,7 @@
 //! Names in generated Rust: one place decides how a name of the plan is spelled, so no two places can differ.
 
+use crate::runtime_files::packages;
+
 /// `SmolLM2-135M.Instruct` as the name of a crate and its binary: `smollm2-135m-instruct`.
 pub(crate) fn crate_name(name: &str) -> String {
     let mut text: String = name
@@ -14,37 +16,16 @@ pub(crate) fn crate_name(name: &str) -> String {
         None => "model".to_owned(),
         Some(first) if first.is_ascii_digit() => format!("model-{text}"),
         // Cargo refuses keywords and the names of crates that come with Rust, and a crate cannot use one of its own name.
-        Some(_) if is_keyword(&text) || TAKEN.contains(&text.as_str()) => format!("{text}-model"),
+        Some(_) if is_keyword(&text) || is_taken(&text) => format!("{text}-model"),
         Some(_) => text,
     }
 }
 
-/// Crates that come with Rust, and those that a generated crate depends on.
-const TAKEN: [&str; 23] = [
-    "alloc",
-    "axum",
-    "chrono",
-    "clap",
-    "core",
-    "half",
-    "libloading",
-    "llguidance",
-    "memmap2",
-    "minijinja",
-    "objc2",
-    "proc-macro",
-    "rustyline",
-    "safetensors",
-    "serde",
-    "serde_json",
-    "std",
-    "subtle",
-    "test",
-    "tokenizers",
-    "tokio",
-    "toktrie",
-    "tower",
-];
+/// Whether a crate that comes with Rust, or one that the runtime depends on, has this name.
+fn is_taken(name: &str) -> bool {
+    ["alloc", "core", "proc-macro", "std", "test"].contains(&name)
+        || packages().any(|package| package == name)
+}
 
 /// `LlamaForCausalLM` as a type: `Llama`.
 pub(crate) fn type_name(architecture: &str) -> String {

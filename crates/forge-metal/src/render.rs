@@ -1,6 +1,6 @@
 //! The crate's files: contexts meet templates.
 
-use crate::{kernels_text, layouts_text, model_text, names, runtime_files, targets};
+use crate::{kernels_text, layouts_text, model_text, names, runtime_files};
 use forge_kernels::ptx;
 use forge_planner::Plan;
 use minijinja::{Environment, UndefinedBehavior, Value};
@@ -23,11 +23,16 @@ pub struct CrateOptions {
     /// Whether it has other layouts of its kernels beside, for `tune` to choose from: `src/layouts.rs` and [`LAYOUTS`]. For NVIDIA
     /// GPUs who writes it adds what that becomes for each target, too, as [`layouts_ptx`] calls it.
     pub tunable: bool,
+    /// The folder of the runtime that it depends on; without one it carries its own, in [`RUNTIME`].
+    pub runtime: Option<String>,
     /// The command that makes this crate again.
     pub command: String,
     /// Of this compiler.
     pub version: &'static str,
 }
+
+/// Where a crate has its runtime.
+pub const RUNTIME: &str = "runtime";
 
 /// Where a crate has the text of other layouts, which is whole: the plan's own kernels are in it, too.
 pub const LAYOUTS: &str = "src/layouts.metal";
@@ -103,10 +108,11 @@ pub fn render(plan: &Plan, options: &CrateOptions) -> Result<CrateFiles, RenderE
         );
         files.insert(LAYOUTS.to_owned(), forge_kernels::assemble(&all, &header).into_bytes());
     }
-    for (path, text) in runtime_files::FILES {
-        if let Some(text) = targets::fit(path, text, options.cuda) {
-            files.insert(format!("src/runtime/{path}"), text.into_bytes());
-        }
+    files
+        .insert("Cargo.lock".to_owned(), runtime_files::lock(&names::crate_name(&options.name)).into_bytes());
+    if options.runtime.is_none() {
+        let vendored = runtime_files::runtime().into_iter();
+        files.extend(vendored.map(|(path, bytes)| (format!("{RUNTIME}/{path}"), bytes)));
     }
     Ok(files)
 }

@@ -57,7 +57,7 @@ pub(crate) fn cache_format(
         Some(format @ (Format::F32 | Format::F16)) => Ok(format),
         Some(Format::Q8_0) if has_latents => Err(vec![
             Diagnostic::new("F0502", "latents cannot be cached as q8_0: they are the values of all heads at once")
-                .note("the cache can be kept in halves: --kv f16"),
+                .note("the cache can be kept in halves: --kv-cache-type f16"),
         ]),
         Some(Format::Q8_0) => match odd {
             None => Ok(Format::Q8_0),
@@ -70,12 +70,12 @@ pub(crate) fn cache_format(
                         cache.width
                     ),
                 )
-                .note("the cache can be kept in halves: --kv f16"),
+                .note("the cache can be kept in halves: --kv-cache-type f16"),
             ]),
         },
         Some(format) => Err(vec![
             Diagnostic::new("F0502", format!("keys and values cannot be cached as {format}"))
-                .note("the cache is kept as f32, f16 or q8_0: --kv f16"),
+                .note("the cache is kept as f32, f16 or q8_0: --kv-cache-type f16"),
         ]),
     }
 }

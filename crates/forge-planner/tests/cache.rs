@@ -29,9 +29,10 @@ fn codes_need_heads_of_whole_blocks() {
     for width in [32, 96, 128, 256] {
         assert!(cached(width, Format::Q8_0).is_ok(), "{width}");
     }
-    for (width, cache, words) in
-        [(80, Format::Q8_0, ["heads of 80 channels", "--kv f16"]), (64, Format::Q4_0, ["q4_0", "--kv f16"])]
-    {
+    for (width, cache, words) in [
+        (80, Format::Q8_0, ["heads of 80 channels", "--kv-cache-type f16"]),
+        (64, Format::Q4_0, ["q4_0", "--kv-cache-type f16"]),
+    ] {
         let faults = cached(width, cache).expect_err("it is refused");
         let said = format!("{faults:?}");
         assert!(faults.len() == 1 && words.iter().all(|word| said.contains(word)), "{said}");

@@ -21,7 +21,7 @@ pub use chain::Chain;
 use super::device::{Buffer, Device, Program, Span};
 use super::draw::Draw;
 use super::failure::Failure;
-use super::model::{Layout, Model, Ring, Rows};
+use super::model::{Info, Layout, Model, Ring, Rows};
 
 /// How far a slot has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,8 +42,8 @@ struct Remembered {
 }
 
 /// A model, its device, and how far each slot has come.
-pub struct Engine<M, D = Box<dyn Device>> {
-    model: M,
+pub struct Engine<D = Box<dyn Device>> {
+    model: Box<dyn Model>,
     device: D,
     context: u32,
     slots: Vec<Progress>,
@@ -97,9 +97,9 @@ pub struct Row {
     pub position: u32,
 }
 
-impl<M: Model, D: Device> Engine<M, D> {
+impl<D: Device> Engine<D> {
     /// `model` was laid out for `slots` slots of `context` positions, and `device` has buffers of its layout.
-    pub fn new(model: M, device: D, context: u32, slots: u32) -> Engine<M, D> {
+    pub fn new(model: Box<dyn Model>, device: D, context: u32, slots: u32) -> Engine<D> {
         let (progress, remembered) = (Progress::default(), None);
         let (slots, remembered) = (vec![progress; slots as usize], vec![remembered; slots as usize]);
         let mut engine = Engine { model, device, context, slots, remembered };
@@ -116,7 +116,7 @@ impl<M: Model, D: Device> Engine<M, D> {
     }
 
     /// The same engine on what `made` makes of its device.
-    pub fn on<E: Device>(self, made: impl FnOnce(D) -> E) -> Engine<M, E> {
+    pub fn on<E: Device>(self, made: impl FnOnce(D) -> E) -> Engine<E> {
         let Engine { model, device, context, slots, remembered } = self;
         Engine { model, device: made(device), context, slots, remembered }
     }
@@ -127,8 +127,13 @@ impl<M: Model, D: Device> Engine<M, D> {
     }
 
     /// The model.
-    pub fn model(&self) -> &M {
-        &self.model
+    pub fn model(&self) -> &dyn Model {
+        &*self.model
+    }
+
+    /// What the compiler knows of the model.
+    pub fn info(&self) -> &'static Info {
+        self.model.info()
     }
 
     /// Positions that a slot has room for.
@@ -149,12 +154,12 @@ impl<M: Model, D: Device> Engine<M, D> {
             return 0;
         };
         let mut length = length.min(filled);
-        if M::INFO.memory_bytes > 0 && length != learnt {
+        if self.info().memory_bytes > 0 && length != learnt {
             let remembered = self.remembered[slot as usize].as_ref().map(|remembered| remembered.length);
             length = remembered.filter(|remembered| *remembered <= length).unwrap_or(0);
         }
         let reaches = |ring: &Ring| ring.reaches(most, length);
-        if M::INFO.rings.iter().all(reaches) { length } else { 0 }
+        if self.info().rings.iter().all(reaches) { length } else { 0 }
     }
 
     /// Forgets what `slot` has from position `length` on, or all of it; gives how many positions are left, which
@@ -167,7 +172,7 @@ impl<M: Model, D: Device> Engine<M, D> {
         progress.learnt = kept;
         if kept == 0 {
             progress.most = 0;
-        } else if M::INFO.memory_bytes > 0 && knows_more {
+        } else if self.info().memory_bytes > 0 && knows_more {
             self.recall(slot);
         }
         kept
@@ -177,7 +182,7 @@ impl<M: Model, D: Device> Engine<M, D> {
     /// that can go back anywhere has no use for it.
     pub fn remember(&mut self, slot: u32) {
         let Some(&Progress { length, learnt, .. }) = self.slots.get(slot as usize) else { return };
-        if M::INFO.memory_bytes == 0 || length == 0 || length != learnt {
+        if self.info().memory_bytes == 0 || length == 0 || length != learnt {
             return;
         }
         let memories = self.model.layout().state.learnt(&mut self.device, slot);
@@ -212,7 +217,7 @@ impl<M: Model, D: Device> Engine<M, D> {
         }
         self.slots[to as usize] = Progress { length: kept, most, learnt: kept };
         self.remembered[to as usize] = remembered;
-        if learnt != kept && M::INFO.memory_bytes > 0 {
+        if learnt != kept && self.info().memory_bytes > 0 {
             self.recall(to);
         }
         kept
@@ -222,7 +227,7 @@ impl<M: Model, D: Device> Engine<M, D> {
     pub fn feed(&mut self, slot: u32, ids: &[u32], want: Want) -> Result<Fed, Failure> {
         self.check(slot, ids)?;
         let mut fed = Fed::default();
-        let chunks = ids.chunks(M::INFO.chunk as usize);
+        let chunks = ids.chunks(self.info().chunk as usize);
         let last = chunks.len().saturating_sub(1);
         for (index, chunk) in chunks.enumerate() {
             let first = self.length(slot);
@@ -255,11 +260,13 @@ impl<M: Model, D: Device> Engine<M, D> {
         if ids.is_empty() {
             return Err(Failure::misuse("there are no ids to feed"));
         }
-        check_vocabulary::<M>(ids.iter().copied())?;
+        check_vocabulary(self.info(), ids.iter().copied())?;
         let needed = u64::from(length) + ids.len() as u64;
         if needed > u64::from(self.context) {
-            let more = match self.context < M::INFO.context {
-                true => format!("; {} can be run with --context up to {}", M::INFO.name, M::INFO.context),
+            let more = match self.context < self.info().context {
+                true => {
+                    format!("; {} can be run with --ctx-size up to {}", self.info().name, self.info().context)
+                }
                 false => String::new(),
             };
             let message = format!("{needed} positions do not fit a context of {}{more}", self.context);
@@ -291,8 +298,8 @@ impl<M: Model, D: Device> Engine<M, D> {
         self.write(slots, rows.iter().map(|row| row.slot));
         self.write(positions, rows.iter().map(|row| row.position));
         let mut fed = Fed::default();
-        let mut heads = wanted.chunks(M::INFO.head_rows as usize);
-        let mut draws = draws.chunks(M::INFO.head_rows as usize);
+        let mut heads = wanted.chunks(self.info().head_rows as usize);
+        let mut draws = draws.chunks(self.info().head_rows as usize);
         let mut head = heads.next().unwrap_or(&[]);
         let mut first = true;
         loop {
@@ -319,7 +326,7 @@ impl<M: Model, D: Device> Engine<M, D> {
                 })
                 .map_err(Failure::Wrong)?;
             if matches!(told, Told::Logits) && !head.is_empty() {
-                let width = M::INFO.vocabulary as usize;
+                let width = self.info().vocabulary as usize;
                 let all = self.read(logits.first(head.len() * width));
                 fed.logits.extend(
                     all.chunks_exact(width).map(|row| row.iter().copied().map(f32::from_bits).collect()),
@@ -361,14 +368,14 @@ impl<M: Model, D: Device> Engine<M, D> {
 
     /// Whether a pass of these rows can be computed.
     fn check_rows(&self, rows: &[Row], wanted: &[u32]) -> Result<(), Failure> {
-        if rows.is_empty() || rows.len() > M::INFO.chunk as usize {
+        if rows.is_empty() || rows.len() > self.info().chunk as usize {
             return Err(Failure::misuse(format!(
                 "a pass of {} rows; 1 to {} fit",
                 rows.len(),
-                M::INFO.chunk
+                self.info().chunk
             )));
         }
-        check_vocabulary::<M>(rows.iter().map(|row| row.id))?;
+        check_vocabulary(self.info(), rows.iter().map(|row| row.id))?;
         for row in rows {
             if row.slot as usize >= self.slots.len() || row.position >= self.context {
                 return Err(Failure::misuse(format!(
@@ -389,7 +396,7 @@ impl<M: Model, D: Device> Engine<M, D> {
                 row.slot, row.position
             )));
         }
-        if M::INFO.memory_bytes > 0 {
+        if self.info().memory_bytes > 0 {
             self.check_memories(rows)?;
         }
         match wanted.iter().find(|&&row| row as usize >= rows.len()) {
@@ -427,12 +434,12 @@ impl<M: Model, D: Device> Engine<M, D> {
     }
 }
 
-fn check_vocabulary<M: Model>(mut ids: impl Iterator<Item = u32>) -> Result<(), Failure> {
-    let vocabulary = M::INFO.vocabulary;
+fn check_vocabulary(info: &Info, mut ids: impl Iterator<Item = u32>) -> Result<(), Failure> {
+    let vocabulary = info.vocabulary;
     match ids.find(|&id| id >= vocabulary) {
         Some(id) => Err(Failure::misuse(format!(
             "id {id} is outside the vocabulary of {}, whose ids are 0 to {}",
-            M::INFO.name,
+            info.name,
             vocabulary.saturating_sub(1)
         ))),
         None => Ok(()),

@@ -6,7 +6,6 @@
 use super::device::Device;
 use super::engine::{Engine, Want};
 use super::failure::Failure;
-use super::model::Model;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -73,7 +72,7 @@ impl Golden {
     pub fn read(path: &Path) -> Result<Golden, Failure> {
         let trouble = |what: String| Failure::wrong(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
-            trouble(format!("cannot be read: {error}; a model compiled with --no-golden has none"))
+            trouble(format!("cannot be read: {error}; a model compiled with --no-reference-logits has none"))
         })?;
         let golden: Golden = serde_json::from_str(&text)
             .map_err(|error| trouble(format!("is not what forge writes: {error}")))?;
@@ -93,7 +92,7 @@ impl Golden {
 
 impl Sequence {
     /// Feeds the ids to slot 0, from its start, and compares what comes.
-    pub fn measure<M: Model, D: Device>(&self, engine: &mut Engine<M, D>) -> Result<Distance, Failure> {
+    pub fn measure<D: Device>(&self, engine: &mut Engine<D>) -> Result<Distance, Failure> {
         engine.truncate(0, 0);
         let mut ids = &self.ids[..];
         let mut logits = Vec::new();

@@ -1,10 +1,8 @@
-//! What every generated crate carries: devices that run a model's passes, and the program around them.
+//! What every generated crate depends on: devices that run a model's forward passes, and the program around them.
 //!
-//! `forge` pastes this folder into each generated crate as `src/runtime/`, this file as its `mod.rs`; so modules
-//! name each other by `super::` alone, and nothing here knows `forge`. A generated crate adds four files:
-//! `model.rs` implements [`model::Model`], `kernels.rs` holds one [`device::Kernel`] for each kernel of
-//! `kernels.metal`, `lib.rs` names the [`open::Program`] that they make, and `main.rs` runs its [`cli`]; and a
-//! `Cargo.toml` whose dependencies, none of which builds any C, are those of this crate's own manifest.
+//! `forge` copies this crate into each crate that it writes, as `runtime/`. A generated crate adds `model.rs`, which implements
+//! [`model::Model`], `kernels.rs`, which holds a [`device::Kernel`] for each kernel of `kernels.metal`, `lib.rs` with the
+//! [`program::Program`] that they make, and `main.rs`, which lists the commands of its [`cli`].
 //!
 //! From the bottom up: [`weights`] maps the weight file, [`device`] says what a device is, [`cpu`] and `metal` are
 //! devices, [`recorder`] is one that only takes notes and [`notes`] one that has what it notes done, of which [`profile`] and [`tune`] make tables; [`model`] is the seam to the generated code, and [`state`] where
@@ -14,6 +12,10 @@
 
 pub mod cli;
 pub mod completion;
+#[cfg_attr(
+    not(feature = "cpu-kernels"),
+    allow(dead_code, unused_imports, reason = "a model needs few of the kernels")
+)]
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -30,6 +32,7 @@ pub mod model;
 pub mod notes;
 pub mod open;
 pub mod profile;
+pub mod program;
 pub mod published;
 pub mod recorder;
 pub mod sampler;
@@ -43,3 +46,5 @@ pub mod tune;
 pub mod weights;
 mod whole;
 pub mod work;
+
+pub use half::f16;

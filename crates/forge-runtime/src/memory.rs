@@ -48,7 +48,7 @@ impl Memory {
         let of = if slots == 1 { String::new() } else { format!(" in {slots} slots") };
         Err(Failure::misuse(format!(
             "this machine has {} of memory ({machine} bytes), and a context of {context}{of} takes {} ({} bytes): \
-             {} weights, {} state and {} scratch bytes; ask for a shorter --context or fewer --slots",
+             {} weights, {} state and {} scratch bytes; ask for a shorter --ctx-size or fewer --slots",
             human(machine),
             human(self.total()),
             self.total(),

@@ -6,18 +6,22 @@
 //! ```ignore
 //! pub struct Llama { embed: Q8_0, layers: Vec<Layer>, final_gain: Span<f32>, caches: Vec<Cache>, context: u32, layout: Layout }
 //!
-//! impl Model for Llama {
-//!     const INFO: Info = Info { name: "llama", vocabulary: 32_000, /* ... */ };
+//! pub static INFO: Info = Info { name: "llama", vocabulary: 32_000, /* ... */ };
 //!
-//!     fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Llama, Failure> {
+//! impl Llama {
+//!     pub fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Failure> {
 //!         let embed: Q8_0 = weights.matrix("embed", VOCABULARY, HIDDEN)?;
 //!         // ... one line a weight
 //!         let mut state = State::new(slots);
 //!         let keys: Span<f16> = state.cache(KEY_HEADS, context, HEAD);
 //!         // ... two lines a layer
-//!         let layout = Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS);
-//!         Ok(Llama { embed, layers, final_gain, caches, context, layout })
+//!         let layout = Layout::new(&INFO, state, SCRATCH_BYTES, LOGITS);
+//!         Ok(Box::new(Llama { embed, layers, final_gain, caches, context, layout }))
 //!     }
+//! }
+//!
+//! impl Model for Llama {
+//!     fn info(&self) -> &'static Info { &INFO }
 //!
 //!     fn layout(&self) -> &Layout { &self.layout }
 //!
@@ -42,12 +46,9 @@ use super::state::State;
 use super::weights::WeightFile;
 
 /// A compiled model.
-pub trait Model: Sized {
+pub trait Model: Send + Sync {
     /// What is true of it whatever the context and the number of slots.
-    const INFO: Info;
-
-    /// Looks its weights up and lays its state out for `slots` conversations of up to `context` positions.
-    fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Self, Failure>;
+    fn info(&self) -> &'static Info;
 
     /// Sizes of its buffers, and where the host writes and reads.
     fn layout(&self) -> &Layout;
@@ -59,6 +60,9 @@ pub trait Model: Sized {
     /// follows in one pass or in a later pass of its own, so it begins with a barrier.
     fn head(&self, pass: &mut dyn Pass, program: Program, wanted: &Wanted);
 }
+
+/// Looks a model's weights up and lays its state out for so many slots (the last argument) of a context length.
+pub type LoadModel = fn(&WeightFile, u32, u32) -> Result<Box<dyn Model>, Failure>;
 
 /// Rows: how many, what computes them, and where it is said what they are.
 #[derive(Clone, Copy, Debug)]

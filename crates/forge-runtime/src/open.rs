@@ -5,39 +5,21 @@
 
 use super::cli::progress::Progress;
 use super::cpu::{CpuDevice, strips};
-use super::device::{Device, Kernel};
+use super::device::Device;
 use super::engine::Engine;
 use super::experts::{Arrangement, Habits, Residence, Room, Streamed, WeightSource};
 use super::failure::Failure;
 use super::memory::{Memory, available};
 use super::model::Model;
+use super::program::Program;
 use super::sampler::Sampling;
 use super::template::Template;
 use super::text::Text;
-use super::tune::Tunable;
 use super::weights::WeightFile;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What a generated crate knows of itself.
-#[derive(Clone, Copy)]
-pub struct Program {
-    /// Where `weights.safetensors`, `tokenizer.json` and `golden.json` are, unless a [`Setup`] says otherwise.
-    pub directory: &'static str,
-    /// The text of `kernels.metal`.
-    pub metal: &'static str,
-    /// What Apple's compiler made of it when the program was built, where it was there.
-    pub metallib: Option<&'static [u8]>,
-    #[cfg(feature = "cuda")]
-    /// The same kernels as NVIDIA's driver takes them, for each kind of GPU, from the oldest; none where it is not for them.
-    pub ptx: &'static [super::cuda::Ptx],
-    /// Every kernel in it.
-    pub kernels: &'static [&'static Kernel],
-    /// Other layouts of its products, where it was compiled for choosing among them.
-    pub tunable: Option<&'static Tunable>,
-}
 
 /// Where to compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -97,9 +79,9 @@ impl Default for Setup {
 const ORDINARY_CONTEXT: u32 = 8192;
 
 /// A model with its weights mapped, on no device yet.
-pub struct Loaded<M> {
+pub struct Loaded {
     /// The model.
-    pub model: M,
+    pub model: Box<dyn Model>,
     /// Its weights.
     pub weights: WeightFile,
     /// Positions of a slot.
@@ -110,7 +92,7 @@ pub struct Loaded<M> {
     pub room: Option<Room>,
 }
 
-impl<M: Model> Loaded<M> {
+impl Loaded {
     /// The region of seats and who fills it, if experts are streamed; with some planes arranged, by where they lie in the weight file.
     pub fn streamed(&self, arrangements: HashMap<usize, Arrangement>) -> Result<Option<Streamed>, String> {
         let Some(room) = &self.room else { return Ok(None) };
@@ -151,29 +133,29 @@ impl Setup {
 
     /// Maps the weights and lays the model out for the context that was asked for, or else for `needed` positions; or
     /// for an ordinary context if nobody says how many are needed.
-    pub fn load<M: Model>(&self, program: &Program, needed: Option<usize>) -> Result<Loaded<M>, Failure> {
-        let most = M::INFO.context;
+    pub fn load(&self, program: &Program, needed: Option<usize>) -> Result<Loaded, Failure> {
+        let most = program.info.context;
         let context = match (self.context, needed) {
             (Some(context), _) if context > most => {
                 return Err(Failure::misuse(format!(
-                    "{} was compiled for contexts up to {most}, and --context asks for {context}",
-                    M::INFO.name
+                    "{} was compiled for contexts up to {most}, and --ctx-size asks for {context}",
+                    program.info.name
                 )));
             }
             (Some(context), _) => context,
             (None, Some(needed)) if needed > most as usize => {
                 return Err(Failure::misuse(format!(
                     "{needed} positions are needed, and {} was compiled for contexts up to {most}",
-                    M::INFO.name
+                    program.info.name
                 )));
             }
             (None, Some(needed)) => needed.max(1) as u32,
             (None, None) => most.min(ORDINARY_CONTEXT),
         };
         let weights = WeightFile::open(&self.path(program, "weights.safetensors"))?;
-        let model = M::new(&weights, context, self.slots)?;
+        let model = (program.load)(&weights, context, self.slots)?;
         let memory = Memory::of(&weights, model.layout());
-        let room = self.room(&model, memory)?;
+        let room = self.room(&*model, memory)?;
         let memory = match (&room, self.experts) {
             (None, Residence::Resident) => memory,
             (room, _) => {
@@ -184,7 +166,7 @@ impl Setup {
     }
 
     /// Seats for the experts, if they are to be streamed.
-    fn room<M: Model>(&self, model: &M, memory: Memory) -> Result<Option<Room>, Failure> {
+    fn room(&self, model: &dyn Model, memory: Memory) -> Result<Option<Room>, Failure> {
         let bytes = match self.experts {
             Residence::Resident => return Ok(None),
             Residence::Mapped => None,
@@ -192,7 +174,7 @@ impl Setup {
         };
         let layers = &model.layout().experts;
         if layers.is_empty() {
-            return Err(Failure::misuse(format!("{} has no experts: --experts resident", M::INFO.name)));
+            return Err(Failure::misuse(format!("{} has no experts: --experts resident", model.info().name)));
         }
         #[cfg(feature = "cuda")]
         if self.device == DeviceKind::Cuda {
@@ -209,9 +191,7 @@ impl Setup {
             return Ok(None);
         }
         if self.mapped {
-            return Err(Failure::misuse(
-                "--mapped leaves all weights in the file: without --experts streamed",
-            ));
+            return Err(Failure::misuse("--mmap leaves all weights in the file: without --experts stream"));
         }
         let other = memory.with_seats(model.layout(), 0).total();
         let bytes = match (bytes, available()) {
@@ -219,7 +199,7 @@ impl Setup {
             // What is left where a tenth of what is free stays free.
             (None, Some(free)) => (free / 10 * 9).saturating_sub(other),
             (None, None) => {
-                let what = "this system does not tell how much memory is free: --experts streamed:20G, say";
+                let what = "this system does not tell how much memory is free: --experts stream:20G, say";
                 return Err(Failure::misuse(what));
             }
         };
@@ -227,8 +207,8 @@ impl Setup {
     }
 
     /// [`Setup::load`], and then puts the model on the device.
-    pub fn engine<M: Model>(&self, program: &Program, needed: Option<usize>) -> Result<Engine<M>, Failure> {
-        let loaded = self.load::<M>(program, needed)?;
+    pub fn engine(&self, program: &Program, needed: Option<usize>) -> Result<Engine, Failure> {
+        let loaded = self.load(program, needed)?;
         loaded.memory.check(loaded.context, self.slots)?;
         if loaded.room.is_none() {
             loaded.weights.will_be_read();
@@ -254,7 +234,7 @@ impl Setup {
         }
     }
 
-    fn device<M: Model>(&self, program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+    fn device(&self, program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
         match self.kind(program) {
             DeviceKind::Metal => metal(program, loaded),
             #[cfg(feature = "cuda")]
@@ -263,13 +243,13 @@ impl Setup {
         }
     }
 
-    fn cpu<M: Model>(&self, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+    fn cpu(&self, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
         let device = CpuDevice::new(&loaded.weights, loaded.model.layout(), self.threads)?;
         let device = device.exact(self.exact);
         if self.mapped && self.experts == Residence::Resident {
             return Ok(Box::new(device));
         }
-        let matrices = if self.exact { Vec::new() } else { strips::survey(&loaded.model) };
+        let matrices = if self.exact { Vec::new() } else { strips::survey(&*loaded.model) };
         Ok(Box::new(match self.experts {
             Residence::Resident => device.with_copied_weights(&loaded.weights, matrices),
             Residence::Mapped | Residence::Streamed(_) => {
@@ -301,7 +281,7 @@ fn has_metal() -> bool {
 }
 
 #[cfg(target_vendor = "apple")]
-fn metal<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+fn metal(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
     let (weights, layout, experts) =
         (&loaded.weights, loaded.model.layout(), loaded.streamed(HashMap::new())?);
     Ok(Box::new(super::metal::MetalDevice::new(program, weights, layout, cache().as_deref(), experts)?))
@@ -314,12 +294,12 @@ pub(super) fn cache() -> Option<PathBuf> {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn metal<M: Model>(_: &Program, _: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+fn metal(_: &Program, _: &Loaded) -> Result<Box<dyn Device>, Failure> {
     Err(Failure::misuse("there is no Metal on this machine: --device cpu"))
 }
 
 #[cfg(feature = "cuda")]
-fn cuda<M: Model>(program: &Program, loaded: &Loaded<M>) -> Result<Box<dyn Device>, Failure> {
+fn cuda(program: &Program, loaded: &Loaded) -> Result<Box<dyn Device>, Failure> {
     super::cuda::card(program.ptx).map_err(|why| Failure::misuse(format!("{why}: --device cpu")))?;
     let mut progress = Progress::new("copying weights to the GPU, MB");
     let mut copied = |done: usize, all: usize| progress.at(done / 1_000_000, all / 1_000_000);

@@ -13,16 +13,16 @@ use super::completion::{Completion, Constraint, End, Piece, Settings};
 use super::device::{Device, Lead};
 use super::engine::{Engine, Want};
 use super::failure::Failure;
-use super::model::Model;
-use super::open::{Program, Setup};
+use super::open::Setup;
+use super::program::Program;
 use super::template::{Conversation, Message, Template};
 use super::text::Text;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// A running model and the conversation in its slot.
-pub struct Session<M, D = Box<dyn Device>> {
-    engine: Engine<M, D>,
+pub struct Session<D = Box<dyn Device>> {
+    engine: Engine<D>,
     text: Option<Text>,
     template: Option<Template>,
     /// What the slot holds.
@@ -65,9 +65,9 @@ pub struct Written {
 /// The slot that a session uses.
 const SLOT: u32 = 0;
 
-impl<M: Model> Session<M> {
+impl Session {
     /// Opens the model's files and puts it on a device.
-    pub fn open(program: &Program, setup: &Setup) -> Result<Session<M>, Failure> {
+    pub fn open(program: &Program, setup: &Setup) -> Result<Session, Failure> {
         let (text, template) = (setup.text(program), setup.template(program)?);
         let engine = setup.engine(program, None)?;
         text.ready()?;
@@ -75,20 +75,20 @@ impl<M: Model> Session<M> {
     }
 }
 
-impl<M: Model, D: Device> Session<M, D> {
+impl<D: Device> Session<D> {
     /// A session on an engine whose slots are empty. Without a tokenizer there are ids only.
-    pub fn new(engine: Engine<M, D>, text: Option<Text>, template: Option<Template>) -> Session<M, D> {
+    pub fn new(engine: Engine<D>, text: Option<Text>, template: Option<Template>) -> Session<D> {
         Session { engine, text, template, held: Vec::new(), ahead: None }
     }
 
     /// The same session, whose device writes so many ids in one pass where it chooses them itself.
-    pub fn chaining(mut self, ids: Option<u32>) -> Session<M, D> {
+    pub fn chaining(mut self, ids: Option<u32>) -> Session<D> {
         self.ahead = ids;
         self
     }
 
     /// The engine. Who feeds its slot 0 ends the session's conversation.
-    pub fn engine(&mut self) -> &mut Engine<M, D> {
+    pub fn engine(&mut self) -> &mut Engine<D> {
         self.held.clear();
         &mut self.engine
     }
@@ -132,7 +132,8 @@ impl<M: Model, D: Device> Session<M, D> {
         constraint: Option<Box<dyn Constraint>>,
         listen: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Written, Failure> {
-        let mut completion = Completion::new(self.text.as_ref(), M::INFO.end, prompt, settings, constraint);
+        let mut completion =
+            Completion::new(self.text.as_ref(), self.engine.info().end, prompt, settings, constraint);
         let start = Instant::now();
         let (reused, fresh) = self.rewind(prompt)?;
         let mut written = Written {
@@ -145,7 +146,7 @@ impl<M: Model, D: Device> Session<M, D> {
         };
         let mut done = reused;
         let mut piece = None;
-        for chunk in fresh.chunks(M::INFO.chunk as usize) {
+        for chunk in fresh.chunks(self.engine.info().chunk as usize) {
             done += chunk.len();
             let is_last = done == prompt.len();
             piece = self.feed(&mut completion, chunk, is_last)?;
@@ -201,7 +202,7 @@ impl<M: Model, D: Device> Session<M, D> {
         match self.ahead {
             Some(ids) => Lead { ids, ..devices },
             // What memories have learnt beyond the end of an answer could only be unlearnt by reading all of it again.
-            None if M::INFO.memory_bytes > 0 => Lead::NONE,
+            None if self.engine.info().memory_bytes > 0 => Lead::NONE,
             None => devices,
         }
     }
@@ -232,7 +233,8 @@ impl<M: Model, D: Device> Session<M, D> {
     ) -> Result<Option<Piece>, Failure> {
         let want = if is_wanted { completion.want() } else { Want::Nothing };
         let mut ids = ids;
-        if let (true, Some((last, before))) = (M::INFO.memory_bytes > 0 && is_wanted, ids.split_last())
+        if let (true, Some((last, before))) =
+            (self.engine.info().memory_bytes > 0 && is_wanted, ids.split_last())
             && !before.is_empty()
         {
             // A prompt that begins as this one does will want its memories before the last id, which is always read.

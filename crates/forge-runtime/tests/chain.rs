@@ -4,7 +4,7 @@ use forge_runtime as runtime;
 use runtime::cpu::CpuDevice;
 use runtime::device::{Buffer, Device, Lead, Pass, Program};
 use runtime::engine::{Engine, Want};
-use runtime::model::Model;
+use runtime::model::{LoadModel, Model};
 use runtime::recorder::Recorder;
 use runtime::sampler::{Sampler, Sampling};
 use runtime::weights::WeightFile;
@@ -32,16 +32,16 @@ const LEADS: [Lead; 6] = [
     Lead { ids: 5, passes: 3 },
 ];
 
-fn laid_out<M: Model>(context: u32, slots: u32) -> (M, WeightFile) {
+fn laid_out(load: LoadModel, context: u32, slots: u32) -> (Box<dyn Model>, WeightFile) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     Reference::new().write_weights(&path);
     let weights = WeightFile::open(&path).unwrap();
-    (M::new(&weights, context, slots).unwrap(), weights)
+    (load(&weights, context, slots).unwrap(), weights)
 }
 
-fn engine<M: Model>(context: u32, slots: u32) -> Engine<M, CpuDevice> {
-    let (model, weights) = laid_out::<M>(context, slots);
+fn engine(load: LoadModel, context: u32, slots: u32) -> Engine<CpuDevice> {
+    let (model, weights) = laid_out(load, context, slots);
     let device = CpuDevice::new(&weights, model.layout(), Some(2)).unwrap().exact(true);
     Engine::new(model, device, context, slots)
 }
@@ -51,7 +51,7 @@ fn what_is_written_does_not_depend_on_how_far_the_device_is_ahead() {
     let wanted = Reference::new().greedy(&PROMPT, 30);
     for (lead, slots) in LEADS.into_iter().flat_map(|lead| [(lead, 1), (lead, 3)]) {
         let slot = slots - 1;
-        let mut engine = engine::<Tiny>(40, slots);
+        let mut engine = engine(Tiny::load, 40, slots);
         let first = engine.feed(slot, &PROMPT, Want::Next).unwrap().next[0];
         let mut chain = engine.chain(slot, first, lead).unwrap();
         let written: Vec<u32> = (1..30).rev().map(|left| chain.next(left).unwrap()).collect();
@@ -72,7 +72,7 @@ fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
         Sampling { temperature: 2.0, ..plain.clone() },
         Sampling { temperature: 0.7, top_k: 12, top_p: 0.9, min_p: 0.01, ..plain },
     ] {
-        let mut engine_of_host = engine::<Tiny>(40, 1);
+        let mut engine_of_host = engine(Tiny::load, 40, 1);
         let mut sampler = Sampler::new(sampling.clone(), 77, &PROMPT);
         let mut wanted: Vec<u32> = Vec::new();
         let mut fed = PROMPT.to_vec();
@@ -82,7 +82,7 @@ fn a_device_draws_what_the_host_would_however_far_it_is_ahead() {
             fed = vec![wanted[wanted.len() - 1]];
         }
         for lead in LEADS {
-            let mut engine = engine::<Tiny>(40, 1);
+            let mut engine = engine(Tiny::load, 40, 1);
             let first = engine.feed(0, &PROMPT, Want::Drawn(sampling.draw(77, 0))).unwrap().next[0];
             let mut chain = engine.chain(0, first, lead).unwrap().drawing(sampling.draw(77, 1));
             let written: Vec<u32> = (1..30).rev().map(|left| chain.next(left).unwrap()).collect();
@@ -97,7 +97,7 @@ fn what_was_written_beyond_the_end_is_none_of_the_text() {
     let reference = Reference::new();
     let wanted = reference.greedy(&PROMPT, 3);
     for lead in LEADS {
-        let mut engine = engine::<Tiny>(60, 1);
+        let mut engine = engine(Tiny::load, 60, 1);
         let first = engine.feed(0, &PROMPT, Want::Next).unwrap().next[0];
         let mut chain = engine.chain(0, first, lead).unwrap();
         let written = [chain.next(100).unwrap(), chain.next(99).unwrap()];
@@ -113,7 +113,7 @@ fn what_was_written_beyond_the_end_is_none_of_the_text() {
 #[test]
 fn a_chain_ends_where_positions_do() {
     for lead in LEADS {
-        let mut engine = engine::<Tiny>(9, 1);
+        let mut engine = engine(Tiny::load, 9, 1);
         engine.feed(0, &PROMPT, Want::Nothing).unwrap();
         let mut chain = engine.chain(0, 8, lead).unwrap();
         (0..5).for_each(|_| _ = chain.next(100).unwrap());
@@ -123,7 +123,7 @@ fn a_chain_ends_where_positions_do() {
         assert_eq!(engine.length(0), 9);
         assert!(engine.chain(0, 8, lead).is_err(), "there is no position for it");
     }
-    let mut engine = engine::<Tiny>(9, 1);
+    let mut engine = engine(Tiny::load, 9, 1);
     for (slot, id, lead) in [
         (1, 8, Lead::NONE),
         (0, 50, Lead::NONE),
@@ -139,14 +139,14 @@ fn a_chain_ends_where_positions_do() {
 #[test]
 fn memories_go_back_to_where_they_were_remembered() {
     let text = [3, 1, 4];
-    let mut plain = engine::<Halving>(12, 1);
+    let mut plain = engine(Halving::load, 12, 1);
     let mut wanted = plain.feed(0, &text, Want::Next).unwrap().next;
     for _ in 0..4 {
         let last = wanted[wanted.len() - 1];
         wanted.extend(plain.feed(0, &[last], Want::Next).unwrap().next);
     }
     for lead in LEADS {
-        let mut engine = engine::<Halving>(12, 1);
+        let mut engine = engine(Halving::load, 12, 1);
         engine.feed(0, &text[..2], Want::Nothing).unwrap();
         engine.remember(0);
         let first = engine.feed(0, &text[2..], Want::Next).unwrap().next[0];
@@ -164,7 +164,7 @@ fn memories_go_back_to_where_they_were_remembered() {
 /// In one pass with a barrier between them; and what a row gives lies where the next one looks for its id.
 #[test]
 fn rows_of_a_pass_follow_each_other() {
-    let (tiny, weights) = laid_out::<Tiny>(40, 1);
+    let (tiny, weights) = laid_out(Tiny::load, 40, 1);
     let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
     let mut engine = Engine::new(tiny, recorder, 40, 1);
     engine.chain(0, 5, Lead { ids: 3, passes: 1 }).unwrap().next(3).unwrap();
@@ -173,7 +173,7 @@ fn rows_of_a_pass_follow_each_other() {
     assert_eq!(passes.len(), 1);
     let commands = passes[0]["commands"].as_array().unwrap();
     let barriers = commands.iter().filter(|command| !command["barrier"].is_null()).count() as u32;
-    let cost = Tiny::INFO.decode;
+    let cost = model::INFO.decode;
     assert_eq!((commands.len() as u32 - barriers, barriers), (3 * cost.dispatches, 3 * cost.barriers + 2));
     let place = |kernel: &str, buffer: usize| {
         let dispatches = commands.iter().filter(|command| command["dispatch"]["kernel"] == kernel);
@@ -210,7 +210,7 @@ impl Device for Failing {
 
 #[test]
 fn what_a_failing_device_has_given_before_is_the_slots() {
-    let (tiny, weights) = laid_out::<Tiny>(40, 1);
+    let (tiny, weights) = laid_out(Tiny::load, 40, 1);
     let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
     let mut engine = Engine::new(tiny, Failing(device, 2), 40, 1);
     let mut chain = engine.chain(0, 5, Lead { ids: 3, passes: 1 }).unwrap();

@@ -5,19 +5,18 @@
 
 use forge_runtime::cpu::CpuDevice;
 use forge_runtime::engine::{Engine, Row, Told, Want};
-use forge_runtime::model::Model;
 use forge_runtime::weights::WeightFile;
 use support::halving::Halving;
 use support::reference::Reference;
 
 mod support;
 
-fn engine(slots: u32) -> Engine<Halving, CpuDevice> {
+fn engine(slots: u32) -> Engine<CpuDevice> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     Reference::new().write_weights(&path);
     let weights = WeightFile::open(&path).unwrap();
-    let model = Halving::new(&weights, 12, slots).unwrap();
+    let model = Halving::load(&weights, 12, slots).unwrap();
     let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap();
     Engine::new(model, device, 12, slots)
 }
@@ -27,7 +26,7 @@ fn sum(text: &[u32]) -> f32 {
     text.iter().fold(0.0, |sum, id| sum / 2.0 + *id as f32)
 }
 
-fn fed(engine: &mut Engine<Halving, CpuDevice>, slot: u32, ids: &[u32]) -> f32 {
+fn fed(engine: &mut Engine<CpuDevice>, slot: u32, ids: &[u32]) -> f32 {
     engine.feed(slot, ids, Want::Logits).unwrap().logits[0][0]
 }
 

@@ -7,7 +7,6 @@ use runtime::device::{Binding, Kernel, Pass, Program};
 use runtime::engine::{Engine, Row, Told, Want};
 use runtime::failure::Failure;
 use runtime::golden::Golden;
-use runtime::model::Model;
 use runtime::recorder::Recorder;
 use runtime::weights::WeightFile;
 use serde_json::json;
@@ -29,10 +28,10 @@ fn weights(folder: &TempDir) -> WeightFile {
     WeightFile::open(&path).unwrap()
 }
 
-fn engine(level: Level, threads: usize, context: u32, slots: u32) -> Engine<Tiny, CpuDevice> {
+fn engine(level: Level, threads: usize, context: u32, slots: u32) -> Engine<CpuDevice> {
     let folder = tempfile::tempdir().unwrap();
     let weights = weights(&folder);
-    let tiny = Tiny::new(&weights, context, slots).unwrap();
+    let tiny = Tiny::load(&weights, context, slots).unwrap();
     let device = CpuDevice::new(&weights, tiny.layout(), Some(threads)).unwrap();
     let device = device.with_level(level).exact(true);
     Engine::new(tiny, device, context, slots)
@@ -256,7 +255,7 @@ fn what_cannot_be_fed_is_refused() {
     for (slot, ids, part) in [
         (0, &[1, 50][..], "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
         (0, &[], "no ids"),
-        (0, &[1; 7], "7 positions do not fit a context of 6; tiny can be run with --context up to 64"),
+        (0, &[1; 7], "7 positions do not fit a context of 6; tiny can be run with --ctx-size up to 64"),
         (2, &[1], "slot 2 of 2"),
     ] {
         match engine.feed(slot, ids, Want::Next) {
@@ -324,11 +323,11 @@ impl Pass for Counter {
 fn a_recording_holds_what_the_device_was_told() {
     let folder = tempfile::tempdir().unwrap();
     let weights = weights(&folder);
-    let tiny = Tiny::new(&weights, 16, 1).unwrap();
+    let tiny = Tiny::load(&weights, 16, 1).unwrap();
     let mut counter = Counter { dispatches: 0, barriers: 0 };
     tiny.forward(&mut counter, &tiny.layout().rows(Program::Decode, 1, 1));
     tiny.head(&mut counter, Program::Decode, &tiny.layout().heads(1, false));
-    let cost = Tiny::INFO.decode;
+    let cost = model::INFO.decode;
     assert_eq!((counter.dispatches, counter.barriers), (cost.dispatches, cost.barriers));
 
     let recorder = Recorder::new(weights.bytes(), tiny.layout(), 64);
@@ -373,7 +372,7 @@ fn a_weight_file_that_does_not_fit_is_refused_by_name() {
     let path = folder.path().join("weights.safetensors");
     let open = || match WeightFile::open(&path) {
         Err(failure) => failure.to_string(),
-        Ok(file) => match Tiny::new(&file, 8, 1) {
+        Ok(file) => match Tiny::load(&file, 8, 1) {
             Err(failure) => failure.to_string(),
             Ok(_) => "nothing wrong".to_owned(),
         },

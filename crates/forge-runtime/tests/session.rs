@@ -5,7 +5,6 @@ use runtime::completion::{Completion, Constraint, End, Logprobs, Piece, Settings
 use runtime::cpu::CpuDevice;
 use runtime::engine::{Engine, Want};
 use runtime::failure::Failure;
-use runtime::model::Model;
 use runtime::sampler::Sampling;
 use runtime::session::{Event, Session, Written};
 use runtime::template::{Message, Template};
@@ -27,13 +26,13 @@ use model::Tiny;
 const TEMPLATE: &str =
     "{% for m in messages %}w3 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w4{% endif %}";
 
-fn session(context: u32) -> Session<Tiny, CpuDevice> {
+fn session(context: u32) -> Session<CpuDevice> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     Reference::new().write_weights(&path);
     write_tokenizer(&folder.path().join("tokenizer.json"));
     let weights = WeightFile::open(&path).unwrap();
-    let tiny = Tiny::new(&weights, context, 1).unwrap();
+    let tiny = Tiny::load(&weights, context, 1).unwrap();
     let device = CpuDevice::new(&weights, tiny.layout(), Some(1)).unwrap().exact(true);
     let text = Text::read(&folder.path().join("tokenizer.json")).unwrap();
     let template = Template::new(TEMPLATE, None, serde_json::Map::new()).unwrap();
@@ -43,7 +42,7 @@ fn session(context: u32) -> Session<Tiny, CpuDevice> {
 /// How a session may be ahead: as its device likes, and by many ids.
 const CHAINS: [Option<u32>; 2] = [None, Some(8)];
 
-fn write(session: &mut Session<Tiny, CpuDevice>, prompt: &[u32], settings: Settings) -> Written {
+fn write(session: &mut Session<CpuDevice>, prompt: &[u32], settings: Settings) -> Written {
     session.complete(prompt, settings, None, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -56,7 +55,7 @@ fn what_a_slot_holds_is_not_read_again_and_changes_nothing() {
     CHAINS.into_iter().for_each(|chain| held(session(64).chaining(chain)));
 }
 
-fn held(mut session: Session<Tiny, CpuDevice>) {
+fn held(mut session: Session<CpuDevice>) {
     let reference = Reference::new();
     let mut prompt: Vec<u32> = vec![5, 6, 7];
     // (what comes after the answer, how much of the next prompt is new)

@@ -11,13 +11,16 @@ mod model;
 use forge_runtime as runtime;
 
 fn main() -> std::process::ExitCode {
-    runtime::cli::main::<model::Tiny>(&runtime::open::Program {
-        directory: env!("CARGO_MANIFEST_DIR"),
-        metal: "",
-        metallib: None,
-        #[cfg(feature = "cuda")]
-        ptx: &[],
-        kernels: kernels::ALL,
-        tunable: None,
-    })
+    runtime::cli::main(&PROGRAM, runtime::cli::COMMANDS)
 }
+
+static PROGRAM: runtime::program::Program = runtime::program::Program {
+    directory: env!("CARGO_MANIFEST_DIR"),
+    metal: "",
+    metallib: None,
+    ptx: &[],
+    info: &model::INFO,
+    load: model::Tiny::load,
+    kernels: kernels::ALL,
+    tunable: None,
+};

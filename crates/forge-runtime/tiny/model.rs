@@ -59,44 +59,44 @@ pub struct Tiny {
     layout: Layout,
 }
 
-impl Model for Tiny {
-    const INFO: Info = Info {
-        name: "tiny",
-        architecture: "TinyForCausalLM",
-        parameters: 18_400,
-        vocabulary: VOCABULARY as u32,
-        hidden: HIDDEN as u32,
-        layers: LAYERS as u32,
-        context: 64,
-        chunk: CHUNK as u32,
-        head_rows: HEAD_ROWS as u32,
-        begin: Some(1),
-        end: &[2],
-        formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],
-        cache: "f16",
-        state_bytes_per_position: 80,
-        rings: &[Ring { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
-        memory_bytes: 0,
-        decode: Cost {
-            dispatches: 22,
-            barriers: 21,
-            bytes_read: 22_560,
-            operations: 10_000,
-            dispatches_per_layer: &[9, 9],
-            more_when_split: &[0, 0],
-        },
-        prefill: Cost {
-            dispatches: 22,
-            barriers: 21,
-            bytes_read: 22_560,
-            operations: 10_000,
-            dispatches_per_layer: &[9, 9],
-            more_when_split: &[0, 0],
-        },
-        beyond: &[("attention_norm", "written by hand, without fusions")],
-    };
+pub(crate) static INFO: Info = Info {
+    name: "tiny",
+    architecture: "TinyForCausalLM",
+    parameters: 18_400,
+    vocabulary: VOCABULARY as u32,
+    hidden: HIDDEN as u32,
+    layers: LAYERS as u32,
+    context: 64,
+    chunk: CHUNK as u32,
+    head_rows: HEAD_ROWS as u32,
+    begin: Some(1),
+    end: &[2],
+    formats: &[("f32", 800), ("q8_0", 19_400), ("q4_0", 5760)],
+    cache: "f16",
+    state_bytes_per_position: 80,
+    rings: &[Ring { window: WINDOW as u32, positions: RING as u32, bytes_per_position: 80 }],
+    memory_bytes: 0,
+    decode: Cost {
+        dispatches: 22,
+        barriers: 21,
+        bytes_read: 22_560,
+        operations: 10_000,
+        dispatches_per_layer: &[9, 9],
+        more_when_split: &[0, 0],
+    },
+    prefill: Cost {
+        dispatches: 22,
+        barriers: 21,
+        bytes_read: 22_560,
+        operations: 10_000,
+        dispatches_per_layer: &[9, 9],
+        more_when_split: &[0, 0],
+    },
+    beyond: &[("attention_norm", "written by hand, without fusions")],
+};
 
-    fn new(weights: &WeightFile, context: u32, slots: u32) -> Result<Tiny, Failure> {
+impl Tiny {
+    pub(crate) fn load(weights: &WeightFile, context: u32, slots: u32) -> Result<Box<dyn Model>, Failure> {
         let mut layers = Vec::new();
         for i in 0..LAYERS {
             layers.push(Layer {
@@ -109,19 +109,25 @@ impl Model for Tiny {
             });
         }
         let mut state = State::new(slots);
-        let caches = [context, Self::INFO.rings[0].capacity(context)].map(|capacity| {
+        let caches = [context, INFO.rings[0].capacity(context)].map(|capacity| {
             let [keys, values] = [(); 2].map(|()| state.cache(KEY_HEADS, capacity, HEAD));
             Cache { keys, values, capacity }
         });
-        Ok(Tiny {
+        Ok(Box::new(Tiny {
             embed: weights.matrix("embed", VOCABULARY, HIDDEN)?,
             layers,
             final_gain: weights.vector("final_gain", HIDDEN)?,
             head: weights.matrix("head", VOCABULARY, HIDDEN)?,
             caches: caches.into(),
             context,
-            layout: Layout::new(&Self::INFO, state, SCRATCH_BYTES, LOGITS),
-        })
+            layout: Layout::new(&INFO, state, SCRATCH_BYTES, LOGITS),
+        }))
+    }
+}
+
+impl Model for Tiny {
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn layout(&self) -> &Layout {

@@ -20,10 +20,10 @@ judge() {
         return
     fi
     worst=$(echo "$said" | awk '$NF == "same" || $NF == "differs" { if ($(NF - 2) > most) most = $(NF - 2) } END { print most }')
-    text="--model-dir $name generate --ids 1,2,3,4,5 --temperature 0 -n 24"
+    text="--model-dir $name generate --token-ids 1,2,3,4,5 --temperature 0 -n 24"
     # What a tool says of itself is no text of the program's.
     on_gpu=$("$@" ./programs "$name" --device cuda $text 2>/dev/null | sed '/^=========/d')
-    on_cpu=$(./programs "$name" --device cpu --exact $text 2>/dev/null)
+    on_cpu=$(./programs "$name" --device cpu --f32-activations $text 2>/dev/null)
     if [ "$on_gpu" = "$on_cpu" ]; then same="the CPU's text"; else same="ANOTHER TEXT than the CPU's"; fi
     echo "right $name: $worst, $same"
 }

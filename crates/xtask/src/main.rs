@@ -3,6 +3,7 @@
 mod arm;
 mod darwin;
 mod gpu;
+mod lock;
 mod races;
 mod test;
 mod validate;
@@ -53,6 +54,8 @@ enum Chore {
         #[arg(required = true, value_name = "NAME=FORMAT,FORMAT")]
         shapes: Vec<String>,
     },
+    /// Write the Cargo.lock that generated crates are shipped with.
+    Lock,
     /// Write docs/models.md: what forge compiles, told by the architectures' own files.
     Models,
     /// Write which configuration keys Hugging Face transformers reads, from the sources of an installed package.
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         Chore::GpuTimes { tunable, tuned, out, shapes } => {
             gpu::times::pack(&out, &shapes, tunable, tuned.as_deref())
         }
+        Chore::Lock => lock::write(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")),
         Chore::Models => models::write(),
         Chore::ReferenceKeys { python } => reference_keys::write(&python),
         Chore::RandomModel { config, shard, skewed, out } => {

@@ -232,7 +232,7 @@ impl Metadata {
             faults.push(
                 fault
                     .note("a model compiled without it could give wrong text, so nothing was written")
-                    .note(format!("if you know that it has no effect: --allow-unknown {key}")),
+                    .note(format!("if you know that it has no effect: --ignore-config-key {key}")),
             );
         }
         (ignored, faults)

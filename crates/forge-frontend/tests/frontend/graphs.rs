@@ -551,8 +551,8 @@ fn unknown_keys_may_be_allowed() {
     assert_eq!(
         said,
         [
-            "config.json has no key rope_scaling.frog, which --allow-unknown names",
-            "config.json has no key nope, which --allow-unknown names",
+            "config.json has no key rope_scaling.frog, which --ignore-config-key names",
+            "config.json has no key nope, which --ignore-config-key names",
         ]
     );
 }

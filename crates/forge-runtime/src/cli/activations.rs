@@ -1,4 +1,4 @@
-//! What int8 activations cost: the logits that the CPU device gives by default, beside those that it gives with `--exact`.
+//! What int8 activations cost: the logits that the CPU device gives by default, beside those that it gives with `--f32-activations`.
 //!
 //! Every position of every golden sequence is compared. The bounds are on distances, in standard deviations of the f32 logits, and
 //! come with golden.json. They bound KL divergence, too: where no logit of a position moves by more than d, KL divergence is
@@ -9,13 +9,12 @@ use super::super::device::Device;
 use super::super::engine::{Engine, Want};
 use super::super::failure::Failure;
 use super::super::golden::{ActivationBound, Golden, largest};
-use super::super::model::Model;
 use serde_json::{Value, json};
 
 /// The logits of every position of every golden sequence, each fed in the sequence's own passes.
-pub(super) fn all_logits<M: Model, D: Device>(
+pub(super) fn all_logits<D: Device>(
     golden: &Golden,
-    engine: &mut Engine<M, D>,
+    engine: &mut Engine<D>,
 ) -> Result<Vec<Vec<f32>>, Failure> {
     let mut logits = Vec::new();
     for sequence in &golden.sequences {

@@ -7,113 +7,126 @@ use super::super::engine::{Engine, Want};
 use super::super::experts::Counts;
 use super::super::failure::Failure;
 use super::super::memory::human;
-use super::super::model::Model;
-use super::super::open::{Program, settle};
-use super::arguments::{Bench, Common};
+use super::super::model::Info;
+use super::super::open::settle;
+use super::arguments::Bench;
+use super::command::{Command, Context};
 use super::output::{Outcome, print, print_json, remark};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Measures, after one run that is not counted.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Bench) -> Outcome {
-    let prompts = command.prompt.iter().copied().filter(|&count| count > 0);
-    let deepest = command.depth.iter().copied().max().unwrap_or(0);
-    let needed = prompts.clone().chain([command.count, 1]).max().unwrap_or(1).saturating_add(deepest);
-    let mut engine = common.setup().engine::<M>(program, Some(needed as usize))?;
-    let device = engine.device().describe();
-    let devices = engine.device().lead();
-    let lead = Lead { ids: command.ahead.chain.unwrap_or(devices.ids), ..devices };
-    let threads = common.threads.map(usize::from);
-    let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
-    let widest = 8.max(if deepest > 0 { format!("pp{} @ d{deepest}", needed - deepest).len() } else { 0 });
-    let about = About { model: described::<M>(), device: &device, threads: threads.unwrap_or(1), widest };
-    if !command.json {
-        print(&about.heading())?;
-    }
-    settle(engine.device())?;
-    let mut results = Vec::new();
-    let of_depth = |depth: u32| {
-        let prompts = prompts.clone().map(move |count| (depth, count, 0));
-        prompts.chain((command.count > 0).then_some((depth, 0, command.count)))
-    };
-    for (depth, prompt, generated) in command.depth.iter().copied().flat_map(of_depth) {
-        let mut samples = Vec::new();
-        let mut streamed = None;
-        // Neither a disk nor the memory of a machine that others have a part of is always as fast, so their speeds are measured
-        // before and after each run that is counted.
-        let (mut disk, mut reads) = (Vec::new(), Vec::new());
-        for repeat in 0..=command.repeat {
-            if repeat > 0 {
-                disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
-                if generated > 0 {
-                    reads.extend(engine.device().read_speed().map_err(Failure::from)?);
+impl Command for Bench {
+    const NAME: &'static str = "bench";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let prompts = command.n_prompt.iter().copied().filter(|&count| count > 0);
+        let deepest = command.n_depth.iter().copied().max().unwrap_or(0);
+        let needed = prompts.clone().chain([command.n_gen, 1]).max().unwrap_or(1).saturating_add(deepest);
+        let mut engine = common.setup().engine(program, Some(needed as usize))?;
+        let device = engine.device().describe();
+        let devices = engine.device().lead();
+        let lead = Lead { ids: command.run_ahead.tokens_per_pass.unwrap_or(devices.ids), ..devices };
+        let threads = common.threads.map(usize::from);
+        let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(|count| count.get()));
+        let widest =
+            8.max(if deepest > 0 { format!("pp{} @ d{deepest}", needed - deepest).len() } else { 0 });
+        let about = About {
+            info: program.info,
+            model: described(program.info),
+            device: &device,
+            threads: threads.unwrap_or(1),
+            widest,
+        };
+        if !command.json {
+            print(&about.heading())?;
+        }
+        settle(engine.device())?;
+        let mut results = Vec::new();
+        let of_depth = |depth: u32| {
+            let prompts = prompts.clone().map(move |count| (depth, count, 0));
+            prompts.chain((command.n_gen > 0).then_some((depth, 0, command.n_gen)))
+        };
+        for (depth, prompt, generated) in command.n_depth.iter().copied().flat_map(of_depth) {
+            let mut samples = Vec::new();
+            let mut streamed = None;
+            // Neither a disk nor the memory of a machine that others have a part of is always as fast, so their speeds are measured
+            // before and after each run that is counted.
+            let (mut disk, mut reads) = (Vec::new(), Vec::new());
+            for repeat in 0..=command.repetitions {
+                if repeat > 0 {
+                    disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
+                    if generated > 0 {
+                        reads.extend(engine.device().read_speed().map_err(Failure::from)?);
+                    }
+                }
+                if repeat == 1 {
+                    streamed = engine.device().streamed();
+                }
+                stand_at(&mut engine, depth)?;
+                let seconds = if prompt > 0 {
+                    read_prompt(&mut engine, prompt)?
+                } else if engine.device().streamed().is_some() {
+                    let ids = program.info.some_ids((repeat + 1) * generated);
+                    meet(&mut engine, &ids[(repeat * generated) as usize..])?
+                } else {
+                    // Some passes, so that a device has seen what it will be told.
+                    let some = 8.max(4 * lead.ids * lead.passes as u32);
+                    generate(&mut engine, if repeat == 0 { generated.min(some) } else { generated }, lead)?
+                };
+                if repeat > 0 {
+                    samples.push(f64::from(prompt + generated) / seconds);
                 }
             }
-            if repeat == 1 {
-                streamed = engine.device().streamed();
+            let ids = command.repetitions * (prompt + generated);
+            let streamed = streamed.zip(engine.device().streamed());
+            disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
+            reads.extend(engine.device().read_speed().map_err(Failure::from)?);
+            let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids, &disk));
+            let result = Result { depth, prompt, generated, samples, reads, streamed };
+            if !command.json {
+                print(&about.row(&result))?;
             }
-            stand_at(&mut engine, depth)?;
-            let seconds = if prompt > 0 {
-                read_prompt(&mut engine, prompt)?
-            } else if engine.device().streamed().is_some() {
-                let ids = M::INFO.some_ids((repeat + 1) * generated);
-                meet(&mut engine, &ids[(repeat * generated) as usize..])?
-            } else {
-                // Some passes, so that a device has seen what it will be told.
-                let some = 8.max(4 * lead.ids * lead.passes as u32);
-                generate(&mut engine, if repeat == 0 { generated.min(some) } else { generated }, lead)?
-            };
-            if repeat > 0 {
-                samples.push(f64::from(prompt + generated) / seconds);
+            results.push(result);
+        }
+        let compute_speed = engine.device().compute_speed().map_err(Failure::from)?;
+        // Of a pass that takes as many rows as one can.
+        let operations = program.info.prefill.operations / u64::from(program.info.chunk.max(1));
+        if command.json {
+            print_json(&json!({
+                "model_type": about.model,
+                "model_size": size(program.info),
+                "model_n_params": program.info.parameters,
+                "backends": about.backend(),
+                "device": device,
+                "n_threads": about.threads,
+                "bytes_per_token": program.info.decode.bytes_read,
+                "read_bytes_per_second": results.last().and_then(|last| mean(&last.reads)),
+                "operations_per_prompt_token": operations,
+                "operations_per_second": compute_speed.map(|Operations { codes, singles }| json!({"codes": codes, "singles": singles})),
+                "results": results.iter().map(Result::json).collect::<Vec<_>>(),
+            }))?;
+        } else {
+            remark(&device);
+            let generated = results.iter().find(|result| result.generated > 0 && result.depth == 0);
+            if let Some((generated, best)) =
+                generated.and_then(|result| Some((result.mean(), mean(&result.reads)?)))
+            {
+                remark(&reading(program.info.decode.bytes_read, generated, best));
+            }
+            let prompt =
+                results.iter().find(|result| result.prompt > 0 && result.depth == 0).map(Result::mean);
+            if let (Some(best), Some(prompt)) = (compute_speed, prompt) {
+                remark(&multiplying(operations, prompt, best));
+            }
+            for result in &results {
+                if let Some(streamed) = &result.streamed {
+                    remark(&format!("{}: {}", result.name(), streamed.told(result.mean())));
+                }
             }
         }
-        let ids = command.repeat * (prompt + generated);
-        let streamed = streamed.zip(engine.device().streamed());
-        disk.extend(engine.device().disk_speed().map_err(Failure::from)?);
-        reads.extend(engine.device().read_speed().map_err(Failure::from)?);
-        let streamed = streamed.map(|(before, after)| Streamed::of(after.since(&before), ids, &disk));
-        let result = Result { depth, prompt, generated, samples, reads, streamed };
-        if !command.json {
-            print(&about.row::<M>(&result))?;
-        }
-        results.push(result);
+        Ok(true)
     }
-    let compute_speed = engine.device().compute_speed().map_err(Failure::from)?;
-    // Of a pass that takes as many rows as one can.
-    let operations = M::INFO.prefill.operations / u64::from(M::INFO.chunk.max(1));
-    if command.json {
-        print_json(&json!({
-            "model_type": about.model,
-            "model_size": size::<M>(),
-            "model_n_params": M::INFO.parameters,
-            "backends": about.backend(),
-            "device": device,
-            "n_threads": about.threads,
-            "bytes_per_token": M::INFO.decode.bytes_read,
-            "read_bytes_per_second": results.last().and_then(|last| mean(&last.reads)),
-            "operations_per_prompt_token": operations,
-            "operations_per_second": compute_speed.map(|Operations { codes, singles }| json!({"codes": codes, "singles": singles})),
-            "results": results.iter().map(Result::json).collect::<Vec<_>>(),
-        }))?;
-    } else {
-        remark(&device);
-        let generated = results.iter().find(|result| result.generated > 0 && result.depth == 0);
-        if let Some((generated, best)) =
-            generated.and_then(|result| Some((result.mean(), mean(&result.reads)?)))
-        {
-            remark(&reading(M::INFO.decode.bytes_read, generated, best));
-        }
-        let prompt = results.iter().find(|result| result.prompt > 0 && result.depth == 0).map(Result::mean);
-        if let (Some(best), Some(prompt)) = (compute_speed, prompt) {
-            remark(&multiplying(operations, prompt, best));
-        }
-        for result in &results {
-            if let Some(streamed) = &result.streamed {
-                remark(&format!("{}: {}", result.name(), streamed.told(result.mean())));
-            }
-        }
-    }
-    Ok(true)
 }
 
 /// What ids are generated from, and how fast.
@@ -143,6 +156,7 @@ fn multiplying(operations: u64, per_second: f64, best: Operations) -> String {
 
 /// What all tests have in common.
 struct About<'a> {
+    info: &'static Info,
     model: String,
     device: &'a str,
     threads: usize,
@@ -151,14 +165,14 @@ struct About<'a> {
 }
 
 /// The model, and the format that most of its bytes are in.
-fn described<M: Model>() -> String {
-    let most = M::INFO.formats.iter().max_by_key(|(_, bytes)| *bytes);
-    format!("{} {}", M::INFO.name, most.map_or("", |(format, _)| format))
+fn described(info: &Info) -> String {
+    let most = info.formats.iter().max_by_key(|(_, bytes)| *bytes);
+    format!("{} {}", info.name, most.map_or("", |(format, _)| format))
 }
 
 /// Bytes of all weights.
-fn size<M: Model>() -> u64 {
-    M::INFO.formats.iter().map(|(_, bytes)| bytes).sum()
+fn size(info: &Info) -> u64 {
+    info.formats.iter().map(|(_, bytes)| bytes).sum()
 }
 
 impl About<'_> {
@@ -187,9 +201,10 @@ impl About<'_> {
     }
 
     /// A test.
-    fn row<M: Model>(&self, result: &Result) -> String {
+    fn row(&self, result: &Result) -> String {
         let (width, widest) = (self.model.chars().count().max(5), self.widest);
-        let (gibibytes, parameters) = (size::<M>() as f64 / (1_u64 << 30) as f64, M::INFO.parameters as f64);
+        let (gibibytes, parameters) =
+            (size(self.info) as f64 / (1_u64 << 30) as f64, self.info.parameters as f64);
         let size = if gibibytes >= 1.0 {
             format!("{gibibytes:.2} GiB")
         } else {
@@ -323,34 +338,27 @@ fn mean(of: &[f64]) -> Option<f64> {
 }
 
 /// Has the slot hold a text of so many ids, and nothing after them.
-fn stand_at<M: Model, D: Device>(engine: &mut Engine<M, D>, depth: u32) -> std::result::Result<(), Failure> {
+fn stand_at<D: Device>(engine: &mut Engine<D>, depth: u32) -> std::result::Result<(), Failure> {
     let kept = engine.truncate(0, depth);
     if kept < depth {
-        engine.feed(0, &M::INFO.some_ids(depth)[kept as usize..], Want::Nothing)?;
+        engine.feed(0, &engine.info().some_ids(depth)[kept as usize..], Want::Nothing)?;
         engine.remember(0);
     }
     Ok(())
 }
 
 /// Seconds to read a prompt and know the next id.
-fn read_prompt<M: Model, D: Device>(
-    engine: &mut Engine<M, D>,
-    count: u32,
-) -> std::result::Result<f64, Failure> {
-    let ids = M::INFO.some_ids(count);
+fn read_prompt<D: Device>(engine: &mut Engine<D>, count: u32) -> std::result::Result<f64, Failure> {
+    let ids = engine.info().some_ids(count);
     let start = Instant::now();
     engine.feed(0, &ids, Want::Next)?;
     Ok(start.elapsed().as_secs_f64())
 }
 
 /// Seconds to generate ids, each of the one before.
-fn generate<M: Model, D: Device>(
-    engine: &mut Engine<M, D>,
-    count: u32,
-    lead: Lead,
-) -> std::result::Result<f64, Failure> {
+fn generate<D: Device>(engine: &mut Engine<D>, count: u32, lead: Lead) -> std::result::Result<f64, Failure> {
     let start = Instant::now();
-    let mut chain = engine.chain(0, M::INFO.begin.unwrap_or(0), lead)?;
+    let mut chain = engine.chain(0, engine.info().begin.unwrap_or(0), lead)?;
     for left in (1..=count as usize).rev() {
         chain.next(left)?;
     }
@@ -359,7 +367,7 @@ fn generate<M: Model, D: Device>(
 
 /// Seconds to meet ids one after the other, each with the next one chosen. What a model writes when it always takes the likeliest
 /// soon repeats itself, and so asks for the same experts: where these are streamed, texts are told to it.
-fn meet<M: Model, D: Device>(engine: &mut Engine<M, D>, ids: &[u32]) -> std::result::Result<f64, Failure> {
+fn meet<D: Device>(engine: &mut Engine<D>, ids: &[u32]) -> std::result::Result<f64, Failure> {
     let start = Instant::now();
     for id in ids {
         engine.feed(0, &[*id], Want::Next)?;

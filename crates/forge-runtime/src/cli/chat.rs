@@ -6,11 +6,10 @@
 
 use super::super::completion::{End, Settings};
 use super::super::failure::Failure;
-use super::super::model::Model;
-use super::super::open::Program;
 use super::super::session::{Session, Written, no_conversations};
 use super::super::template::{Conversation, Message};
-use super::arguments::{Chat, Common};
+use super::arguments::Chat;
+use super::command::{Command, Context};
 use super::generate::{account, given, show};
 use super::output::{Ended, Outcome, complain, print, remark};
 use rustyline::DefaultEditor;
@@ -18,47 +17,52 @@ use rustyline::error::ReadlineError;
 use serde_json::{Map, Value};
 use std::io::{IsTerminal, stderr, stdin};
 
-/// Converses until there is nothing more to answer.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Chat) -> Outcome {
-    let setup = common.setup();
-    let sampling = command.sampling.sampling(setup.sampling(program)?, M::INFO.vocabulary)?;
-    let seed = command.sampling.seed();
-    let variables = command.variables.iter().map(|text| variable(text)).collect::<Result<_, Failure>>()?;
-    let messages = match &command.load {
-        Some(path) => load(&path.display().to_string())?,
-        None => Vec::new(),
-    };
-    let (text, template) = (setup.text(program), setup.template(program)?);
-    if template.is_none() {
-        return Err(no_conversations().into());
-    }
-    let engine = setup.engine::<M>(program, None)?;
-    text.ready()?;
-    let session = Session::new(engine, Some(text), template);
-    let session = session.chaining(command.ahead.chain);
-    let settings = Settings {
-        sampling,
-        seed,
-        count: command.count.map_or(usize::MAX, |count| count as usize),
-        ..Settings::default()
-    };
-    let mut talk = Talk { session, settings, variables, messages, last: None };
-    if let Some(system) = &command.system {
-        talk.set_system(system);
-    }
-    match &command.prompt {
-        Some(prompt) => {
-            talk.say(given(prompt)?.trim())?;
-            remark(&talk.stats());
+impl Command for Chat {
+    const NAME: &'static str = "chat";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let setup = common.setup();
+        let sampling = command.sampling.sampling(setup.sampling(program)?, program.info.vocabulary)?;
+        let seed = command.sampling.seed();
+        let variables =
+            command.template_variables.iter().map(|text| variable(text)).collect::<Result<_, Failure>>()?;
+        let messages = match &command.load {
+            Some(path) => load(&path.display().to_string())?,
+            None => Vec::new(),
+        };
+        let (text, template) = (setup.text(program), setup.template(program)?);
+        if template.is_none() {
+            return Err(no_conversations().into());
         }
-        None => return talk.converse(M::INFO.name),
+        let engine = setup.engine(program, None)?;
+        text.ready()?;
+        let session = Session::new(engine, Some(text), template);
+        let session = session.chaining(command.run_ahead.tokens_per_pass);
+        let settings = Settings {
+            sampling,
+            seed,
+            count: command.max_tokens.map_or(usize::MAX, |count| count as usize),
+            ..Settings::default()
+        };
+        let mut talk = Talk { session, settings, variables, messages, last: None };
+        if let Some(system) = &command.system {
+            talk.set_system(system);
+        }
+        match &command.prompt {
+            Some(prompt) => {
+                talk.say(given(prompt)?.trim())?;
+                remark(&talk.stats());
+            }
+            None => return talk.converse(program.info.name),
+        }
+        Ok(true)
     }
-    Ok(true)
 }
 
 /// A conversation and what it is held with.
-struct Talk<M> {
-    session: Session<M>,
+struct Talk {
+    session: Session,
     settings: Settings,
     /// Of the template.
     variables: Map<String, Value>,
@@ -79,7 +83,7 @@ const HELP: &str = "\
 //TEXT        send a message that begins with a slash: //usr is /usr
 TEXT \\       a backslash at the end of a line: the message goes on in the next line";
 
-impl<M: Model> Talk<M> {
+impl Talk {
     /// Reads lines and answers them. Where nobody watches, it tells in the end whether all of them were right.
     fn converse(&mut self, name: &str) -> Outcome {
         let is_watched = stdin().is_terminal() && stderr().is_terminal();
@@ -152,7 +156,7 @@ impl<M: Model> Talk<M> {
         let written = show(session, &prompt, settings.clone(), true)?;
         print("\n")?;
         match written.end {
-            End::Context => remark(&"The context is full: /reset begins again, --context makes more room."),
+            End::Context => remark(&"The context is full: /reset begins again, --ctx-size makes more room."),
             End::Count => remark(&format!("The answer was cut at {} ids (--count).", settings.count)),
             _ => {}
         }
@@ -257,7 +261,9 @@ fn counted(messages: &[Message]) -> String {
 /// A variable of the template: a name and JSON, or else text.
 fn variable(text: &str) -> Result<(String, Value), Failure> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
-        Failure::misuse(format!("--variable {text}: a name and a value are wanted, such as a=true"))
+        Failure::misuse(format!(
+            "--chat-template-kwarg {text}: a name and a value are wanted, such as a=true"
+        ))
     })?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
     Ok((name.to_owned(), value))

@@ -4,11 +4,12 @@
 
 use super::super::completion::{End, Settings};
 use super::super::failure::Failure;
-use super::super::model::Model;
-use super::super::open::{Program, Setup};
+use super::super::open::Setup;
+use super::super::program::Program;
 use super::super::session::{Event, Session, Written};
 use super::super::text::Text;
-use super::arguments::{Common, Generate};
+use super::arguments::Generate;
+use super::command::{Command, Context};
 use super::interrupt;
 use super::output::{Ended, Outcome, print, print_json, remark};
 use super::progress::Progress;
@@ -17,49 +18,54 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Continues the text.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Generate) -> Outcome {
-    let setup = common.setup();
-    let sampling = command.sampling.sampling(setup.sampling(program)?, M::INFO.vocabulary)?;
-    let is_greedy = sampling.is_greedy();
-    let (ids, text) = prompt(program, &setup, command)?;
-    let needed = (ids.len() + command.count as usize).min(M::INFO.context as usize).max(ids.len() + 1);
-    let has_text = text.is_some();
-    let session = Session::new(setup.engine::<M>(program, Some(needed))?, text, None);
-    let mut session = session.chaining(command.ahead.chain);
-    let settings = Settings {
-        sampling,
-        seed: command.sampling.seed(),
-        count: command.count as usize,
-        stop: command.stop.clone(),
-        ignore_end: command.ignore_eos,
-        logprobs: None,
-    };
-    let seed = settings.seed;
-    let written = show(&mut session, &ids, settings, !command.json)?;
-    // The first new id comes of the prompt's pass; the others of a pass each.
-    let steps = written.ids.len().saturating_sub(1);
-    if command.json {
-        print_json(&json!({
-            "ids": written.ids,
-            "text": has_text.then_some(&written.text),
-            "end": written.end.name(),
-            "seed": seed,
-            "timings": {
-                "prompt_tokens": ids.len(),
-                "prompt_seconds": written.read_time.as_secs_f64(),
-                "prompt_tokens_per_second": rate(ids.len(), written.read_time),
-                "tokens": written.ids.len(),
-                "seconds": written.write_time.as_secs_f64(),
-                "tokens_per_second": rate(steps, written.write_time),
-            },
-        }))?;
-    } else {
-        print("\n")?;
-        let drawn = if is_greedy { String::new() } else { format!(" · seed {seed}") };
-        remark(&format!("{}{drawn} · {}", account(&written), session.describe()));
+impl Command for Generate {
+    const NAME: &'static str = "generate";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let setup = common.setup();
+        let sampling = command.sampling.sampling(setup.sampling(program)?, program.info.vocabulary)?;
+        let is_greedy = sampling.is_greedy();
+        let (ids, text) = prompt(program, &setup, command)?;
+        let needed =
+            (ids.len() + command.max_tokens as usize).min(program.info.context as usize).max(ids.len() + 1);
+        let has_text = text.is_some();
+        let session = Session::new(setup.engine(program, Some(needed))?, text, None);
+        let mut session = session.chaining(command.run_ahead.tokens_per_pass);
+        let settings = Settings {
+            sampling,
+            seed: command.sampling.seed(),
+            count: command.max_tokens as usize,
+            stop: command.stop.clone(),
+            ignore_end: command.ignore_eos,
+            logprobs: None,
+        };
+        let seed = settings.seed;
+        let written = show(&mut session, &ids, settings, !command.json)?;
+        // The first new id comes of the prompt's pass; the others of a pass each.
+        let steps = written.ids.len().saturating_sub(1);
+        if command.json {
+            print_json(&json!({
+                "ids": written.ids,
+                "text": has_text.then_some(&written.text),
+                "end": written.end.name(),
+                "seed": seed,
+                "timings": {
+                    "prompt_tokens": ids.len(),
+                    "prompt_seconds": written.read_time.as_secs_f64(),
+                    "prompt_tokens_per_second": rate(ids.len(), written.read_time),
+                    "tokens": written.ids.len(),
+                    "seconds": written.write_time.as_secs_f64(),
+                    "tokens_per_second": rate(steps, written.write_time),
+                },
+            }))?;
+        } else {
+            print("\n")?;
+            let drawn = if is_greedy { String::new() } else { format!(" · seed {seed}") };
+            remark(&format!("{}{drawn} · {}", account(&written), session.describe()));
+        }
+        Ok(true)
     }
-    Ok(true)
 }
 
 /// What was done, and how fast.
@@ -80,8 +86,8 @@ fn rate(count: usize, time: Duration) -> f64 {
 
 /// Writes on after `ids`, to standard output unless it `is_silent`, until the text ends or Ctrl-C ends it. Without a
 /// tokenizer ids are shown as numbers.
-pub(super) fn show<M: Model>(
-    session: &mut Session<M>,
+pub(super) fn show(
+    session: &mut Session,
     ids: &[u32],
     settings: Settings,
     is_shown: bool,
@@ -125,7 +131,7 @@ fn prompt(program: &Program, setup: &Setup, command: &Generate) -> Result<(Vec<u
     let Some(prompt) = &command.prompt else {
         // Strings that end a text need one.
         let has_text = !command.stop.is_empty() || setup.path(program, "tokenizer.json").is_file();
-        return Ok((command.ids.clone(), has_text.then(|| setup.text(program))));
+        return Ok((command.token_ids.clone(), has_text.then(|| setup.text(program))));
     };
     let text = setup.text(program);
     let ids = text.encode(&given(prompt)?, true)?;

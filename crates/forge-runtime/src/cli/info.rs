@@ -3,71 +3,75 @@
 use super::super::experts::{Residence, Room, Stacks};
 use super::super::failure::Failure;
 use super::super::memory::human;
-use super::super::model::{Cost, Model};
-use super::super::open::Program;
-use super::arguments::{Common, Info};
+use super::super::model::Cost;
+use super::arguments::Info;
+use super::command::{Command, Context};
 use super::output::{Outcome, print, print_json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Prints it. Makes no device, so a context that this machine has no memory for can be asked about.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) -> Outcome {
-    let info = M::INFO;
-    let setup = common.setup();
-    let loaded = setup.load::<M>(program, None)?;
-    let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
-    if command.disk.is_some() && loaded.room.is_none() {
-        return Err(
-            Failure::misuse("--disk says how fast experts are streamed: with --experts streamed").into()
-        );
-    }
-    let sizes = record_sizes(&loaded.model.layout().experts);
-    let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
-    let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
-    #[cfg(feature = "cuda")]
-    let card = super::super::cuda::card(program.ptx);
-    if command.json {
-        let formats: serde_json::Map<String, Value> =
-            info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
-        let told = json!({
-            "model": info.name,
-            "architecture": info.architecture,
-            "parameters": info.parameters,
-            "layers": info.layers,
-            "hidden": info.hidden,
-            "vocabulary": info.vocabulary,
-            "context": info.context,
-            "cache": info.cache,
-            "formats": formats,
-            "memory": {
-                "weights_bytes": memory.weights,
-                "experts_bytes": memory.experts,
-                "kv_bytes": memory.state,
-                "arena_bytes": memory.arena,
-                "total_bytes": memory.total(),
-                "context": context,
-                "slots": slots,
-            },
-            "decode": cost(&info.decode),
-            "prefill": cost(&info.prefill),
-            "beyond": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
-            "experts": loaded.room.as_ref().map(|room| streamed_json(room, command.disk)),
-            "records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
-            "chunk": info.chunk,
-            "kernels": kernels,
-            "device": device,
-        });
-        #[cfg(target_vendor = "apple")]
-        let told = with_route(told, program);
+impl Command for Info {
+    const NAME: &'static str = "info";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let info = program.info;
+        let setup = common.setup();
+        let loaded = setup.load(program, None)?;
+        let (memory, context, slots) = (loaded.memory, loaded.context, setup.slots);
+        if command.disk_bandwidth.is_some() && loaded.room.is_none() {
+            return Err(Failure::misuse(
+                "--disk-bandwidth says how fast experts are streamed: with --experts stream",
+            )
+            .into());
+        }
+        let sizes = record_sizes(&loaded.model.layout().experts);
+        let kernels: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name).collect();
+        let device = if cfg!(target_vendor = "apple") { "metal" } else { "cpu" };
         #[cfg(feature = "cuda")]
-        let told = with_card(told, card);
-        print_json(&told)?;
-        return Ok(true);
-    }
-    let formats: Vec<String> =
-        info.formats.iter().map(|(format, bytes)| format!("{} in {format}", human(*bytes))).collect();
-    print(&format!(
-        "{} · {} · {} layers · hidden {} · vocabulary {} · {} parameters\n\
+        let card = super::super::cuda::card(program.ptx);
+        if command.json {
+            let formats: serde_json::Map<String, Value> =
+                info.formats.iter().map(|(format, bytes)| ((*format).to_owned(), json!(bytes))).collect();
+            let told = json!({
+                "model": info.name,
+                "architecture": info.architecture,
+                "parameters": info.parameters,
+                "layers": info.layers,
+                "hidden": info.hidden,
+                "vocabulary": info.vocabulary,
+                "context": info.context,
+                "cache": info.cache,
+                "formats": formats,
+                "memory": {
+                    "weights_bytes": memory.weights,
+                    "experts_bytes": memory.experts,
+                    "kv_bytes": memory.state,
+                    "arena_bytes": memory.arena,
+                    "total_bytes": memory.total(),
+                    "context": context,
+                    "slots": slots,
+                },
+                "decode": cost(&info.decode),
+                "prefill": cost(&info.prefill),
+                "beyond": info.beyond.iter().map(|(step, reason)| json!({"step": step, "reason": reason})).collect::<Vec<_>>(),
+                "experts": loaded.room.as_ref().map(|room| streamed_json(room, command.disk_bandwidth)),
+                "records": sizes.iter().map(|(bytes, count)| json!({"bytes": bytes, "experts": count})).collect::<Vec<_>>(),
+                "chunk": info.chunk,
+                "kernels": kernels,
+                "device": device,
+            });
+            #[cfg(target_vendor = "apple")]
+            let told = with_route(told, program);
+            #[cfg(feature = "cuda")]
+            let told = with_card(told, card);
+            print_json(&told)?;
+            return Ok(true);
+        }
+        let formats: Vec<String> =
+            info.formats.iter().map(|(format, bytes)| format!("{} in {format}", human(*bytes))).collect();
+        print(&format!(
+            "{} · {} · {} layers · hidden {} · vocabulary {} · {} parameters\n\
          weights  {:>16} bytes  {}\n\
          cache    {:>16} bytes  {slots} × {} in {}\n\
          arena    {:>16} bytes\n\
@@ -77,38 +81,39 @@ pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Info) 
          {}\
          prefill  {} for {} rows\n\
          kernels  {}\n",
-        info.name,
-        info.architecture,
-        info.layers,
-        info.hidden,
-        info.vocabulary,
-        info.parameters,
-        memory.weights,
-        formats.join(", "),
-        memory.state,
-        positions(&info, context),
-        info.cache,
-        memory.arena,
-        match (&loaded.room, setup.experts) {
-            (Some(room), _) => streamed(room, command.disk),
-            (None, Residence::Mapped) => mapped(&loaded.model.layout().experts),
-            (None, _) => String::new(),
-        },
-        records(&sizes),
-        memory.total(),
-        human(memory.total()),
-        submitted(&info.decode),
-        human(info.decode.bytes_read),
-        beyond(info.beyond),
-        submitted(&info.prefill),
-        info.chunk,
-        kernels.join(" "),
-    ))?;
-    #[cfg(target_vendor = "apple")]
-    print(&format!("metal    {}\n", route(program)))?;
-    #[cfg(feature = "cuda")]
-    print(&format!("cuda     {}\n", card.unwrap_or_else(|why| why)))?;
-    Ok(true)
+            info.name,
+            info.architecture,
+            info.layers,
+            info.hidden,
+            info.vocabulary,
+            info.parameters,
+            memory.weights,
+            formats.join(", "),
+            memory.state,
+            positions(&info, context),
+            info.cache,
+            memory.arena,
+            match (&loaded.room, setup.experts) {
+                (Some(room), _) => streamed(room, command.disk_bandwidth),
+                (None, Residence::Mapped) => mapped(&loaded.model.layout().experts),
+                (None, _) => String::new(),
+            },
+            records(&sizes),
+            memory.total(),
+            human(memory.total()),
+            submitted(&info.decode),
+            human(info.decode.bytes_read),
+            beyond(info.beyond),
+            submitted(&info.prefill),
+            info.chunk,
+            kernels.join(" "),
+        ))?;
+        #[cfg(target_vendor = "apple")]
+        print(&format!("metal    {}\n", route(program)))?;
+        #[cfg(feature = "cuda")]
+        print(&format!("cuda     {}\n", card.unwrap_or_else(|why| why)))?;
+        Ok(true)
+    }
 }
 
 /// Bytes of what an expert has in the weight file, and how many experts have as much.

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Write};
 
 /// Why a command ended before its end.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub enum Ended {
     /// It failed.
     Failed(Failure),
     /// Nobody reads its output any more, which is no failure.
@@ -34,7 +34,7 @@ impl From<io::Error> for Ended {
 }
 
 /// What a command gives: whether all was right.
-pub(super) type Outcome = Result<bool, Ended>;
+pub type Outcome = Result<bool, Ended>;
 
 /// Writes text, at once.
 pub(super) fn print(text: &str) -> Result<(), Ended> {

@@ -9,9 +9,8 @@ use super::super::completion::log_sum;
 use super::super::device::Device;
 use super::super::engine::{Engine, Want};
 use super::super::failure::Failure;
-use super::super::model::Model;
-use super::super::open::Program;
-use super::arguments::{Common, Perplexity};
+use super::arguments::Perplexity;
+use super::command::{Command, Context};
 use super::interrupt;
 use super::output::{Ended, Outcome, print, print_json, remark};
 use super::progress::Progress;
@@ -61,85 +60,89 @@ impl Losses {
     }
 }
 
-/// Measures the texts of a file.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Perplexity) -> Outcome {
-    let setup = common.setup();
-    let tokenizer = setup.text(program);
-    let file = read(command)?;
-    let texts = match &command.separator {
-        Some(line) => split(&file, line),
-        None => vec![file.trim_end_matches('\n').to_owned()],
-    };
-    let mut sequences = Vec::new();
-    for text in &texts {
-        let mut ids = tokenizer.encode(text, true)?;
-        if let Some(begin) = M::INFO.begin.filter(|begin| ids.first() != Some(begin)) {
-            ids.insert(0, begin);
+impl Command for Perplexity {
+    const NAME: &'static str = "perplexity";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let setup = common.setup();
+        let tokenizer = setup.text(program);
+        let file = read(command)?;
+        let texts = match &command.separator {
+            Some(line) => split(&file, line),
+            None => vec![file.trim_end_matches('\n').to_owned()],
+        };
+        let mut sequences = Vec::new();
+        for text in &texts {
+            let mut ids = tokenizer.encode(text, true)?;
+            if let Some(begin) = program.info.begin.filter(|begin| ids.first() != Some(begin)) {
+                ids.insert(0, begin);
+            }
+            if command.append_eos {
+                let end = program.info.end.first();
+                ids.push(*end.ok_or_else(|| {
+                    Failure::misuse("this model has no id that ends texts: leave out --append-eos")
+                })?);
+            }
+            sequences.push(ids);
         }
-        if command.end {
-            let end = M::INFO.end.first();
-            ids.push(
-                *end.ok_or_else(|| Failure::misuse("this model has no id that ends texts: leave out --end"))?,
-            );
+        let total: usize = sequences.iter().map(|ids| ids.len().saturating_sub(1)).sum();
+        if total == 0 {
+            return Err(Failure::misuse("there is nothing to foretell: every text has one id or none").into());
         }
-        sequences.push(ids);
-    }
-    let total: usize = sequences.iter().map(|ids| ids.len().saturating_sub(1)).sum();
-    if total == 0 {
-        return Err(Failure::misuse("there is nothing to foretell: every text has one id or none").into());
-    }
-    let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-    let window = longest.min(ORDINARY_WINDOW).min(M::INFO.context as usize).max(2);
-    let mut engine = setup.engine::<M>(program, Some(window))?;
-    if engine.context() < 2 {
-        return Err(Failure::misuse(
-            "in a context of one position nothing can be foretold: --context 2 or more",
-        )
-        .into());
-    }
-    let (mut losses, mut progress) = (Losses::default(), Progress::new("foretelling"));
-    interrupt::watch();
-    let start = Instant::now();
-    for ids in &sequences {
-        measure(&mut engine, ids, &mut losses, &mut |count| progress.at(count, total))?;
-        if interrupt::interrupted() {
-            progress.clear();
-            remark(&"interrupted");
-            return Err(Ended::Interrupted);
+        let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+        let window = longest.min(ORDINARY_WINDOW).min(program.info.context as usize).max(2);
+        let mut engine = setup.engine(program, Some(window))?;
+        if engine.context() < 2 {
+            return Err(Failure::misuse(
+                "in a context of one position nothing can be foretold: --ctx-size 2 or more",
+            )
+            .into());
         }
+        let (mut losses, mut progress) = (Losses::default(), Progress::new("foretelling"));
+        interrupt::watch();
+        let start = Instant::now();
+        for ids in &sequences {
+            measure(&mut engine, ids, &mut losses, &mut |count| progress.at(count, total))?;
+            if interrupt::interrupted() {
+                progress.clear();
+                remark(&"interrupted");
+                return Err(Ended::Interrupted);
+            }
+        }
+        progress.clear();
+        if !losses.sum.is_finite() {
+            return Err(Failure::wrong(
+                "the model's logits are not numbers: are its weights what forge wrote? `verify` tells",
+            )
+            .into());
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let (loss, error) = (losses.mean(), losses.error());
+        if command.json {
+            print_json(&json!({
+                "texts": texts.len(),
+                "tokens": losses.count,
+                "loss": loss,
+                "loss_error": error,
+                "perplexity": loss.exp(),
+                "bits_per_byte": losses.sum / std::f64::consts::LN_2 / texts.iter().map(String::len).sum::<usize>() as f64,
+                "context": engine.context(),
+                "seconds": seconds,
+            }))?;
+        } else {
+            print(&format!("{}\n", losses.text()))?;
+            remark(&format!(
+                "{} texts · {} tokens, {:.1}/s · context {} · {}",
+                texts.len(),
+                losses.count,
+                losses.count as f64 / seconds,
+                engine.context(),
+                engine.device().describe(),
+            ));
+        }
+        Ok(true)
     }
-    progress.clear();
-    if !losses.sum.is_finite() {
-        return Err(Failure::wrong(
-            "the model's logits are not numbers: are its weights what forge wrote? `verify` tells",
-        )
-        .into());
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    let (loss, error) = (losses.mean(), losses.error());
-    if command.json {
-        print_json(&json!({
-            "texts": texts.len(),
-            "tokens": losses.count,
-            "loss": loss,
-            "loss_error": error,
-            "perplexity": loss.exp(),
-            "bits_per_byte": losses.sum / std::f64::consts::LN_2 / texts.iter().map(String::len).sum::<usize>() as f64,
-            "context": engine.context(),
-            "seconds": seconds,
-        }))?;
-    } else {
-        print(&format!("{}\n", losses.text()))?;
-        remark(&format!(
-            "{} texts · {} tokens, {:.1}/s · context {} · {}",
-            texts.len(),
-            losses.count,
-            losses.count as f64 / seconds,
-            engine.context(),
-            engine.device().describe(),
-        ));
-    }
-    Ok(true)
 }
 
 fn read(command: &Perplexity) -> Result<String, Failure> {
@@ -167,8 +170,8 @@ fn split(file: &str, separator: &str) -> Vec<String> {
 }
 
 /// Foretells every id of a text but the first, unless it is interrupted.
-fn measure<M: Model, D: Device>(
-    engine: &mut Engine<M, D>,
+fn measure<D: Device>(
+    engine: &mut Engine<D>,
     ids: &[u32],
     losses: &mut Losses,
     progress: &mut dyn FnMut(usize),
@@ -182,7 +185,7 @@ fn measure<M: Model, D: Device>(
         engine.truncate(0, 0);
         let mut at = start;
         // What follows the last id is not asked for.
-        for chunk in ids[start..end - 1].chunks(M::INFO.chunk as usize) {
+        for chunk in ids[start..end - 1].chunks(engine.info().chunk as usize) {
             let is_wanted = at + chunk.len() + 1 > known;
             let want = if is_wanted { Want::AllLogits } else { Want::Nothing };
             for (row, logits) in engine.feed(0, chunk, want)?.logits.iter().enumerate() {

@@ -4,13 +4,13 @@
 use super::super::device::Device;
 use super::super::failure::Failure;
 use super::super::memory::human;
-use super::super::model::Model;
 use super::super::notes::Noted;
-use super::super::open::{Program, Setup, settle};
+use super::super::open::{Setup, settle};
 use super::super::profile::{Best, Subject, json as profile_json, table, trace};
 use super::super::weights::WeightFile;
 use super::super::whole;
-use super::arguments::{Common, Profile as Asked};
+use super::arguments::Profile as Asked;
+use super::command::{Command, Context};
 use super::interrupt;
 use super::output::{Ended, Outcome, print, print_json, remark};
 use super::progress::Progress;
@@ -20,78 +20,83 @@ use std::path::Path;
 /// Positions of the text that an id is at the end of, where nobody says.
 const ORDINARY_LENGTH: u32 = 512;
 
-/// Measures an id, and a prompt if there is to be one.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Asked) -> Outcome {
-    let length = common.context.unwrap_or(ORDINARY_LENGTH.min(M::INFO.context));
-    let setup = Setup { context: Some(length.max(command.prompt)), ..common.setup() };
-    // What cannot be written is told before anything is measured.
-    if let Some(path) = &command.trace {
-        whole::try_at(path).map_err(|error| unwritten(path, &error))?;
-    }
-    let mut engine = setup.engine::<M>(program, None)?;
-    settle(engine.device())?;
-    let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
-    let mut engine = engine.on(Noted::new);
-    let mut subjects = vec![Subject::id(&mut engine, length)?];
-    if command.prompt > 0 {
-        subjects.push(Subject::prompt(&mut engine, command.prompt)?);
-    }
-    let rounds = command.count as usize;
-    let (mut progress, mut profiles) = (Progress::new("rounds"), Vec::new());
-    let all = subjects.len() * (rounds + 1);
-    interrupt::watch();
-    for (index, subject) in subjects.iter().enumerate() {
-        let mut goes_on = |round: usize| {
-            progress.at(index * (rounds + 1) + round, all);
-            !interrupt::interrupted()
-        };
+impl Command for Asked {
+    const NAME: &'static str = "profile";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let length = common.ctx_size.unwrap_or(ORDINARY_LENGTH.min(program.info.context));
+        let setup = Setup { context: Some(length.max(command.n_prompt)), ..common.setup() };
+        // What cannot be written is told before anything is measured.
+        if let Some(path) = &command.trace {
+            whole::try_at(path).map_err(|error| unwritten(path, &error))?;
+        }
+        let mut engine = setup.engine(program, None)?;
+        settle(engine.device())?;
+        let weights = WeightFile::open(&setup.path(program, "weights.safetensors"))?;
+        let mut engine = engine.on(Noted::new);
+        let mut subjects = vec![Subject::id(&mut engine, length)?];
+        if command.n_prompt > 0 {
+            subjects.push(Subject::prompt(&mut engine, command.n_prompt)?);
+        }
+        let rounds = command.repetitions as usize;
+        let (mut progress, mut profiles) = (Progress::new("rounds"), Vec::new());
+        let all = subjects.len() * (rounds + 1);
+        interrupt::watch();
+        for (index, subject) in subjects.iter().enumerate() {
+            let mut goes_on = |round: usize| {
+                progress.at(index * (rounds + 1) + round, all);
+                !interrupt::interrupted()
+            };
+            let device: &mut dyn Device = engine.device().device();
+            profiles.extend(subject.measure(device, &weights, rounds, &mut goes_on).map_err(Failure::from)?);
+        }
+        progress.clear();
+        let was_interrupted = interrupt::interrupted();
+        interrupt::leave();
+        if was_interrupted {
+            remark(&"interrupted: what was measured so far");
+        }
+        if profiles.is_empty() {
+            return Err(Ended::Interrupted);
+        }
+        if let Some(path) = &command.trace {
+            whole::write(path, &format!("{}\n", trace(&profiles)))
+                .map_err(|error| unwritten(path, &error))?;
+        }
         let device: &mut dyn Device = engine.device().device();
-        profiles.extend(subject.measure(device, &weights, rounds, &mut goes_on).map_err(Failure::from)?);
-    }
-    progress.clear();
-    let was_interrupted = interrupt::interrupted();
-    interrupt::leave();
-    if was_interrupted {
-        remark(&"interrupted: what was measured so far");
-    }
-    if profiles.is_empty() {
-        return Err(Ended::Interrupted);
-    }
-    if let Some(path) = &command.trace {
-        whole::write(path, &format!("{}\n", trace(&profiles))).map_err(|error| unwritten(path, &error))?;
-    }
-    let device: &mut dyn Device = engine.device().device();
-    let measured = device.read_speed().map_err(Failure::from)?;
-    let best = match measured {
-        Some(bytes) => Some(Best { bytes, is_measured: true }),
-        None => device.published_speed().map(|bytes| Best { bytes, is_measured: false }),
-    };
-    if command.json {
-        print_json(&json!({
-            "device": device.describe(),
-            "read_bytes_per_second": measured,
-            "published_bytes_per_second": best.filter(|best| !best.is_measured).map(|best| best.bytes),
-            "profiles": profiles.iter().map(profile_json).collect::<Vec<_>>(),
-        }))?;
-        return if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) };
-    }
-    for profile in &profiles {
-        print(&format!("{}\n", table(profile, best)))?;
-    }
-    remark(&device.describe());
-    match best {
-        Some(Best { bytes, is_measured: true }) => {
-            remark(&format!("best: {} a second, measured", human(bytes as u64)));
+        let measured = device.read_speed().map_err(Failure::from)?;
+        let best = match measured {
+            Some(bytes) => Some(Best { bytes, is_measured: true }),
+            None => device.published_speed().map(|bytes| Best { bytes, is_measured: false }),
+        };
+        if command.json {
+            print_json(&json!({
+                "device": device.describe(),
+                "read_bytes_per_second": measured,
+                "published_bytes_per_second": best.filter(|best| !best.is_measured).map(|best| best.bytes),
+                "profiles": profiles.iter().map(profile_json).collect::<Vec<_>>(),
+            }))?;
+            return if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) };
         }
-        Some(Best { bytes, is_measured: false }) => {
-            remark(&format!("best: {} a second, as its maker tells", human(bytes as u64)));
+        for profile in &profiles {
+            print(&format!("{}\n", table(profile, best)))?;
         }
-        None => {}
+        remark(&device.describe());
+        match best {
+            Some(Best { bytes, is_measured: true }) => {
+                remark(&format!("best: {} a second, measured", human(bytes as u64)));
+            }
+            Some(Best { bytes, is_measured: false }) => {
+                remark(&format!("best: {} a second, as its maker tells", human(bytes as u64)));
+            }
+            None => {}
+        }
+        remark(
+            &"a dispatch by itself waits for the one before and has nothing beside it: the sum may be more than the whole",
+        );
+        if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) }
     }
-    remark(
-        &"a dispatch by itself waits for the one before and has nothing beside it: the sum may be more than the whole",
-    );
-    if was_interrupted { Err(Ended::Interrupted) } else { Ok(true) }
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {

@@ -3,66 +3,81 @@
 use super::super::device::Lead;
 use super::super::engine::{Engine, Row, Told};
 use super::super::failure::Failure;
-use super::super::model::Model;
-use super::super::open::Program;
 use super::super::recorder::Recorder;
 use super::super::sampler::Sampling;
-use super::arguments::{Common, Record};
+use super::arguments::Record;
+use super::command::{Command, Context};
 use super::output::Outcome;
 use serde_json::json;
 
-/// Feeds each sequence to every slot at once from its start, and asks for the logits of its last position.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Record) -> Outcome {
-    let sequences = sequences(command)?;
-    let longest: usize = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
-    let setup = common.setup();
-    let loaded = setup.load::<M>(program, Some(longest + command.chain as usize))?;
-    let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
-    let mut engine = Engine::new(loaded.model, recorder, loaded.context, setup.slots);
-    let at_once = (M::INFO.chunk / setup.slots).max(1) as usize;
-    for (sequence, chunks) in sequences.iter().enumerate() {
-        for slot in 0..setup.slots {
-            engine.truncate(slot, 0);
-        }
-        let mut done = 0;
-        for (index, &count) in chunks.iter().enumerate() {
-            let last = index + 1 == chunks.len();
-            for from in (done..done + count).step_by(at_once) {
-                let to = (from + at_once).min(done + count);
-                let first = engine.device().passes();
-                let want_last = last && to == done + count;
-                submit(&mut engine, setup.slots, from, &command.ids[from..to], (command.all, want_last))?;
-                let recorder = engine.device();
-                for pass in first..recorder.passes() {
-                    recorder.label(pass, &format!("sequence {sequence} rows {from}..{to}"));
+impl Command for Record {
+    const NAME: &'static str = "record";
+    const IS_HIDDEN: bool = true;
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let sequences = sequences(command)?;
+        let longest: usize = sequences.iter().map(|chunks| chunks.iter().sum()).max().unwrap_or(0);
+        let setup = common.setup();
+        let loaded = setup.load(program, Some(longest + command.tokens_per_pass as usize))?;
+        let recorder = Recorder::new(loaded.weights.bytes(), loaded.model.layout(), command.cores);
+        let mut engine = Engine::new(loaded.model, recorder, loaded.context, setup.slots);
+        let at_once = (program.info.chunk / setup.slots).max(1) as usize;
+        for (sequence, chunks) in sequences.iter().enumerate() {
+            for slot in 0..setup.slots {
+                engine.truncate(slot, 0);
+            }
+            let mut done = 0;
+            for (index, &count) in chunks.iter().enumerate() {
+                let last = index + 1 == chunks.len();
+                for from in (done..done + count).step_by(at_once) {
+                    let to = (from + at_once).min(done + count);
+                    let first = engine.device().passes();
+                    let want_last = last && to == done + count;
+                    submit(
+                        &mut engine,
+                        setup.slots,
+                        from,
+                        &command.token_ids[from..to],
+                        (command.all, want_last),
+                    )?;
+                    let recorder = engine.device();
+                    for pass in first..recorder.passes() {
+                        recorder.label(pass, &format!("sequence {sequence} rows {from}..{to}"));
+                    }
+                }
+                done += count;
+                if last {
+                    // What is read last ends with the logits of the last position.
+                    engine
+                        .device()
+                        .explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
                 }
             }
-            done += count;
-            if last {
-                // What is read last ends with the logits of the last position.
+            if command.tokens_per_pass > 0 {
+                let lead = Lead { ids: command.tokens_per_pass, passes: 1 };
+                // Drawn by chance: the most probable ids are those of all other passes.
+                let draw = Sampling::default().draw(0, 0);
+                engine
+                    .chain(0, command.token_ids[done - 1], lead)?
+                    .drawing(draw)
+                    .next(command.tokens_per_pass as usize)?;
+                let pass = engine.device().passes() - 1;
                 engine
                     .device()
-                    .explain_read(json!({ "logits": { "sequence": sequence, "position": done - 1 } }));
+                    .label(pass, &format!("sequence {sequence}, then {} ids", command.tokens_per_pass));
             }
         }
-        if command.chain > 0 {
-            let lead = Lead { ids: command.chain, passes: 1 };
-            // Drawn by chance: the most probable ids are those of all other passes.
-            let draw = Sampling::default().draw(0, 0);
-            engine.chain(0, command.ids[done - 1], lead)?.drawing(draw).next(command.chain as usize)?;
-            let pass = engine.device().passes() - 1;
-            engine.device().label(pass, &format!("sequence {sequence}, then {} ids", command.chain));
-        }
+        let recording = engine.into_device().finish();
+        let written = std::fs::write(&command.output, recording.to_string());
+        written.map_err(|error| Failure::wrong(format!("{}: {error}", command.output.display())))?;
+        Ok(true)
     }
-    let recording = engine.into_device().finish();
-    let written = std::fs::write(&command.output, recording.to_string());
-    written.map_err(|error| Failure::wrong(format!("{}: {error}", command.output.display())))?;
-    Ok(true)
 }
 
 /// One pass of these ids for every slot, slot after slot; with the logits of all rows, or of each slot's last.
-fn submit<M: Model>(
-    engine: &mut Engine<M, Recorder>,
+fn submit(
+    engine: &mut Engine<Recorder>,
     slots: u32,
     first: usize,
     ids: &[u32],
@@ -81,7 +96,7 @@ fn submit<M: Model>(
 /// The rows of each pass of each sequence.
 fn sequences(command: &Record) -> Result<Vec<Vec<usize>>, Failure> {
     if command.chunks.is_empty() {
-        return Ok(vec![vec![command.ids.len()]]);
+        return Ok(vec![vec![command.token_ids.len()]]);
     }
     let mut sequences = Vec::new();
     for text in &command.chunks {
@@ -91,8 +106,11 @@ fn sequences(command: &Record) -> Result<Vec<Vec<usize>>, Failure> {
             return Err(Failure::misuse(format!("--chunks {text}: expected numbers of rows, such as 8,1")));
         };
         let sum: usize = chunks.iter().sum();
-        if sum > command.ids.len() {
-            return Err(Failure::misuse(format!("--chunks {text} takes {sum} of {} ids", command.ids.len())));
+        if sum > command.token_ids.len() {
+            return Err(Failure::misuse(format!(
+                "--chunks {text} takes {sum} of {} ids",
+                command.token_ids.len()
+            )));
         }
         sequences.push(chunks);
     }

@@ -1,10 +1,8 @@
 //! `serve`: the model for many clients at once.
 
 use super::super::failure::Failure;
-use super::super::model::Model;
-use super::super::open::Program;
 use super::super::serve::{Options, Server};
-use super::arguments::Common;
+use super::command::{Command, Context};
 use super::output::{Outcome, remark};
 use clap::Args;
 
@@ -19,11 +17,11 @@ The server speaks as OpenAI's does: any of its clients, with http://127.0.0.1:80
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-Each of the --slots has room for --context tokens, prompt and answer together. A prompt that is longer is refused, never
+Each of the --slots has room for --ctx-size tokens, prompt and answer together. A prompt that is longer is refused, never
 cut. More requests than slots wait; more than --queue waiting are refused with status 429. Ctrl-C lets answers that are
 under way come to their end, a second one does not.")]
-pub(super) struct Serve {
-    /// The address to listen at; one that others can reach wants --api-key or --insecure
+pub struct Serve {
+    /// The address to listen at; one that others can reach wants --api-key or --no-api-key
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub(super) host: String,
     /// The port to listen at; 0 takes any that is free
@@ -70,24 +68,28 @@ impl Serve {
     }
 }
 
-/// Serves until it is told to stop.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Serve) -> Outcome {
-    let server = Server::listen(command.options()?)?;
-    let mut setup = common.setup();
-    setup.slots = common.slots.unwrap_or(SLOTS);
-    Server::check_slots::<M>(setup.slots)?;
-    let (text, template) = (setup.text(program), setup.template(program)?);
-    let sampling = setup.sampling(program)?;
-    let mut engine = setup.engine::<M>(program, None)?;
-    text.ready()?;
-    remark(&format!(
-        "{} at http://{}/v1 · {} slots of {} tokens · {}",
-        M::INFO.name,
-        server.address(),
-        setup.slots,
-        engine.context(),
-        engine.device().describe(),
-    ));
-    server.run(engine, setup.slots, text, setup.path(program, "tokenizer.json"), template, sampling)?;
-    Ok(true)
+impl Command for Serve {
+    const NAME: &'static str = "serve";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let server = Server::listen(command.options()?)?;
+        let mut setup = common.setup();
+        setup.slots = common.slots.unwrap_or(SLOTS);
+        Server::check_slots(program.info, setup.slots)?;
+        let (text, template) = (setup.text(program), setup.template(program)?);
+        let sampling = setup.sampling(program)?;
+        let mut engine = setup.engine(program, None)?;
+        text.ready()?;
+        remark(&format!(
+            "{} at http://{}/v1 · {} slots of {} tokens · {}",
+            program.info.name,
+            server.address(),
+            setup.slots,
+            engine.context(),
+            engine.device().describe(),
+        ));
+        server.run(engine, setup.slots, text, setup.path(program, "tokenizer.json"), template, sampling)?;
+        Ok(true)
+    }
 }

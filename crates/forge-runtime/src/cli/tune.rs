@@ -2,83 +2,90 @@
 
 use super::super::device::Device;
 use super::super::failure::Failure;
-use super::super::model::Model;
 use super::super::notes::Noted;
-use super::super::open::{DeviceKind, Program};
+use super::super::open::DeviceKind;
 use super::super::tune::{Chosen, Tuning, line, table};
 use super::super::whole;
-use super::arguments::{Common, Tune};
+use super::arguments::Tune;
+use super::command::{Command, Context};
 use super::interrupt;
 use super::output::{Ended, Outcome, complain, print, print_json, remark};
 use super::progress::Progress;
 
-/// Measures every choice.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Tune) -> Outcome {
-    let setup = common.setup();
-    if setup.kind(program) == DeviceKind::Cpu {
-        return Err(Failure::misuse(
-            "a CPU has one layout of each kernel and nothing to choose from: tune is for GPUs",
-        )
-        .into());
-    }
-    let tunable = program.tunable.ok_or_else(|| {
-        Failure::misuse("this program has no layouts to choose from: compile it with forge compile --tunable")
-    })?;
-    let program = tunable.program(program);
-    let engine = setup.engine::<M>(&program, Some(Tuning::positions(&M::INFO) as usize))?;
-    let mut engine = engine.on(Noted::new);
-    let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
-    let unwritten = |error| Failure::misuse(format!("{}: {error}; choose another --output", path.display()));
-    // What cannot be written is told before anything is measured.
-    whole::try_at(&path).map_err(unwritten)?;
-    let tuning = Tuning::new(&mut engine, command.count as usize)?;
-    let device: &mut dyn Device = engine.device().device();
-    let described = device.describe();
-    let mut all: Vec<Chosen> = Vec::new();
-    let mut progress = Progress::new("layouts of kernels");
-    interrupt::watch();
-    for (index, choice) in tunable.choices.iter().enumerate() {
-        progress.at(index, tunable.choices.len());
-        let mut goes_on = || !interrupt::interrupted();
-        if let Some(chosen) = tuning.choose(choice, device, &mut goes_on).map_err(Failure::from)? {
-            progress.clear();
-            if !command.json {
-                print(&line(&chosen))?;
-            }
-            for wrong in &chosen.wrong {
-                let it = &wrong.difference;
-                complain(&format!(
-                    "{}: what it writes to {} differs by {:.1e} of its size, and may by {:.1e}; it is not chosen",
-                    wrong.kernel, it.buffer, it.distance, it.bound
-                ));
-            }
-            all.push(chosen);
+impl Command for Tune {
+    const NAME: &'static str = "tune";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let setup = common.setup();
+        if setup.kind(program) == DeviceKind::Cpu {
+            return Err(Failure::misuse(
+                "a CPU has one layout of each kernel and nothing to choose from: tune is for GPUs",
+            )
+            .into());
         }
+        let tunable = program.tunable.ok_or_else(|| {
+            Failure::misuse(
+                "this program has no layouts to choose from: compile it with forge compile --with-tuning",
+            )
+        })?;
+        let program = tunable.program(program);
+        let engine = setup.engine(&program, Some(Tuning::positions(&program.info) as usize))?;
+        let mut engine = engine.on(Noted::new);
+        let path = command.output.clone().unwrap_or_else(|| setup.path(&program, "tuned.json"));
+        let unwritten =
+            |error| Failure::misuse(format!("{}: {error}; choose another --output", path.display()));
+        // What cannot be written is told before anything is measured.
+        whole::try_at(&path).map_err(unwritten)?;
+        let tuning = Tuning::new(&mut engine, command.repetitions as usize)?;
+        let device: &mut dyn Device = engine.device().device();
+        let described = device.describe();
+        let mut all: Vec<Chosen> = Vec::new();
+        let mut progress = Progress::new("layouts of kernels");
+        interrupt::watch();
+        for (index, choice) in tunable.choices.iter().enumerate() {
+            progress.at(index, tunable.choices.len());
+            let mut goes_on = || !interrupt::interrupted();
+            if let Some(chosen) = tuning.choose(choice, device, &mut goes_on).map_err(Failure::from)? {
+                progress.clear();
+                if !command.json {
+                    print(&line(&chosen))?;
+                }
+                for wrong in &chosen.wrong {
+                    let it = &wrong.difference;
+                    complain(&format!(
+                        "{}: what it writes to {} differs by {:.1e} of its size, and may by {:.1e}; it is not chosen",
+                        wrong.kernel, it.buffer, it.distance, it.bound
+                    ));
+                }
+                all.push(chosen);
+            }
+        }
+        progress.clear();
+        let was_interrupted = interrupt::interrupted();
+        interrupt::leave();
+        if all.is_empty() && was_interrupted {
+            remark(&"interrupted before anything was measured: nothing is written");
+            return Err(Ended::Interrupted);
+        }
+        if all.is_empty() {
+            return Err(Failure::wrong("no pass of the model has a kernel that there is a choice for").into());
+        }
+        let told = table(program.info.name, &described, &all);
+        whole::write(&path, &format!("{told:#}\n")).map_err(unwritten)?;
+        if command.json {
+            print_json(&told)?;
+        }
+        let faster = all.iter().filter(|chosen| chosen.changes()).count();
+        remark(&format!(
+            "{described}: {faster} of {} are faster otherwise; forge compile ... --tuned {}",
+            all.len(),
+            path.display()
+        ));
+        if was_interrupted {
+            remark(&format!("interrupted: {} of {} were measured", all.len(), tunable.choices.len()));
+            return Err(Ended::Interrupted);
+        }
+        Ok(all.iter().all(|chosen| chosen.wrong.is_empty()))
     }
-    progress.clear();
-    let was_interrupted = interrupt::interrupted();
-    interrupt::leave();
-    if all.is_empty() && was_interrupted {
-        remark(&"interrupted before anything was measured: nothing is written");
-        return Err(Ended::Interrupted);
-    }
-    if all.is_empty() {
-        return Err(Failure::wrong("no pass of the model has a kernel that there is a choice for").into());
-    }
-    let told = table(M::INFO.name, &described, &all);
-    whole::write(&path, &format!("{told:#}\n")).map_err(unwritten)?;
-    if command.json {
-        print_json(&told)?;
-    }
-    let faster = all.iter().filter(|chosen| chosen.changes()).count();
-    remark(&format!(
-        "{described}: {faster} of {} are faster otherwise; forge compile ... --tuned {}",
-        all.len(),
-        path.display()
-    ));
-    if was_interrupted {
-        remark(&format!("interrupted: {} of {} were measured", all.len(), tunable.choices.len()));
-        return Err(Ended::Interrupted);
-    }
-    Ok(all.iter().all(|chosen| chosen.wrong.is_empty()))
 }

@@ -1,88 +1,95 @@
 //! `verify`: whether this device computes what the reference computed.
 //!
 //! The reference has f32 activations, so the first comparison is with these. On the CPU int8 activations are the default where
-//! weights are quantized: they are compared with f32 activations of the same device, unless `--exact` turns them off.
+//! weights are quantized: they are compared with f32 activations of the same device, unless `--f32-activations` turns them off.
 
 use super::super::golden::Golden;
-use super::super::model::Model;
-use super::super::open::{DeviceKind, Program, Setup};
+use super::super::open::{DeviceKind, Setup};
 use super::activations::{Divergence, all_logits};
-use super::arguments::{Common, Verify};
+use super::arguments::Verify;
+use super::command::{Command, Context};
 use super::output::{Outcome, print, print_json};
 use serde_json::json;
 
-/// Feeds every golden sequence and compares; right only if all are within the bound.
-pub(super) fn run<M: Model>(program: &Program, common: &Common, command: &Verify) -> Outcome {
-    let golden = Golden::read(&common.setup().path(program, "golden.json"))?;
-    let (bound, setup) = (golden.tolerance.bound, common.setup());
-    let has_int8 =
-        setup.kind(program) == DeviceKind::Cpu && !setup.exact && !golden.int8_activations.is_empty();
-    let engine = |exact| Setup { exact, ..setup.clone() }.engine::<M>(program, Some(golden.longest()));
-    let mut engine_f32 = engine(true)?;
-    let device = engine_f32.device().describe();
-    let (mut ok, mut worst) = (true, 0.0_f64);
-    let mut rows = Vec::new();
-    if !command.json {
-        print(&format!("{} on {device}\n", golden.model))?;
-        print(&format!(
-            "f32 activations, compared with the reference logits; bound {bound:e} standard deviations\n"
-        ))?;
-        print(&format!("{:>6}  {:<24} {:>12}  {:<10} next id\n", "ids", "passes", "distance", ""))?;
-    }
-    for sequence in &golden.sequences {
-        let distance = sequence.measure(&mut engine_f32)?;
-        let within = distance.worst <= bound;
-        ok &= within;
-        worst = worst.max(distance.worst);
-        if command.json {
-            rows.push(json!({
-                "ids": sequence.ids.len(),
-                "chunks": sequence.chunks,
-                "worst": finite(distance.worst),
-                "at": distance.at,
-                "same_next": distance.same_next,
-                "ok": within,
-            }));
-        } else {
-            let mut passes: Vec<String> = sequence.chunks.iter().take(4).map(usize::to_string).collect();
-            if sequence.chunks.len() > 4 {
-                passes.push(format!("... ({})", sequence.chunks.len()));
-            }
-            print(&format!(
-                "{:>6}  {:<24} {:>12.3e}  {:<10} {}\n",
-                sequence.ids.len(),
-                passes.join(" "),
-                distance.worst,
-                if within { "ok" } else { "TOO FAR" },
-                if distance.same_next { "same" } else { "differs" },
-            ))?;
-        }
-    }
-    let f32_ok = ok;
-    let mut int8 = None;
-    if has_int8 {
-        let exact = all_logits(&golden, &mut engine_f32)?;
-        // One copy of the weights at a time.
-        drop(engine_f32);
-        let found = Divergence::between(&exact, &all_logits(&golden, &mut engine(false)?)?);
-        ok &= found.is_within(&golden.int8_activations);
+impl Command for Verify {
+    const NAME: &'static str = "verify";
+
+    fn run(&self, context: &Context<'_>) -> Outcome {
+        let (program, common, command) = (context.program, context.common, self);
+        let golden = Golden::read(&common.setup().path(program, "golden.json"))?;
+        let (bound, setup) = (golden.tolerance.bound, common.setup());
+        let has_int8 =
+            setup.kind(program) == DeviceKind::Cpu && !setup.exact && !golden.int8_activations.is_empty();
+        let engine = |exact| Setup { exact, ..setup.clone() }.engine(program, Some(golden.longest()));
+        let mut engine_f32 = engine(true)?;
+        let device = engine_f32.device().describe();
+        let (mut ok, mut worst) = (true, 0.0_f64);
+        let mut rows = Vec::new();
         if !command.json {
-            print("int8 activations, the default on CPUs, compared with f32 activations\n")?;
-            print(&found.text(&golden.int8_activations))?;
+            print(&format!("{} on {device}\n", golden.model))?;
+            print(&format!(
+                "f32 activations, compared with the reference logits; bound {bound:e} standard deviations\n"
+            ))?;
+            print(&format!("{:>6}  {:<24} {:>12}  {:<10} next id\n", "ids", "passes", "distance", ""))?;
         }
-        int8 = Some(found.json(&golden.int8_activations));
+        for sequence in &golden.sequences {
+            let distance = sequence.measure(&mut engine_f32)?;
+            let within = distance.worst <= bound;
+            ok &= within;
+            worst = worst.max(distance.worst);
+            if command.json {
+                rows.push(json!({
+                    "ids": sequence.ids.len(),
+                    "chunks": sequence.chunks,
+                    "worst": finite(distance.worst),
+                    "at": distance.at,
+                    "same_next": distance.same_next,
+                    "ok": within,
+                }));
+            } else {
+                let mut passes: Vec<String> = sequence.chunks.iter().take(4).map(usize::to_string).collect();
+                if sequence.chunks.len() > 4 {
+                    passes.push(format!("... ({})", sequence.chunks.len()));
+                }
+                print(&format!(
+                    "{:>6}  {:<24} {:>12.3e}  {:<10} {}\n",
+                    sequence.ids.len(),
+                    passes.join(" "),
+                    distance.worst,
+                    if within { "ok" } else { "TOO FAR" },
+                    if distance.same_next { "same" } else { "differs" },
+                ))?;
+            }
+        }
+        let f32_ok = ok;
+        let mut int8 = None;
+        if has_int8 {
+            let exact = all_logits(&golden, &mut engine_f32)?;
+            // One copy of the weights at a time.
+            drop(engine_f32);
+            let found = Divergence::between(&exact, &all_logits(&golden, &mut engine(false)?)?);
+            ok &= found.is_within(&golden.int8_activations);
+            if !command.json {
+                print("int8 activations, the default on CPUs, compared with f32 activations\n")?;
+                print(&found.text(&golden.int8_activations))?;
+            }
+            int8 = Some(found.json(&golden.int8_activations));
+        }
+        if command.json {
+            print_json(&json!({
+                "f32_ok": f32_ok, "int8_activations": int8,
+                "ok": ok, "model": golden.model, "device": device, "bound": bound, "worst": finite(worst), "sequences": rows,
+            }))?;
+        } else {
+            let verdict = if ok {
+                "This device computes this model."
+            } else {
+                "This device does NOT compute this model."
+            };
+            print(&format!("{verdict}\n"))?;
+        }
+        Ok(ok)
     }
-    if command.json {
-        print_json(&json!({
-            "f32_ok": f32_ok, "int8_activations": int8,
-            "ok": ok, "model": golden.model, "device": device, "bound": bound, "worst": finite(worst), "sequences": rows,
-        }))?;
-    } else {
-        let verdict =
-            if ok { "This device computes this model." } else { "This device does NOT compute this model." };
-        print(&format!("{verdict}\n"))?;
-    }
-    Ok(ok)
 }
 
 /// JSON has no infinity.

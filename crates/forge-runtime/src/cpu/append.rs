@@ -23,7 +23,6 @@ pub struct Append {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn append(call: &Call<'_>, shape: &Append) {
     match shape.cache {
         Format::F32 => rows::<f32>(call, shape),

@@ -31,7 +31,6 @@ pub(super) fn ordered(number: f32) -> u32 {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn argmax_join(call: &Call<'_>, shape: &ArgmaxJoin) {
     let (rows, words) = (call.scalar(0), 2 * shape.candidates);
     let candidates = call.input::<u32>("candidates", rows * words);
@@ -51,7 +50,6 @@ pub fn argmax_join(call: &Call<'_>, shape: &ArgmaxJoin) {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn argmax(call: &Call<'_>, shape: &Argmax) {
     call.level().run(Largest { call, shape });
 }

@@ -78,7 +78,6 @@ pub struct AttendJoin {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn attend(call: &Call<'_>, shape: &Attend) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),
@@ -89,7 +88,6 @@ pub fn attend(call: &Call<'_>, shape: &Attend) {
 }
 
 /// Nothing: [`attend`] has written the heads, whatever the number of splits.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn attend_join(_call: &Call<'_>, _shape: &AttendJoin) {}
 
 struct Heads<'a, C> {

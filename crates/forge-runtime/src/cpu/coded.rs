@@ -9,7 +9,7 @@
 //! ```
 //!
 //! each operation rounded by itself. So a row comes to the same, to the bit, on every machine, however many rows come with it.
-//! What is lost is what a code of x loses, 1/254 of the largest of its 32 at most; `--exact` loses nothing ([`super::project()`]).
+//! What is lost is what a code of x loses, 1/254 of the largest of its 32 at most; `--f32-activations` loses nothing ([`super::project()`]).
 //! A few rows never come here: see [`super::coded_few`] and [`super::strip_products`].
 
 use super::call::{Call, Number, Output};

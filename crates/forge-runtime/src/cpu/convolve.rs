@@ -24,7 +24,6 @@ pub struct Convolve {
 const CHANNELS: usize = 256;
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn convolve(call: &Call<'_>, shape: &Convolve) {
     call.level().run(Convolution { call, shape });
 }

@@ -67,7 +67,6 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn delta_rule(call: &Call<'_>, shape: &DeltaRule) {
     call.level().run(Rule {
         call,
@@ -77,7 +76,6 @@ pub fn delta_rule(call: &Call<'_>, shape: &DeltaRule) {
 }
 
 /// The same, and heads are left as memories say them, for [`super::let_through()`].
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn delta_chunks(call: &Call<'_>, shape: &DeltaRule) {
     call.level().run(Rule { call, shape, gain: None });
 }

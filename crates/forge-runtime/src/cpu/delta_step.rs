@@ -26,7 +26,6 @@ pub struct DeltaStep {
 const MOST_KEYS: usize = 256;
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn delta_step(call: &Call<'_>, shape: &DeltaStep) {
     call.level().run(Step { call, shape });
 }

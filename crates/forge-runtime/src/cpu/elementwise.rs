@@ -33,7 +33,6 @@ pub enum Function {
 const GRAIN: usize = 1024;
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn elementwise(call: &Call<'_>, shape: &Elementwise) {
     call.level().run(Numbers { call, shape });
 }

@@ -72,7 +72,6 @@ fn most_tiles(rows: usize, shape: &ExpertsGroup) -> usize {
 }
 
 /// Groups all pairs, by whichever thread comes first.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn experts_group(call: &Call<'_>, shape: &ExpertsGroup) {
     let ExpertsGroup { experts, chosen, tile_rows } = *shape;
     let rows = call.scalar(0);
@@ -238,7 +237,6 @@ impl<M: Matrix> Task for Products<'_, M> {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn experts_join(call: &Call<'_>, shape: &ExpertsJoin) {
     call.level().run(Join { call, shape });
 }

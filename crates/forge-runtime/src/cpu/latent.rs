@@ -57,7 +57,6 @@ pub struct LatentColumns {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn latent_append(call: &Call<'_>, shape: &LatentAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),

@@ -39,7 +39,6 @@ pub struct LatentAttend {
 const HEADS: usize = 16;
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn latent_attend(call: &Call<'_>, shape: &LatentAttend) {
     match shape.cache {
         Format::F32 => call.level().run(Heads::<f32> { call, shape, cache: PhantomData }),

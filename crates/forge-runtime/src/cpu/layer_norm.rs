@@ -20,7 +20,6 @@ pub struct LayerNorm {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn layer_norm(call: &Call<'_>, shape: &LayerNorm) {
     call.level().run(Norm { call, shape });
 }

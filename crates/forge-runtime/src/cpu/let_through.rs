@@ -23,7 +23,6 @@ pub struct LetThrough {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn let_through(call: &Call<'_>, shape: &LetThrough) {
     call.level().run(Through { call, shape });
 }

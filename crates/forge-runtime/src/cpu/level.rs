@@ -1,4 +1,4 @@
-//! Which vector instructions run: found out once, or forced by `FORGE_CPU=portable|avx2|avx512|amx|neon|dot|i8mm`.
+//! Which vector instructions run: found out once, or forced by `FORGE_ISA=portable|avx2|avx512|amx|neon|dot|i8mm`.
 
 use super::portable::Portable;
 use super::simd::Simd;
@@ -80,19 +80,19 @@ impl Level {
         }
     }
 
-    /// The best level, or the one that `FORGE_CPU` names.
+    /// The best level, or the one that `FORGE_ISA` names.
     pub fn choose() -> Result<Level, String> {
         let available = Level::available();
-        match std::env::var("FORGE_CPU") {
+        match std::env::var("FORGE_ISA") {
             Err(_) => Ok(available[0]),
             Ok(name) => available.iter().copied().find(|level| level.name() == name).ok_or_else(|| {
                 let names: Vec<&str> = available.iter().map(|level| level.name()).collect();
-                format!("FORGE_CPU={name}: this machine has {}", names.join(", "))
+                format!("FORGE_ISA={name}: this machine has {}", names.join(", "))
             }),
         }
     }
 
-    /// The name that `FORGE_CPU` takes.
+    /// The name that `FORGE_ISA` takes.
     pub fn name(self) -> &'static str {
         match self {
             Level::Portable => "portable",

@@ -9,25 +9,30 @@
 //! instructions; which one runs is found out when the device is made. Arithmetic is in f32, and weights are widened exactly,
 //! but for products with codes, for which rows are encoded (`coded`).
 //!
-//! A program uses few of the kernels, of one format or two, and they take most of its compilation. So they are inline: a
-//! function that is neither generic nor inline is compiled whether it is called or not. So it is in this crate if it is shared
-//! among programs, but for its own unit tests, which use few kernels, too.
+//! A model uses few of the kernels, of one format or two, and they take most of the time that a build takes. So families and
+//! formats are features of this crate, and a generated crate enables those that its model needs.
 
 mod activation;
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(feature = "attention")]
 mod append;
 mod argmax;
+#[cfg(feature = "attention")]
 mod attend;
+#[cfg(feature = "attention")]
 mod attend_share;
+#[cfg(feature = "attention")]
 mod attend_step;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(feature = "attention")]
 mod beside;
 mod blocks;
+#[cfg(feature = "attention")]
 mod cached;
 mod call;
 mod coded;
@@ -37,26 +42,36 @@ mod coded_rows;
 #[cfg(target_arch = "x86_64")]
 mod coded_tiles;
 mod compute_speed;
+#[cfg(feature = "recurrent")]
 mod convolve;
 #[cfg(target_os = "linux")]
 mod copying;
+#[cfg(feature = "recurrent")]
 mod delta_rule;
+#[cfg(feature = "recurrent")]
 mod delta_step;
 mod device;
+#[cfg(feature = "mla")]
 mod each_head;
 mod elementwise;
 mod embed;
 mod encode;
 mod ending;
+#[cfg(feature = "moe")]
 mod experts;
+#[cfg(feature = "moe")]
 mod experts_tiles;
 mod few_rows;
 mod finish;
 mod formats;
+#[cfg(feature = "mla")]
 mod latent;
+#[cfg(feature = "mla")]
 mod latent_attend;
 mod layer_norm;
+#[cfg(feature = "recurrent")]
 mod learning;
+#[cfg(feature = "recurrent")]
 mod let_through;
 pub mod level;
 mod mxfp4;
@@ -77,14 +92,18 @@ mod read_speed;
 mod rms_norm;
 #[cfg(target_os = "linux")]
 mod room;
+#[cfg(feature = "attention")]
 mod rotate;
+#[cfg(feature = "attention")]
 mod rotate_append;
 mod rotation;
+#[cfg(feature = "moe")]
 mod route;
 mod sample;
 mod scales;
 mod scratch;
 mod simd;
+#[cfg(feature = "moe")]
 mod stack;
 mod stored;
 mod streams;
@@ -96,6 +115,7 @@ mod tile;
 mod together;
 mod turned;
 mod turned_few;
+#[cfg(feature = "mla")]
 mod unfolded;
 mod weights;
 
@@ -141,43 +161,53 @@ mod copying {
     }
 }
 
-// Which of these a program names depends on its kernels.
-#[allow(unused_imports)]
 pub use self::{
     activation::{Activation, Each},
     affine::{Affine, AffineBf16},
-    append::{Append, append},
     argmax::{Argmax, ArgmaxJoin, argmax, argmax_join},
-    attend::{Attend, AttendJoin, Gates, Prologue, attend, attend_join},
     blocks::{Q4_0, Q8_0},
     call::{Call, Output},
-    convolve::{Convolve, convolve},
-    delta_rule::{DeltaRule, delta_chunks, delta_rule},
-    delta_step::{DeltaStep, delta_step},
     device::CpuDevice,
-    each_head::{EachHead, each_head},
     elementwise::{Elementwise, Function, elementwise},
     embed::{Embed, embed},
-    experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
-    experts_tiles::{ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles},
     finish::{DeferredNorm, Epilogue, OwnNorm, Squares},
     formats::Format,
-    latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},
-    latent_attend::{LatentAttend, latent_attend},
     layer_norm::{LayerNorm, layer_norm},
-    let_through::{LetThrough, let_through},
     mxfp4::Mxfp4,
     norm_add::{NormAdd, norm_add},
     plain::{Bf16, F16, F32},
     project::{Project, project},
     rms_norm::{RmsNorm, rms_norm},
-    rotate::{Rotate, rotate},
-    rotate_append::{RotateAppend, rotate_append},
     rotation::{Brings, HeadNorm, Long, Pairing, Rotation},
-    route::{Groups, Route, Scores, route},
     sample::{Sample, sample},
     stored::Stored,
     superblock::{Q4K, Q5K, Q6K},
     take::{Take, take},
+};
+#[cfg(feature = "attention")]
+pub use self::{
+    append::{Append, append},
+    attend::{Attend, AttendJoin, Gates, Prologue, attend, attend_join},
+    rotate::{Rotate, rotate},
+    rotate_append::{RotateAppend, rotate_append},
+};
+#[cfg(feature = "recurrent")]
+pub use self::{
+    convolve::{Convolve, convolve},
+    delta_rule::{DeltaRule, delta_chunks, delta_rule},
+    delta_step::{DeltaStep, delta_step},
+    let_through::{LetThrough, let_through},
+};
+#[cfg(feature = "mla")]
+pub use self::{
+    each_head::{EachHead, each_head},
+    latent::{LatentAppend, LatentColumns, LatentPrepare, latent_append},
+    latent_attend::{LatentAttend, latent_attend},
     unfolded::{AttendUnfolded, LatentShare, attend_unfolded, latent_share},
+};
+#[cfg(feature = "moe")]
+pub use self::{
+    experts::{ExpertsInner, ExpertsSum, experts_inner, experts_sum},
+    experts_tiles::{ExpertsGroup, ExpertsJoin, ExpertsTiles, experts_group, experts_join, experts_tiles},
+    route::{Groups, Route, Scores, route},
 };

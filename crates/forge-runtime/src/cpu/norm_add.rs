@@ -24,7 +24,6 @@ pub struct NormAdd {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn norm_add(call: &Call<'_>, shape: &NormAdd) {
     call.level().run(Add { call, shape });
 }

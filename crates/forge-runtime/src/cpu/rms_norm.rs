@@ -23,7 +23,6 @@ pub struct RmsNorm {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn rms_norm(call: &Call<'_>, shape: &RmsNorm) {
     call.level().run(Norm { call, shape });
 }

@@ -18,7 +18,6 @@ pub struct Rotate {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn rotate(call: &Call<'_>, shape: &Rotate) {
     call.level().run(Heads { call, shape });
 }

@@ -36,7 +36,6 @@ pub struct RotateAppend {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn rotate_append(call: &Call<'_>, shape: &RotateAppend) {
     match shape.cache {
         Format::F32 => call.level().run(Rows::<f32> { call, shape, cache: PhantomData }),

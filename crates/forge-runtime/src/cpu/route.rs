@@ -69,7 +69,6 @@ pub(super) const MOST: (usize, usize) = (1024, 32);
 const NO_SUM: f32 = 1e-20;
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn route(call: &Call<'_>, shape: &Route) {
     let (rows, words) = (call.scalar(0), shape.words());
     let router = Router::new(call, shape, rows);

@@ -20,7 +20,6 @@ thread_local! {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn sample(call: &Call<'_>, shape: &Sample) {
     let (rows, vocabulary) = (call.scalar(0), shape.vocabulary);
     let logits = call.input::<f32>("logits", rows * vocabulary);

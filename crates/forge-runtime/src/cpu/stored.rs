@@ -3,14 +3,17 @@
 use super::affine::{Affine, AffineBf16};
 use super::blocks::{Q4_0, Q8_0};
 use super::call::Call;
+#[cfg(feature = "mla")]
 use super::each_head::{self, EachHead};
 use super::embed::{self, Embed};
+#[cfg(feature = "moe")]
 use super::experts::{self, ExpertsInner, ExpertsSum};
+#[cfg(feature = "moe")]
 use super::experts_tiles::{self, ExpertsTiles};
 use super::mxfp4::Mxfp4;
 use super::plain::{Bf16, F16, F32};
 use super::project::{self, Project};
-use super::superblock::{Pairs, Q6K};
+use super::superblock::{Q4K, Q5K, Q6K};
 
 /// A format that weights are stored in.
 pub trait Stored {
@@ -21,47 +24,50 @@ pub trait Stored {
     fn embed(call: &Call<'_>, shape: &Embed);
 
     /// See [`super::each_head()`].
+    #[cfg(feature = "mla")]
     fn each_head(call: &Call<'_>, shape: &EachHead);
 
     /// See [`super::experts_inner()`].
+    #[cfg(feature = "moe")]
     fn experts_inner(call: &Call<'_>, shape: &ExpertsInner);
 
     /// See [`super::experts_sum()`].
+    #[cfg(feature = "moe")]
     fn experts_sum(call: &Call<'_>, shape: &ExpertsSum);
 
     /// See [`super::experts_tiles()`].
+    #[cfg(feature = "moe")]
     fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles);
 }
 
 macro_rules! stored {
-    ($([$($generics:tt)*] $format:ty),*) => {$(
+    ($($feature:literal: [$($generics:tt)*] $format:ty,)*) => {$(
+        #[cfg(feature = $feature)]
         impl<$($generics)*> Stored for $format {
-            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn project(call: &Call<'_>, shape: &Project) {
                 project::products::<$format>(call, shape);
             }
 
-            #[cfg_attr(any(test, not(feature = "shared")), inline)]
             fn embed(call: &Call<'_>, shape: &Embed) {
                 embed::gather::<$format>(call, shape);
             }
 
-            #[cfg_attr(any(test, not(feature = "shared")), inline)]
+            #[cfg(feature = "mla")]
             fn each_head(call: &Call<'_>, shape: &EachHead) {
                 each_head::products::<$format>(call, shape);
             }
 
-            #[cfg_attr(any(test, not(feature = "shared")), inline)]
+            #[cfg(feature = "moe")]
             fn experts_inner(call: &Call<'_>, shape: &ExpertsInner) {
                 experts::inner::<$format>(call, shape);
             }
 
-            #[cfg_attr(any(test, not(feature = "shared")), inline)]
+            #[cfg(feature = "moe")]
             fn experts_sum(call: &Call<'_>, shape: &ExpertsSum) {
                 experts::sum::<$format>(call, shape);
             }
 
-            #[cfg_attr(any(test, not(feature = "shared")), inline)]
+            #[cfg(feature = "moe")]
             fn experts_tiles(call: &Call<'_>, shape: &ExpertsTiles) {
                 experts_tiles::products::<$format>(call, shape);
             }
@@ -69,4 +75,16 @@ macro_rules! stored {
     )*};
 }
 
-stored!([] F32, [] F16, [] Bf16, [] Q8_0, [] Q4_0, [] Mxfp4, [] Q6K, [const BITS: usize] Pairs<BITS>, [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>, [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>);
+stored! {
+    "f32": [] F32,
+    "f16": [] F16,
+    "bf16": [] Bf16,
+    "q8_0": [] Q8_0,
+    "q4_0": [] Q4_0,
+    "k-quants": [] Q4K,
+    "k-quants": [] Q5K,
+    "k-quants": [] Q6K,
+    "mxfp4": [] Mxfp4,
+    "affine": [const BITS: usize, const GROUP: usize] Affine<BITS, GROUP>,
+    "affine": [const BITS: usize, const GROUP: usize] AffineBf16<BITS, GROUP>,
+}

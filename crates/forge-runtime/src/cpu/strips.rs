@@ -39,12 +39,13 @@ pub struct Strips {
 }
 
 /// What `model` reads in strips wherever it reads it.
-pub fn survey<M: Model>(model: &M) -> Vec<Strips> {
+pub fn survey(model: &dyn Model) -> Vec<Strips> {
     let layout = model.layout();
     let mut survey = Survey { experts: &layout.experts, in_strips: BTreeSet::new(), others: BTreeSet::new() };
-    for (program, count) in [(Program::Decode, 1), (Program::Batch, 1), (Program::Batch, M::INFO.chunk)] {
+    for (program, count) in [(Program::Decode, 1), (Program::Batch, 1), (Program::Batch, model.info().chunk)]
+    {
         model.forward(&mut survey, &layout.rows(program, count, count));
-        model.head(&mut survey, program, &layout.heads(count.min(M::INFO.head_rows), false));
+        model.head(&mut survey, program, &layout.heads(count.min(model.info().head_rows), false));
     }
     survey.found()
 }

@@ -12,7 +12,6 @@ pub struct Take {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn take(call: &Call<'_>, shape: &Take) {
     let Take { width, of } = *shape;
     let (rows, first) = (call.scalar(0), call.scalar(1));

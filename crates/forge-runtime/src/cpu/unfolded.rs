@@ -42,7 +42,6 @@ pub struct AttendUnfolded {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn latent_share(call: &Call<'_>, shape: &LatentShare) {
     match shape.cache {
         Format::F32 => lines::<f32>(call, shape),
@@ -70,7 +69,6 @@ fn lines<C: Cached + Into<f32>>(call: &Call<'_>, shape: &LatentShare) {
 }
 
 /// Runs this thread's share.
-#[cfg_attr(any(test, not(feature = "shared")), inline)]
 pub fn attend_unfolded(call: &Call<'_>, shape: &AttendUnfolded) {
     call.level().run(Heads { call, shape });
 }

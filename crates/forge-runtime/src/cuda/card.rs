@@ -1,6 +1,6 @@
 //! The card of this machine: what it is, and which of the kernels' texts it runs.
 
-use super::Ptx;
+use super::super::program::Ptx;
 use super::driver::{Driver, call};
 use std::ffi::{CStr, c_char};
 

@@ -13,6 +13,7 @@ mod times;
 
 use super::device::{Binding, Buffer, Device, Kernel, Lead, Pass, Program};
 use super::model::Layout;
+use super::program::Ptx;
 use super::weights::WeightFile;
 use card::Card;
 use driver::{Address, Driver, Handle, call};
@@ -20,17 +21,6 @@ use launches::{Launches, Starter};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
-
-/// The program's kernels, as the driver takes them for GPUs of a compute capability, as 70 for 7.0, and newer ones.
-#[derive(Clone, Copy)]
-pub struct Ptx {
-    /// The least compute capability.
-    pub capability: u32,
-    /// Whether kernels are begun before what they wait for has ended, and wait themselves.
-    pub waits: bool,
-    /// What clang has made of `kernels.metal`.
-    pub text: &'static str,
-}
 
 /// Weights go to the card in pieces, so that there is something to tell meanwhile.
 const PIECE: usize = 64 << 20;
@@ -169,7 +159,7 @@ impl CudaDevice {
             unsafe { call!(driver, cuMemAlloc_v2, &mut address, room) }.map_err(|error| {
                 format!(
                     "{}, {} bytes of memory, has no room for {bytes} bytes of {} of {all} in all: {error}; ask for a \
-                     shorter --context or fewer --slots, or use --device cpu",
+                     shorter --ctx-size or fewer --slots, or use --device cpu",
                     self.card,
                     self.card.memory,
                     buffer.name()

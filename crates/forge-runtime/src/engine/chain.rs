@@ -13,13 +13,13 @@
 use super::super::device::{Device, Lead};
 use super::super::draw::Draw;
 use super::super::failure::Failure;
-use super::super::model::{Model, Wheel};
+use super::super::model::Wheel;
 use super::{Engine, Row};
 use std::collections::VecDeque;
 
 /// A text that the device writes on. The engine is nobody else's meanwhile; when it is dropped nothing is on its way.
-pub struct Chain<'e, M: Model, D: Device> {
-    engine: &'e mut Engine<M, D>,
+pub struct Chain<'e, D: Device> {
+    engine: &'e mut Engine<D>,
     lead: Lead,
     slot: u32,
     /// The last id that the host has seen.
@@ -42,9 +42,9 @@ struct Begun {
     rows: u32,
 }
 
-impl<M: Model, D: Device> Engine<M, D> {
+impl<D: Device> Engine<D> {
     /// Goes on in `slot` with `id`, and then with the most probable id every time, or one that is drawn ([`Chain::drawing`]).
-    pub fn chain(&mut self, slot: u32, id: u32, lead: Lead) -> Result<Chain<'_, M, D>, Failure> {
+    pub fn chain(&mut self, slot: u32, id: u32, lead: Lead) -> Result<Chain<'_, D>, Failure> {
         self.check(slot, &[id])?;
         let position = self.length(slot);
         self.check_rows(&[Row { id, slot, position }], &[0])?;
@@ -59,7 +59,7 @@ impl<M: Model, D: Device> Engine<M, D> {
     }
 }
 
-impl<M: Model, D: Device> Chain<'_, M, D> {
+impl<D: Device> Chain<'_, D> {
     /// The same, of ids that are drawn: the next one so, and those after it by the numbers that follow.
     pub fn drawing(mut self, draw: Draw) -> Self {
         self.draw = Some(draw);
@@ -153,7 +153,7 @@ fn runs(first: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
     [(first, straight), (0, count - straight)].into_iter().filter(|(_, count)| *count > 0)
 }
 
-impl<M: Model, D: Device> Drop for Chain<'_, M, D> {
+impl<D: Device> Drop for Chain<'_, D> {
     fn drop(&mut self) {
         // What nobody looks at may have failed.
         let _ = self.engine.device.wait(0);

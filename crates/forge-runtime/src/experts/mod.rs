@@ -115,13 +115,10 @@ impl std::str::FromStr for Residence {
     fn from_str(text: &str) -> Result<Residence, String> {
         match text.split_once(':') {
             None if text == "resident" => Ok(Residence::Resident),
-            None if text == "mapped" => Ok(Residence::Mapped),
-            None if text == "streamed" => Ok(Residence::Streamed(None)),
-            Some(("streamed", memory)) => Ok(Residence::Streamed(Some(bytes(memory)?))),
-            _ => Err(
-                "`resident`, `mapped`, `streamed` or `streamed:` and memory, such as streamed:20G, is wanted"
-                    .to_owned(),
-            ),
+            None if text == "mmap" => Ok(Residence::Mapped),
+            None if text == "stream" => Ok(Residence::Streamed(None)),
+            Some(("stream", memory)) => Ok(Residence::Streamed(Some(bytes(memory)?))),
+            _ => Err("expected `resident`, `mmap`, `stream` or `stream:SIZE`, such as stream:20G".to_owned()),
         }
     }
 }
@@ -177,10 +174,10 @@ mod tests {
     #[test]
     fn where_experts_are_is_said_in_a_word_and_a_size() {
         assert_eq!("resident".parse(), Ok(Residence::Resident));
-        assert_eq!("mapped".parse(), Ok(Residence::Mapped));
-        assert_eq!("streamed".parse(), Ok(Residence::Streamed(None)));
-        assert_eq!("streamed:2G".parse(), Ok(Residence::Streamed(Some(2_000_000_000))));
-        for wrong in ["", "map", "mapped:2G", "streamed:", "streamed:x", "resident:2G"] {
+        assert_eq!("mmap".parse(), Ok(Residence::Mapped));
+        assert_eq!("stream".parse(), Ok(Residence::Streamed(None)));
+        assert_eq!("stream:2G".parse(), Ok(Residence::Streamed(Some(2_000_000_000))));
+        for wrong in ["", "map", "mmap:2G", "stream:", "stream:x", "resident:2G"] {
             assert!(wrong.parse::<Residence>().is_err(), "{wrong}");
         }
     }

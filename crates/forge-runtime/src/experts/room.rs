@@ -79,7 +79,7 @@ impl Room {
             class.seats = class.experts.min((share / class.record.max(1) as u128) as usize);
             if class.seats < class.least() {
                 return Err(Failure::misuse(format!(
-                    "--experts streamed: experts of {} bytes have {} seats in {memory} bytes, and {} are needed: \
+                    "--experts stream: experts of {} bytes have {} seats in {memory} bytes, and {} are needed: \
                      {enough} bytes are enough",
                     class.record,
                     class.seats,

@@ -9,7 +9,7 @@
 use super::device::{Binding, Buffer, Device, Lead, Pass, Program as Which};
 use super::experts::{Counts, Streamed};
 use super::model::Layout;
-use super::open::Program;
+use super::program::Program;
 use super::published;
 use super::weights::WeightFile;
 use encoding::Encoding;

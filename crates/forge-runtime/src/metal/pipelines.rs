@@ -5,7 +5,7 @@
 //! anew, as after the system was brought up to date; where it cannot be written programs only start later.
 
 use super::super::device::Kernel;
-use super::super::open::Program;
+use super::super::program::Program;
 use dispatch2::DispatchData;
 use objc2::rc::Retained;
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};

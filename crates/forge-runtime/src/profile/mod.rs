@@ -11,7 +11,6 @@ pub use trace::trace;
 use super::device::{Binding, Buffer, Device};
 use super::engine::{Engine, Want};
 use super::failure::Failure;
-use super::model::Model;
 use super::notes::{Noted, NotedPass};
 use super::weights::WeightFile;
 use super::work::Done;
@@ -62,12 +61,9 @@ pub struct Subject {
 
 impl Subject {
     /// The pass of an id that sees so many positions, its own included.
-    pub fn id<M: Model, D: Device>(
-        engine: &mut Engine<M, Noted<D>>,
-        length: u32,
-    ) -> Result<Subject, Failure> {
+    pub fn id<D: Device>(engine: &mut Engine<Noted<D>>, length: u32) -> Result<Subject, Failure> {
         engine.truncate(0, 0);
-        let ids = M::INFO.some_ids(length);
+        let ids = engine.info().some_ids(length);
         let (last, before) = ids.split_last().ok_or_else(|| Failure::misuse("a text has at least one id"))?;
         if !before.is_empty() {
             engine.feed(0, before, Want::Nothing)?;
@@ -77,14 +73,11 @@ impl Subject {
     }
 
     /// The passes of a prompt, after which the next id is known.
-    pub fn prompt<M: Model, D: Device>(
-        engine: &mut Engine<M, Noted<D>>,
-        count: u32,
-    ) -> Result<Subject, Failure> {
+    pub fn prompt<D: Device>(engine: &mut Engine<Noted<D>>, count: u32) -> Result<Subject, Failure> {
         engine.truncate(0, 0);
-        let ids = M::INFO.some_ids(count);
+        let ids = engine.info().some_ids(count);
         let mut passes = Vec::new();
-        let mut chunks = ids.chunks(M::INFO.chunk as usize).peekable();
+        let mut chunks = ids.chunks(engine.info().chunk as usize).peekable();
         while let Some(chunk) = chunks.next() {
             let want = if chunks.peek().is_some() { Want::Nothing } else { Want::Next };
             passes.extend(noted(engine, chunk, want)?);
@@ -150,8 +143,8 @@ impl Subject {
 }
 
 /// The passes of ids, and to how many positions the last of them attends.
-fn noted<M: Model, D: Device>(
-    engine: &mut Engine<M, Noted<D>>,
+fn noted<D: Device>(
+    engine: &mut Engine<Noted<D>>,
     ids: &[u32],
     want: Want,
 ) -> Result<Vec<(NotedPass, u32)>, Failure> {

@@ -46,7 +46,7 @@ pub(super) enum Grammar {
 /// Compiles grammars.
 pub(super) struct Grammars {
     token_bytes: Arc<TokenBytes>,
-    info: Info,
+    info: &'static Info,
     factory: OnceLock<Result<(ParserFactory, Watchdog), String>>,
 }
 
@@ -67,7 +67,7 @@ struct Opening {
 
 impl Grammars {
     /// For the tokens of the model.
-    pub(super) fn new(token_bytes: Arc<TokenBytes>, info: Info) -> Grammars {
+    pub(super) fn new(token_bytes: Arc<TokenBytes>, info: &'static Info) -> Grammars {
         Grammars { token_bytes, info, factory: OnceLock::new() }
     }
 

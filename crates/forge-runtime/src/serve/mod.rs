@@ -40,7 +40,7 @@ mod watchdog;
 use super::device::Device;
 use super::engine::Engine;
 use super::failure::Failure;
-use super::model::Model;
+use super::model::Info;
 use super::sampler::Sampling;
 use super::template::Template;
 use super::text::Text;
@@ -106,7 +106,7 @@ impl Server {
         let (listener, address) = listener::listen(&options.host, options.port)?;
         if !address.ip().is_loopback() && options.api_keys.is_empty() && !options.insecure {
             return Err(Failure::misuse(format!(
-                "at {} others can reach the model: --api-key KEY (or MODEL_API_KEY) keeps them out, --insecure lets them in",
+                "at {} others can reach the model: --api-key KEY (or MODEL_API_KEY) keeps them out, --no-api-key lets them in",
                 address.ip()
             )));
         }
@@ -119,11 +119,11 @@ impl Server {
     }
 
     /// Whether a model can be served in so many slots, which have a row each in a pass.
-    pub fn check_slots<M: Model>(slots: u32) -> Result<(), Failure> {
-        match slots > M::INFO.chunk {
+    pub fn check_slots(info: &Info, slots: u32) -> Result<(), Failure> {
+        match slots > info.chunk {
             true => Err(Failure::misuse(format!(
                 "{slots} slots; a pass of this model has at most {} rows",
-                M::INFO.chunk
+                info.chunk
             ))),
             false => Ok(()),
         }
@@ -136,9 +136,9 @@ impl Server {
 
     /// Serves the model of `engine`, which has `slots` slots, until it is told to stop. `tokenizer` is where `text` was
     /// read from; `sampling` is how ids are chosen unless a request says otherwise.
-    pub fn run<M: Model, D: Device>(
+    pub fn run<D: Device>(
         self,
-        engine: Engine<M, D>,
+        engine: Engine<D>,
         slots: u32,
         text: Text,
         tokenizer: PathBuf,
@@ -146,18 +146,18 @@ impl Server {
         sampling: Sampling,
     ) -> Result<(), Failure> {
         let Server { options, listener, address, stop } = self;
-        Server::check_slots::<M>(slots)?;
+        Server::check_slots(engine.info(), slots)?;
         let metrics = Arc::new(Metrics::default());
         let (queue, jobs) = Queue::new(slots, options.queue, metrics.clone());
-        let token_bytes = Arc::new(TokenBytes::new(tokenizer, M::INFO.vocabulary));
+        let token_bytes = Arc::new(TokenBytes::new(tokenizer, engine.info().vocabulary));
         let service = Arc::new(Service {
-            info: M::INFO,
+            info: engine.info(),
             context: engine.context(),
             slots,
             text,
             template,
             sampling,
-            grammars: Grammars::new(token_bytes.clone(), M::INFO),
+            grammars: Grammars::new(token_bytes.clone(), engine.info()),
             token_bytes,
             grammar_threads: GrammarThreads::default(),
             queue,

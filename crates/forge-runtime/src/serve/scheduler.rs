@@ -16,7 +16,6 @@ use super::super::draw::Draw;
 use super::super::engine::{Engine, Row, Told, Want};
 use super::super::failure::Failure;
 use super::super::golden::largest;
-use super::super::model::Model;
 use super::super::open::settle;
 use super::job::{Job, Update, Work};
 use super::metrics::Metrics;
@@ -31,8 +30,8 @@ use tokio::sync::mpsc::error::TryRecvError;
 const BESIDE: usize = 64;
 
 /// Serves jobs until there can be no more.
-pub(super) struct Scheduler<M, D> {
-    engine: Engine<M, D>,
+pub(super) struct Scheduler<D> {
+    engine: Engine<D>,
     jobs: UnboundedReceiver<Job>,
     waiting: VecDeque<Job>,
     slots: Vec<Slot<Work>>,
@@ -42,14 +41,14 @@ pub(super) struct Scheduler<M, D> {
     metrics: Arc<Metrics>,
 }
 
-impl<M: Model, D: Device> Scheduler<M, D> {
+impl<D: Device> Scheduler<D> {
     /// `engine` has `slots` slots.
     pub(super) fn new(
-        engine: Engine<M, D>,
+        engine: Engine<D>,
         slots: u32,
         jobs: UnboundedReceiver<Job>,
         metrics: Arc<Metrics>,
-    ) -> Scheduler<M, D> {
+    ) -> Scheduler<D> {
         let slots = (0..slots).map(|_| Slot::new()).collect();
         Scheduler {
             engine,
@@ -66,8 +65,8 @@ impl<M: Model, D: Device> Scheduler<M, D> {
     pub(super) fn warm_up(&mut self) -> Result<(), Failure> {
         settle(self.engine.device())?;
         let context = self.engine.context() as usize;
-        let id = M::INFO.begin.unwrap_or(0).min(M::INFO.vocabulary - 1);
-        for rows in [M::INFO.chunk as usize, M::INFO.head_rows as usize, 2, 1] {
+        let id = self.engine.info().begin.unwrap_or(0).min(self.engine.info().vocabulary - 1);
+        for rows in [self.engine.info().chunk as usize, self.engine.info().head_rows as usize, 2, 1] {
             self.engine.truncate(0, 0);
             self.engine.feed(0, &vec![id; rows.min(context)], Want::Next)?;
         }
@@ -233,8 +232,9 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             let (read, prompt) = (work.read, &work.job.prompt);
             let kept = |index: usize, length: usize| self.engine.kept(index as u32, length as u32) as usize;
             let (known, from) = knows_most(&self.slots, prompt, kept);
-            let promised =
-                before.map(|work| promised(&work.job.prompt, work.read, prompt, M::INFO.memory_bytes > 0));
+            let promised = before.map(|work| {
+                promised(&work.job.prompt, work.read, prompt, self.engine.info().memory_bytes > 0)
+            });
             let promised = promised.max().unwrap_or(0);
             // Who would be spared little goes on alone.
             let waits = promised > known && 2 * promised.saturating_sub(read) >= prompt.len() - read;
@@ -271,7 +271,7 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             pass.want(work);
             pass.rows.push(Row { id, slot: index as u32, position: slot.ids.len() as u32 });
         }
-        let most = M::INFO.chunk as usize;
+        let most = self.engine.info().chunk as usize;
         let mut room = most - pass.rows.len().min(most);
         if !pass.rows.is_empty() {
             room = room.min(BESIDE);
@@ -280,10 +280,10 @@ impl<M: Model, D: Device> Scheduler<M, D> {
             let Some(work) = self.slots[index].work.as_ref().filter(|work| !work.waits) else { continue };
             let portion = &work.job.prompt[work.read..];
             // Logits take room: those of a few rows at a time.
-            let most = if work.job.tells_of_prompt() { M::INFO.head_rows as usize } else { room };
+            let most = if work.job.tells_of_prompt() { self.engine.info().head_rows as usize } else { room };
             let mut portion = &portion[..portion.len().min(room).min(most)];
             // Its memories are remembered before the last id.
-            if M::INFO.memory_bytes > 0
+            if self.engine.info().memory_bytes > 0
                 && portion.len() > 1
                 && work.read + portion.len() == work.job.prompt.len()
             {

@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 
 /// One model, served.
 pub(super) struct Service {
-    pub(super) info: Info,
+    pub(super) info: &'static Info,
     /// Positions of a slot.
     pub(super) context: u32,
     pub(super) slots: u32,
@@ -152,7 +152,7 @@ impl Service {
         }
         if prompt.len() > self.context as usize {
             let message = format!(
-                "the prompt has {} tokens, and the context here is {}; `serve --context` goes up to {}",
+                "the prompt has {} tokens, and the context here is {}; `serve --ctx-size` goes up to {}",
                 prompt.len(),
                 self.context,
                 self.info.context

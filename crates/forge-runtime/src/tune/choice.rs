@@ -1,17 +1,14 @@
 //! What a program may choose from, as its compiler wrote it, and what came of a choice.
 
 use super::super::device::Kernel;
-use super::super::notes::Note;
-use super::super::open::Program;
-use super::Difference;
+use super::super::program::{Program, Ptx};
 
 /// What a program may choose from.
 pub struct Tunable {
     /// Text of kernels: the plan's own and all that may stand in for them.
     pub metal: &'static str,
-    #[cfg(feature = "cuda")]
     /// The same as NVIDIA's driver takes it.
-    pub ptx: &'static [super::super::cuda::Ptx],
+    pub ptx: &'static [Ptx],
     /// What there is to choose.
     pub choices: &'static [Choice],
 }
@@ -101,8 +98,9 @@ impl Tunable {
             directory: of.directory,
             metal: self.metal,
             metallib: None,
-            #[cfg(feature = "cuda")]
             ptx: self.ptx,
+            info: of.info,
+            load: of.load,
             kernels: Vec::leak(kernels),
             tunable: None,
         }
@@ -113,71 +111,4 @@ impl Tunable {
         let others = self.choices.iter().flat_map(|choice| choice.others);
         others.flat_map(|other| other.stand_ins).map(|stand_in| &stand_in.kernel)
     }
-}
-
-impl Choice {
-    /// Whether a dispatch is of it.
-    pub(super) fn makes(&self, note: &Note) -> bool {
-        self.kernels.contains(&note.kernel.name)
-    }
-}
-
-impl Other {
-    /// A dispatch with this layout.
-    pub(super) fn standing_in(&'static self, choice: &Choice, note: &Note) -> Note {
-        let place = choice.kernels.iter().position(|kernel| *kernel == note.kernel.name).unwrap_or(0);
-        let StandIn { kernel, groups } = self.stand_ins[place];
-        Note { kernel, groups: groups(&note.scalars), ..note.clone() }
-    }
-}
-
-/// What came of a choice.
-#[derive(Clone, Debug)]
-pub struct Chosen {
-    /// The subject.
-    pub subject: Subject,
-    /// The kernels that are of it.
-    pub kernels: &'static [&'static str],
-    /// How the plan's are laid out.
-    pub own: Layout,
-    /// The fastest layout, which may be the plan's own.
-    pub best: Layout,
-    /// What all dispatches of a pass take with either, in each pass that was measured.
-    pub times: Vec<Times>,
-    /// Layouts that were measured, the plan's included.
-    pub tried: usize,
-    /// Layouts that compute something else.
-    pub wrong: Vec<Wrong>,
-}
-
-/// What all dispatches of a subject in a pass take.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
-    /// Positions that the pass's last row sees.
-    pub positions: u32,
-    /// Seconds, as the plan has them.
-    pub own: f64,
-    /// Seconds with the fastest layout.
-    pub best: f64,
-}
-
-impl Chosen {
-    /// Seconds in all passes, as the plan has it and with the fastest layout.
-    pub fn seconds(&self) -> [f64; 2] {
-        [self.times.iter().map(|times| times.own).sum(), self.times.iter().map(|times| times.best).sum()]
-    }
-
-    /// Whether another layout than the plan's was chosen.
-    pub fn changes(&self) -> bool {
-        self.best != self.own
-    }
-}
-
-/// A layout that computes something else.
-#[derive(Clone, Debug)]
-pub struct Wrong {
-    /// The kernel.
-    pub kernel: &'static str,
-    /// By how much what.
-    pub difference: Difference,
 }

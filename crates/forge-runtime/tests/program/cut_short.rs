@@ -63,7 +63,7 @@ fn a_profile_that_is_interrupted_has_a_whole_trace_or_none() {
 #[test]
 fn generate_can_be_cut_short() {
     let folder = directory(0.0);
-    let line = "generate --ids 3 --temperature 1 --seed 1 -n 60 --context 64 --ignore-eos";
+    let line = "generate --token-ids 3 --temperature 1 --seed 1 -n 60 --ctx-size 64 --ignore-eos";
     let mut child = program(&folder, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();

@@ -27,7 +27,7 @@ fn directory(error: f64) -> TempDir {
 fn program(folder: &TempDir, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiny-model"));
     command.args(line.split_whitespace()).arg("--model-dir").arg(folder.path());
-    command.env_remove("FORGE_CPU");
+    command.env_remove("FORGE_ISA");
     command
 }
 
@@ -50,8 +50,9 @@ fn json(folder: &TempDir, line: &str) -> Value {
 fn logits_are_json() {
     let folder = directory(0.0);
     let wanted = Reference::new().logits(&[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
-    let all = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --all --json --threads 2 --exact");
-    let last = json(&folder, "logits --ids 3,4,5,6,7,8,9,10,11,12 --device cpu --exact");
+    let all =
+        json(&folder, "logits --token-ids 3,4,5,6,7,8,9,10,11,12 --all --json --threads 2 --f32-activations");
+    let last = json(&folder, "logits --token-ids 3,4,5,6,7,8,9,10,11,12 --device cpu --f32-activations");
     assert_eq!(last["ids"].as_array().unwrap().len(), 10);
     assert_eq!(all["logits"].as_array().unwrap().len(), 10);
     for (row, wanted) in wanted.iter().enumerate() {
@@ -72,13 +73,13 @@ fn generate_continues_ids_and_text() {
     let words: Vec<String> = ids.iter().map(|id| format!("w{id}")).collect();
     assert!(ids.iter().all(|&id| id > 2), "the test wants ids that are words: {ids:?}");
     // Exactly: the reference rounds nothing, and in a model so small what codes lose decides.
-    let line = "generate --exact --temperature 0 -n 12 --json";
+    let line = "generate --f32-activations --temperature 0 -n 12 --json";
     let by_text = {
         let mut command = program(&folder, line);
         let output = command.args(["-p", "w5 w6 w7"]).output().unwrap();
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
     };
-    let by_ids = json(&folder, &format!("{line} --ids 1,5,6,7"));
+    let by_ids = json(&folder, &format!("{line} --token-ids 1,5,6,7"));
     for result in [&by_text, &by_ids] {
         assert_eq!(result["ids"], serde_json::json!(ids));
         assert_eq!(result["text"], words.join(" "));
@@ -87,7 +88,7 @@ fn generate_continues_ids_and_text() {
         assert_eq!(result["timings"]["tokens"], 12);
     }
     // Streamed, from standard input, ended by a stop string that lies across ids.
-    let mut command = program(&folder, "generate --exact -p - --temperature 0 -n 12");
+    let mut command = program(&folder, "generate --f32-activations -p - --temperature 0 -n 12");
     command.args(["--stop", &format!("{} {}", words[4], words[5])]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -98,27 +99,28 @@ fn generate_continues_ids_and_text() {
     assert!(stats.contains("prompt 4 tokens") && stats.contains("stop string"), "{stats}");
     // Without a tokenizer, ids are all there is.
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
-    let output = run(&folder, "generate --ids 1,5,6,7 --temperature 0 -n 3");
+    let output = run(&folder, "generate --token-ids 1,5,6,7 --temperature 0 -n 3");
     assert_eq!(text(&output.stdout), format!("{} {} {} \n", ids[0], ids[1], ids[2]));
 }
 
 #[test]
 fn generate_ends_where_it_must() {
     let folder = directory(0.0);
-    let full = json(&folder, "generate --ids 3,4 --temperature 0 -n 100 --context 10 --ignore-eos --json");
+    let full =
+        json(&folder, "generate --token-ids 3,4 --temperature 0 -n 100 --ctx-size 10 --ignore-eos --json");
     assert_eq!(full["end"], "context full");
     // Eight ids fill positions 2 to 9; the ninth comes of the last of them.
     assert_eq!(full["ids"].as_array().unwrap().len(), 9);
     // The end of a text: sample until some seed gives id 2.
     let ended = (0..200).find_map(|seed| {
-        let line = format!("generate --ids 3,4 --temperature 3 -n 40 --seed {seed} --json");
+        let line = format!("generate --token-ids 3,4 --temperature 3 -n 40 --seed {seed} --json");
         let result = json(&folder, &line);
         (result["end"] == "end of text").then_some((seed, result))
     });
     let (seed, result) = ended.expect("one of 200 texts ends");
     assert_eq!(result["ids"].as_array().unwrap().last().unwrap(), 2);
     assert!(!result["text"].as_str().unwrap().contains("</s>"));
-    let line = format!("generate --ids 3,4 --temperature 3 -n 40 --seed {seed} --json");
+    let line = format!("generate --token-ids 3,4 --temperature 3 -n 40 --seed {seed} --json");
     assert_eq!(json(&folder, &line)["ids"], result["ids"]);
     let longer = json(&folder, &format!("{line} --ignore-eos"));
     assert_eq!(longer["ids"].as_array().unwrap().len(), 40);
@@ -127,7 +129,7 @@ fn generate_ends_where_it_must() {
 #[test]
 fn profile_tells_each_kernel_and_leaves_a_trace() {
     let folder = directory(0.0);
-    let told = text(&run(&folder, "profile --context 9 -p 20 -n 2").stdout);
+    let told = text(&run(&folder, "profile --ctx-size 9 -p 20 -n 2").stdout);
     let (id, prompt) = told.split_once("a prompt of 20 ids\n").expect("both are told");
     assert!(id.starts_with("an id at the end of 9\nkernel"), "{told}");
     let dispatches = json(&folder, "info --json")["decode"]["dispatches"].clone();
@@ -141,7 +143,7 @@ fn profile_tells_each_kernel_and_leaves_a_trace() {
     let qkv = line("qkv ").expect("it has a line");
     assert_eq!(qkv.split_whitespace().nth(1), Some("2"), "one a layer: {qkv}");
     let file = folder.path().join("trace.json");
-    let told = json(&folder, &format!("profile -n 1 --context 5 --json --trace {}", file.display()));
+    let told = json(&folder, &format!("profile -n 1 --ctx-size 5 --json --trace {}", file.display()));
     let steps = told["profiles"][0]["steps"].as_array().unwrap();
     assert_eq!(steps.len() as u64, dispatches.as_u64().unwrap());
     let layers: Vec<Option<u64>> = steps.iter().map(|step| step["layer"].as_u64()).collect();
@@ -270,7 +272,7 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
     let (first, second): (Vec<u32>, Vec<u32>) = ((3..40).collect(), vec![41, 7, 7]);
     let file = folder.path().join("texts.txt");
     std::fs::write(&file, format!("{}\n\n---\n\n{}\n", words(&first), words(&second))).unwrap();
-    let line = format!("perplexity {} --separator --- --end --json --exact", file.display());
+    let line = format!("perplexity {} --separator --- --append-eos --json --f32-activations", file.display());
     let whole = |ids: &[u32]| [&[1], ids, &[2]].concat();
     let expected = [costs(&whole(&first)), costs(&whole(&second))].concat();
     let mean = expected.iter().sum::<f64>() / expected.len() as f64;
@@ -288,11 +290,12 @@ fn perplexity_is_what_the_reference_makes_of_a_text() {
     assert_eq!(expected.len(), 37);
     let mean = expected.iter().sum::<f64>() / expected.len() as f64;
     std::fs::write(&file, words(&first)).unwrap();
-    let found = json(&folder, &format!("perplexity {} --context 16 --json --exact", file.display()));
+    let found =
+        json(&folder, &format!("perplexity {} --ctx-size 16 --json --f32-activations", file.display()));
     assert_eq!((found["tokens"].as_u64(), found["context"].as_u64()), (Some(37), Some(16)));
     assert!((found["loss"].as_f64().unwrap() - mean).abs() < 1e-3 * mean, "{found} is not {mean}");
     // From standard input, for people.
-    let output = say(&folder, "perplexity - --context 16", &words(&first));
+    let output = say(&folder, "perplexity - --ctx-size 16", &words(&first));
     assert!(text(&output.stdout).starts_with("perplexity "), "{}", text(&output.stdout));
 }
 
@@ -301,7 +304,8 @@ fn sampling_is_the_checkpoints_unless_told_otherwise() {
     let folder = directory(0.0);
     let config = |text: &str| std::fs::write(folder.path().join("generation_config.json"), text).unwrap();
     let ids = |line: &str| {
-        json(&folder, &format!("generate --ids 3,4 -n 12 --seed 5 --ignore-eos --json {line}"))["ids"].clone()
+        json(&folder, &format!("generate --token-ids 3,4 -n 12 --seed 5 --ignore-eos --json {line}"))["ids"]
+            .clone()
     };
     let greedy = ids("--temperature 0");
     config(r#"{ "do_sample": false, "temperature": 1.5 }"#);
@@ -312,10 +316,10 @@ fn sampling_is_the_checkpoints_unless_told_otherwise() {
     assert_eq!(ids("--temperature 3 --top-k 40 --repetition-penalty 1.2"), drawn);
     assert_eq!(ids("--top-k 1 --repetition-penalty 1"), greedy);
     config(r#"{ "top_p": 7 }"#);
-    let output = run(&folder, "generate --ids 3");
+    let output = run(&folder, "generate --token-ids 3");
     assert!(text(&output.stderr).contains("generation_config.json: top-p is"), "{}", text(&output.stderr));
     config(r#"{ "temperature": "hot" }"#);
-    let output = run(&folder, "generate --ids 3");
+    let output = run(&folder, "generate --token-ids 3");
     let said = text(&output.stderr);
     assert!(said.contains("generation_config.json: temperature has to be a number"), "{said}");
 }
@@ -347,8 +351,8 @@ fn verify_measures_the_default_path_as_well() {
     assert!(number("same_top_token") > 0.5, "{int8}");
     let said = text(&run(&folder, "verify --device cpu").stdout);
     assert!(said.contains("int8 activations") && said.contains("KL divergence"), "{said}");
-    // With --exact there is no rounding to measure.
-    assert!(json(&folder, "verify --json --device cpu --exact")["int8_activations"].is_null());
+    // With --f32-activations there is no rounding to measure.
+    assert!(json(&folder, "verify --json --device cpu --f32-activations")["int8_activations"].is_null());
     // Where int8 activations lose more than they may, the program is not right, though its f32 logits are.
     let path = folder.path().join("golden.json");
     let mut golden: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -365,7 +369,7 @@ fn verify_measures_the_default_path_as_well() {
 fn info_counts_memory_to_the_byte() {
     let folder = directory(0.0);
     let weights = std::fs::metadata(folder.path().join("weights.safetensors")).unwrap().len();
-    let info = json(&folder, "info --json --context 32 --slots 2");
+    let info = json(&folder, "info --json --ctx-size 32 --slots 2");
     let memory = &info["memory"];
     assert_eq!(memory["weights_bytes"], weights);
     assert_eq!(memory["kv_bytes"], 2 * 32 * 160);
@@ -437,7 +441,7 @@ fn record_writes_every_pass_of_every_sequence() {
     let folder = directory(0.0);
     let file = folder.path().join("recording.json");
     let ids: Vec<String> = (0..20).map(|i| i.to_string()).collect();
-    let line = format!("record --ids {} --chunks 20 --chunks 3,1 -o {}", ids.join(","), file.display());
+    let line = format!("record --token-ids {} --chunks 20 --chunks 3,1 -o {}", ids.join(","), file.display());
     let output = run(&folder, &line);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let recording: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -469,11 +473,11 @@ fn record_writes_every_pass_of_every_sequence() {
 fn where_no_nvidia_gpu_is_the_program_runs_and_says_what_is_missing() {
     let Err(why) = forge_runtime::cuda::card(&[]) else { return };
     let folder = directory(0.0);
-    let output = run(&folder, "logits --ids 3 --device cuda");
+    let output = run(&folder, "logits --token-ids 3 --device cuda");
     assert_eq!(output.status.code(), Some(2));
     assert!(why.contains("NVIDIA"), "{why}");
     assert!(text(&output.stderr).contains(&format!("{why}: --device cpu")), "{}", text(&output.stderr));
-    assert_eq!(run(&folder, "logits --ids 3 --device auto").status.code(), Some(0));
+    assert_eq!(run(&folder, "logits --token-ids 3 --device auto").status.code(), Some(0));
     assert!(text(&run(&folder, "info").stdout).contains(&format!("cuda     {why}")));
 }
 
@@ -482,21 +486,29 @@ fn what_goes_wrong_is_said_and_counted() {
     let folder = directory(0.0);
     for (line, code, part) in [
         ("generate", 2, "--prompt"),
-        ("generate --ids 3 --temperature -1", 2, "a temperature is 0 or more, not -1"),
-        ("generate --ids 3 --seed -1", 2, "--seed"),
-        ("generate --ids 3 --stop=", 2, "--stop"),
-        ("generate --ids 3 --logit-bias 50=1", 2, "--logit-bias: id 50 is outside the vocabulary of 50"),
-        ("generate --ids 3 --threads 1025", 2, "1025 is not in 1..=1024"),
-        ("generate --ids 3 --top-p 0", 2, "top-p is more than 0"),
-        ("generate --ids 3 --min-p 2", 2, "min-p is 0 to 1"),
-        ("generate --ids 3,50", 2, "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
-        ("generate --ids 3,4,5 --context 2", 2, "of 2; tiny can be run with --context up to 64"),
-        ("logits --ids 3 --context 65", 2, "compiled for contexts up to 64, and --context asks for 65"),
-        ("logits --ids 3 --device metal", 2, "no Metal on this machine"),
-        ("logits --ids 3 --device gpu", 2, "[possible values: auto, metal, cuda, cpu]"),
-        ("logits --ids 3 --contxt 4", 2, "--context"),
-        ("record --ids 3,4 --chunks 2,1 -o unwritten", 2, "takes 3 of 2 ids"),
-        ("record --ids 3,4 --chunks 2,x -o unwritten", 2, "expected numbers of rows"),
+        ("generate --token-ids 3 --temperature -1", 2, "a temperature is 0 or more, not -1"),
+        ("generate --token-ids 3 --seed -1", 2, "--seed"),
+        ("generate --token-ids 3 --stop=", 2, "--stop"),
+        (
+            "generate --token-ids 3 --logit-bias 50=1",
+            2,
+            "--logit-bias: id 50 is outside the vocabulary of 50",
+        ),
+        ("generate --token-ids 3 --threads 1025", 2, "1025 is not in 1..=1024"),
+        ("generate --token-ids 3 --top-p 0", 2, "top-p is more than 0"),
+        ("generate --token-ids 3 --min-p 2", 2, "min-p is 0 to 1"),
+        ("generate --token-ids 3,50", 2, "id 50 is outside the vocabulary of tiny, whose ids are 0 to 49"),
+        ("generate --token-ids 3,4,5 --ctx-size 2", 2, "of 2; tiny can be run with --ctx-size up to 64"),
+        (
+            "logits --token-ids 3 --ctx-size 65",
+            2,
+            "compiled for contexts up to 64, and --ctx-size asks for 65",
+        ),
+        ("logits --token-ids 3 --device metal", 2, "no Metal on this machine"),
+        ("logits --token-ids 3 --device gpu", 2, "[possible values: auto, metal, cuda, cpu]"),
+        ("logits --token-ids 3 --contxt 4", 2, "--ctx-size"),
+        ("record --token-ids 3,4 --chunks 2,1 -o unwritten", 2, "takes 3 of 2 ids"),
+        ("record --token-ids 3,4 --chunks 2,x -o unwritten", 2, "expected numbers of rows"),
         ("talk", 2, "unrecognized subcommand"),
         ("chat", 2, "no chat template"),
         ("chat -p Hello --load F", 2, "cannot be used with"),
@@ -518,12 +530,12 @@ fn what_goes_wrong_is_said_and_counted() {
         assert!(text(&output.stdout).contains(part), "{line}");
         assert!(!text(&output.stdout).contains("record"), "{line}");
     }
-    let output = say(&folder, "perplexity - --context 1", "w5 w6 w7");
+    let output = say(&folder, "perplexity - --ctx-size 1", "w5 w6 w7");
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--context 2 or more"), "{}", text(&output.stderr));
-    let output = program(&folder, "logits --ids 3").env("FORGE_CPU", "mmx").output().unwrap();
+    assert!(text(&output.stderr).contains("--ctx-size 2 or more"), "{}", text(&output.stderr));
+    let output = program(&folder, "logits --token-ids 3").env("FORGE_ISA", "mmx").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("FORGE_CPU=mmx: this machine has"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("FORGE_ISA=mmx: this machine has"), "{}", text(&output.stderr));
     for name in ["golden.json", "tokenizer.json", "weights.safetensors"] {
         std::fs::write(folder.path().join(name), "no").unwrap();
         for line in ["verify", "generate -p hello"] {

@@ -53,7 +53,7 @@ fn serve_does_not_open_the_door_by_accident() {
         ("serve --host 0.0.0.0 --port 0", "others can reach the model: --api-key KEY (or MODEL_API_KEY)"),
         ("serve --host no.such.host.invalid", "cannot listen at no.such.host.invalid port 8080"),
         ("serve --port 0 --slots 9", "9 slots; a pass of this model has at most 8 rows"),
-        ("serve --port 0 --context 65", "compiled for contexts up to 64"),
+        ("serve --port 0 --ctx-size 65", "compiled for contexts up to 64"),
     ] {
         let output = run(&folder, line);
         assert_eq!(output.status.code(), Some(2), "{line}: {}", text(&output.stderr));

@@ -199,7 +199,7 @@ fn texts_are_written_as_asked() {
 fn texts_of_one_prompt_are_those_of_three_requests_and_read_it_once() {
     for (slots, length, temperature) in [(4, 140, 1.2), (4, 30, 1.2), (2, 140, 1.2), (4, 140, 0.0)] {
         three_texts(serve, slots, length, temperature);
-        three_texts(serve_model::<Halving>, slots, length, temperature);
+        three_texts(|setting| serve_model(Halving::load, setting), slots, length, temperature);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::runtime::device::{Binding, Buffer, Device, Kernel, Pass, Program};
 use crate::runtime::engine::Engine;
 use crate::runtime::experts::Counts;
 use crate::runtime::failure::Failure;
-use crate::runtime::model::Model;
+use crate::runtime::model::LoadModel;
 use crate::runtime::sampler::Sampling;
 use crate::runtime::serve::{Options, Server, Stop};
 use crate::runtime::template::Template;
@@ -145,11 +145,11 @@ pub(crate) const TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}\
     {% if message.role == 'user' %} w10 {% else %} w11 {% endif %}{{ message.content }}{% endfor %} w12";
 
 pub(crate) fn serve(setting: &Setting) -> Served {
-    serve_model::<Tiny>(setting)
+    serve_model(Tiny::load, setting)
 }
 
 /// Another model in the place of the tiny one, with as many words.
-pub(crate) fn serve_model<M: Model>(setting: &Setting) -> Served {
+pub(crate) fn serve_model(load: LoadModel, setting: &Setting) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
     Reference::new().write_weights(&path);
@@ -178,7 +178,7 @@ pub(crate) fn serve_model<M: Model>(setting: &Setting) -> Served {
     let (address, stop) = (server.address(), server.stop());
     let broken = setting.broken.clone().unwrap_or_default();
     let thread = std::thread::spawn(move || {
-        let model = M::new(&weights, context, slots).unwrap();
+        let model = load(&weights, context, slots).unwrap();
         let device = CpuDevice::new(&weights, model.layout(), Some(1)).unwrap().exact(true);
         let device = Slow { inner: device, pace: Duration::from_millis(pace), broken, passes: 0 };
         let engine = Engine::new(model, device, context, slots);

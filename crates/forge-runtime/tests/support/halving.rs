@@ -85,33 +85,39 @@ const NOTHING: Cost = Cost {
     more_when_split: &[0],
 };
 
-impl Model for Halving {
-    const INFO: Info = Info {
-        name: "halving",
-        architecture: "HalvingForCausalLM",
-        parameters: 0,
-        vocabulary: VOCABULARY as u32,
-        hidden: 1,
-        layers: 1,
-        context: 12,
-        chunk: CHUNK as u32,
-        head_rows: HEAD_ROWS as u32,
-        begin: None,
-        end: &[],
-        formats: &[],
-        cache: "f32",
-        state_bytes_per_position: 0,
-        rings: &[],
-        memory_bytes: 4,
-        decode: NOTHING,
-        prefill: NOTHING,
-        beyond: &[],
-    };
+static INFO: Info = Info {
+    name: "halving",
+    architecture: "HalvingForCausalLM",
+    parameters: 0,
+    vocabulary: VOCABULARY as u32,
+    hidden: 1,
+    layers: 1,
+    context: 12,
+    chunk: CHUNK as u32,
+    head_rows: HEAD_ROWS as u32,
+    begin: None,
+    end: &[],
+    formats: &[],
+    cache: "f32",
+    state_bytes_per_position: 0,
+    rings: &[],
+    memory_bytes: 4,
+    decode: NOTHING,
+    prefill: NOTHING,
+    beyond: &[],
+};
 
-    fn new(_: &WeightFile, _: u32, slots: u32) -> Result<Halving, Failure> {
+impl Halving {
+    pub(crate) fn load(_: &WeightFile, _: u32, slots: u32) -> Result<Box<dyn Model>, Failure> {
         let mut state = State::new(slots);
         let memory = state.memory(1);
-        Ok(Halving { memory, layout: Layout::new(&Self::INFO, state, 1024, LOGITS) })
+        Ok(Box::new(Halving { memory, layout: Layout::new(&INFO, state, 1024, LOGITS) }))
+    }
+}
+
+impl Model for Halving {
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn layout(&self) -> &Layout {

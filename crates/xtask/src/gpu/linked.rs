@@ -29,15 +29,12 @@ pub(super) fn link(out: &Path, root: &Path, names: &[String]) -> Result<(), Stri
     write(&workspace.join("programs/Cargo.toml"), manifest.as_bytes())?;
     let mut arms = String::new();
     for name in names {
-        let main = workspace.join(name).join("src/main.rs");
-        let text = fs::read_to_string(&main).map_err(|error| format!("{}: {error}", main.display()))?;
-        // What a program's own `main` runs its command line on.
-        let run = text.split_once("cli::main::").and_then(|(_, rest)| rest.split_once(")"));
-        let (run, _) = run.ok_or_else(|| format!("{} is not what it was: {text}", main.display()))?;
-        arms += &format!("        Some({name:?}) => forge_runtime::cli::run::{run}, arguments),\n");
+        let library = name.replace('-', "_");
+        arms +=
+            &format!("        Some({name:?}) => cli::run(&{library}::PROGRAM, cli::COMMANDS, arguments),\n");
     }
     let text = format!(
-        "//! Every program in one: the first argument says which.\n\nmod fill;\n\nfn main() -> std::process::ExitCode {{\n    \
+        "//! Every program in one: the first argument says which.\n\nmod fill;\n\nuse forge_runtime::cli;\n\nfn main() -> std::process::ExitCode {{\n    \
          let mut arguments = std::env::args_os();\n    arguments.next();\n    let name = std::env::args().nth(1);\n    \
          let outcome = match name.as_deref() {{\n{arms}        Some(\"fill\") => fill::main(),\n        \
          _ => Err(forge_runtime::failure::Failure::misuse(\"which program? They are the folders here\")),\n    }};\n    \

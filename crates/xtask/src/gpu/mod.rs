@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::member::make_member;
 
+/// The runtime that all programs share.
+const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../forge-runtime");
+
 const JUDGE: &str = include_str!("../../gpu/judge.sh");
 
 /// Models in other formats than f32, in which all are; between them every kind of packing.
@@ -49,9 +52,10 @@ fn pack_models(root: &Path, out: &Path, only: &[String]) -> Result<(), String> {
         let name = format!("{}-{}", model.replace('_', "-"), format.replace('_', "-"));
         let directory = out.join("crates").join(&name);
         let checkpoint = root.join("tests/models").join(&model);
-        let options = ["--target", "cuda", "--force", "--name", &name, "--quant", &format];
+        let options =
+            ["--target", "cuda", "--force", "--name", &name, "--quant", &format, "--runtime", RUNTIME];
         run(Command::new(&forge).arg("compile").arg(checkpoint).arg("-o").arg(&directory).args(options))?;
-        make_member(&directory, &root.join("crates/forge-runtime"), &["cuda"])?;
+        make_member(&directory, false)?;
         copy_files(&directory, &out.join("pack").join(&name))?;
         names.push(name);
     }

@@ -1,0 +1,113 @@
+//! The commands of a program: what `main.rs` lists.
+
+use super::super::failure::Failure;
+use super::super::program::Program;
+use super::arguments::Common;
+use super::output::{self, Ended, Outcome};
+use clap::{ArgMatches, Args, FromArgMatches};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What a command runs on.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// The model.
+    pub program: &'a Program,
+    /// The options that all commands share.
+    pub common: &'a Common,
+    /// The whole command line, for completions.
+    pub definition: &'a clap::Command,
+}
+
+/// A command: its arguments, and what it does.
+pub trait Command: Args {
+    /// The name that users type.
+    const NAME: &'static str;
+
+    /// Whether `--help` leaves it out.
+    const IS_HIDDEN: bool = false;
+
+    /// Runs it; gives whether the result is right.
+    fn run(&self, context: &Context<'_>) -> Outcome;
+}
+
+/// A command in a program's list; see [`command()`].
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    name: &'static str,
+    is_hidden: bool,
+    define: fn(clap::Command) -> clap::Command,
+    run: fn(&Context<'_>, &ArgMatches) -> Outcome,
+}
+
+/// An entry of a program's list of commands.
+pub const fn command<C: Command>() -> Entry {
+    Entry {
+        name: C::NAME,
+        is_hidden: C::IS_HIDDEN,
+        define: C::augment_args,
+        run: |context, matches| match C::from_arg_matches(matches) {
+            Ok(command) => command.run(context),
+            Err(error) => Err(Ended::Failed(Failure::misuse(error.to_string()))),
+        },
+    }
+}
+
+/// Runs a program on the process's arguments. Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
+pub fn main(program: &Program, commands: &[Entry]) -> ExitCode {
+    match run(program, commands, std::env::args_os()) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            output::complain(&failure);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Runs a program on `arguments`, the first of which is the program's name.
+pub fn run(
+    program: &Program,
+    commands: &[Entry],
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<u8, Failure> {
+    let definition = definition(program.info.name, program.info.architecture, commands);
+    let matches = match definition.clone().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        // Help and the version are among the errors; clap prints them to standard output.
+        Err(error) => {
+            return match error.print() {
+                Ok(()) => Ok(error.exit_code() as u8),
+                Err(trouble) if trouble.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
+                Err(trouble) => Err(Failure::wrong(trouble.to_string())),
+            };
+        }
+    };
+    let common = Common::from_arg_matches(&matches).map_err(|error| Failure::misuse(error.to_string()))?;
+    let chosen = matches
+        .subcommand()
+        .and_then(|(name, matches)| Some((commands.iter().find(|entry| entry.name == name)?, matches)));
+    let Some((entry, matches)) = chosen else {
+        return Err(Failure::misuse("no command: see --help"));
+    };
+    match (entry.run)(&Context { program, common: &common, definition: &definition }, matches) {
+        Ok(true) => Ok(0),
+        Ok(false) => Ok(1),
+        Err(Ended::Failed(failure)) => Err(failure),
+        // The reader of the output has closed it.
+        Err(Ended::PipeClosed) => Ok(0),
+        Err(Ended::Interrupted) => Ok(super::interrupt::EXIT),
+    }
+}
+
+/// The command line as clap takes it.
+pub(super) fn definition(name: &'static str, architecture: &str, commands: &[Entry]) -> clap::Command {
+    let command = clap::Command::new(name)
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(format!("{name}, compiled by forge from {architecture}"))
+        .disable_help_subcommand(true)
+        .subcommand_required(true)
+        .arg_required_else_help(true);
+    let subcommands =
+        commands.iter().map(|entry| (entry.define)(clap::Command::new(entry.name)).hide(entry.is_hidden));
+    Common::augment_args(command).subcommands(subcommands)
+}
