@@ -72,7 +72,10 @@ pub(crate) fn way_out(name: &str, document: &Document) -> Vec<String> {
     let mut notes = nearest(name, document);
     let names: Vec<&str> = ALL.iter().map(|known| known.class).collect();
     notes.push(format!("it knows {}", names.join(", ")));
-    notes.push("what each of them is: docs/models.md; how to add one: docs/adding-a-model.md".to_owned());
+    notes.push(
+        "what each of them is: docs/models.md; how to add one: docs/contributing/adding-a-model.md"
+            .to_owned(),
+    );
     notes
 }
 

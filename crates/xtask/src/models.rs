@@ -77,8 +77,8 @@ pub fn page() -> Result<String, String> {
     let usual_list: Vec<String> = usual.iter().map(code).collect();
     let _ = write!(
         text,
-        "\nAny of them is stored in any number format: {}, or affine (see [README](../README.md#what-works-today)); \
-         and as converters for MLX write it ([mlx.md](mlx.md)).\n\n\
+        "\nAny of them is stored in any number format: {}, or affine (see [formats](reference/formats.md#number-formats)); \
+         and as converters for MLX write it ([checkpoints](guide/checkpoints.md#mlx-conversions)).\n\n\
          Almost all of them read {}.\n",
         formats.join(", "),
         usual_list.join(", ")
@@ -114,7 +114,7 @@ const HEAD: &str = "<!-- Written by `cargo xtask models` from the architectures'
 What forge compiles. The class that a configuration names decides. A key of the configuration that transformers never reads
 for this class has no effect and is listed by `forge compile -v`; one that transformers reads and forge does not stops the
 compiler, unless it has its default. For a class that is not listed the compiler says which one is nearest. How to add one:
-[adding-a-model.md](adding-a-model.md).
+[adding a model](contributing/adding-a-model.md).
 
 The models in the last column are in `tests/models`, a hundred thousand parameters each, with logits that Hugging Face
 transformers computed; the program, the reference and the emulated Metal kernels are compared with them. A published
